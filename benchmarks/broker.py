@@ -1,16 +1,17 @@
-"""How much of the least a Python broker could do does ours keep, through the real protocol?
+"""How fast is our broker compared with the minimum that a Python broker has to do?
 
 Produce: prebuilt Produce requests with one batch each, acks=1, on topics with
-`durability=replicated`, against `floor.py`'s bare loop of frame, CRC32C, pwrite and answer. Fetch:
-responses of 1 MiB against bare servers that send the same ranges of the same log file.
+`durability=replicated`. They are compared with the bare loop in `floor.py` that reads a frame,
+checks the CRC32C, writes with pwrite and answers. Fetch: responses of 1 MiB, compared with bare
+servers that send the same ranges of the same log file.
 
 Both sides run at the same time, each in its own process, and are loaded in turns; see `load.py`.
-Every round of produce has a topic of its own that is deleted afterwards, as the floor empties its
-file: neither has the other's dirty pages to wait for.
+Every produce round uses its own topic, which is deleted afterwards, and the floor truncates its
+file: so neither side waits for dirty pages of the other.
 
-With `--against PENSTOCK`, the command of another version, both versions' brokers run at the same
-time and are loaded in turns instead, in many short rounds: what else the machine does, it does to
-both. Compare `by_processor`; differences of less than two percent are noise.
+With `--against PENSTOCK`, the command of another version, brokers of both versions run at the same
+time and are loaded in turns, in many short rounds, so other work on the machine affects both.
+Compare `by_processor`; differences of less than two percent are noise.
 
 Run it from the project's root: `python -m benchmarks.broker --json`.
 """
@@ -83,7 +84,7 @@ def start_broker(data: str, penstock: str = "") -> ServerProcess:
 
 
 def batch_of(size: int) -> bytearray:
-    """A batch with one record that takes exactly the given number of bytes."""
+    """Returns a batch with one record that has exactly this size in bytes."""
     value_bytes = size - 80
     while True:
         batch = build_batch([Record(0, 1_700_000_000_000, None, b"x" * value_bytes)])
@@ -111,7 +112,7 @@ def fetch_request(topic: str, offset: int) -> bytes:
 
 
 class Bench:
-    """One broker, and a client that makes topics on it between the rounds."""
+    """One broker, and a client that creates topics on it between the rounds."""
 
     def __init__(self, data: str, stack: ExitStack, process: ServerProcess | None = None) -> None:
         self.data = data
@@ -133,7 +134,7 @@ class Bench:
         self._client.ask(doomed, 6, DeleteTopicsResponse)
 
     def append(self, frame: bytes) -> int:
-        """One produce that must work; its offset."""
+        """Sends one produce request that must succeed. Returns its offset."""
         answer = self._client.exchange(frame)
         produced = decode_response(ProduceResponse, memoryview(answer), 9)[1]
         written = produced.responses[0].partition_responses[0]
@@ -166,7 +167,7 @@ class Bench:
         )
 
     def fetched_log(self) -> tuple[str, str]:
-        """A topic to read, and the file it is in."""
+        """Creates a topic to read. Returns its name and its log file."""
         topic = self.create(1)
         frame = produce_request(topic, 0, batch_of(FETCHED_BATCH_BYTES))
         for _ in range(FETCHED_LOG_BYTES // FETCHED_BATCH_BYTES):
@@ -199,7 +200,7 @@ def produce(bench: Bench, root: str, rounds: int, seconds: float) -> dict[str, d
 def produce_against(
     bench: Bench, other: Bench, rounds: int, seconds: float
 ) -> dict[str, dict[str, Summary]]:
-    """This version and another one, loaded in turns."""
+    """Loads this version and another one in turns."""
     found = {}
     for size in PRODUCE_BYTES:
         batch = batch_of(size)
@@ -237,7 +238,7 @@ def fetch(bench: Bench, rounds: int, seconds: float) -> dict[str, Summary]:
 
 
 def ratios(found: Mapping[str, Mapping[str, Summary]]) -> dict[str, dict[str, float]]:
-    """The broker's share of the first side, by the clock and by the server's processor time."""
+    """Returns our speed relative to the first side, by the clock and by processor time."""
     shares = {}
     for name, summaries in found.items():
         against, ours = next(iter(summaries.values())), summaries["broker"]

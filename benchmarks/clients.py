@@ -1,12 +1,12 @@
-"""How many messages a second does a common client get through the broker?
+"""How many messages per second does a common client send and receive through the broker?
 
-confluent-kafka (librdkafka) in this process, `penstock up` in another, one topic of three
-partitions. Producing: from the first `produce` until the last acknowledgement, in bursts from one
-thread. Consuming: from the assignment until the last message, in lists as `consume` gives them.
-Both are also told in bytes of values. A Python loop around the client is part of what is measured:
-it is what users of that client have.
+confluent-kafka (librdkafka) runs in this process, `penstock up` in another, with one topic of three
+partitions. Producing is measured from the first `produce` to the last acknowledgement, in bursts
+from one thread. Consuming is measured from the assignment to the last message, in lists as
+`consume` returns them. Both are also reported in bytes of values. The Python loop around the client
+is part of the measurement: users of that client have it too.
 
-With `--bootstrap` another broker is measured, Apache Kafka for instance, with the same settings.
+With `--bootstrap` another broker is measured, for example Apache Kafka, with the same settings.
 
 Run it from the project's root: `python -m benchmarks.clients --json`.
 """
@@ -32,7 +32,7 @@ PARTITIONS: Final = 3
 MESSAGE_BYTES: Final = (100, 1024)
 ACKS: Final = ("1", "all")
 DURABILITIES: Final = ("fsync", "replicated")
-"""Ours alone: with acks=all, whether an answer waits for the disk."""
+"""Only our broker has this setting: with acks=all, whether a response waits for the disk."""
 BURST: Final = 1_000
 TIMEOUT_S: Final = 60.0
 _names: Final = (f"clients-{number}" for number in count())
@@ -49,7 +49,7 @@ def create_topic(bootstrap: str, configs: dict[str, str]) -> str:
 def produce(
     bootstrap: str, topic: str, messages: int, size: int, acks: str, partitions: int = PARTITIONS
 ) -> float:
-    """Messages a second, all of them acknowledged."""
+    """Returns messages per second, all of them acknowledged."""
     failures: list[KafkaError] = []
     delivered = 0
 
@@ -85,7 +85,7 @@ def produce(
 
 
 def consume(bootstrap: str, topic: str, messages: int) -> float:
-    """Messages a second, getting connected included."""
+    """Returns messages per second, including the time to connect."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -93,7 +93,8 @@ def consume(bootstrap: str, topic: str, messages: int) -> float:
             "enable.auto.commit": False,
             "fetch.message.max.bytes": 1 << 20,
             "queued.min.messages": 200_000,
-            # How long it rests when its queue is full; the default of a second would be measured.
+            # How long it pauses when its queue is full; the default is a second, which would
+            # distort the result.
             "fetch.queue.backoff.ms": 5,
         }
     )
@@ -102,7 +103,8 @@ def consume(bootstrap: str, topic: str, messages: int) -> float:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
         found = 0
         while found < messages:
-            # Waits for as many as it is asked for: no more than there are.
+            # `consume` waits for as many messages as requested, so do not request more than there
+            # are.
             batch = consumer.consume(min(10_000, messages - found), timeout=5)
             if time.perf_counter() - began > TIMEOUT_S:
                 raise RuntimeError(f"only {found} of {messages} messages came")
@@ -118,7 +120,7 @@ def consume(bootstrap: str, topic: str, messages: int) -> float:
 def measure(
     bootstrap: str, messages: int, rounds: int, durabilities: tuple[str, ...]
 ) -> dict[str, dict[str, float]]:
-    """The best of some rounds, all settings taking turns in each."""
+    """Returns the best of several rounds; each round measures all settings."""
     results: dict[str, dict[str, float]] = {}
     for _ in range(rounds):
         for size, acks, durability in product(MESSAGE_BYTES, ACKS, durabilities):

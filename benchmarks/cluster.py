@@ -1,19 +1,20 @@
-"""What does replication cost, and what does growing cost those who write meanwhile?
+"""What does replication cost, and how much does growing the cluster slow down producers?
 
-Throughput: confluent-kafka with acks=all against three brokers (three replicas, two of them
-required) and against one broker without replicas, both running on this machine all the time and
-loaded in turns; three partitions each. The same bytes are written three times, and read twice more,
-by the same processors: a third would be all that could be hoped for if the disk were the limit.
+Throughput: confluent-kafka with acks=all sends to three brokers (three replicas,
+min.insync.replicas 2) and to one broker without replicas. Both run on this machine all the time and
+are loaded in turns, with three partitions each. The same processors write the same bytes three
+times and read them twice more: if the disk were the limit, a third of the throughput would be the
+best possible result.
 
-Growth: three brokers hold some data and take a steady trickle of records. What a record takes
-until it is acknowledged is compared between a calm time and the time after it, in which a fourth
+Growth: three brokers have some data and receive a steady trickle of records. The time until a
+record is acknowledged is compared between a calm period and the period after it, in which a fourth
 broker joins and `penstock cluster rebalance` moves its share there; and again for `penstock cluster
-drain`, which moves it back. All of them share this machine's processors and its disk: the
-newcomer's start and the deletion of what has moved away are felt by those who would not feel them
-elsewhere. The tool, which would run elsewhere, has a low priority. With `--data /dev/shm` there is
-no disk to share. Each way is gone some times, each time with a new cluster, and the middle ratio
-counts. A machine that is a guest of another may be kept waiting: `stolen` is the share of the
-processors' time that it did not get. Above a hundredth or two a p99 says nothing of the brokers.
+drain`, which moves it back. All of them share this machine's processors and its disk, so they
+notice the start of the new broker and the deletion of moved replicas, which they would not on
+separate machines. The tool, which would run elsewhere, has a low priority. With `--data /dev/shm`
+there is no shared disk. Each direction is repeated several times, each time with a new cluster, and
+the median ratio counts. On a virtual machine, `stolen` is the share of processor time that the host
+gave to others. If it is above one or two percent, the p99 says nothing about the brokers.
 
 Run it from the project's root: `python -m benchmarks.cluster --json`.
 """
@@ -55,7 +56,7 @@ _names: Final = (f"cluster-{number}" for number in count())
 
 @contextmanager
 def running(*command: str) -> Iterator[str]:
-    """A command that serves, until the block ends; its bootstrap addresses."""
+    """Runs a server command until the block ends, and yields its bootstrap addresses."""
     process = subprocess.Popen(
         [PENSTOCK, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -72,14 +73,14 @@ def running(*command: str) -> Iterator[str]:
 
 
 def brokers(root: str, number: int) -> tuple[str, ...]:
-    """The command for a cluster of so many."""
+    """Returns the command for a cluster with that many brokers."""
     options = ("--data", root, "--port", "0", "--set", f"disk_reserve_bytes={64 << 20}")
     return ("up", "--no-console", "--brokers", str(number), *options)
 
 
 @contextmanager
 def topic(bootstrap: str, partitions: int, replicas: int, configs: dict[str, str]) -> Iterator[str]:
-    """A topic for the block, with all its replicas in sync."""
+    """Creates a topic for the block, and waits until all its replicas are in sync."""
     name = next(_names)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     made = NewTopic(name, partitions, replicas, config=configs)
@@ -98,7 +99,7 @@ def topic(bootstrap: str, partitions: int, replicas: int, configs: dict[str, str
 
 
 def throughput(root: str, messages: int, rounds: int) -> dict[str, dict[str, float]]:
-    """Messages a second of both sides, in the middle of some rounds, and the ratio."""
+    """Returns the median messages per second of both sides, and the ratio."""
     rates: dict[str, dict[str, list[float]]] = {}
     with ExitStack() as stack:
         sides = {
@@ -123,7 +124,7 @@ def throughput(root: str, messages: int, rounds: int) -> dict[str, dict[str, flo
 
 
 class Trickle:
-    """A few hundred records a second from a thread of its own, and what each of them took."""
+    """Sends a few hundred records per second from its own thread, and measures each latency."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self._name = name
@@ -145,7 +146,7 @@ class Trickle:
         self._producer.flush(TIMEOUT_S)
 
     def taken_ms(self) -> tuple[float, float]:
-        """What was acknowledged since it was last asked took: at p99, and at the worst."""
+        """Returns p99 and maximum latency of the records acknowledged since the last call."""
         taken, self._latencies_s = sorted(self._latencies_s), []
         if not taken:
             raise RuntimeError("nothing was acknowledged")
@@ -157,7 +158,7 @@ class Trickle:
             if self._stopping.is_set():
                 return
             due += 1 / TRICKLE_PER_S
-            # Not a sleep: an acknowledgement counts when it comes.
+            # Poll instead of sleeping, so that an acknowledgement is counted when it arrives.
             while (left := due - time.perf_counter()) > 0:
                 self._producer.poll(left)
             self._send(number % GROWING_PARTITIONS, time.perf_counter())
@@ -173,15 +174,15 @@ class Trickle:
 
 
 def ticks() -> tuple[int, int]:
-    """The processors' time so far, and how much of it this machine's host gave to others."""
+    """Returns the processors' time so far, and how much of it the host gave to other machines."""
     with open("/proc/stat", encoding="ascii") as stat:
         times = [int(each) for each in stat.readline().split()[1:]]
-    # user, nice, system, idle, iowait, irq, softirq, steal; guests' time is counted in user's.
+    # user, nice, system, idle, iowait, irq, softirq, steal; the time of guests is included in user.
     return sum(times[:8]), times[7]
 
 
 def growth(root: str, calm_s: float, preload: int) -> dict[str, float]:
-    """p99 of produce in calm times, while a fourth broker joins and while it is drained again."""
+    """Returns the p99 of produce in calm periods, and while a broker joins and is drained."""
     with ExitStack() as stack:
         bootstrap = stack.enter_context(running(*brokers(root, 3)))
         configs = {"min.insync.replicas": "2"}
@@ -192,7 +193,7 @@ def growth(root: str, calm_s: float, preload: int) -> dict[str, float]:
         found: dict[str, float] = {}
 
         def meanwhile(what: str, work: Callable[[], object]) -> None:
-            # What was written before is on its way to the disk for some time.
+            # Records written before are still being flushed to the disk for some time.
             resting.wait(calm_s / 3)
             trickle.taken_ms()
             total, stolen = ticks()
@@ -245,7 +246,8 @@ def main() -> None:
                     f"  three {rate['three_per_s']:9,.0f}/s  ratio {rate['ratio']:.2f}"
                 )
         if options.only != "throughput":
-            # A minute's copying at the gentle pace: who has less to move has less to fear.
+            # Enough data for about a minute of throttled copying; with less, a move would hardly be
+            # noticed.
             grown = []
             for number in range(rounds):
                 grown.append(growth(f"{root}/growing-{number}", calm_s, 12 * messages))

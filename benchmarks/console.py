@@ -1,12 +1,12 @@
-"""How does the console bear a cluster of 10,000 topics and 200 groups?
+"""How does the console cope with a cluster of 10,000 topics and 200 groups?
 
-A real broker holds `--topics` topics of one partition, some with records, and `--groups` groups
-with committed offsets; a real console watches it. Then pages are asked for over HTTP, one after
-another and while the console goes on watching: the topic list from its first page to its last,
-searched and sorted, the groups, one topic; and a static file, which costs nothing itself and so
-shows how long the console's event loop keeps others waiting. With `--browser` also Chromium: from a
-key pressed in the search to the rows it finds, and the longest time that a script kept the page
-from answering.
+A real broker has `--topics` topics of one partition, some with records, and `--groups` groups with
+committed offsets. A real console watches it. Then pages are requested over HTTP one after another,
+while the console continues to watch: the topic list from its first page to its last, searched and
+sorted, the groups, one topic; and a static file, which costs nothing itself and so shows how long
+the console's event loop keeps others waiting. With `--browser` it also measures Chromium: the time
+from a key press in the search to the matching rows, and the longest time that a script blocked the
+page.
 
 Run it from the project's root: `python -m benchmarks.console --json`.
 """
@@ -33,7 +33,7 @@ from penstock.testing import Broker
 
 TOPICS_PER_REQUEST: Final = 250
 WRITTEN: Final = 500
-"""Topics with a record."""
+"""Number of topics with a record."""
 PAGES: Final = {
     "first page": "/api/topics?limit=100",
     "last page": "/api/topics?limit=100&offset={last}",
@@ -83,7 +83,7 @@ def running_console(bootstrap: str) -> Iterator[str]:
 
 
 class Visitor:
-    """One browser's connection, kept."""
+    """One browser's connection, kept open."""
 
     def __init__(self, url: str) -> None:
         place = urlsplit(url)
@@ -219,7 +219,7 @@ def main() -> None:
     try:
         result = measure(broker.bootstrap, given)
     finally:
-        broker.kill()  # closing so many logs cleanly is not what is measured
+        broker.kill()  # closing so many logs cleanly is not measured
         broker.close()
     result["load_average"] = round(os.getloadavg()[0], 1)
     print(json.dumps(result))

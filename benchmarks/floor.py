@@ -1,14 +1,14 @@
-"""What is the least a Python broker could do, and what does `net` add to it?
+"""What is the minimum that a Python broker has to do, and what does `net` add to it?
 
-Produce: frame, CRC32C of the batch, pwrite, a 16-byte answer, in a bare uvloop protocol (`floor`);
-the same work as a session of `penstock.net` (`net`). `bare` and `bare_net` only answer: their
-difference is what `net` costs per request.
+Produce: read a frame, check the CRC32C of the batch, write with pwrite, send a 16-byte response, in
+a bare uvloop protocol (`floor`); and the same work as a session of `penstock.net` (`net`). `bare`
+and `bare_net` only send the response: their difference is the cost of `net` per request.
 
 Fetch of 1 MiB: the same ranges of a file by `sendfile` and by pread + send on blocking sockets, by
 pread + write in a bare uvloop protocol, and by a session of `net`.
 
-All servers run at the same time and are loaded in turns; see `load.py` for how. Run it from the
-project's root: `python -m benchmarks.floor`.
+All servers run at the same time and are loaded in turns; see `load.py`. Run it from the project's
+root: `python -m benchmarks.floor`.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ MIB: Final = 1 << 20
 PRODUCE_BYTES: Final = (KIB, 16 * KIB, 128 * KIB, MIB)
 FETCH_BYTES: Final = MIB
 CONNECTIONS: Final = 4
-"""While one waits for its next requests the server has those of the others."""
+"""While one connection waits for its next requests, the server works on those of the others."""
 FILE_BYTES: Final = 256 * MIB
 WRITTEN_BYTES_MAX: Final = 8 << 30
 READ_BYTES: Final = 256 * KIB
 ANSWER: Final = b"\0\0\0\x0c" + bytes(12)
 BATCH_AT: Final = 12
-"""Where the batch begins in a request: behind a stand-in for the header and topic."""
+"""Where the batch begins in a request: after a placeholder for the header and topic."""
 CRC_FROM: Final = 21
 _length: Final = Struct(">i")
 _fetch: Final = Struct(">qi")
@@ -69,7 +69,7 @@ Handle = Callable[[memoryview], "list[bytes] | bytes"]
 
 
 class Working(ABC):
-    """Work that keeps nothing of a frame."""
+    """Work that keeps no reference to a frame."""
 
     @abstractmethod
     def on_frame(self, frame: memoryview) -> list[bytes]: ...
@@ -80,12 +80,12 @@ class Working(ABC):
     def may_overlap(self, frame: memoryview) -> bool:
         return True
 
-    def on_closed(self) -> None:  # noqa: B027 -- nothing to do, and nobody has to say so
+    def on_closed(self) -> None:  # noqa: B027 -- nothing to do by default
         pass
 
 
 class Appender(Working):
-    """Check and append each batch; starts afresh when its last connection is gone."""
+    """Computes the CRC of each batch and appends it; truncates its file if a connection closes."""
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -120,7 +120,7 @@ class Reader(Working):
 
 
 class Bare(asyncio.BufferedProtocol):
-    """Frames split by the shortest code that is right, answers of one read in one write."""
+    """Splits frames with the shortest correct code, and writes the answers of one read at once."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -154,7 +154,7 @@ class Bare(asyncio.BufferedProtocol):
             frames.append(self._view[position + 4 : end])
             position = end
         if frames:
-            # No copy: all work is done before the next read.
+            # No copy is needed: all work is done before the next read.
             self._answer(frames)
         rest = self._view[position:filled]
         self._filled = len(rest)
@@ -188,7 +188,7 @@ async def serve_net(session: Session) -> None:
 
 
 def serve_blocking(answer: Callable[[socket.socket, int, int], None]) -> None:
-    """One connection after the other, one request at a time, no event loop."""
+    """Serves one connection after the other, one request at a time, without an event loop."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print("ready", *listener.getsockname(), flush=True)
         while True:
@@ -242,7 +242,7 @@ def serve(kind: str, path: str) -> None:
 
 
 def start(kind: str, path: str) -> ServerProcess:
-    """One of the servers above, in a process of its own."""
+    """Starts one of the servers above in its own process."""
     return ServerProcess(
         [sys.executable, "-m", "benchmarks.floor", "--serve", kind, "--path", path], _ready
     )
@@ -266,7 +266,7 @@ def fetch_requests(connections: int) -> list[bytes]:
 
 
 def in_flight_for(size: int) -> int:
-    """On each connection: several requests, about as much as a socket's buffers hold."""
+    """Returns the requests in flight per connection: about as much as socket buffers hold."""
     return max(2, min(32, MIB // size))
 
 

@@ -1,6 +1,6 @@
-"""Do thousands of hostile connections harm a good client, or the broker's memory?
+"""Do thousands of hostile connections slow down a good client, or fill the broker's memory?
 
-A good client produces, fetches and asks for metadata over one connection, at a fixed pace: first
+A good client produces, fetches and requests metadata over one connection, at a fixed pace: first
 alone, then while another process keeps many connections open that misbehave, in equal shares:
 
     silent      connects and sends nothing
@@ -8,8 +8,9 @@ alone, then while another process keeps many connections open that misbehave, in
     deaf        sends a long poll and forty fetches of 50 MB, and reads nothing
     announcing  announces a request of 100 MB, sends 256 KiB of it, and stops
 
-A connection that the broker closes is opened again. All of it stays on the loopback interface; the
-connections come from several of its addresses, since the broker limits those of one.
+A connection that the broker closes is opened again. All traffic stays on the loopback interface.
+The connections come from several of its addresses, because the broker limits connections per
+address.
 
 Run it from the project's root: `python -m benchmarks.hostile --json`.
 """
@@ -56,7 +57,7 @@ from penstock.wire.messages import (
 
 KINDS: Final = ("silent", "dripping", "deaf", "announcing")
 ADDRESSES: Final = 8
-"""Of the loopback network, that the connections come from."""
+"""How many loopback addresses the connections come from."""
 PACE_S: Final = 0.005
 """Seconds between two rounds of the good client. A round is three requests."""
 OPENED_PER_S: Final = 2_000
@@ -66,19 +67,19 @@ FETCHED_BYTES: Final = 50 * MIB
 ANNOUNCED_BYTES: Final = 100_000_000
 SENT_BYTES: Final = 256 << 10
 ARRIVED_SHARE: Final = 0.9
-"""Of the connections that must be open at the broker before it is measured with them."""
+"""The share of the connections that must be open at the broker before measuring."""
 ARRIVAL_TIMEOUT_S: Final = 60.0
 TARGET_RATIO: Final = 3.0
 TARGET_MIB: Final = 1024
 
 
 def raise_file_limit() -> None:
-    """As far as the system allows; children inherit it."""
+    """Raises the limit as far as the system allows; child processes inherit it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-# The attack, in a process of its own
+# The attack, in its own process
 
 
 def greedy_fetch(wait_ms: int, offset: int, min_bytes: int) -> bytes:
@@ -94,7 +95,7 @@ def greedy_fetch(wait_ms: int, offset: int, min_bytes: int) -> bytes:
 
 
 def first_bytes(kind: str) -> bytes:
-    """What a connection sends when it is open."""
+    """Returns what a connection sends when it is open."""
     match kind:
         case "deaf":
             return greedy_fetch(2000, 0, 1 << 30) + FETCHES * greedy_fetch(0, 0, 1)
@@ -142,7 +143,7 @@ class Attack:
     def _connect(self) -> None:
         kind = next(self._kinds)
         sock = socket.socket()
-        # So that the kernel's buffers do not take what the broker should be left with.
+        # Small, so that data stays in the broker's memory and not in the kernel's buffers.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         sock.bind((next(self._sources), 0))
@@ -202,7 +203,7 @@ class Attack:
 
 
 def rounds(client: Client, seconds: float) -> Iterator[float]:
-    """Latencies in seconds, of requests at a fixed pace."""
+    """Sends requests at a fixed pace, and yields their latencies in seconds."""
     batch = batch_of(1024)
     end = due = time.perf_counter()
     end += seconds
@@ -238,7 +239,7 @@ def percentiles(latencies: Sequence[float]) -> dict[str, float]:
 
 
 def prepare(client: Client) -> None:
-    """One topic for each side, with enough to fetch for the hostile one."""
+    """Creates one topic for each side, with enough data to fetch for the hostile one."""
     configs = [CreateTopicsRequest.Config("durability", "replicated")]
     topics = [CreateTopicsRequest.Topic(name, 1, 1, [], configs) for name in ("good", "prey")]
     made = client.ask(CreateTopicsRequest(topics), 7, CreateTopicsResponse)
@@ -271,7 +272,7 @@ def measure(connections: int, seconds: float, kinds: Sequence[str], root: str) -
         if len(kinds) == 1:
             command += ["--only", kinds[0]]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attack:
-            # While they come, and when they are there.
+            # Measure while the connections arrive, and when they are open.
             coming = list(rounds(client, 0.5))
             give_up = time.monotonic() + ARRIVAL_TIMEOUT_S
             while open_files(broker.pid) < ARRIVED_SHARE * connections:
@@ -286,7 +287,7 @@ def measure(connections: int, seconds: float, kinds: Sequence[str], root: str) -
         again = list(rounds(client, seconds))
         client.close()
     alone = percentiles([*quiet, *again])
-    # Two medians of several p99s: one slow second of a shared machine decides neither.
+    # Both are medians of several p99s, so one slow second of a shared machine has little effect.
     ratio = _p99(hostile) / _p99([*quiet, *again])
     return {
         "connections": connections,

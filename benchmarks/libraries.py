@@ -1,15 +1,15 @@
-"""How many messages a second does each Python client get through our broker?
+"""How many messages per second does each Python client send and receive through our broker?
 
-The same topic shape, the same broker, the same run: 100-byte values, four partitions, acks=all,
-kept on the leader before the answer (`durability=replicated`, so that clients and not the disk are
-measured). Producing counts from the first call to the last acknowledgement, consuming from the
-first poll to the last message. Clients take turns, round by round, and each gets its median; the
-ratios at the end compare within the run.
+All use the same kind of topic, the same broker and the same run: 100-byte values, three
+partitions, acks=all, and `durability=replicated`, so that clients are measured and not the disk.
+Producing is measured from the first call to the last acknowledgement, consuming from the first poll
+to the last message. Clients take turns, round by round, and the median of each counts. The ratios
+at the end compare clients within the run.
 
-Each client is used the way its own documentation does for throughput: a loop around `produce` for
-confluent-kafka with lists from `consume`, `send` and `getmany` or `async for` with aiokafka and
-with ours, on uvloop both. The columnar lane takes and gives Arrow tables and has no loop. Its
-table is made beforehand, as are everyone's values.
+Each client is used as its own documentation does for throughput: a loop around `produce` and lists
+from `consume` with confluent-kafka, `send` and `getmany` or `async for` with aiokafka and with our
+client, both on uvloop. The columnar API sends and returns Arrow tables and needs no loop. Its table
+is built beforehand, as are the values for all clients.
 
 Run it from the project's root: `python -m benchmarks.libraries --json`.
 """
@@ -34,11 +34,11 @@ from penstock import Consumer, Producer, TopicPartition, aio
 from penstock.testing import Broker
 
 PARTITIONS: Final = 3
-"""As many as benchmarks.clients spreads confluent-kafka's messages over."""
+"""The same number as in benchmarks.clients, for confluent-kafka."""
 VALUE: Final = b"x" * 100
 TIMEOUT_S: Final = 120.0
 Lane = Callable[[str, str, int], float]
-"""Bootstrap address, topic and how many messages -> messages a second."""
+"""Bootstrap address, topic and number of messages -> messages per second."""
 
 
 def timed(work: Callable[[str, str, int], Awaitable[float]]) -> Lane:
@@ -149,7 +149,7 @@ async def consume_aiokafka_lists(bootstrap: str, topic: str, messages: int) -> f
     return rate
 
 
-# -- ours --------------------------------------------------------------------------------------
+# -- our client --------------------------------------------------------------------------------
 
 
 async def produce_aio(bootstrap: str, topic: str, messages: int) -> float:
@@ -242,7 +242,7 @@ def _all(found: int, messages: int, rate: float) -> float:
 
 
 PRODUCING: Final[dict[str, tuple[Lane, float]]] = {
-    # Name -> lane, and which part of the messages it gets: slow clients would take all day.
+    # Name -> function, and which share of the messages it gets: slow clients would take too long.
     "confluent-kafka": (produce_confluent, 0.2),
     "kafka-python": (produce_kafka_python, 0.02),
     "aiokafka": (timed(produce_aiokafka), 0.04),

@@ -1,14 +1,14 @@
-"""A load generator that costs far less than the server it loads.
+"""A load generator that uses far less processor time than the server it loads.
 
 Requests are bytes built beforehand; the same ones are sent over and over. A connection keeps
-`in_flight` of them unanswered: for every answer that came, one more goes out, and those that are
-due go out in one call. Answers are counted by their lengths and otherwise not looked at. There is
-no event loop and no object per request, only sockets, `epoll` and two large buffers.
+`in_flight` of them unanswered: for every response that arrives, one more request is sent, and all
+that are due are sent in one call. Responses are counted by their lengths and otherwise ignored.
+There is no event loop and no object per request, only sockets, `epoll` and two large buffers.
 
-The generator runs in the process of the benchmark, the servers in processes of their own. Every
-result says how much processor both took: where the server's share is near 1 and the generator's is
-well below, the server was the bottleneck. Requests per second of server processor time hold even
-on a machine that others are using.
+The generator runs in the process of the benchmark, each server in its own process. Every result
+says how much processor time both used: if the server's share is near 1 and the generator's is well
+below, the server was the bottleneck. Requests per second of server processor time are comparable
+even on a machine that others are using.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Result:
 
 
 class _Stream:
-    """One connection: what may still be sent, and how far into which answer we are."""
+    """One connection: what may still be sent, and the position in the current response."""
 
     def __init__(self, address: Address, request: bytes, in_flight: int) -> None:
         self.socket = socket.create_connection(address)
@@ -65,11 +65,11 @@ class _Stream:
         self.received = 0
         self.answers = 0
         self.skip = 0
-        """Bytes of the current answer that have not come yet."""
+        """Bytes of the current response that have not arrived yet."""
         self.head = b""
 
     def send(self, more: bool) -> None:
-        """Send what is due; without `more` only the rest of a request that is begun."""
+        """Sends what is due; without `more` only the rest of a request that has begun."""
         while True:
             within = self.sent % self.size
             due = self.due if more else (self.size - within if within else 0)
@@ -129,10 +129,11 @@ def drive(
     seconds: float,
     server_pid: int | None = None,
 ) -> Result:
-    """Load a server over one connection per request, for about that many seconds.
+    """Loads a server over one connection per request, for about that many seconds.
 
-    Each connection repeats its own request, `in_flight` at a time. Answers count when their length
-    has been seen; at the end all that are due are awaited, so none is counted that was not sent.
+    Each connection repeats its own request, `in_flight` at a time. A response counts when its
+    length has arrived. At the end all outstanding responses are awaited, so none counts that was
+    not sent.
     """
     streams = [_Stream(address, request, in_flight) for request in requests]
     poll = select.epoll()
@@ -173,7 +174,7 @@ def drive(
 
 
 def _receive_all(stream: _Stream, buffer: bytearray, more: bool) -> None:
-    """Edge-triggered: read until there is nothing, sending as answers come in."""
+    """Reads until nothing is left (the poll is edge-triggered), and sends meanwhile."""
     while True:
         before = stream.received
         stream.receive(buffer)
@@ -189,23 +190,23 @@ def _is_done(stream: _Stream) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process and all its threads, to the nanosecond."""
-    # Linux: a process's clock has the number (~pid << 3) | 2.
+    """Returns the processor time of a process and all its threads, in nanosecond resolution."""
+    # Linux: the clock id of a process is (~pid << 3) | 2.
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def stay_apart() -> None:
-    """Keep this process on one processor; `ServerProcess` takes the others.
+    """Keeps this process on one processor; `ServerProcess` uses the others.
 
-    Else the system may put the two ends of a socket on the same one, where they take turns. On a
-    machine that others use it does more harm than good.
+    Otherwise the system may put both ends of a socket on the same processor, where they alternate.
+    On a machine that others use, this does more harm than good.
     """
     own = min(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {own})
 
 
 class ServerProcess:
-    """A server as a child process; `ready` finds its address in a line it prints, or says no."""
+    """A server as a child process. `ready` returns its address if a printed line contains it."""
 
     def __init__(self, command: Sequence[str], ready: Callable[[str], Address | None]) -> None:
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -242,7 +243,7 @@ class ServerProcess:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of several rounds: the best by the clock, the median by the server's processor time."""
+    """Several rounds: the best by the clock, the median by the server's processor time."""
 
     per_second: float
     mib_per_second: float
@@ -270,7 +271,7 @@ def summarize(results: Sequence[Result]) -> Summary:
 
 
 def take_turns(sides: Mapping[str, Callable[[], Result]], rounds: int) -> dict[str, Summary]:
-    """Every side once a round, so that a noisy minute hits all of them; the first is warm-up."""
+    """Runs every side once per round, so that noise affects all; the first is warm-up."""
     results: dict[str, list[Result]] = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, side in sides.items():
@@ -298,7 +299,7 @@ def as_json(summaries: Mapping[str, Summary]) -> dict[str, dict[str, float]]:
 
 
 def file_of(path: str, size: int) -> None:
-    """A file of that size, its bytes in the page cache, for reads to come from."""
+    """Writes a file of that size, so that its bytes are in the page cache."""
     block = os.urandom(1 << 20)
     with open(path, "wb") as file:
         for _ in range(size >> 20):

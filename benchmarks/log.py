@@ -1,11 +1,11 @@
-"""How much of the bare system calls does the partition log keep?
+"""How fast is the partition log compared with bare system calls?
 
-Append: `Log.append` (header, CRC, offsets, index, write) against CRC32C + pwrite of the same bytes.
-Read: `Log.read` of 1 MiB slices against pread of the same ranges.
-Open: a clean 10 GiB partition; 10,000 partitions, with their file descriptors and memory.
+Append: `Log.append` (header, CRC, offsets, index, write), compared with CRC32C + pwrite of the same
+bytes. Read: `Log.read` of 1 MiB slices, compared with pread of the same ranges. Open: a clean 10
+GiB partition; 10,000 partitions, with their file descriptors and memory.
 
-The machine is noisy, so both sides of a ratio take turns in short rounds; the floor and the log
-each count their best round.
+The machine is noisy, so both sides of a ratio take turns in short rounds, and the best round of
+each counts.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MIB = 1 << 20
 
 
 def batch_of(size: int) -> bytearray:
-    """A batch of about `size` bytes, one record in it: the broker never looks further."""
+    """Returns a batch of about `size` bytes with one record; the log never reads records."""
     return build_batch([Record(0, 1_000, None, b"x" * (size - 80))], codec=Codec.NONE)
 
 
 def rounds(count: int, *sides: Callable[[], float]) -> list[float]:
-    """The best seconds of each side, sides taking turns."""
+    """Returns the best time of each side in seconds; sides take turns."""
     best = [float("inf")] * len(sides)
     for _ in range(count):
         for number, side in enumerate(sides):
@@ -131,7 +131,7 @@ def read_ratio(root: str, batch_bytes: int, total_bytes: int, repeats: int) -> d
         return time.perf_counter() - start
 
     def first_read() -> float:
-        """Right after opening: every byte is checked once by CRC before it is served."""
+        """Reads right after opening: every byte is checked by CRC once before it is served."""
         for segment in log.segments:
             segment.verified = 0
         return read()
@@ -147,7 +147,7 @@ def read_ratio(root: str, batch_bytes: int, total_bytes: int, repeats: int) -> d
 
 
 def make_large(root: str, total_bytes: int) -> None:
-    """A clean partition of `total_bytes`, sparse: each sealed segment ends in one huge hole.
+    """Creates a clean, sparse partition of `total_bytes`: each sealed segment ends in a huge hole.
 
     The files have the size and the index entries of real ones; opening never reads the hole.
     """
@@ -167,7 +167,7 @@ def make_large(root: str, total_bytes: int) -> None:
 
 
 def open_directory_probe(root: str) -> dict[str, float]:
-    """Open everything under `root` in this process and report what it took."""
+    """Opens everything under `root` in this process, and reports time and memory."""
     before_kib = resident_kib()
     directory = fresh_directory(root)
     start = time.perf_counter()

@@ -1,15 +1,15 @@
-"""What do figures cost those who produce, and how long does a scrape of a large broker take?
+"""What do metrics cost producers, and how long does a scrape of a large broker take?
 
-Cost: first what the broker's session adds to a produce request, by calling it with and without over
-and over, the lane behind it left out: nanoseconds, the same on a busy machine. Then the same small
-produce requests against a broker as it is and one in which nothing is counted (`unwatched.py`), in
-turns, by the processor time that each takes for a request. Small batches and acks=1 are the worst
-case: nothing else costs less. A third is scraped all the while, every second.
+Cost: first the time that metrics add to a produce request in the broker's session, measured by
+calling it with and without them over and over, with a stub for the fast path: nanoseconds, which do
+not depend on how busy the machine is. Then the same small produce requests are sent to a normal
+broker and to one that counts nothing (`unwatched.py`), in turns, and the processor time per request
+is compared. Small batches and acks=1 are the worst case, because nothing else costs less. A third
+broker is scraped every second meanwhile.
 
-Scrape: a broker with `--topics` of one partition and `--groups` groups, each with offsets for
-`--offsets` of them, is scraped over and over, at rest and while one client produces; so that the
-figures include what they keep others waiting for, that client's round trips are timed with and
-without scrapes.
+Scrape: a broker with `--topics` topics of one partition and `--groups` groups, each with offsets
+for `--offsets` of them, is scraped over and over, idle and while one client produces. To show how
+long scrapes keep others waiting, that client's round trips are measured with and without scrapes.
 
 Run it from the project's root: `python -m benchmarks.metrics --json`.
 """
@@ -71,7 +71,7 @@ def start(data: str, program: list[str], *options: str) -> ServerProcess:
 
 
 class Side(Bench):
-    """A broker of this benchmark's own."""
+    """A broker for this benchmark."""
 
     def __init__(self, data: str, stack: ExitStack, program: list[str], *options: str) -> None:
         process = start(data, program, *options)
@@ -84,7 +84,7 @@ def metrics_url(data: str) -> str:
 
 
 class Scraping:
-    """Something that scrapes now and then, on a thread."""
+    """Scrapes at an interval, on its own thread."""
 
     def __init__(self, url: str, every_s: float) -> None:
         self.times: list[float] = []
@@ -107,7 +107,7 @@ class Scraping:
 
 
 def scrape(url: str) -> tuple[float, int, int]:
-    """Seconds, bytes, samples."""
+    """Returns seconds, bytes and samples."""
     began = time.perf_counter()
     with urllib.request.urlopen(url, timeout=30) as answer:
         text = answer.read()
@@ -117,14 +117,14 @@ def scrape(url: str) -> tuple[float, int, int]:
 
 
 class _Lane:
-    """Answers at once, always the same."""
+    """Answers at once, always with the same response."""
 
     def serve(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
         return _ANSWER
 
 
 def added_ns(repeats: int) -> float:
-    """What is added to each produce request that a lane answers, one in 32 of them timed."""
+    """Returns the time added to a produce request on the fast path; one in 32 is timed."""
     figures = Figures(SystemClock())
     session = BrokerSession.__new__(BrokerSession)
     session._lanes = _Lane()  # type: ignore[assignment]
@@ -169,8 +169,9 @@ def cost(root: str, rounds: int, seconds: float) -> dict[str, object]:
 
 
 def compare(size: int, sides: Mapping[str, Callable[[], Result]], rounds: int) -> dict[str, object]:
-    """By the least that a round took of the processor for a request: what comes on top of that is
-    other programs' doing, which on a busy machine is more than what is looked for."""
+    """Compares the minimum processor time per request of all rounds. Anything above the minimum is
+    caused by other programs, and on a busy machine that is more than the difference to be
+    measured."""
     least = dict.fromkeys(sides, float("inf"))
     for number in range(rounds + 1):
         for name, side in sides.items():

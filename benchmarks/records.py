@@ -1,12 +1,12 @@
 """How fast are records encoded to batches, and batches decoded to Arrow, on one core?
 
-Everything runs in one process, in turns, several times over, and each contender keeps its best
-time: on a shared machine the best run is the one least disturbed. The floor is a memcpy of as many
-bytes as the values have, into memory that is already there. Both ways include the CRC.
+Everything runs in one process, in turns, several times, and the best time of each contender counts:
+on a shared machine the best run is the least disturbed one. The floor is a memcpy of as many bytes
+as the values have, into memory that is already allocated. Both directions include the CRC.
 
-kafka-python and aiokafka handle one record at a time, as their clients do: they are given a list of
-Python bytes and give back Python objects. They get fewer records, and are compared per record.
-They run uncompressed only: kafka-python needs an lz4 library of its own, which we do not have.
+kafka-python and aiokafka handle one record at a time, as their clients do: they take a list of
+Python bytes and return Python objects. They get fewer records, and are compared per record. They
+run uncompressed only: kafka-python needs an lz4 library that is not installed.
 
     python benchmarks/records.py [--json] [--smoke]
 """
@@ -45,7 +45,7 @@ SMOKE = Scale(value_bytes_total=256 << 10, foreign_records=200, rounds=2)
 
 @dataclass
 class Contender:
-    """One thing to time: how many records and value bytes a run handles, and its best time."""
+    """One candidate: how many records and value bytes a run handles, and its best time."""
 
     name: str
     run: Callable[[], Any]
@@ -57,7 +57,7 @@ class Contender:
         started = perf_counter()
         result = self.run()
         self.best_seconds = min(self.best_seconds, perf_counter() - started)
-        # Freed outside the measured time for all alike: memcpy's target is never freed.
+        # Freed outside the measured time for all contenders: memcpy's target is never freed.
         del result
 
     @property
@@ -72,7 +72,7 @@ class Contender:
 
 
 def make_values(count: int, value_bytes: int) -> list[bytes]:
-    """Values that differ, and compress about as well as text with numbers in it does."""
+    """Returns different values that compress about as well as text with numbers."""
     words = b" the quick brown fox jumps over the lazy dog and on to the next of its adventures"
     text = words * (value_bytes // len(words) + 2)
     return [
@@ -184,7 +184,7 @@ def foreign(
 
 
 def case(value_bytes: int, codec: Codec, scale: Scale) -> dict[str, Any]:
-    """All contenders on values of one size with one codec."""
+    """Measures all contenders with values of one size and one codec."""
     values = make_values(scale.value_bytes_total // value_bytes, value_bytes)
     column = pa.array(values, pa.binary())
     few = values[: scale.foreign_records]

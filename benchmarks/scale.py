@@ -1,10 +1,11 @@
 """How soon is a broker ready, and what do many topics and many idle connections cost?
 
-Start: from the start of the process to its ready line, the best of several, and the memory it holds
-when nobody talks to it. Topics: `--topics` of one partition each are made, the broker is stopped
-and started again; then one Metadata request asks for all of them. Connections: a client's produce
-round trips are timed alone, with `--connections` others that say ApiVersions once and then nothing,
-and alone again: the machine's noise is the difference between the first and the last.
+Start: the time from the start of the process to its ready line, the best of several, and the memory
+it uses when idle. Topics: `--topics` topics of one partition each are created, and the broker is
+stopped and started again; then one Metadata request asks for all of them. Connections: a client's
+produce round trips are measured alone, then with `--connections` others that send ApiVersions once
+and then nothing, and alone again: the difference between the first and the last is the noise of the
+machine.
 
 Run it from the project's root: `python -m benchmarks.scale --json`.
 """
@@ -48,12 +49,12 @@ PENSTOCK: Final = str(Path(sys.executable).with_name("penstock"))
 READY: Final = re.compile(r"ready bootstrap=([\d.]+):(\d+)")
 TOPICS_PER_REQUEST: Final = 500
 CONNECTIONS_PER_ADDRESS: Final = 2_500
-"""From 127.0.0.1, 127.0.0.2, ...: a broker limits what comes from one address."""
+"""From 127.0.0.1, 127.0.0.2, ...: a broker limits the connections from one address."""
 MB: Final = 1 << 20
 
 
 class BrokerProcess:
-    """`penstock up` on a directory, ready."""
+    """`penstock up` with a data directory, ready."""
 
     def __init__(self, data: str, *settings: str) -> None:
         command = [PENSTOCK, "up", "--data", data, "--port", "0", "--no-console"]
@@ -84,7 +85,7 @@ class BrokerProcess:
         self.stop()
 
     def stop(self) -> float:
-        """Seconds from SIGTERM to the end."""
+        """Returns the seconds from SIGTERM to the end of the process."""
         began = time.perf_counter()
         self._process.terminate()
         try:
@@ -103,7 +104,7 @@ class BrokerProcess:
 
 
 class Client:
-    """One request at a time over one blocking connection."""
+    """Sends one request at a time over one blocking connection."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address)
@@ -258,7 +259,7 @@ def _allow_files(number: int) -> None:
 
 
 def _open_idle(address: tuple[str, int], number: int) -> list[socket.socket]:
-    """Connections that have said hello, as every client does, and wait."""
+    """Opens connections that have sent ApiVersions, as every client does, and then wait."""
     hello = b"".join(encode_request(ApiVersionsRequest("idle", "1"), 3, 1, "idle"))
     opened = []
     for index in range(number):

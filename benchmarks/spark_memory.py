@@ -1,10 +1,10 @@
-"""How much memory does Spark take to read a large topic in one batch job?
+"""How much memory does Spark need to read a large topic in one batch job?
 
-50 million records of 100 bytes in four partitions, read by one job on local[2] into an aggregate
-that looks at every value. The JVM is both driver and executor there; its heap is capped. All that
-the job runs on is measured several times a second: the Python driver, the JVM, and the Python
-processes that Spark starts. The peak of their resident memory together must stay within 4 GB;
-memory that two of them share is counted for both. The broker is not part of it.
+50 million records of 100 bytes in four partitions are read by one job on local[2] into an aggregate
+that uses every value. The JVM is both driver and executor; its heap is limited. All processes of
+the job are measured several times per second: the Python driver, the JVM, and the Python processes
+that Spark starts. The peak of their total resident memory must stay within 4 GB; memory that two of
+them share is counted for both. The broker is not included.
 
 Run it from the project's root: `python -m benchmarks.spark_memory --json`.
 """
@@ -40,7 +40,7 @@ JOB_S: Final = 3 * 3600.0
 
 
 def write(bootstrap: str, topic: str, records: int) -> float:
-    """Records a second; the number of the record is the beginning of its value."""
+    """Returns records per second; each value starts with the number of its record."""
     began = time.perf_counter()
     options: dict[str, Any] = {"batch_size": 512 << 10, "max_request_size": 4 << 20}
     with Producer(bootstrap, **options) as producer:
@@ -54,7 +54,7 @@ def write(bootstrap: str, topic: str, records: int) -> float:
 
 
 def job(bootstrap: str, topic: str, heap: str) -> None:
-    """What is measured: a process of its own, which prints what it found."""
+    """The measured job: runs in its own process and prints its result."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -90,7 +90,7 @@ def job(bootstrap: str, topic: str, heap: str) -> None:
 
 @dataclass
 class Peak:
-    """Resident bytes when they were most, together and of each kind."""
+    """The peak of resident bytes, in total and of each kind of process."""
 
     total: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
@@ -105,14 +105,14 @@ class Peak:
 
 
 def _family(root: int) -> list[int]:
-    """The process and all that descend from it."""
+    """Returns the process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
                 after_name = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # It ended just now.
+                continue  # The process has just ended.
             parents.setdefault(int(after_name[1]), []).append(int(entry.name))
     family = [root]
     for process in family:
@@ -140,7 +140,7 @@ def measure(bootstrap: str, topic: str, heap: str) -> tuple[dict[str, Any], Peak
             if time.monotonic() > end:
                 process.kill()
                 raise SystemExit(f"the job did not end within {JOB_S:g} s")
-            time.sleep(LOOK_S)  # A peak can only be found by looking now and then.
+            time.sleep(LOOK_S)  # A peak can be found only by sampling.
         if process.returncode:
             raise SystemExit(f"the job failed with exit code {process.returncode}: see above")
         output.seek(0)

@@ -1,22 +1,23 @@
 """What does it cost to produce in transactions of 1,000 records?
 
 One client sends the same records to the same kind of topic in two ways: in transactions, each
-committed before the next begins, and without, as an idempotent producer that is only waited for at
-the end. Both with acks=all and otherwise the client's own defaults, or batches of `--batch-bytes`;
-what is compared is the time from the first record to the last word that all is committed, on
-partitions that have been written to before. Both ways take turns, round by round, each round with
-topics of its own. The ratio is that of the medians; beside it stands that of the best rounds, which
-is what is left when others use the machine.
+committed before the next begins, and without, as an idempotent producer that waits only at the end.
+Both use acks=all and otherwise the client's defaults, or batches of `--batch-bytes`. The measured
+time is from the first record until everything is committed, on partitions that have been written to
+before. Both ways take turns, round by round, each round with its own topics. The result is the
+ratio of the medians, and next to it the ratio of the best rounds, which is more reliable when
+others use the machine.
 
-With `durability=fsync`, the default, a broker answers when its disk has the records; a transaction
-waits for it several times over (its partition is noted, its records, the decision), one after the
-other. With `durability=replicated` of the topic the records do not wait; the coordinator's own
-topic always does. Values are spread over three partitions, the transaction writes to all of them.
+With `durability=fsync`, the default, a broker answers when the records are on its disk. A
+transaction waits for the disk several times, one after the other (adding its partition, its
+records, the decision). With `durability=replicated` for the topic the records do not wait; the
+coordinator's own topic always does. Values are spread over three partitions, and each transaction
+writes to all of them.
 
-The disk decides much of it. `--data /dev/shm` shows what is left without one, and what to go by on
-a machine whose disk others use at the same time.
+The disk determines much of the result. `--data /dev/shm` shows the rest, and is the better choice
+on a machine whose disk others use at the same time.
 
-With `--bootstrap` another cluster is measured, Apache Kafka for instance, with the same settings.
+With `--bootstrap` another cluster is measured, for example Apache Kafka, with the same settings.
 
 Run it from the project's root: `python -m benchmarks.transactions --json`.
 """
@@ -62,10 +63,10 @@ class Work(NamedTuple):
 
 
 Lane = Callable[[Work], float]
-"""Records a second."""
+"""Returns records per second."""
 
 
-# -- ours ----------------------------------------------------------------------------------------
+# -- our client ----------------------------------------------------------------------------------
 
 
 def options(work: Work) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def confluent_producer(work: Work) -> ConfluentProducer:
         "acks": "all",
         "enable.idempotence": True,
         "queue.buffering.max.messages": 200_000,
-        # It says so of every producer that is dropped with a delivery report unread.
+        # By default it logs every producer that is dropped with an unread delivery report.
         "log_level": 4,
     }
     if work.transactional:
@@ -214,7 +215,7 @@ def measure(
                 )
                 pair.append(LANES[name](work))
             if number:
-                # The first round warms up: files, connections, the coordinator's topic.
+                # The first round is warm-up: files, connections, the coordinator's topic.
                 label = f"{name}, {size} bytes{f', {durability}' if durability else ''}"
                 rates.setdefault(label, []).append((pair[0], pair[1]))
     return {label: summary(pairs) for label, pairs in rates.items()}

@@ -1,6 +1,6 @@
-"""`penstock`, but nothing is counted or timed on the way of a produced batch.
+"""`penstock` without counting and timing on the path of a produced batch.
 
-For `metrics.py`, which compares the two.
+`metrics.py` compares it with the normal command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from penstock.net.session import Answer
 
 
 def on_borrowed(self: dispatch.BrokerSession, frame: memoryview) -> Answer:
-    """`BrokerSession.on_borrowed` as it would be."""
+    """`BrokerSession.on_borrowed` without metrics."""
     if len(frame) > dispatch._SHORTEST:
         api_key, version, correlation_id = dispatch._start(frame)
         if api_key == dispatch._PRODUCE:

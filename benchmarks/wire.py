@@ -1,4 +1,4 @@
-"""How fast does the codec turn requests into messages and back, beside kafka-python's?
+"""How fast does our codec encode and decode messages, compared with kafka-python's?
 
     python benchmarks/wire.py [--json]
 
@@ -30,7 +30,7 @@ BATCH_BYTES = 16 << 10
 
 
 def microseconds(work: Callable[[], object], rounds: int = 40, seconds: float = 0.02) -> float:
-    """CPU time of one call: the best round, each long enough for the clock."""
+    """Returns the CPU time of one call in the best of several sufficiently long rounds."""
     count = 1
     while True:
         start = time.process_time()

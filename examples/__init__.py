@@ -1,1 +1,1 @@
-"""Things to try; each runs by itself."""
+"""Examples to try; each runs by itself."""

@@ -1,7 +1,7 @@
-"""Brokers, a topic of clicks that fills, a pipeline on Spark that counts them, and what it counts.
+"""Starts brokers, sends clicks to a topic, counts them with a Spark pipeline, and shows the counts.
 
-Run it with `make demo`. Everything happens in a temporary directory and is gone afterwards. Without
-Java there is no Spark: then records just go in and out.
+Run it with `make demo`. Everything is in a temporary directory that is deleted afterwards. Without
+Java there is no Spark: then the demo only produces and consumes records.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUICK = {
     "spark__master": "local[2]",
     "spark__sql__shuffle__partitions": "1",
     "spark__python__authenticate__socketTimeout": "120s",
-    # Over before code that is optimised with care would pay.
+    # The demo ends before optimized code would pay off.
     "spark__driver__extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -49,7 +49,7 @@ def run(*words: str, given: str = "") -> None:
 
 @contextmanager
 def cluster(data: str) -> Iterator[str]:
-    """The brokers' address; they stop at the end."""
+    """Starts the brokers and yields their address; they stop at the end."""
     print(f"$ penstock up --brokers {BROKERS}", flush=True)
     brokers = subprocess.Popen(
         [PENSTOCK, "up", "--no-console", "--brokers", str(BROKERS), "--data", data, "--port", "0"],
@@ -70,7 +70,7 @@ def cluster(data: str) -> Iterator[str]:
 
 
 class Generator:
-    """Half an hour of clicks in some seconds, from a thread of its own."""
+    """Sends half an hour of clicks within seconds, from its own thread."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -97,10 +97,10 @@ class Generator:
 
 
 def count_clicks(bootstrap: str, checkpoint: str) -> None:
-    """Start the pipeline and show what it sends until there is enough to see."""
+    """Starts the pipeline and shows the counts that it sends until there are enough."""
     from examples.pipelines import common, windowed_counts  # noqa: PLC0415 -- needs pyspark
 
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # All of it is on this machine.
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Everything is on this machine.
     print("\nstarting Spark for examples/pipelines/windowed_counts.py ...", flush=True)
     spark = common.session("penstock demo", **QUICK)
     spark.sparkContext.setLogLevel("OFF")

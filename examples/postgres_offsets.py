@@ -2,8 +2,8 @@
 
     python -m examples.postgres_offsets BOOTSTRAP TOPIC DATABASE [--name NAME]
 
-DATABASE is what psycopg connects to, such as "postgresql://me@localhost/orders". The same as
-`sqlite_offsets`, with psycopg's way of writing parameters.
+DATABASE is what psycopg connects to, such as "postgresql://me@localhost/orders". This is the same
+as `sqlite_offsets`, with psycopg's syntax for parameters.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def copy(
     name: str | None = None,
     idle_timeout_ms: int = 10_000,
 ) -> int:
-    """Copy the topic until nothing comes for a while; how many records this run wrote."""
+    """Copies the topic until no records arrive for a while. Returns how many records it wrote."""
     database = psycopg.connect(address)
     database.execute("CREATE TABLE IF NOT EXISTS arrivals (key BYTEA, value BYTEA)")
     database.commit()
@@ -58,7 +58,7 @@ def copy(
                     write(database, records)
                     offsets.save(records)
             except CommitFailed:
-                # Another member has these partitions, and has been here: nothing was written.
+                # Another member has these partitions and has saved offsets: this was rolled back.
                 continue
             written += len(records)
     database.close()

@@ -2,10 +2,10 @@
 
     python -m examples.sqlite_offsets BOOTSTRAP TOPIC DATABASE [--name NAME]
 
-Kill it whenever you like and start it again: every record of the topic ends up in the table
-`arrivals` once. Several may run on one database; the group shares the partitions among them. With
-a name of its own a process that was killed gets its partitions back at once; without one the group
-waits for the dead member's session to end.
+Kill it at any time and start it again: every record of the topic ends up in the table `arrivals`
+exactly once. Several processes may use one database; the group divides the partitions among them.
+With `--name` a process that was killed gets its partitions back at once; without it the group waits
+until the session of the dead member ends.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def write(
 def copy(
     bootstrap: str, topic: str, path: str, *, name: str | None = None, idle_timeout_ms: int = 10_000
 ) -> int:
-    """Copy the topic until nothing comes for a while; how many records this run wrote."""
+    """Copies the topic until no records arrive for a while. Returns how many records it wrote."""
     database = sqlite3.connect(path, timeout=30)
-    database.execute("PRAGMA journal_mode = WAL")  # Whoever looks at the table does not hold us up.
+    database.execute("PRAGMA journal_mode = WAL")  # Readers of the table do not block us.
     database.execute("CREATE TABLE IF NOT EXISTS arrivals (key BLOB, value BLOB)")
     offsets = SqlOffsets(database, GROUP)
     written = 0
@@ -52,7 +52,7 @@ def copy(
                     write(database, records)
                     offsets.save(records)
             except CommitFailed:
-                # Another member has these partitions, and has been here: nothing was written.
+                # Another member has these partitions and has saved offsets: this was rolled back.
                 continue
             written += len(records)
     database.close()

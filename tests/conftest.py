@@ -1,19 +1,22 @@
-"""With PENSTOCK_PURE=1 the kernels run as plain Python, although the extension lies beside them.
+"""Settings for all tests: pure kernels, grouping by process, timeouts, a watchdog.
 
-`make test` runs on two processes. What belongs together stays on one of them: a file, the tests
-that share a Spark session, those that share a browser. The long ones come first, so that both
-processes end at about the same time.
+With PENSTOCK_PURE=1 the kernels run as plain Python, even if the compiled extension is there.
 
-A test's timeout is an exception in the main thread. It cannot reach a foreign library that waits in
-C, and whoever cleans up after it may wait again, with no timeout left. So behind it is a watchdog
-that needs neither the interpreter nor anybody's help: it prints where every thread is and ends the
-process, and the run fails with the test's name instead of hanging. `--max-worker-restart 0`, as
-xdist would run that test again, and may itself hang with a worker in another's place.
+`make test` uses two processes. Tests that belong together run in the same process: those of one
+file, those that share a Spark session, those that share a browser. The long ones come first, so
+that both processes end at about the same time.
 
-On CI the long ones also have a time budget (`time_budget`).
+A test's timeout raises an exception in the main thread. The exception cannot interrupt a foreign
+library that waits in C, and the cleanup after it may wait again without a timeout. So a watchdog
+that does not need the interpreter backs it up: it prints the stack of every thread and ends the
+process, and the run fails with the test's name instead of hanging. `--max-worker-restart 0` is set
+because xdist would run that test again, and may itself hang when it replaces a worker.
 
-Timeouts are for a quiet machine. Each is multiplied, as its test starts, by the measured
-slowness of the machine (`penstock.testing.slowness`). Deadlines inside tests use `patient`.
+On CI the long tests also have a time budget (`time_budget`).
+
+Timeouts are chosen for a quiet machine. When a test starts, its timeout is multiplied by the
+measured slowness of the machine (`penstock.testing.slowness`). Deadlines inside tests use
+`patient`.
 """
 
 from __future__ import annotations
@@ -38,10 +41,10 @@ _KERNELS = tuple(
     f"penstock.records.{name}" for name in ("reading", "scanning", "writing", "hashing")
 )
 _TOGETHER = ("spark", "console/browser", "chaos", "sim", "compat")
-"""Folders, the longest first; of the last three each file goes its own way."""
+"""Folders with long tests, the longest first. Only those in `_SHARING` are not split by file."""
 _SHARING = _TOGETHER[:2]
 _ALSO_LONG = ("broker/test_occupation", "broker/test_scale", "broker/test_fuzz")
-"""Files beside them that have long tests."""
+"""Files in other folders that have long tests."""
 
 
 class _PureKernels(MetaPathFinder):
@@ -56,7 +59,7 @@ class _PureKernels(MetaPathFinder):
         )
 
 
-# A console beside every broker that a test brings up would be work for nobody.
+# No test needs a console next to every broker that it starts.
 os.environ.setdefault("PENSTOCK_CONSOLE", "0")
 
 if os.environ.get("PENSTOCK_PURE") == "1":
@@ -68,12 +71,12 @@ if os.environ.get("PENSTOCK_PURE") == "1":
 
 _BUDGET = TimeBudget()
 _GRACE_S = 90.0
-"""For what a timed out test tears down, and for a process that has run its last test."""
+"""Extra time for the teardown of a test that timed out, and for a process after its last test."""
 _STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """While tests run what goes to 2 is captured, and would be lost with the process."""
+    """Duplicates stderr: while tests run it is captured, and lost if the process ends."""
     config.stash[_STDERR] = os.dup(2)
 
 
@@ -121,19 +124,19 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Again, as pytest calls the watchdog off when a test fails."""
+    """Starts the watchdog again, because pytest cancels it when a test fails."""
     _watch_test(item)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput"):  # Those wait until the last of them is done.
+    if not hasattr(session.config, "workerinput"):  # Workers wait until the last one is done.
         # On a starved machine a large process takes minutes to exit.
         _watch(session.config, patient(60.0))
 
 
 @pytest.fixture(scope="session")
 def penstock_broker_settings() -> Mapping[str, str]:
-    """Some tests write records of years ago: retention must not come by and delete them."""
+    """Some tests write records that are years old; retention must not delete them."""
     return {"log.retention.check.interval.ms": "86400000"}
 
 

@@ -1,14 +1,14 @@
-"""The test suite beside busy loops, which leave it a fraction of the machine: `make starve`.
+"""Runs the test suite next to busy loops that leave it a fraction of the machine: `make starve`.
 
 A test that fails here and passes on a quiet machine assumes that something has happened "by now".
-The run prints each test that failed, and each that was slowest; it exits with 1 if any failed.
+The run prints the failed tests and the slowest tests, and exits with 1 if any test failed.
 
     python -m starve [--loops 8] [--cpus 0.5] [--late] [--workers 2] [pytest's arguments]
 
-With `--cpus` the tests also run in a cgroup that may use no more than so many processors. The rest
-of the machine stays free for other work. This needs root.
+With `--cpus` the tests also run in a cgroup that limits how many processors they use. The rest of
+the machine stays free for other work. This needs root.
 
-With `--late` brokers delay the work that they do after they answer (`late/sitecustomize.py`).
+With `--late` brokers delay the work that they do after answering (`late/sitecustomize.py`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from xml.etree import ElementTree
 HERE = Path(__file__).parent
 SLOWEST = 15
 LATE_SLOWNESS = 3
-"""Late brokers are given that much more time."""
+"""Factor by which timeouts grow with late brokers."""
 LOOP = "import os\nstarter = os.getppid()\nwhile os.getppid() == starter: sum(range(1_000_000))"
-"""Ends when the process that started it ends, even by SIGKILL."""
+"""A busy loop. It ends when the process that started it ends, even by SIGKILL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class Outcome:
     name: str
     seconds: float
     failure: str
-    """The first line of what it said, empty for a test that passed or was skipped."""
+    """The first line of the error message; empty if the test passed or was skipped."""
 
 
 def read_report(text: str) -> list[Outcome]:
-    """The outcome of each test in a report of pytest's `--junit-xml`."""
+    """Returns the outcome of each test in a report of pytest's `--junit-xml`."""
     outcomes = []
     for case in ElementTree.fromstring(text).iter("testcase"):
         failed = [part for kind in ("failure", "error") for part in case.iter(kind)]
@@ -53,7 +53,7 @@ def read_report(text: str) -> list[Outcome]:
 
 
 def verdict(outcomes: Sequence[Outcome]) -> list[str]:
-    """What to print: the failures, then the slowest tests, then the count."""
+    """Returns the lines to print: the failures, then the slowest tests, then the count."""
     failed = [each for each in outcomes if each.failure]
     lines = [f"FAILED {each.name} ({each.seconds:.0f} s): {each.failure}" for each in failed]
     slowest = sorted(outcomes, key=lambda each: -each.seconds)[:SLOWEST]
@@ -62,7 +62,7 @@ def verdict(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def limit_processors(cpus: float) -> Path:
-    """Move this process into a new cgroup that may use `cpus` processors. Returns the cgroup."""
+    """Moves this process into a new cgroup that may use `cpus` processors. Returns the cgroup."""
     root = Path("/sys/fs/cgroup")
     period_us = 100_000
     quota_us = round(cpus * period_us)
@@ -81,7 +81,7 @@ def limit_processors(cpus: float) -> Path:
 
 
 def leave(group: Path) -> None:
-    """Move every process of the cgroup back to the one above, and remove the cgroup."""
+    """Moves every process of the cgroup to the parent cgroup, and removes the cgroup."""
     for process in (group / "cgroup.procs").read_text().split():
         with suppress(ProcessLookupError):
             (group.parent / "cgroup.procs").write_text(process)
@@ -89,7 +89,7 @@ def leave(group: Path) -> None:
 
 
 def environment(*, late: bool) -> dict[str, str]:
-    """The environment of the tests, and of the brokers that they start."""
+    """Returns the environment of the tests, and of the brokers that they start."""
     found = dict(os.environ)
     if late:
         paths = [str(HERE / "late"), *filter(None, [found.get("PYTHONPATH")])]

@@ -1,7 +1,7 @@
-"""The documentation runs: every Python block of the client's page, and its tables are true.
+"""Runs every Python block of docs/CLIENTS.md, and checks the page's tables.
 
-Blocks of a section (`##`) are one program, run from top to bottom in one namespace against a real
-broker. What they print must be what the page says they print: the lines after `#>`.
+The blocks of a section (`##`) are one program, run from top to bottom in one namespace against a
+real broker. Their output must match the lines after `#>`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 def sections(text: str) -> dict[str, list[Block]]:
-    """Python blocks by the heading they stand under."""
+    """Returns the Python blocks under each heading."""
     found: dict[str, list[Block]] = {}
     heading = ""
     code: list[str] | None = None
@@ -74,12 +74,11 @@ def broker() -> Iterator[Broker]:
 
 @pytest.mark.parametrize("heading", SECTIONS)
 def test_the_examples_run(heading: str, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each section's blocks do what the page says they do."""
     module = ModuleType("example")
-    # Dataclasses look up what their annotations name in the module they come from.
+    # Dataclasses look up the names in their annotations in the module they come from.
     monkeypatch.setitem(sys.modules, "example", module)
     for block in SECTIONS[heading]:
-        # Empty lines before it keep the line numbers of the page in tracebacks.
+        # Empty lines before the code keep the page's line numbers in tracebacks.
         source = "\n" * (block.line - 1) + block.code.replace(BROKER_IN_THE_TEXT, broker.bootstrap)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -88,14 +87,14 @@ def test_the_examples_run(heading: str, broker: Broker, monkeypatch: pytest.Monk
 
 
 def test_the_page_has_examples() -> None:
-    """A page whose blocks are no longer found would pass every test."""
+    """If the blocks were no longer found, the other tests would pass without checking anything."""
     assert len(SECTIONS) >= 10
     assert sum(map(len, SECTIONS.values())) >= 14
 
 
 def test_examples_are_typed() -> None:
-    """mypy has nothing to say about what people will copy."""
-    # At a place that stays the same, so that mypy's cache is of use.
+    """Users copy the examples, so mypy must accept them."""
+    # Always the same folder, so that mypy can use its cache.
     folder = ROOT / ".mypy_cache" / "docs"
     folder.mkdir(parents=True, exist_ok=True)
     for number, blocks in enumerate(SECTIONS.values()):
@@ -116,7 +115,7 @@ def test_examples_are_typed() -> None:
 
 
 def table_under(heading: str) -> list[list[str]]:
-    """The cells of the first table after a heading, without its head."""
+    """Returns the cells of the first table after a heading, without the header row."""
     text = PAGE.read_text("utf-8")
     lines = text[text.index(f"\n### {heading}\n") :].splitlines()[2:]
     first = next(number for number, line in enumerate(lines) if line.startswith("|"))
@@ -137,8 +136,10 @@ def table_under(heading: str) -> list[list[str]]:
         ("Admin", AdminOptions),
     ],
 )
-def test_the_options_and_their_defaults(heading: str, options: type[ClientOptions]) -> None:
-    """All of them, in the order of the source, with the default they really have."""
+def test_the_tables_list_all_options_with_their_defaults(
+    heading: str, options: type[ClientOptions]
+) -> None:
+    """The table lists all options in the order of the source, with their real defaults."""
     shared = set() if options is ClientOptions else ClientOptions.names()
     wanted = {each.name: each for each in fields(options) if each.name in options.names() - shared}
     rows = table_under(heading)
@@ -157,16 +158,16 @@ def _other_names(column: int) -> Sequence[str]:
 
 
 def test_names_of_kafka_python_exist() -> None:
-    """The migration table names options that the other client has."""
+    """The migration table names options that kafka-python has."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of its own use of importlib
+        warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's use of importlib
         import kafka
     known = {*kafka.KafkaProducer.DEFAULT_CONFIG, *kafka.KafkaConsumer.DEFAULT_CONFIG}
     assert set(_other_names(2)) <= known
 
 
 def test_names_of_aiokafka_exist() -> None:
-    """The migration table names options that the other client has."""
+    """The migration table names options that aiokafka has."""
     import aiokafka
 
     known = {
@@ -177,7 +178,7 @@ def test_names_of_aiokafka_exist() -> None:
 
 
 def test_names_of_confluent_kafka_exist() -> None:
-    """librdkafka refuses a property that it does not know, by name."""
+    """librdkafka refuses an unknown property by name."""
     import confluent_kafka
 
     names = _other_names(1)
@@ -189,8 +190,8 @@ def test_names_of_confluent_kafka_exist() -> None:
             assert "No such configuration property" not in str(error), name
 
 
-def test_other_names_are_answered() -> None:
-    """Whoever types a name from the table is told what the table says."""
+def test_option_names_of_other_clients_get_a_hint() -> None:
+    """The error for a name from another client suggests our name, as in the table."""
     known = {name for kind in (ProducerOptions, ConsumerOptions) for name in kind.names()}
     for row in table_under("Options that are called something else"):
         ours = row[0].strip("`").partition("=")[0]

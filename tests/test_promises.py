@@ -1,4 +1,4 @@
-"""Every promise of docs/PROMISES.md names tests, and each of them exists."""
+"""Every promise in docs/PROMISES.md names tests, and each of them exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TARGET = re.compile(r"`make ([\w-]+)`")
 
 
 def promises(text: str) -> list[str]:
-    """The rows of tables, without their heads, and the items of lists."""
+    """Returns the rows of tables, without header rows, and the items of lists."""
     found: list[str] = []
     lines = text.splitlines()
     for number, line in enumerate(lines):
@@ -42,7 +42,7 @@ def test_every_promise_names_tests_that_exist() -> None:
     assert len(promises(TEXT)) >= 20
 
 
-def test_the_long_checks_are_targets_of_the_makefile() -> None:
+def test_the_make_targets_that_the_promises_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([\w-]+):", makefile, re.MULTILINE))
     assert set(_TARGET.findall(TEXT)) <= targets

@@ -1,4 +1,4 @@
-"""The front door: few names, all there, all typed, and nothing behind it loaded before its time."""
+"""The public API: few names, all typed and documented, and each module is loaded only when used."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SAMPLE = ROOT / "tests" / "sample_project"
 ROOMS = ("aio", "errors", "interceptors", "routers", "serializers", "testing", "tracing")
 
 
-def test_few_names() -> None:
-    """About fifteen, each with a home and a docstring."""
+def test_the_package_exports_few_names() -> None:
+    """About fifteen, each with a module that defines it and a docstring."""
     assert 12 <= len(penstock.__all__) <= 18
     assert list(penstock.__all__) == sorted(penstock._HOMES)
     for name in penstock.__all__:
@@ -32,8 +32,8 @@ def test_few_names() -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_rooms(room: str) -> None:
-    """Each submodule is reached from `penstock`, and has all that it says it has."""
+def test_public_submodules_have_the_names_that_they_list(room: str) -> None:
+    """Each public submodule is an attribute of `penstock`, and has every name in its `__all__`."""
     module = importlib.import_module(f"penstock.{room}")
     assert getattr(penstock, room) is module
     assert module.__doc__
@@ -42,7 +42,6 @@ def test_rooms(room: str) -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    """As any module would."""
     with pytest.raises(AttributeError, match="no attribute 'Prodcuer'"):
         _ = penstock.Prodcuer
 
@@ -56,27 +55,27 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_penstock_loads_nothing_else() -> None:
-    """A broker imports the package too, and starts in a fraction of a second."""
+    """A broker imports the package too, and must start in a fraction of a second."""
     loaded = loaded_by("import penstock")
     assert [name for name in loaded if name.startswith("penstock.")] == []
     assert not loaded & {"asyncio", "pyarrow", "typing", "uvloop"}
 
 
-def test_a_broker_does_without_the_clients() -> None:
-    """What `penstock broker` runs imports no client and no Arrow."""
+def test_a_broker_does_not_load_the_clients() -> None:
+    """`penstock broker` imports no client and no Arrow."""
     loaded = loaded_by("import penstock.broker.main")
     assert [name for name in loaded if name.startswith("penstock.client")] == []
     assert "pyarrow" not in loaded
 
 
-def test_clients_do_without_arrow_until_there_is_a_table() -> None:
-    """pyarrow takes longer to import than all of the client."""
+def test_clients_do_not_load_arrow_before_the_first_table() -> None:
+    """pyarrow takes longer to import than the whole client."""
     loaded = loaded_by("from penstock import Admin, Consumer, Producer, aio, errors, routers")
     assert "pyarrow" not in loaded
 
 
 def names_used(path: Path) -> set[str]:
-    """Dotted names of ours that a file imports, or reaches through a module that it imports."""
+    """Returns the dotted names of `penstock` that a file imports or uses through a module."""
     tree = ast.parse(path.read_text("utf-8"))
     used: set[str] = set()
     modules: dict[str, str] = {}
@@ -92,7 +91,7 @@ def names_used(path: Path) -> set[str]:
 
 
 def test_the_sample_project_uses_every_name() -> None:
-    """So that the type check below leaves none out."""
+    """Otherwise the type check below would miss some names."""
     used = set().union(*(names_used(path) for path in SAMPLE.rglob("*.py")))
     public = {f"penstock.{name}" for name in penstock.__all__}
     for room in ROOMS:
@@ -102,13 +101,13 @@ def test_the_sample_project_uses_every_name() -> None:
 
 
 def test_the_sample_project_is_typed() -> None:
-    """`mypy --strict` has nothing to say about a user's project, and knows its types exactly."""
+    """`mypy --strict` accepts a user's project and infers exact types."""
     command = [sys.executable, "-m", "mypy", "--strict", "--python-version", "3.11"]
     done = subprocess.run(
         [
             *command,
             *("--config-file", os.devnull),
-            # As for an installed package: what is wrong inside of it is not the user's to see.
+            # As for an installed package: errors inside it do not concern the user.
             *("--follow-imports", "silent"),
             *("--cache-dir", str(ROOT / ".mypy_cache" / "sample_project")),
             "billing",

@@ -45,7 +45,7 @@ def test_the_failed_tests_are_named_and_the_loops_end(
     assert "1 passed or skipped, 1 failed" in said
 
 
-def test_late_brokers_are_late_with_everything(
+def test_late_brokers_delay_every_kind_of_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sample = tmp_path / "test_sample.py"

@@ -1,8 +1,8 @@
-"""Style as a test.
+"""Style rules, checked as tests.
 
-Each rule is a function from parsed files to complaints of the form `file:line: what is wrong`, a
-test that no file of this project draws one, and a bad snippet that shows the rule does fire. What
-a rule lets pass is listed here, file by file, with the reason.
+Each rule is a function from parsed files to complaints of the form `file:line: what is wrong`. A
+test checks that no file of this project breaks the rule, and a bad snippet shows that the rule
+works. The exceptions to a rule are listed here by file, with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BANNED: Mapping[str, str] = {
     "os.open": "take a Disk",
     "print": "return the text, or log it; only the command line prints",
 }
-"""Doors to the outside world, and what to use instead; a module's name bans all of it."""
+"""Calls that reach the outside world, and what to use instead. A module's name bans all of it."""
 
 ALLOWED: Mapping[str, Mapping[str, str]] = {
     "src/penstock/cli/": {"print": "the command line is what prints"},
@@ -71,10 +71,10 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "open": "a tool for developers, run by hand: it writes source files, outside any broker"
     },
 }
-"""File (or folder, ending in a slash) -> banned name -> why this one may."""
+"""File (or folder, ending in a slash) -> banned name -> why this one may use it."""
 
 ORPHANS_ALLOWED: Mapping[str, str] = {}
-"""Module -> who loads it, when no import statement does."""
+"""Module -> what loads it, if no import statement does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +85,13 @@ class Source:
 
     @property
     def module(self) -> str:
-        """The dotted name it is imported by, for a file under src."""
+        """The dotted name of a file under src."""
         name = self.path.removeprefix("src/").removesuffix(".py").replace("/", ".")
         return name.removesuffix(".__init__")
 
     @property
     def package(self) -> str:
-        """What a relative import in this file starts from."""
+        """The package that relative imports in this file start from."""
         return self.module if self.path.endswith("__init__.py") else self.module.rpartition(".")[0]
 
 
@@ -104,7 +104,7 @@ def parse(path: str, text: str) -> Source:
 
 @cache
 def sources(folder: str) -> tuple[Source, ...]:
-    """Every Python file below a folder of the project; none when there is no such folder."""
+    """Returns every Python file below a folder of the project, if the folder exists."""
     return tuple(
         parse(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
         for path in sorted((ROOT / folder).rglob("*.py"))
@@ -135,7 +135,7 @@ def long_functions(files: Sequence[Source]) -> Iterator[str]:
 
 
 def missing_docstrings(files: Sequence[Source]) -> Iterator[str]:
-    """An empty `__init__.py` only marks a package: there is nothing in it to explain."""
+    """An empty `__init__.py` only marks a package and needs no docstring."""
     for file in files:
         marker = file.path.endswith("__init__.py") and not file.tree.body
         if not marker and not ast.get_docstring(file.tree):
@@ -150,7 +150,7 @@ def leftovers(files: Sequence[Source]) -> Iterator[str]:
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """Local name -> the full name it stands for, over all imports of a file."""
+    """Returns local name -> full name for all imports of a file."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -167,7 +167,7 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
 
 
 def _full_name(node: ast.expr, aliases: Mapping[str, str]) -> str | None:
-    """`t.time` -> `time.time` after `import time as t`; builtins stand for themselves."""
+    """Returns `time.time` for `t.time` after `import time as t`; builtins keep their name."""
     if isinstance(node, ast.Attribute):
         owner = _full_name(node.value, aliases)
         return f"{owner}.{node.attr}" if owner else None
@@ -191,12 +191,12 @@ def _allowed(path: str, banned: str, allowed: Mapping[str, Mapping[str, str]]) -
 
 
 def uses_of_banned(file: Source) -> Iterator[tuple[int, str, str]]:
-    """Line, name as the file means it, entry of `BANNED`: mentions count as much as calls."""
+    """Yields line, full name and entry of `BANNED`: mentions count as much as calls."""
     aliases = _aliases(file.tree)
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
             full_name = _full_name(node, aliases)
-            # A module's own name alone (`random` in `random.random`) is the inner half of a hit.
+            # A module name alone (`random` in `random.random`) is part of a longer match.
             if full_name in {"random", "secrets"}:
                 continue
             if full_name and (banned := _banned_name(full_name)):
@@ -214,7 +214,7 @@ def banned_calls(files: Sequence[Source]) -> Iterator[str]:
 
 
 def _imported(file: Source) -> Iterator[str]:
-    """Every dotted name a file imports, and every string that could be one (dynamic imports)."""
+    """Yields every dotted name that a file imports, and every string that could be one."""
     for node in ast.walk(file.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -237,7 +237,7 @@ def _entry_points() -> set[str]:
 
 
 def orphans(files: Sequence[Source], importers: Sequence[Source] = ()) -> Iterator[str]:
-    """Packages are reached through their modules, so only modules can be orphans."""
+    """Packages are imported with their modules, so only modules can be orphans."""
     imported = {
         name for file in (*files, *importers) for name in _imported(file) if name != file.module
     }
@@ -256,7 +256,7 @@ def _is_test_file(path: str) -> bool:
 
 
 def misnamed_tests(files: Sequence[Source]) -> Iterator[str]:
-    """pytest passes over a test with another name, or in a file with another name, in silence."""
+    """pytest silently ignores a test with another name, or in a file with another name."""
     mentioned = {
         node.id if isinstance(node, ast.Name) else node.attr
         for file in files
@@ -317,34 +317,31 @@ def _complain(complaints: Iterator[str]) -> None:
 
 
 def test_files_are_short() -> None:
-    """No source file is longer than a reader can hold in mind."""
     _complain(long_files(sources("src/penstock")))
 
 
 def test_functions_are_short() -> None:
-    """No function is longer than two screens."""
     _complain(long_functions(sources("src/penstock")))
 
 
-def test_every_module_says_what_it_is() -> None:
-    """Every module opens with a docstring."""
+def test_every_module_has_a_docstring() -> None:
     _complain(missing_docstrings(sources("src")))
 
 
-def test_nothing_is_left_for_later() -> None:
-    """No to-do notes in the source."""
+def test_the_source_has_no_todo_notes() -> None:
+    """No TODO and no FIXME in the source."""
     _complain(leftovers(sources("src")))
 
 
-def test_the_outside_world_comes_through_ports() -> None:
-    """Clock, randomness, files and standard output are used only where the list says so."""
+def test_the_outside_world_is_reached_only_through_ports() -> None:
+    """Clock, randomness, files and standard output are used only where `ALLOWED` says so."""
     _complain(banned_calls(sources("src/penstock")))
 
 
 def test_every_exception_is_still_needed() -> None:
-    """An allowed file that no longer uses what it is allowed must leave the list.
+    """An allowed file that no longer uses the banned name must be removed from the list.
 
-    A folder may: it states a rule, not an exception.
+    A folder may stay: it states a rule, not an exception.
     """
     files = sources("src/penstock")
     stale = [
@@ -367,7 +364,7 @@ def test_every_exception_is_still_needed() -> None:
 
 
 def test_no_module_is_an_orphan() -> None:
-    """Every module is imported by product, tests or benchmarks, or is an entry point."""
+    """Every module is imported by the product, tests or benchmarks, or is an entry point."""
     importers = [
         *(file for file in sources("src") if not file.path.startswith("src/penstock/")),
         *sources("tests"),
@@ -377,12 +374,12 @@ def test_no_module_is_an_orphan() -> None:
 
 
 def test_every_test_runs() -> None:
-    """What looks like a test has a name that pytest collects."""
+    """Every function that looks like a test has a name that pytest collects."""
     _complain(misnamed_tests(sources("tests")))
 
 
 def test_every_assertion_can_fail() -> None:
-    """No `assert True` under any disguise."""
+    """No `assert True` in any form."""
     _complain(empty_assertions(sources("tests")))
 
 
@@ -441,8 +438,8 @@ BAD: Sequence[tuple[Rule, str, str, str]] = [
 @pytest.mark.parametrize(
     ("rule", "path", "text", "complaint"), BAD, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_rule_fires(rule: Rule, path: str, text: str, complaint: str) -> None:
-    """Each rule finds what it is there to find, and says where."""
+def test_a_rule_reports_a_violation(rule: Rule, path: str, text: str, complaint: str) -> None:
+    """Each rule finds the violation, and reports where it is."""
     found = list(rule([parse(path, text)]))
     assert len(found) == 1, found
     assert complaint in found[0]
@@ -465,13 +462,13 @@ GOOD: Sequence[tuple[Rule, str, str]] = [
 @pytest.mark.parametrize(
     ("rule", "path", "text"), GOOD, ids=lambda value: getattr(value, "__name__", "")
 )
-def test_rule_spares_the_innocent(rule: Rule, path: str, text: str) -> None:
-    """A rule that cries at sound code would be switched off within a week."""
+def test_a_rule_accepts_sound_code(rule: Rule, path: str, text: str) -> None:
+    """A rule that complains about sound code would soon be switched off."""
     assert not list(rule([parse(path, text)]))
 
 
-def test_imports_are_resolved_whatever_their_form() -> None:
-    """A module counts as used by absolute, relative, aliased and dynamic imports."""
+def test_every_form_of_import_counts_as_a_use() -> None:
+    """Absolute, relative, aliased and dynamic imports count."""
     target = parse("src/penstock/a/target.py", "")
     for text in (
         "import penstock.a.target",

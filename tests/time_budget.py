@@ -1,9 +1,10 @@
-"""On CI a run that takes too long is thrown away, however well it went.
+"""Skips long tests on CI if the run would otherwise exceed CI's time limit.
 
-The longest tests come first. On a machine that is given a fraction of its processors they alone can
-take the time that CI allows. So on CI they begin within the first `LONG_TESTS_S` seconds of a run,
-or not at all, and the run says at its end how many were left out. Runs on quiet machines are over
-by then. Without `CI` in the environment every test runs.
+CI discards a run that takes too long, even if every test passed. The longest tests come first. On a
+machine that gets a fraction of its processors they alone can take the time that CI allows. So on CI
+a long test starts within the first `LONG_TESTS_S` seconds of a run, or is skipped, and the run
+reports at its end how many were skipped. On a quiet machine the run is over by then. Without `CI`
+in the environment every test runs.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ class TimeBudget:
         self._began = time.monotonic() if began is None else began
 
     def is_used_up(self) -> bool:
-        """Whether no further long test is to begin."""
+        """Returns whether no more long tests may start."""
         return self._is_limited and time.monotonic() - self._began > LONG_TESTS_S
 
 
 def summary(reasons: list[str]) -> str:
-    """What the run says of the tests that were skipped for these reasons; empty if none was."""
+    """Returns a line that says how many tests were skipped for `REASON`; empty if none."""
     count = sum(REASON in reason for reason in reasons)
     return f"{count} long tests were {REASON}" if count else ""

@@ -1,1 +1,1 @@
-"""Pipelines on Spark, each a script by itself: see `python -m examples.pipelines.NAME --help`."""
+"""Spark pipelines, each a script: see `python -m examples.pipelines.NAME --help`."""

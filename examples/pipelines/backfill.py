@@ -1,9 +1,9 @@
-"""Some days of a topic are read once more, as a batch, into a table of takings by day and product.
+"""Reads some days of a topic again, as a batch, into a table of revenue by day and product.
 
     python -m examples.pipelines.backfill --generate 1000 --since 2026-02-01 --until 2026-02-02
 
-Only the range is read: the broker finds where it begins and ends by the times of the records. The
-days of the range are replaced in the table and no others, so a backfill may be repeated.
+Only the range is read: the broker finds its start and end by the timestamps of the records. Only
+the days of the range are replaced in the table, so a backfill may be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRODUCTS = ("tea", "coffee", "cake")
 
 
 def events(number: int) -> Iterator[Event]:
-    """Sales over three days, in the order in which they happened."""
+    """Yields sales over three days, in chronological order."""
     for index in range(number):
         at = BEGIN + minutes(3 * 24 * 60 * index / number)
         product = PRODUCTS[chance("product", index) % len(PRODUCTS)]
@@ -37,7 +37,7 @@ def run(
     *,
     topic: str = TOPIC,
 ) -> None:
-    """Replace the days from `since` up to but without `until`."""
+    """Replaces the days from `since` up to but not including `until`."""
     sales = (
         spark.read.format("penstock")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -49,7 +49,7 @@ def run(
         .option("valueSchema", "product STRING, cents INT")
         .load()
     )
-    # Producers' clocks differ: between the two ends a record may still be of another day.
+    # Producers' clocks differ: between the two offsets there may be records of other days.
     within = sales.where(sf.col("timestamp").between(since, until) & (sf.col("timestamp") < until))
     days = (
         within.withColumn("day", sf.to_date("timestamp"))

@@ -1,9 +1,9 @@
-"""Clicks in a topic become a typed table of Parquet, each click once, in a folder for each day.
+"""Writes clicks from a topic to a typed Parquet table, each click once, in a folder per day.
 
     python -m examples.pipelines.clickstream --generate 1000 --table /tmp/clicks
 
-Browsers send a click again when they are not sure that it arrived. A click has an id, and within an
-hour of its time an id is let through once. What is not a click goes to a topic of dead letters.
+Browsers send a click again if they are not sure that it arrived. A click has an id, and within an
+hour each id is accepted only once. Records that are not clicks go to a dead letter topic.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAGES = ("/", "/pricing", "/docs", "/blog")
 
 
 def events(number: int) -> Iterator[Event]:
-    """Clicks over four hours; about one in ten is sent twice, some minutes apart."""
+    """Yields clicks over four hours; about one in ten is sent twice, some minutes apart."""
     repeated: list[Event] = []
     for index in range(number):
         at = BEGIN + minutes(240 * index / number)

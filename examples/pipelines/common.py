@@ -1,4 +1,4 @@
-"""What the example pipelines share: a session, a source of JSON, a way to run and to make data."""
+"""Shared by the example pipelines: a Spark session, a JSON source, arguments and sample data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock import Admin, BrokerError, Producer
 from penstock.spark.java import JavaMissing, check_java
 
 BEGIN = datetime(2026, 1, 31, 22, 0, tzinfo=UTC)
-"""When the made-up events begin: two hours before a new day, and a new month."""
+"""When the sample events begin: two hours before a new day and a new month."""
 
 
 class Event(NamedTuple):
-    """A record to send: what it is about, what it says, when."""
+    """A record to send: its key, its value, and when it happened."""
 
     key: str
     value: dict[str, Any]
@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
 
 def chance(*words: object) -> int:
-    """A number that looks random and is the same every time."""
+    """Returns a number that looks random and is the same every time."""
     return zlib.crc32(repr(words).encode())
 
 
@@ -44,12 +44,12 @@ def minutes(number: float) -> timedelta:
 def make_topic(bootstrap: str, topic: str, partitions: int = 3) -> None:
     with Admin(bootstrap) as admin:
         if isinstance(admin.describe_topics([topic])[topic], BrokerError):
-            # These events are from the past, and must not be too old to keep.
+            # The events are in the past, so retention would delete them.
             admin.create_topic(topic, partitions, configs={"retention.ms": "-1"})
 
 
 def send(bootstrap: str, topic: str, events: Iterable[Event]) -> int:
-    """Send events as JSON, with the time they happened as the time of the record."""
+    """Sends events as JSON, with the time they happened as the timestamp of the record."""
     make_topic(bootstrap, topic)
     number = 0
     with Producer(bootstrap) as producer:
@@ -62,12 +62,12 @@ def send(bootstrap: str, topic: str, events: Iterable[Event]) -> int:
 
 
 def session(name: str, **settings: str) -> SparkSession:
-    """Made with these settings, whose dots are written as double underscores."""
+    """Returns a session with these settings; double underscores in their names stand for dots."""
     try:
         check_java()
     except JavaMissing as error:
         sys.exit(str(error))
-    # Spark finds the format through the Python that its workers run: that has to be this one.
+    # Spark finds the data source through the Python of its workers, which must be this one.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder: Any = SparkSession.builder.appName(name)
     return (  # type: ignore[no-any-return] # pyspark's builder is a property of no known type
@@ -83,7 +83,7 @@ def session(name: str, **settings: str) -> SparkSession:
 def read_json(
     spark: SparkSession, bootstrap: str, topic: str, schema: str, **options: object
 ) -> DataFrame:
-    """A topic of JSON as a stream with a column `value` of that schema."""
+    """Returns a topic of JSON as a stream with a column `value` of that schema."""
     return (
         spark.readStream.format("penstock")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -91,13 +91,13 @@ def read_json(
         .option("startingOffsets", "earliest")
         .option("valueFormat", "json")
         .option("valueSchema", schema)
-        .options(**options)  # type: ignore[arg-type] # texts, as Spark takes them
+        .options(**options)  # type: ignore[arg-type] # Spark accepts strings
         .load()
     )
 
 
 def trigger(continuous: bool) -> dict[str, Any]:
-    """Read what is there and stop, or look for more every two seconds."""
+    """Reads what is there and stops, or looks for more every two seconds."""
     return {"processingTime": "2 seconds"} if continuous else {"availableNow": True}
 
 

@@ -1,9 +1,9 @@
-"""Orders meet their payments, learn who their customer is, and go to a topic and to a table.
+"""Joins orders with their payments and customers, and writes them to a topic and to a table.
 
     python -m examples.pipelines.orders --generate 200 --table /tmp/paid-orders
 
-Orders and payments are two streams that are joined within ten minutes of each other. Customers are
-a topic too, in which the last record of each key counts: it is read whole for every batch.
+Orders and payments are two streams, joined if they are within ten minutes of each other. Customers
+are a topic too, in which the last record of each key counts: it is read completely for every batch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def payments(number: int) -> Iterator[Event]:
 
 
 def customers() -> Iterator[Event]:
-    """All move once: the second record of each is the one that counts."""
+    """Every customer moves once: the second record of each is the one that counts."""
     for turn in range(2):
         for index in range(CUSTOMER_COUNT):
             country = COUNTRIES[(index + turn) % len(COUNTRIES)]
@@ -74,7 +74,7 @@ def paid(spark: SparkSession, bootstrap: str, orders: str, payments: str) -> Dat
 
 
 def last_of_each(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
-    """A topic as the table that its keys make it."""
+    """Returns a topic as a table with the last record of each key."""
     records = (
         spark.read.format("penstock")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -104,7 +104,7 @@ def run(
             "order", "customer", "country", "cents", "at", "paid_at"
         )
         rows.persist()
-        # A batch that is run again writes the same folder again: each row is in the table once.
+        # A batch that runs again overwrites the same folder, so each row is in the table once.
         rows.write.mode("overwrite").parquet(f"{table}/batch={batch_id}")
         (
             rows.select(sf.col("order").alias("key"), sf.to_json(sf.struct("*")).alias("value"))

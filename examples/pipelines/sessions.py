@@ -1,10 +1,10 @@
-"""Clicks become sessions: what a user does without a pause of half an hour.
+"""Groups clicks into sessions: what a user does without a pause of half an hour.
 
     python -m examples.pipelines.sessions --generate 1000
 
-How long a session lasts is not known while it does, so this needs state and a clock: one session
-per user is kept open, every click moves its end, and a timer closes it when half an hour has passed
-in the time of the events.
+The end of a session is not known while it lasts, so this needs state and a timer. One session per
+user is kept open, every click moves its end, and a timer closes it after half an hour of event
+time.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ ROCKS = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvide
 
 
 def events(number: int) -> Iterator[Event]:
-    """Ten users over eight hours, each of whom comes and goes; clicks are up to a minute late."""
+    """Ten users over eight hours, each coming and going; clicks are up to a minute late."""
     for index in range(number):
         at = BEGIN + minutes(480 * index / number)
-        # A user is there in some half hours and not in others.
+        # A user is active in some half hours and not in others.
         user = next(
             name
             for turn in range(40)
@@ -59,9 +59,9 @@ def events(number: int) -> Iterator[Event]:
 
 
 class Sessions(StatefulProcessor):
-    """One open session for each user: its first click, its last, and how many there were.
+    """One open session per user: its first click, its last click, and the number of clicks.
 
-    Times are numbers here: what Spark makes of a TIMESTAMP in Python depends on time zones.
+    Timestamps are numbers here: how Spark converts a TIMESTAMP to Python depends on time zones.
     """
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -122,7 +122,7 @@ def run(
     continuous: bool = False,
     batch_records: int = 100_000,
 ) -> StreamingQuery:
-    """The session must use RocksDB for state: set STATE_STORE to ROCKS."""
+    """The Spark session must use RocksDB for state: set STATE_STORE to ROCKS."""
     clicks = (
         read_json(spark, bootstrap, topic, SCHEMA, maxOffsetsPerTrigger=batch_records)
         .selectExpr("value.*", "unix_millis(value.at) AS at_ms")

@@ -1,9 +1,9 @@
-"""Clicks in a topic are counted by page and minute, and the counts sent to another topic.
+"""Counts clicks in a topic by page and minute, and sends the counts to another topic.
 
     python -m examples.pipelines.windowed_counts --generate 1000
 
-A minute is counted when no more clicks of it are to be expected: when one came that is a minute
-younger than its end. Until then its count is kept in Spark's state; each count is sent once.
+A minute is complete when a click arrives that is more than a minute later than its end (the
+watermark). Until then its count is kept in Spark's state. Each count is sent once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LATE = "1 minute"
 
 
 def events(number: int, span_minutes: float = 30) -> Iterator[Event]:
-    """Clicks that arrive up to twenty seconds out of order."""
+    """Yields clicks that arrive up to twenty seconds out of order."""
     for index in range(number):
         late = minutes(chance("late", index) % 20 / 60)
         at = BEGIN + minutes(span_minutes * index / number) - late

@@ -1,7 +1,7 @@
-"""Followers made up of single requests: what a leader hears from brokers 1 and 2 of a stage.
+"""Plays followers request by request: a test sends the fetches of brokers 1 and 2 to a leader.
 
-The brokers are real and registered, but there is no network between them, so whatever their
-replicas seem to do is what a test says they do.
+The brokers are real and registered, but the stage has no network between them. So their replicas
+seem to do exactly what the test sends in their name.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .stage import NOW_MS, Stage
 T = TypeVar("T")
 
 BROKER_EPOCHS = 17
-"""The version of Fetch that brokers speak: the broker epoch is in it."""
+"""The version of Fetch that brokers use. It carries the broker epoch."""
 
 
 async def create_on(
@@ -37,7 +37,9 @@ async def create_on(
     topic: str = "orders",
     configs: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A topic of one partition on these brokers; the first leads. Returns its id."""
+    """Creates a topic of one partition on these brokers and returns its id. The first broker
+    leads.
+    """
     texts = [CreateTopicsRequest.Config(*item) for item in (configs or {}).items()]
     assigned = [CreateTopicsRequest.Assignment(0, [*replicas])]
     wanted = CreateTopicsRequest.Topic(topic, -1, -1, assigned, texts)
@@ -54,7 +56,7 @@ def _has_role(stage: Stage, topic: str, broker: int) -> bool:
 
 
 def shown(stage: Stage, topic: str = "orders") -> Partition:
-    """The partition as the metadata has it."""
+    """Returns the partition as the metadata has it."""
     return stage.broker.cluster.image.topics[topic].partitions[0]
 
 
@@ -75,7 +77,9 @@ async def follow(
     wait_ms: int = 0,
     version: int = BROKER_EPOCHS,
 ) -> FetchResponse.Partition:
-    """A follower that has everything below `offset` asks for more; what the leader answers."""
+    """Fetches as a follower that has everything below `offset`, and returns the leader's
+    response.
+    """
     partition = shown(stage, topic)
     asked = FetchRequest.Partition(
         0,
@@ -112,7 +116,7 @@ async def consume(
     leader_epoch: int = -1,
     wait_ms: int = 0,
 ) -> FetchResponse.Partition:
-    """What a consumer gets from an offset on."""
+    """Returns the response that a consumer gets when it fetches from `offset`."""
     asked = FetchRequest.Partition(
         0, current_leader_epoch=leader_epoch, fetch_offset=offset, partition_max_bytes=1 << 20
     )
@@ -135,7 +139,10 @@ async def produce(
     timeout_ms: int = 15_000,
     sequence: int | None = None,
 ) -> tuple[int, int]:
-    """Error code and base offset of one batch, with a number if it is an idempotent producer's."""
+    """Produces one batch and returns the error code and the base offset.
+
+    With `sequence`, the batch is an idempotent producer's.
+    """
     records = [Record(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
     if sequence is None:
         batch = build_batch(records)
@@ -152,7 +159,9 @@ async def produce(
 
 @asynccontextmanager
 async def under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[T]]:
-    """A request that waits, while the test goes on; it must have been answered in the end."""
+    """Runs a request that waits, while the test goes on. The request is cancelled if it is still
+    waiting at the end of the block.
+    """
     task = asyncio.ensure_future(work)
     try:
         await asyncio.sleep(0.02)
@@ -163,6 +172,6 @@ async def under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[
 
 
 async def written(hosted: HostedPartition, end_offset: int) -> None:
-    """The leader's own log counts up to there."""
+    """Waits until the leader counts its own log up to this offset."""
     while hosted.counted_end < end_offset:  # noqa: ASYNC110 - the stage's timeout is the deadline
         await asyncio.sleep(0.002)

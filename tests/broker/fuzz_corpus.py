@@ -1,9 +1,9 @@
-"""Real traffic to begin with, and what is done to it.
+"""Generates requests of every API and version, and damages them.
 
-The corpus has requests of every API we have tables for, in every version, served or not. Their
-values are drawn at random and then, in most places, replaced by values that mean something to the
-broker at hand: topics, ids, groups, members and offsets it knows. Flipped bits in such a request
-come further than random bytes do.
+The corpus has requests of every API that has a schema, in every version, served or not. Their
+fields have random values. Most of these are then replaced by values that the broker under test
+knows: topics, ids, groups, members and offsets. A request like that with a flipped bit gets deeper
+into the broker than random bytes do.
 """
 
 from __future__ import annotations
@@ -49,24 +49,27 @@ EDGES = (b"\xff", b"\x7f", b"\x80", b"\0", b"\xff" * 4, b"\x7f\xff\xff\xff", b"\
 
 
 class Ask(Protocol):
-    """One request, answered: by a broker in this process or at the end of a socket."""
+    """Sends one request and returns the response. The broker is in this process or behind a
+    socket.
+    """
 
     def __call__(self, request: Request, version: int, response: type[R]) -> Awaitable[R]: ...
 
 
 @dataclass(frozen=True)
 class Known:
-    """What requests may name so that the broker knows it."""
+    """What exists on the broker, for requests to name."""
 
     topic_ids: tuple[bytes, ...]
     member_ids: tuple[str, ...]
     producer_id: int
     session_id: int
-    """The first of some fetch sessions; their ids, and those of later ones, come in a row."""
+    """The lowest id of the fetch sessions. Their ids, and those of later sessions, are consecutive.
+    """
 
 
 async def get_to_know(ask: Ask) -> Known:
-    """Make topics, a group member, a producer and fetch sessions on a broker."""
+    """Creates topics, group members, a producer and fetch sessions on a broker."""
     wanted = [CreateTopicsRequest.Topic(name, 2, 1) for name in TOPICS]
     created = await ask(CreateTopicsRequest(wanted, 10_000), 7, CreateTopicsResponse)
     assert all(topic.error_code == 0 for topic in created.topics), created
@@ -74,7 +77,7 @@ async def get_to_know(ask: Ask) -> Known:
     for group in GROUPS:
         protocols = [JoinGroupRequest.Protocol("range", b"\0\1\0\0\0\0\0\0\0\0")]
         join = JoinGroupRequest(group, 30_000, 1_000, "", None, "consumer", protocols)
-        # The first to ask for a coordinator has the topic of the groups made.
+        # The first FindCoordinator request creates the internal topic for the groups.
         while not (joined := await ask(join, 4, JoinGroupResponse)).member_id:
             await ask(FindCoordinatorRequest(group), 2, FindCoordinatorResponse)
             await asyncio.sleep(0.005)
@@ -90,7 +93,9 @@ async def get_to_know(ask: Ask) -> Known:
 
 
 async def _open_sessions(ask: Ask, topic_id: bytes) -> int:
-    """Some by names, some by topic ids, each of one partition; the first of their ids."""
+    """Opens fetch sessions of one partition each, by topic name and by topic id. Returns the lowest
+    id.
+    """
     found = []
     for number in range(SESSIONS):
         part = FetchRequest.Partition(0, -1, 0, -1, -1, 4096)
@@ -107,11 +112,11 @@ def _named(name: str) -> MetadataRequest.Topic:
 
 
 SERVED_COPIES = 6
-"""Requests that are served come so much more often than those that are refused at once."""
+"""Requests that are served occur this many times as often as those that are refused at once."""
 
 
 def corpus(known: Known, seed: int, per_version: int) -> list[bytes]:
-    """Frames, without their length, of every API and version."""
+    """Returns frames, without their length, of every API and version."""
     chance = random.Random(f"corpus {seed}")
     planter = _Planter(known, chance)
     frames = []
@@ -130,7 +135,7 @@ def corpus(known: Known, seed: int, per_version: int) -> list[bytes]:
 
 
 class _Planter:
-    """Puts sensible values where the names of fields say what they are."""
+    """Replaces random values with sensible ones, chosen by the names of the fields."""
 
     def __init__(self, known: Known, chance: random.Random) -> None:
         self._known = known
@@ -160,7 +165,7 @@ class _Planter:
             "acks": lambda: choice((-1, -1, 0, 1, 2)),
             "count": lambda: between(1, 3),
             "replication_factor": lambda: choice((-1, 1)),
-            # Twice as many as there are now: requests of the corpus open more.
+            # Twice as many as are open now, because requests of the corpus open more.
             "session_id": lambda: choice((0, known.session_id + between(0, 2 * SESSIONS))),
             "session_timeout_ms": lambda: 30_000,
             "rebalance_timeout_ms": lambda: 100,
@@ -223,14 +228,15 @@ class _Planter:
 
 
 def mutate(frame: bytes, others: Sequence[bytes], chance: random.Random) -> bytearray:
-    """The frame with something done to it; one in ten stays as it is."""
+    """Returns the frame with random damage. One in ten stays as it is."""
     data = bytearray(frame)
     draw = chance.random()
     if draw < 0.1:
         return data
     if draw < 0.55:
         for _ in range(chance.choice((1, 1, 1, 2, 4, 16))):
-            # Mostly behind the header: one that is not understood ends there.
+            # Mostly after the start of the header. A damaged API key or version ends the request
+            # there.
             first = 8 if len(data) > 12 and chance.random() < 0.9 else 0
             data[chance.randrange(first, len(data))] ^= 1 << chance.randrange(8)
     elif draw < 0.75:

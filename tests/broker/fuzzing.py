@@ -1,16 +1,17 @@
-"""Damaged traffic for a whole broker, which must not mind.
+"""Feeds damaged requests to a whole broker and checks that it stays healthy.
 
-Frames go straight into sessions of a broker in this process (`fuzz`), or through sockets to one in
-a process of its own, with wrong lengths and connections that end anywhere (`fuzz_sockets`). What is
-demanded of every frame:
+Frames go straight into sessions of a broker in this process (`fuzz`), or through sockets to a
+broker in another process, with wrong lengths and connections that break off anywhere
+(`fuzz_sockets`). `fuzz` checks for every frame:
 
-- an answer that decodes, no answer, or a ProtocolError; never another exception, not even one that
-  was caught, logged and answered with UNKNOWN_SERVER_ERROR,
-- within `FRAME_SECONDS_MAX`,
-- with at most 8 times its size plus 1 MiB of memory, and its answer (measured on a sample),
-- and a canary client, whose topic no damaged frame names, goes on undisturbed.
+- The result is a response that decodes, no response, or a ProtocolError. No other exception occurs,
+  not even one that was caught, logged and answered with UNKNOWN_SERVER_ERROR.
+- It takes at most `FRAME_SECONDS_MAX`.
+- It allocates at most 8 times its size plus 1 MiB, plus its response (measured on a sample).
 
-Run long: `PYTHONPATH=tests python -m broker.fuzzing --frames 1000000 --seed 1`
+Both check that a canary client, whose topic no damaged frame names, is not disturbed.
+
+Run it for longer: `PYTHONPATH=tests python -m broker.fuzzing --frames 1000000 --seed 1`
 """
 
 from __future__ import annotations
@@ -62,13 +63,17 @@ Say = Callable[[str], None]
 
 FRAME_SECONDS_MAX = 2.0
 FRAMES_PER_STAGE = 50_000
-"""A broker is replaced after these: topics and groups that frames made cost all later ones."""
+"""The broker is replaced after this many frames. The topics and groups that frames created slow
+down all later frames.
+"""
 FRAMES_PER_CONNECTION = 50
 FRAMES_PER_CANARY = 1_000
 FRAMES_PER_TURN = 8
-"""How often the event loop may do what the frames asked for."""
+"""The event loop runs once after this many frames, to do what they asked for."""
 CHANGE_OF_SUBJECT = 0.7
-"""Else the next frame is made of the same request again: sessions remember."""
+"""The probability that the next frame is made from another request. Otherwise it is made from the
+same one again, because sessions have state.
+"""
 MEMORY_SAMPLED = 50
 HANG_S = 60
 SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.ms": "0"}
@@ -76,7 +81,7 @@ SETTINGS = {"offsets.topic.num.partitions": "2", "group.initial.rebalance.delay.
 
 @dataclass
 class Findings:
-    """What went wrong, each kind once, with the first frame that showed it."""
+    """What went wrong: each kind of failure once, with the first frame that showed it."""
 
     frames: int = 0
     answered: int = 0
@@ -85,7 +90,7 @@ class Findings:
     canaries: int = 0
     slowest_s: float = 0.0
     memory_max: int = 0
-    """The most a sampled frame took beyond what it may."""
+    """The most memory that a sampled frame took beyond its response and 8 times its size."""
     seconds: float = 0.0
     failures: dict[str, str] = field(default_factory=dict)
 
@@ -100,14 +105,14 @@ class Findings:
 
 
 def describe(frame: Buffer) -> str:
-    """Enough of a frame to send it again."""
+    """Returns enough of a frame to send it again."""
     data = bytes(frame)
     key, version = int.from_bytes(data[:2], "big"), int.from_bytes(data[2:4], "big")
     return f"API {key} version {version}, {len(data)} bytes: {data[:400].hex()}"
 
 
 class _LoggedErrors(logging.Handler):
-    """What the broker caught and logged as its own fault."""
+    """Collects the errors that the broker caught and logged as its own."""
 
     def __init__(self, findings: Findings) -> None:
         super().__init__(logging.ERROR)
@@ -124,7 +129,7 @@ class _LoggedErrors(logging.Handler):
 
 
 class Canary:
-    """Metadata, produce and fetch by a client that does everything right."""
+    """A client that does everything right: metadata, produce and fetch."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -181,7 +186,7 @@ class _Peer:
 
 
 class _Feeder:
-    """Feeds frames to sessions of one broker and looks at what comes back."""
+    """Feeds frames to sessions of one broker and checks the responses."""
 
     def __init__(self, stage: Stage, findings: Findings, logged: _LoggedErrors) -> None:
         self._server = stage.broker.server
@@ -205,7 +210,7 @@ class _Feeder:
             answer = None
             findings.refused += 1
             self._close_session()
-        except BaseException as error:  # noqa: BLE001 - this is what is looked for
+        except BaseException as error:  # noqa: BLE001 - any exception is a finding
             answer = None
             findings.fail_with(error, self._logged.frame)
         if sampled:
@@ -262,7 +267,7 @@ class _Feeder:
         return check
 
     def _check(self, parts: Sequence[Buffer], frame: bytes) -> None:
-        """An answer is one frame, for this request, in its version."""
+        """Checks that the response is one frame, for this request, in its version."""
         self._findings.answered += 1
         data = b"".join(parts)
         if int.from_bytes(data[:4], "big") != len(data) - 4 or data[4:8] != frame[4:8]:
@@ -270,7 +275,7 @@ class _Feeder:
             return
         key, version = ApiKey(int.from_bytes(frame[:2], "big")), int.from_bytes(frame[2:4], "big")
         try:
-            # One version too high is answered in version 0.
+            # ApiVersions in a version that the broker does not know is answered in version 0.
             supported = key != ApiKey.API_VERSIONS or version <= 4
             decode_response(response_class(key), memoryview(data)[4:], version if supported else 0)
         except ProtocolError as error:
@@ -282,7 +287,7 @@ def quiet(_: str) -> None:
 
 
 async def fuzz(frames: int, seed: int, say: Say = quiet) -> Findings:
-    """Feed so many frames to brokers in this process, one broker after the other."""
+    """Feeds this many frames to brokers in this process, one broker after the other."""
     findings = Findings()
     logged = _LoggedErrors(findings)
     logger = logging.getLogger("penstock")
@@ -324,7 +329,7 @@ async def _play(
     known = await get_to_know(stage.ask)
     canary = Canary(stage.ask)
     await canary.prepare()
-    # Seconds of work on a busy machine, and the broker has to renew its lease meanwhile.
+    # This takes seconds on a busy machine, and the broker has to renew its lease meanwhile.
     seeds = await asyncio.to_thread(corpus, known, chance.getrandbits(16), 2)
     feeder = _Feeder(stage, findings, logged)
     await _warm_up(stage, seeds)
@@ -342,10 +347,10 @@ async def _play(
 
 
 async def _warm_up(stage: Stage, seeds: Sequence[bytes]) -> None:
-    """Compile every codec and load every handler: what is paid once is no frame's memory."""
+    """Compiles every codec and loads every handler, so that no frame is charged for that memory."""
     session = stage.broker.server.new_session(_Peer())
     for frame in seeds:
-        with suppress(Exception):  # whatever comes here comes again, and is told then
+        with suppress(Exception):  # it occurs again when the frame is fed, and is reported then
             session.on_frame(memoryview(bytearray(frame)))
         await asyncio.sleep(0)
 
@@ -360,7 +365,7 @@ async def _sing(canary: Canary, findings: Findings) -> None:
 
 
 class Caller:
-    """A well-behaved client on one connection; `ask` is what the canary needs."""
+    """A well-behaved client on one connection. The canary uses its `ask`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -392,7 +397,9 @@ async def _connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWr
 async def fuzz_sockets(
     address: str, frames: int, seed: int, at_once: int = 8, say: Say = quiet
 ) -> Findings:
-    """Send damaged frames to a broker elsewhere, over connections that break off anywhere."""
+    """Sends damaged frames to a broker in another process, over connections that break off
+    anywhere.
+    """
     findings = Findings()
     began = time.perf_counter()
     caller = await Caller.connect(address)
@@ -423,7 +430,7 @@ async def fuzz_sockets(
 
 
 def _damaged(seeds: Sequence[bytes], chance: random.Random) -> Iterator[bytes]:
-    """The frames of one connection; their lengths may be wrong too."""
+    """Yields the frames of one connection. Their lengths may be wrong too."""
     for _ in range(chance.randint(1, 30)):
         frame = mutate(chance.choice(seeds), seeds, chance)
         size = len(frame)
@@ -456,7 +463,7 @@ async def _abuse(
 
 
 def run(main: Any) -> Any:
-    """On the loop that brokers run on."""
+    """Runs a coroutine on uvloop, as brokers do."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
 

@@ -1,4 +1,4 @@
-"""A leader that follows a script, and a broker that follows it: real logs, real bytes, no sockets.
+"""Runs a real follower against a scripted leader: real logs and real bytes, but no sockets.
 
     scene = Scene()
     scene.follow("t", 0, leader=7, epoch=1)
@@ -6,7 +6,7 @@
         asked = await scene.leader(7).asked()          # a FetchRequest, decoded
         asked.answer(given("t", 0, records, high_watermark=3))
 
-Each connection to a broker is a `Line`; what is asked on any line of a broker comes to `asked`.
+Each connection to a broker is a `Line`. The requests from all lines of a broker arrive at `asked`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BROKER_ID = 2
 BROKER_EPOCH = 40
 NOW_MS = 1_700_000_000_000
 SOON_S = 25.0
-"""The deadline of everything that is waited for."""
+"""The deadline for everything that tests wait for."""
 
 
 def topic_id(topic: str) -> bytes:
@@ -55,7 +55,7 @@ def topic_id(topic: str) -> bytes:
 
 
 def batch(offset: int, *values: bytes, epoch: int = 1, **more: int) -> bytes:
-    """A batch as a leader of that epoch has it at that offset."""
+    """Returns a batch as a leader of that epoch has it at that offset."""
     records = [
         Record(offset + at, NOW_MS, b"k", value) for at, value in enumerate(values or (b"v",))
     ]
@@ -72,7 +72,7 @@ def given(
     start: int = 0,
     diverging: tuple[int, int] | None = None,
 ) -> FetchResponse:
-    """An answer about one partition."""
+    """Returns a fetch response about one partition."""
     part = FetchResponse.Partition(
         partition_index=index,
         error_code=error,
@@ -96,7 +96,7 @@ def bounds(topic: str, index: int, offset: int) -> ListOffsetsResponse:
 
 
 class Asked:
-    """A request that the follower has sent, to be answered when the test likes."""
+    """A request that the follower has sent. The test answers it when it wants to."""
 
     def __init__(self, line: Line, version: int, correlation_id: int, request: Request) -> None:
         self.line = line
@@ -127,7 +127,7 @@ class Asked:
         self.line.deliver(frame)
 
     def answer_empty(self) -> None:
-        """Nothing new of anything."""
+        """Answers that no partition has anything new."""
         self.answer(merged(*(given(*key, high_watermark=0) for key in self.partitions)))
 
 
@@ -216,7 +216,7 @@ class _Cluster:
 
 
 class Roles:
-    """As much of `Replicas` as a fetcher uses."""
+    """The part of `Replicas` that a fetcher uses."""
 
     def __init__(self, flusher: Flusher, clock: SystemClock) -> None:
         self.hosted: dict[tuple[str, int], HostedPartition] = {}
@@ -243,7 +243,7 @@ class Roles:
 
 
 class SlowFlushes:
-    """An executor whose work waits for the test, where it is told to."""
+    """An executor whose work waits for `gate` while the test has set one."""
 
     def __init__(self) -> None:
         self.gate: asyncio.Event | None = None
@@ -314,7 +314,9 @@ class Scene:
     def follow(
         self, topic: str, index: int = 0, *, leader: int = 7, epoch: int = 1, **configs: str
     ) -> HostedPartition:
-        """Follow a leader, which is registered, in a new term; the log is made if need be."""
+        """Follows a leader in a leader epoch. Registers the leader and creates the log if
+        necessary.
+        """
         if leader not in self.cluster.image.brokers:
             self.register(leader)
         hosted = self.roles.get(topic, index) or self.host(topic, index, **configs)
@@ -344,5 +346,5 @@ class Scene:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(SOON_S):
-            while not holds():  # noqa: ASYNC110 - what tests wait for has no event of its own
+            while not holds():  # noqa: ASYNC110 - what tests wait for has no event
                 await asyncio.sleep(0.001)

@@ -1,11 +1,13 @@
-"""How long one request keeps the event loop from everybody else.
+"""Measures how long one request blocks the event loop.
 
-Measured is the CPU time of the loop's thread from the beginning of a callback to its end, the
-longest of all while a request is served: CPU time, because machines that run tests may give a
-process a tenth of a core. Work that a broker sends to threads is done on the loop here, and left
-out. The budget is 20 ms on a machine that does a fixed piece of work in `_REFERENCE_S`, and longer
-on slower ones by as much as that piece takes longer here and now. The garbage collector rests
-meanwhile: what it takes depends on all objects of the process, most of which are the tests'.
+It measures the CPU time of the loop's thread for each callback, and keeps the longest while a
+request is served. It is CPU time because machines that run tests may give a process a tenth of a
+core. Work that a broker sends to threads runs on the loop here, and is not counted.
+
+The budget is 20 ms on a machine that does a fixed piece of work in `_REFERENCE_S`. On a slower
+machine it grows in proportion to the time that this piece takes here and now. The garbage collector
+is off meanwhile, because its time depends on all objects of the process, and most of them belong to
+the tests.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ R = TypeVar("R", bound=Response)
 BUDGET_S = 0.020
 _REFERENCE_S = 0.008
 _NOISE = 3.0
-"""The processor time of a virtual machine is not exact: what its host does meanwhile may count."""
+"""The CPU time of a virtual machine is not exact. It may include what the host does meanwhile."""
 _ATTEMPTS = 5
 _PAUSE_S = 2.0
 _PIECE = 20_000
 _DUTIES = ("ControllerRuntime.watch_over",)
-"""Duties of a broker that look at all its partitions now and then: no request is to blame."""
+"""Regular duties of a broker that look at all its partitions. No request causes them."""
 
 
 class Occupied(AssertionError):
@@ -44,7 +46,7 @@ class Occupied(AssertionError):
 
 
 def piece_of_work_s() -> float:
-    """The CPU time of a fixed piece of work, of the kind that handlers do."""
+    """Returns the CPU time of a fixed piece of work, of the kind that handlers do."""
     took = []
     for _ in range(5):
         began = time.thread_time()
@@ -69,13 +71,13 @@ class Meter:
 
 
 def _describe(handle: Handle) -> str:
-    """The callback, and whose it is: most belong to a task."""
+    """Describes the callback and its owner, which is a task for most callbacks."""
     owner = getattr(getattr(handle, "_callback", None), "__self__", None)
     return f"{handle!r} of {owner!r}"
 
 
 class _CountedInTurn(InTurn):
-    """Leaves out what a real broker does on threads."""
+    """Measures the work that a real broker does on threads, so that it can be subtracted."""
 
     meter: Meter | None = None
 
@@ -93,7 +95,7 @@ class _CountedInTurn(InTurn):
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Measure every callback of event loops meanwhile."""
+    """Measures every callback of event loops while the block runs."""
     meter = Meter()
     run = Handle._run
 
@@ -119,7 +121,7 @@ def metered() -> Iterator[Meter]:
 
 @contextmanager
 def counted_executor() -> Iterator[None]:
-    """Stages that are made meanwhile tell a meter what they do for threads."""
+    """Makes stages that are created in the block measure what they would do on threads."""
     held = stage_module.InTurn
     stage_module.InTurn = _CountedInTurn  # type: ignore[misc]
     try:
@@ -137,9 +139,9 @@ async def occupation(
     meanwhile: Callable[[], Awaitable[None]] | None = None,
     afterwards: Callable[[], Awaitable[None]] | None = None,
 ) -> tuple[R, Meter]:
-    """The answer, and the longest that the loop was occupied until it came.
+    """Returns the response, and the meter with the longest callback until the response came.
 
-    `meanwhile` runs while the request waits, `afterwards` when it is answered; both are measured.
+    `meanwhile` runs while the request waits, `afterwards` when it is answered. Both are measured.
     """
     frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "stage"))))[4:]
     session = stage.broker.server.new_session(stage_module.StagePeer())
@@ -160,7 +162,10 @@ async def occupation(
 
 
 def check(meter: Meter, before_s: float) -> None:
-    """`before_s` is `piece_of_work_s` from before: the machine may be slower by now."""
+    """Raises `Occupied` if the longest callback exceeds the budget.
+
+    `before_s` is `piece_of_work_s` from before: the machine may be slower by now.
+    """
     slowness = max(1.0, max(before_s, piece_of_work_s()) / _REFERENCE_S)
     limit_s = BUDGET_S * slowness * _NOISE
     if meter.longest_s > limit_s:
@@ -171,10 +176,10 @@ def check(meter: Meter, before_s: float) -> None:
 
 
 def at_best(play: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> None:
-    """Run a scenario, each time in a new folder, until it stays within the budget.
+    """Runs a scenario, each time in a new folder, until it stays within the budget.
 
-    A request that takes too long does so every time. A virtual machine also counts time during
-    which its host does not run it, and that passes.
+    A request that really takes too long does so every time. A virtual machine also counts time
+    during which its host does not run it; that does not happen every time.
     """
     for attempt in range(_ATTEMPTS):
         own = folder / f"attempt-{attempt}"

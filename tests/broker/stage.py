@@ -1,7 +1,8 @@
-"""Whole brokers in one process, without sockets: requests go in as frames and come out as frames.
+"""Runs whole brokers in one process without sockets: frames in, frames out.
 
-Disks are simulated, the metadata store is the real SQLite one, in a file; several brokers share it
-as they do on one machine. What a broker would send to threads runs on the loop, in turn.
+Disks are simulated. The metadata store is the real SQLite store in a file, which several brokers
+share as they do on one machine. Work that a broker would send to threads runs on the loop, one
+piece after the other.
 
     @staged
     async def test_something(stage: Stage) -> None:
@@ -48,13 +49,14 @@ NOW_MS = 1_700_000_000_000
 
 
 class InTurn:
-    """An executor without threads: the simulated disk has one owner."""
+    """An executor without threads, because the simulated disk has one owner."""
 
     async def run(self, work: Callable[[], T]) -> T:
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
-            # As with threads: the caller's cancellation neither stops the work nor comes before it.
+            # As with threads: cancelling the caller does not stop the work, and takes effect after
+            # it.
             work()
             raise
         return work()
@@ -72,7 +74,7 @@ class _Listener:
 
 
 class NoNetwork:
-    """Nobody comes in by it, nobody is reached."""
+    """A network on which no client connects and no broker can be reached."""
 
     async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
         return _Listener(host, port)
@@ -107,7 +109,7 @@ class Stage:
         return self.brokers[0]
 
     async def ask(self, request: Request, version: int, response: type[R], *, broker: int = 0) -> R:
-        """What a broker answers, after both have gone through their encoding."""
+        """Returns a broker's response. Both messages are encoded and decoded on the way."""
         correlation_id = next(self._correlation_ids)
         frame = b"".join(encode_request(request, version, correlation_id, "stage"))
         data = await self.exchange(frame[4:], broker=broker)
@@ -117,7 +119,10 @@ class Stage:
         return message
 
     async def exchange(self, frame: bytes, *, broker: int = 0) -> bytes | None:
-        """One frame for another, both without their length; None where there is no answer."""
+        """Sends one frame and returns the response frame, both without their length.
+
+        Returns None if the request has no response.
+        """
         answer = self._sessions[broker].on_frame(memoryview(bytearray(frame)))
         parts = await answer if isinstance(answer, asyncio.Future) else answer
         return None if parts is None else b"".join(in_memory(parts))[4:]
@@ -129,20 +134,22 @@ class Stage:
 
     @property
     def services(self) -> Services:
-        """Of the first broker."""
+        """The services of the first broker."""
         services = self.broker.services
         assert services is not None
         return services
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Let the brokers work until something holds; the stage's own timeout is the deadline."""
-        while not holds():  # noqa: ASYNC110 - what tests wait for has no event of its own
+        """Lets the brokers work until a condition holds. The deadline is the stage's own
+        timeout.
+        """
+        while not holds():  # noqa: ASYNC110 - what tests wait for has no event
             await asyncio.sleep(0.002)
 
     async def create(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> bytes:
-        """A topic that must come into being; its id."""
+        """Creates a topic, asserts that it succeeded and returns the topic's id."""
         texts = [CreateTopicsRequest.Config(*item) for item in (configs or {}).items()]
         asked = CreateTopicsRequest.Topic(name, partitions, 1, configs=texts)
         created = await self.ask(CreateTopicsRequest([asked]), 7, CreateTopicsResponse)
@@ -152,7 +159,7 @@ class Stage:
     async def produce(
         self, topic: str, values: Sequence[bytes], index: int = 0, **batch: int
     ) -> int:
-        """One batch, committed; the offset of its first record."""
+        """Produces one batch with acks=all and returns the offset of its first record."""
         records = [Record(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
         data = ProduceRequest.Partition(index, build_batch(records, **batch))  # type: ignore[arg-type]
         request = ProduceRequest(
@@ -165,7 +172,9 @@ class Stage:
 
 
 def internal_replicas(brokers: int) -> dict[str, str]:
-    """Settings for clusters of less than three brokers: they have groups and transactions."""
+    """Returns settings with which groups and transactions work in clusters of fewer than three
+    brokers.
+    """
     factor = str(min(3, brokers))
     return {
         "offsets.topic.replication.factor": factor,
@@ -181,9 +190,10 @@ async def on_stage(
     base: BrokerConfig | None = None,
     slicing: Slicing | None = None,
 ) -> AsyncIterator[Stage]:
-    """Brokers that are ready, and stopped in the end; broker 0 is the controller.
+    """Starts brokers, waits until they are ready, and stops them in the end. Broker 0 is the
+    controller.
 
-    `base` has what they share besides Kafka's settings.
+    `base` has the settings that they share in addition to Kafka's.
     """
     threads = Threads(2)
     async with AsyncExitStack() as stack:
@@ -227,7 +237,7 @@ async def _running(
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     broker = Broker(env, config)
-    # Not a task group: a failed assertion would come out wrapped, once for every broker.
+    # Not a task group: it would wrap a failed assertion, once for every broker.
     life = asyncio.create_task(broker.run(stop, lambda host, port: ready.set()))
     life.add_done_callback(lambda _: ready.set())
     try:
@@ -247,7 +257,7 @@ def staged_with(
     kafka: Mapping[str, str] | None = None,
     slicing: Slicing | None = None,
 ) -> Callable[[Scenario], Callable[[Path], None]]:
-    """A test that plays on a stage of its own."""
+    """Decorates a test so that it runs on its own stage."""
 
     def wrap(scenario: Scenario) -> Callable[[Path], None]:
         async def play(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What tools ask for and Penstock does not have: the answer says so, in the way of Kafka's."""
+"""Requests for features that Penstock does not have are refused with Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ACL_VERSIONS = (1, 2, 3)
 
 @staged
 async def test_without_an_authorizer_access_lists_are_disabled(stage: Stage) -> None:
-    """MirrorMaker 2 stops asking then."""
+    """With SECURITY_DISABLED, MirrorMaker 2 stops asking."""
     for version in ACL_VERSIONS:
         described = await stage.ask(DescribeAclsRequest(), version, DescribeAclsResponse)
         assert (described.error_code, described.resources) == (ErrorCode.SECURITY_DISABLED, [])
@@ -57,7 +57,7 @@ async def test_without_an_authorizer_access_lists_are_disabled(stage: Stage) -> 
 
 
 @staged
-async def test_there_are_no_quotas_to_describe_and_none_to_set(stage: Stage) -> None:
+async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: Stage) -> None:
     for version in (0, 1):
         described = await stage.ask(
             DescribeClientQuotasRequest(), version, DescribeClientQuotasResponse
@@ -104,8 +104,10 @@ async def test_no_user_has_scram_credentials(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_replicas_stay_in_the_one_directory(stage: Stage) -> None:
-    """A move to where a replica is succeeds; there is no other directory."""
+async def test_replicas_cannot_be_moved_to_another_log_directory(stage: Stage) -> None:
+    """A broker has one log directory. A move to the directory that already holds the replica
+    succeeds.
+    """
     await stage.create("orders", 2)
     dirs = await stage.ask(DescribeLogDirsRequest(None), 4, DescribeLogDirsResponse)
     root = dirs.results[0].log_dir
@@ -128,8 +130,8 @@ async def test_replicas_stay_in_the_one_directory(stage: Stage) -> None:
 
 
 @staged
-async def test_features_stay_at_their_level(stage: Stage) -> None:
-    """The level they have is accepted, by the number that ApiVersions shows."""
+async def test_feature_levels_cannot_be_changed(stage: Stage) -> None:
+    """An update to the level that ApiVersions shows is accepted."""
     versions = await stage.ask(ApiVersionsRequest("client", "1"), 4, ApiVersionsResponse)
     (feature,) = versions.finalized_features
     for version in (0, 1, 2):
@@ -150,8 +152,10 @@ async def test_features_stay_at_their_level(stage: Stage) -> None:
 
 
 @staged
-async def test_clients_are_asked_for_no_metrics(stage: Stage) -> None:
-    """A client keeps the id it is given; what it pushes all the same is checked and dropped."""
+async def test_clients_are_not_asked_for_metrics(stage: Stage) -> None:
+    """A client keeps the id that it is given. If it pushes metrics anyway, they are checked and
+    dropped.
+    """
     request = GetTelemetrySubscriptionsRequest(bytes(16))
     first = await stage.ask(request, 0, GetTelemetrySubscriptionsResponse)
     assert (first.error_code, first.requested_metrics) == (0, [])

@@ -1,8 +1,8 @@
-"""acks=1: what the leader alone answers for.
+"""acks=1: when a produce request that waits only for the leader is answered.
 
-While other replicas are in sync, the answer leaves as soon as the batch is in the leader's file.
-Where the leader is the only replica that counts, the answer waits for the leader's own flush: the
-record is visible to consumers when the producer hears of it.
+While other replicas are in sync, the response is sent as soon as the batch is in the leader's file.
+If the leader is the only replica that counts, the response waits for the leader's own flush, so
+that the record is visible to consumers when the producer gets the response.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def latest(stage: Stage, topic: str = "orders") -> int:
 
 
 def set_isr(stage: Stage, *isr: int) -> None:
-    """The metadata shows this in-sync set to the leader, broker 0."""
+    """Makes the metadata show this ISR to the leader, broker 0."""
     before = shown(stage)
     after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
     replicas, brokers = stage.broker.replicas, stage.broker.cluster.image.living
@@ -44,8 +44,9 @@ def set_isr(stage: Stage, *isr: int) -> None:
 
 @staged
 async def test_with_one_replica_an_acknowledged_record_is_visible(stage: Stage) -> None:
-    """A program that produces and then seeks to the end must find its record, whichever way the
-    broker serves the request."""
+    """A program that produces and then seeks to the end must find its record, on the fast path
+    too.
+    """
     await stage.create("orders")
     for count in range(1, 21):
         assert await produce(stage, acks=1) == (0, count - 1)
@@ -59,7 +60,7 @@ async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(stage: 
         ProduceRequest.Partition(index, build_batch([Record(0, NOW_MS, None, b"x")]))
         for index in range(3)
     ]
-    # Kafka does not look at the timeout of a request with acks=1.
+    # Kafka ignores the timeout of a request with acks=1.
     request = ProduceRequest(None, 1, 0, [ProduceRequest.Topic("orders", partition_data=batches)])
     response = await stage.ask(request, 9, ProduceResponse)
     assert [each.error_code for each in response.responses[0].partition_responses] == [0, 0, 0]
@@ -67,13 +68,13 @@ async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(stage: 
 
 
 @staged
-async def test_an_answer_is_an_error_if_the_leader_resigns_before_its_flush(stage: Stage) -> None:
-    """Nobody knows whether the record will stay."""
+async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(stage: Stage) -> None:
+    """It is unknown whether the record will survive."""
     await stage.create("orders")
     hosted = stage.hosted("orders")
     await produce(stage, acks=1)
     answered = asyncio.ensure_future(produce(stage, acks=1))
-    await asyncio.sleep(0)  # the batch is written; its flush has yet to begin
+    await asyncio.sleep(0)  # the batch is written; its flush has not begun yet
     assert hosted.log.end_offset == 2
     hosted.rest()
     assert (await answered)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -89,9 +90,10 @@ async def test_the_last_in_sync_replica_makes_its_records_visible(stage: Stage) 
 
 
 @trio
-async def test_below_min_insync_replicas_the_answer_waits_for_nothing(stage: Stage) -> None:
-    """The record cannot become visible however long the leader waits, and acks=1 asks for no
-    other replica."""
+async def test_below_min_insync_replicas_the_response_waits_for_nothing(stage: Stage) -> None:
+    """The record cannot become visible however long the leader waits, and acks=1 does not depend on
+    any other replica.
+    """
     await create_on(stage, 0, 1, 2, configs={"min.insync.replicas": "2"})
     set_isr(stage, 0)
     assert await produce(stage, acks=1) == (0, 0)
@@ -100,8 +102,12 @@ async def test_below_min_insync_replicas_the_answer_waits_for_nothing(stage: Sta
 
 
 @trio
-async def test_a_replica_that_is_about_to_join_is_not_waited_for(stage: Stage) -> None:
-    """The high watermark waits for a caught-up follower, as it does for an in-sync one."""
+async def test_the_response_does_not_wait_for_a_replica_that_is_about_to_join_the_isr(
+    stage: Stage,
+) -> None:
+    """The high watermark waits for a caught-up follower as for an in-sync one, so waiting for it
+    would be waiting for the follower.
+    """
     await create_on(stage, 0, 1, 2)
     assert await produce(stage, acks=1) == (0, 0)
     set_isr(stage, 0)

@@ -24,8 +24,8 @@ from .stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
 
 
 @staged_with(brokers=2)
-async def test_every_broker_tells_the_same_cluster(stage: Stage) -> None:
-    """Id, brokers with their addresses and racks, and a controller that is one of them."""
+async def test_every_broker_describes_the_same_cluster(stage: Stage) -> None:
+    """Cluster id, brokers with their addresses and racks, and a controller that is one of them."""
     for version in range(3):
         for broker in range(2):
             response = await stage.ask(
@@ -43,16 +43,18 @@ async def test_every_broker_tells_the_same_cluster(stage: Stage) -> None:
 
 
 @staged
-async def test_fenced_brokers_can_be_asked_for(stage: Stage) -> None:
-    """There are none: a broker is registered or gone."""
+async def test_a_request_may_include_fenced_brokers(stage: Stage) -> None:
+    """There are none: a broker is either registered or gone."""
     request = DescribeClusterRequest(include_fenced_brokers=True)
     response = await stage.ask(request, 2, DescribeClusterResponse)
     assert [(each.broker_id, each.is_fenced) for each in response.brokers] == [(0, False)]
 
 
 @staged
-async def test_a_tool_may_ask_who_decides_about_metadata(stage: Stage) -> None:
-    """The controller is the one voter, and the store's revision what its log would have come to."""
+async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: Stage) -> None:
+    """The revision of the metadata store is reported as the high watermark and the log end
+    offset.
+    """
     asked = [DescribeQuorumRequest.Partition(0), DescribeQuorumRequest.Partition(1)]
     topics = [DescribeQuorumRequest.Topic("__cluster_metadata", asked)]
     for version in (0, 1, 2):
@@ -70,8 +72,8 @@ async def test_a_tool_may_ask_who_decides_about_metadata(stage: Stage) -> None:
 
 
 @staged
-async def test_a_broker_is_no_controller_endpoint(stage: Stage) -> None:
-    """Version 1 can ask for the wrong kind of endpoint, or for one that nobody knows."""
+async def test_a_broker_refuses_requests_for_controller_endpoints(stage: Stage) -> None:
+    """From version 1 on, a request can name the wrong type of endpoint, or an unknown one."""
     for endpoint_type, code in (
         (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
         (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
@@ -95,10 +97,10 @@ async def test_a_broker_is_no_controller_endpoint(stage: Stage) -> None:
         ),
     ],
 )
-def test_clients_are_told_an_address_they_can_use(
+def test_brokers_advertise_an_address_that_clients_can_connect_to(
     tmp_path: Path, config: BrokerConfig, address: tuple[str, int]
 ) -> None:
-    """Not the one that means any; and never localhost, which some take for ::1."""
+    """Never the wildcard address, and never localhost, which some clients resolve to ::1."""
 
     async def play() -> None:
         async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, base=config) as stage:
@@ -113,16 +115,16 @@ async def forget(stage: Stage, broker: int) -> UnregisterBrokerResponse:
 
 
 @staged
-async def test_a_broker_that_runs_is_not_forgotten(stage: Stage) -> None:
-    """Its answer says what to do first."""
+async def test_a_running_broker_cannot_be_unregistered(stage: Stage) -> None:
+    """The error message says that it is running."""
     response = await forget(stage, 0)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert "Broker 0 is running" in (response.error_message or "")
 
 
 @staged
-async def test_what_is_left_of_a_broker_is_forgotten(stage: Stage) -> None:
-    """Its configs, once; then nothing is known of it."""
+async def test_unregistering_a_broker_removes_its_configs(stage: Stage) -> None:
+    """After that the broker is unknown."""
     left = Change(broker_config_key(7), encode_configs({"log.retention.ms": "1000"}), 0)
     await stage.broker.controller.decide(lambda image: Decision((left,), None))
     assert 7 in stage.broker.cluster.image.broker_configs

@@ -46,7 +46,7 @@ async def describe(
 
 
 async def value_of(stage: Stage, kind: int, name: str, key: str) -> tuple[str | None, int]:
-    """A config's value and where it comes from."""
+    """Returns a config's value and its source."""
     (config,) = (await describe(stage, kind, name, [key])).configs
     return config.value, config.config_source
 
@@ -94,8 +94,8 @@ async def edit(
 
 
 @staged
-async def test_a_topic_shows_every_config_it_has(stage: Stage) -> None:
-    """Set or not: tools read cleanup.policy of topics that never set it."""
+async def test_describing_a_topic_returns_every_topic_config(stage: Stage) -> None:
+    """Whether it is set or not: tools read cleanup.policy of topics that never set it."""
     await stage.create("orders", configs={"retention.ms": "1000"})
     for version in range(1, 5):
         result = await describe(stage, TOPIC, "orders", version=version)
@@ -113,8 +113,8 @@ async def test_a_topic_shows_every_config_it_has(stage: Stage) -> None:
 
 
 @staged_with(kafka={"log.retention.ms": "5000"})
-async def test_synonyms_tell_where_a_value_could_come_from(stage: Stage) -> None:
-    """Strongest first, when they are asked for."""
+async def test_synonyms_are_listed_by_precedence(stage: Stage) -> None:
+    """They show where a value could come from, strongest first. They are sent only if asked for."""
     await stage.create("orders", configs={"retention.ms": "1000"})
     result = await describe(stage, TOPIC, "orders", ["retention.ms"], synonyms=True)
     synonyms = [(each.name, each.value, each.source) for each in result.configs[0].synonyms]
@@ -126,16 +126,15 @@ async def test_synonyms_tell_where_a_value_could_come_from(stage: Stage) -> None
 
 
 @staged
-async def test_documentation_comes_on_request(stage: Stage) -> None:
-    """From version 3 on."""
+async def test_documentation_is_included_on_request(stage: Stage) -> None:
     await stage.create("orders")
     result = await describe(stage, TOPIC, "orders", ["retention.ms"], documentation=True)
     assert result.configs[0].documentation == TOPIC_CONFIGS["retention.ms"].doc
 
 
 @staged
-async def test_keys_choose(stage: Stage) -> None:
-    """Unknown ones are left out; none at all means all, as Kafka takes an empty list."""
+async def test_configs_can_be_selected_by_name(stage: Stage) -> None:
+    """Unknown names are left out. An empty list selects all configs, as in Kafka."""
     await stage.create("orders")
     keys = ["segment.ms", "no.such.key", "retention.ms", "segment.ms"]
     result = await describe(stage, TOPIC, "orders", keys)
@@ -144,8 +143,10 @@ async def test_keys_choose(stage: Stage) -> None:
 
 
 @staged_with(brokers=2, kafka={"num.partitions": "3"})
-async def test_a_broker_shows_its_own_configs(stage: Stage) -> None:
-    """All of them; what only the file sets is read-only. Another broker's are not its to tell."""
+async def test_a_broker_describes_all_its_own_configs(stage: Stage) -> None:
+    """Settings that only the config file can set are read-only. A request for another broker's
+    configs is refused.
+    """
     result = await describe(stage, BROKER, "1", broker=1)
     configs = {config.name: config for config in result.configs}
     assert set(configs) == set(BROKER_CONFIGS)
@@ -160,8 +161,7 @@ async def test_a_broker_shows_its_own_configs(stage: Stage) -> None:
 
 
 @staged
-async def test_what_cannot_be_described_has_a_code_and_words(stage: Stage) -> None:
-    """Each resource by itself."""
+async def test_resources_that_cannot_be_described_get_an_error_and_a_message(stage: Stage) -> None:
     for kind, name, code in (
         (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -176,7 +176,7 @@ async def test_what_cannot_be_described_has_a_code_and_words(stage: Stage) -> No
 
 
 @staged
-async def test_altering_replaces_all_overrides(stage: Stage) -> None:
+async def test_alter_configs_replaces_all_overrides(stage: Stage) -> None:
     """What the request leaves out goes back to its default, in every version."""
     await stage.create("orders", configs={"retention.ms": "1000"})
     for version in range(3):
@@ -187,8 +187,8 @@ async def test_altering_replaces_all_overrides(stage: Stage) -> None:
 
 
 @staged
-async def test_a_change_is_in_force_when_it_is_answered(stage: Stage) -> None:
-    """The partition of the broker that answered goes by it."""
+async def test_a_config_change_is_in_effect_when_it_is_answered(stage: Stage) -> None:
+    """The partitions of the broker that answered already use it."""
     await stage.create("orders")
     await alter(stage, (TOPIC, "orders", {"max.message.bytes": "77"}))
     assert stage.hosted("orders").settings.max_message_bytes == 77
@@ -198,8 +198,8 @@ async def test_a_change_is_in_force_when_it_is_answered(stage: Stage) -> None:
 
 
 @staged
-async def test_editing_leaves_the_rest_alone(stage: Stage) -> None:
-    """Set, delete, append and subtract, on one topic at once."""
+async def test_incremental_changes_leave_other_configs_alone(stage: Stage) -> None:
+    """Set, delete and append in one request for one topic, then subtract."""
     await stage.create("orders", configs={"retention.ms": "1000", "segment.ms": "2000"})
     edits: list[Edit] = [
         ("retention.ms", DELETE, None),
@@ -218,16 +218,16 @@ async def test_editing_leaves_the_rest_alone(stage: Stage) -> None:
 
 
 @staged_with(kafka={"log.cleanup.policy": "compact"})
-async def test_appending_begins_with_what_is_inherited(stage: Stage) -> None:
-    """The broker's own file included."""
+async def test_appending_to_a_list_starts_from_the_inherited_value(stage: Stage) -> None:
+    """The value may come from the broker's config file."""
     await stage.create("orders")
     await edit(stage, (TOPIC, "orders", [("cleanup.policy", APPEND, "delete")]))
     assert (await value_of(stage, TOPIC, "orders", "cleanup.policy"))[0] == "compact,delete"
 
 
 @staged
-async def test_brokers_have_dynamic_configs(stage: Stage) -> None:
-    """Of one broker, or of all by the empty name; the stronger shows."""
+async def test_dynamic_broker_configs_apply_to_one_broker_or_to_all(stage: Stage) -> None:
+    """The empty name stands for all brokers. A value for one broker overrides the value for all."""
     await stage.create("orders")
     key = "log.retention.ms"
     assert await edit(stage, (BROKER, "", [(key, SET, "11")])) == [("", 0, None)]
@@ -243,8 +243,10 @@ async def test_brokers_have_dynamic_configs(stage: Stage) -> None:
 
 
 @staged
-async def test_a_null_is_a_mistake_in_the_request(stage: Stage) -> None:
-    """INVALID_REQUEST, not INVALID_CONFIG, of topics and brokers; a new topic's is the latter."""
+async def test_a_null_value_is_an_invalid_request(stage: Stage) -> None:
+    """For topics and brokers the error is INVALID_REQUEST. For a new topic's config it is
+    INVALID_CONFIG.
+    """
     await stage.create("orders")
     for version in range(3):
         for kind, name, key in ((TOPIC, "orders", "retention.ms"), (BROKER, "0", "no.such")):
@@ -258,8 +260,8 @@ async def test_a_null_is_a_mistake_in_the_request(stage: Stage) -> None:
 
 
 @staged
-async def test_tiered_storage_is_known_and_not_to_be_had(stage: Stage) -> None:
-    """A topic copied from Kafka with all its configs comes into being; switching it on does not."""
+async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(stage: Stage) -> None:
+    """A topic that is copied from Kafka with all its configs can be created."""
     tiered = {
         "local.retention.ms": "-2",
         "local.retention.bytes": "-2",
@@ -281,9 +283,8 @@ async def test_tiered_storage_is_known_and_not_to_be_had(stage: Stage) -> None:
 
 
 @staged
-async def test_durability_is_the_same_on_all_brokers(stage: Stage) -> None:
-    """It is set for all of them and not for one. What an earlier version let be set for one has no
-    effect."""
+async def test_durability_can_be_set_for_all_brokers_only(stage: Stage) -> None:
+    """An earlier version accepted a value for one broker. Such a stored value has no effect."""
     replicated: Edit = ("log.durability", SET, "replicated")
     ((_, code, words),) = await edit(stage, (BROKER, "0", [replicated]))
     assert code == ErrorCode.INVALID_CONFIG
@@ -299,7 +300,7 @@ async def test_durability_is_the_same_on_all_brokers(stage: Stage) -> None:
 
 @staged_with(kafka={"log.retention.check.interval.ms": "1"})
 async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: Stage) -> None:
-    """Neither by age nor by key: Kafka 4's meaning of the empty list."""
+    """An empty list means neither retention nor compaction, as in Kafka 4."""
     configs = {"retention.ms": "1", "segment.bytes": "100", "cleanup.policy": ""}
     await stage.create("kept", configs=configs)
     await stage.create("cleaned", configs={**configs, "cleanup.policy": "delete"})
@@ -316,8 +317,8 @@ async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: Stage) -> N
 
 
 @staged
-async def test_each_resource_has_its_own_outcome(stage: Stage) -> None:
-    """A bad one does not keep the others from being changed."""
+async def test_each_resource_succeeds_or_fails_on_its_own(stage: Stage) -> None:
+    """An invalid resource does not keep the others from being changed."""
     await stage.create("good")
     await stage.create("bad")
     good: dict[str, str | None] = {"segment.ms": "1000"}
@@ -344,8 +345,10 @@ async def test_each_resource_has_its_own_outcome(stage: Stage) -> None:
 
 
 @staged
-async def test_what_cannot_be_edited_is_told_in_words(stage: Stage) -> None:
-    """Unknown names with the known ones, wrong values with the right ones."""
+async def test_errors_of_incremental_changes_have_messages(stage: Stage) -> None:
+    """For an unknown name the message lists the known ones. For an invalid value it describes valid
+    ones.
+    """
     await stage.create("orders")
     for wrong, code, words in (
         (("retention", SET, "1"), ErrorCode.INVALID_CONFIG, "Known are: "),
@@ -362,7 +365,9 @@ async def test_what_cannot_be_edited_is_told_in_words(stage: Stage) -> None:
 
 @staged
 async def test_a_resource_named_twice_is_refused(stage: Stage) -> None:
-    """Both times, whatever they say; as is a config named twice."""
+    """Both occurrences are refused, even if they change different configs. A config that is named
+    twice is refused too.
+    """
     await stage.create("orders")
     one: dict[str, str | None] = {"segment.ms": "1000"}
     twice = await alter(stage, (TOPIC, "orders", one), (TOPIC, "orders", {"flush.ms": "1"}))
@@ -374,8 +379,8 @@ async def test_a_resource_named_twice_is_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_validating_changes_nothing(stage: Stage) -> None:
-    """Errors come as they would."""
+async def test_validate_only_changes_nothing(stage: Stage) -> None:
+    """The response has the same errors as a real change."""
     await stage.create("orders")
     for configs, code in (({"segment.ms": "1000"}, 0), ({"segment.ms": "x"}, 40)):
         asked = (TOPIC, "orders", dict[str, str | None](configs))
@@ -387,7 +392,7 @@ async def test_validating_changes_nothing(stage: Stage) -> None:
 
 
 @staged
-async def test_kafkas_other_settings_are_shown_where_they_are_set_or_asked_for(
+async def test_kafka_settings_without_effect_are_shown_if_they_are_set_or_requested(
     stage: Stage,
 ) -> None:
     """Their documentation says that they have no effect."""
@@ -405,8 +410,8 @@ async def test_kafkas_other_settings_are_shown_where_they_are_set_or_asked_for(
 
 
 @staged
-async def test_the_clusters_min_insync_replicas_is_a_topics_dynamic_config(stage: Stage) -> None:
-    """As in Kafka 4.1 and later: the source says that somebody has set it."""
+async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(stage: Stage) -> None:
+    """As in Kafka 4.1 and later, its source is the dynamic default of all brokers."""
     await stage.create("orders")
     assert await value_of(stage, TOPIC, "orders", "min.insync.replicas") == ("1", 5)
     await edit(stage, (BROKER, "", [("min.insync.replicas", SET, "2")]))

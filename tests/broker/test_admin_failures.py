@@ -1,4 +1,4 @@
-"""What admin requests answer when they fail as a whole: every part gets a code."""
+"""When an admin request fails as a whole, every part of its response gets the error code."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ REQUESTS: dict[str, tuple[Callable[[], Request], int]] = {
 
 
 def codes(part: object) -> Iterator[int]:
-    """Every error code in a message, wherever it stands."""
+    """Yields every error code in a message, at any depth."""
     if isinstance(part, Struct):
         for name in part.__slots__:
             value = getattr(part, name)
@@ -85,7 +85,7 @@ def codes(part: object) -> Iterator[int]:
 
 @pytest.mark.parametrize("case", REQUESTS)
 def test_a_request_that_fails_as_a_whole_is_answered_in_full(case: str) -> None:
-    """Each topic, partition or resource has the code, and the response can be sent."""
+    """Each topic, partition or resource has the code, and the response can be encoded."""
     make, parts = REQUESTS[case]
     request = make()
     key = ApiKey(request.API_KEY)
@@ -106,13 +106,13 @@ def test_a_request_that_fails_as_a_whole_is_answered_in_full(case: str) -> None:
         (KafkaError(ErrorCode.NOT_CONTROLLER), ErrorCode.NOT_CONTROLLER),
     ],
 )
-def test_a_store_that_fails_is_told_with_every_topic(
+def test_a_failed_store_is_reported_for_every_topic(
     error: Exception,
     code: ErrorCode,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With words where there are some; the broker goes on."""
+    """Each topic has a message, and the broker goes on."""
 
     async def scenario(stage: Stage) -> None:
         async def fail(_: object) -> None:
@@ -131,13 +131,13 @@ def test_a_store_that_fails_is_told_with_every_topic(
 
 
 @pytest.mark.parametrize("version", [2, 7])
-def test_a_bug_is_answered_too(
+def test_an_unexpected_exception_is_answered_and_logged(
     version: int,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """UNKNOWN_SERVER_ERROR, and the trace is in the log."""
+    """The client gets UNKNOWN_SERVER_ERROR."""
 
     async def scenario(stage: Stage) -> None:
         async def fail() -> None:

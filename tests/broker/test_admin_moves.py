@@ -1,4 +1,4 @@
-"""Elections, and moves of replicas: what is asked for, and what is answered."""
+"""ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def elect(
 
 
 async def in_sync(stage: Stage, *brokers: int) -> None:
-    """As the leader's AlterPartition would have it."""
+    """Changes the ISR as the partition's leader would."""
     image = stage.broker.cluster.image
     epochs = {each: info.broker_epoch for each, info in image.brokers.items()}
     before = partition(stage)
@@ -101,8 +101,8 @@ async def in_sync(stage: Stage, *brokers: int) -> None:
 
 
 @staged_with(brokers=3)
-async def test_a_move_begins_is_listed_and_is_cancelled(stage: Stage) -> None:
-    """By any broker, in both versions."""
+async def test_a_reassignment_is_started_listed_and_cancelled(stage: Stage) -> None:
+    """In both versions. Any broker can list it."""
     await stage.create("t")
     (home,) = partition(stage).replicas
     away = [each for each in range(3) if each != home]
@@ -122,8 +122,8 @@ async def test_a_move_begins_is_listed_and_is_cancelled(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_moves_are_refused_one_by_one(stage: Stage) -> None:
-    """With Kafka's codes and a word on why; what is right is done."""
+async def test_invalid_reassignments_are_refused_one_by_one(stage: Stage) -> None:
+    """With Kafka's error codes and a message. The valid ones of the same request are started."""
     await stage.create("t", 3)
     answers = await move(
         stage,
@@ -149,8 +149,8 @@ async def test_moves_are_refused_one_by_one(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_the_preferred_replica_leads_when_it_is_in_sync(stage: Stage) -> None:
-    """In every version; before that it is not available."""
+async def test_the_preferred_replica_is_elected_only_while_it_is_in_sync(stage: Stage) -> None:
+    """Until then the answer is PREFERRED_LEADER_NOT_AVAILABLE, in every version."""
     await stage.create("t")
     home = partition(stage).leader
     away = 1 - home
@@ -173,8 +173,8 @@ async def test_the_preferred_replica_leads_when_it_is_in_sync(stage: Stage) -> N
 
 
 @staged
-async def test_there_are_two_types_of_election(stage: Stage) -> None:
-    """Any other is refused as a whole, and for each partition."""
+async def test_an_unknown_type_of_election_is_refused(stage: Stage) -> None:
+    """The error is set for the whole response and for each partition."""
     request = ElectLeadersRequest(5, [ElectLeadersRequest.Topic("t", [0])])
     response = await stage.ask(request, 2, ElectLeadersResponse)
     assert response.error_code == ErrorCode.INVALID_REQUEST

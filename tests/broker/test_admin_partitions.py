@@ -37,7 +37,9 @@ def grown(name: str, count: int, *assignments: list[int]) -> Grown:
 async def pages(
     stage: Stage, names: list[str], limit: int
 ) -> list[list[tuple[str | None, list[int]]]]:
-    """Page after page, by the cursor of the one before: topics and their partitions."""
+    """Follows the cursor from page to page. Returns the topics of each page with their
+    partitions.
+    """
     cursor: Cursor | None = None
     seen = []
     while True:
@@ -52,8 +54,8 @@ async def pages(
 
 
 @staged
-async def test_new_partitions_take_records_at_once(stage: Stage) -> None:
-    """And those that were there keep theirs."""
+async def test_new_partitions_accept_records_at_once(stage: Stage) -> None:
+    """Existing partitions keep their records."""
     await stage.create("orders", 1)
     await stage.produce("orders", [b"x"])
     for version in range(4):
@@ -64,8 +66,8 @@ async def test_new_partitions_take_records_at_once(stage: Stage) -> None:
 
 
 @staged
-async def test_every_topic_is_echoed_with_its_outcome(stage: Stage) -> None:
-    """In the order of the request; a topic named twice is refused, and answered once."""
+async def test_create_partitions_answers_for_every_topic(stage: Stage) -> None:
+    """In the order of the request. A topic that is named twice is refused, and answered once."""
     for name in ("same", "less", "more", "twice", "__consumer_offsets"):
         await stage.create(name, 2)
     answers = await grow(
@@ -97,8 +99,8 @@ async def test_every_topic_is_echoed_with_its_outcome(stage: Stage) -> None:
 
 
 @staged
-async def test_validating_adds_nothing(stage: Stage) -> None:
-    """The decision is made, with its errors, and left at that."""
+async def test_validate_only_adds_no_partitions(stage: Stage) -> None:
+    """The response has the same errors as a real change."""
     await stage.create("a")
     answers = await grow(stage, grown("a", 5), grown("b", 5), validate_only=True)
     assert answers == [("a", ErrorCode.NONE), ("b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
@@ -106,8 +108,8 @@ async def test_validating_adds_nothing(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_new_partitions_go_where_they_are_assigned(stage: Stage) -> None:
-    """One assignment for each new partition, to brokers that are there."""
+async def test_new_partitions_are_created_on_the_assigned_brokers(stage: Stage) -> None:
+    """There must be one assignment for each new partition, to brokers that exist."""
     for name in ("good", "short", "far"):
         await stage.create(name)
     answers = await grow(
@@ -127,7 +129,7 @@ async def test_new_partitions_go_where_they_are_assigned(stage: Stage) -> None:
 
 @staged_with(brokers=2)
 async def test_partitions_are_described_with_their_replicas(stage: Stage) -> None:
-    """Leader, epoch, replicas, in-sync and eligible ones; the topic's id."""
+    """Leader, leader epoch, replicas, ISR, ELR and the topic's id."""
     topic_id = await stage.create("orders", 2)
     request = DescribeTopicPartitionsRequest([Asked("orders")])
     response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
@@ -145,8 +147,8 @@ async def test_partitions_are_described_with_their_replicas(stage: Stage) -> Non
 
 
 @staged
-async def test_topics_that_are_not_there_are_described_with_a_code(stage: Stage) -> None:
-    """Sorted among the others, each once; all topics at once have no unknown ones."""
+async def test_unknown_topics_are_described_with_an_error(stage: Stage) -> None:
+    """They are sorted among the others, each once. A request for all topics has no unknown ones."""
     await stage.create("b")
     request = DescribeTopicPartitionsRequest([Asked(name) for name in ("c", "b", "a?", "b")])
     response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
@@ -162,8 +164,8 @@ async def test_topics_that_are_not_there_are_described_with_a_code(stage: Stage)
 
 
 @staged
-async def test_pages_end_at_the_limit_and_go_on_at_the_cursor(stage: Stage) -> None:
-    """Inside a topic or between two; every partition comes once."""
+async def test_pages_end_at_the_limit_and_continue_at_the_cursor(stage: Stage) -> None:
+    """A page may end inside a topic or between two topics. Every partition is returned once."""
     await stage.create("b", 3)
     await stage.create("a", 2)
     await stage.create("c", 1)
@@ -181,8 +183,8 @@ async def test_pages_end_at_the_limit_and_go_on_at_the_cursor(stage: Stage) -> N
 
 
 @staged
-async def test_a_cursor_outlives_its_topic(stage: Stage) -> None:
-    """When it was deleted between two pages, the next topic comes."""
+async def test_a_cursor_at_a_deleted_topic_continues_with_the_next_topic(stage: Stage) -> None:
+    """A topic may be deleted between two pages."""
     await stage.create("b", 3)
     request = DescribeTopicPartitionsRequest(cursor=Cursor("a", 1))
     response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
@@ -194,8 +196,8 @@ async def test_a_cursor_outlives_its_topic(stage: Stage) -> None:
 
 
 @staged
-async def test_a_cursor_that_makes_no_sense_is_refused(stage: Stage) -> None:
-    """One outside the topics asked for, or before the first partition."""
+async def test_an_invalid_cursor_is_refused(stage: Stage) -> None:
+    """It names a topic that was not asked for, or a negative partition."""
     await stage.create("a")
     for cursor in (Cursor("b", 0), Cursor("a", -1)):
         request = DescribeTopicPartitionsRequest([Asked("a")], cursor=cursor)
@@ -204,8 +206,8 @@ async def test_a_cursor_that_makes_no_sense_is_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_no_replicas_are_being_moved(stage: Stage) -> None:
-    """Whatever is asked for, known or not."""
+async def test_no_reassignments_are_listed_when_none_is_in_progress(stage: Stage) -> None:
+    """Unknown topics in the request do not cause an error."""
     await stage.create("a")
     topics = [ListPartitionReassignmentsRequest.Topic(name, [0]) for name in ("a", "none")]
     for asked in (None, topics):

@@ -23,7 +23,7 @@ from .stage import NOW_MS, Stage, staged, staged_with
 async def delete(
     stage: Stage, topic: str, offset: int, index: int = 0, version: int = 2
 ) -> tuple[int, int]:
-    """The code, and the low watermark afterwards."""
+    """Returns the error code and the low watermark afterwards."""
     asked = DeleteRecordsRequest.Partition(index, offset)
     request = DeleteRecordsRequest([DeleteRecordsRequest.Topic(topic, [asked])], 30_000)
     response = await stage.ask(request, version, DeleteRecordsResponse)
@@ -33,8 +33,8 @@ async def delete(
 
 
 @staged
-async def test_the_start_of_a_partition_moves_up(stage: Stage) -> None:
-    """To the offset that is asked for, and never down again."""
+async def test_delete_records_raises_the_log_start_offset(stage: Stage) -> None:
+    """A lower offset does not move it back."""
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b", b"c", b"d"])
     assert await delete(stage, "orders", 1, version=0) == (ErrorCode.NONE, 1)
@@ -44,8 +44,8 @@ async def test_the_start_of_a_partition_moves_up(stage: Stage) -> None:
 
 
 @staged
-async def test_minus_one_stands_for_the_high_watermark(stage: Stage) -> None:
-    """Everything goes, and the next record has the next offset."""
+async def test_offset_minus_one_deletes_up_to_the_high_watermark(stage: Stage) -> None:
+    """The next record gets the next offset."""
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b"])
     assert await delete(stage, "orders", -1) == (ErrorCode.NONE, 2)
@@ -53,8 +53,8 @@ async def test_minus_one_stands_for_the_high_watermark(stage: Stage) -> None:
 
 
 @staged
-async def test_offsets_beyond_what_is_committed_are_out_of_range(stage: Stage) -> None:
-    """As are negative ones."""
+async def test_offsets_above_the_high_watermark_are_out_of_range(stage: Stage) -> None:
+    """Negative offsets other than -1 are out of range too."""
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b"])
     for offset in (3, -2):
@@ -63,8 +63,8 @@ async def test_offsets_beyond_what_is_committed_are_out_of_range(stage: Stage) -
 
 
 @staged
-async def test_records_that_are_not_committed_yet_stay(stage: Stage) -> None:
-    """Written, but not on disk: their offset is out of range, and -1 stops short of them."""
+async def test_uncommitted_records_are_not_deleted(stage: Stage) -> None:
+    """They are written but not synced. Their offset is out of range, and -1 stops before them."""
     await stage.create("orders", 2)
     for index, offset, answer in (
         (0, 2, (ErrorCode.OFFSET_OUT_OF_RANGE, -1)),
@@ -79,8 +79,8 @@ async def test_records_that_are_not_committed_yet_stay(stage: Stage) -> None:
 
 
 @staged
-async def test_whole_segments_are_freed(stage: Stage) -> None:
-    """Their files are gone from the disk when the answer is there."""
+async def test_segments_below_the_log_start_offset_are_removed(stage: Stage) -> None:
+    """Their files are gone from the disk when the response is sent."""
     await stage.create("orders", configs={"segment.bytes": "200"})
     for _ in range(6):
         await stage.produce("orders", [bytes(150)])
@@ -94,7 +94,9 @@ async def test_whole_segments_are_freed(stage: Stage) -> None:
 
 @staged
 async def test_compacted_and_internal_topics_keep_their_records(stage: Stage) -> None:
-    """POLICY_VIOLATION unless the policy deletes as well; INVALID_TOPIC_EXCEPTION for our own."""
+    """The errors are POLICY_VIOLATION, unless the cleanup policy also deletes, and
+    INVALID_TOPIC_EXCEPTION for internal topics.
+    """
     await stage.create("table", configs={"cleanup.policy": "compact"})
     await stage.create("both", configs={"cleanup.policy": "compact,delete"})
     await stage.create("__consumer_offsets")
@@ -105,8 +107,8 @@ async def test_compacted_and_internal_topics_keep_their_records(stage: Stage) ->
 
 
 @staged_with(brokers=2)
-async def test_only_the_leader_deletes(stage: Stage) -> None:
-    """Others say who is wrong: the place, or the partition."""
+async def test_only_the_leader_deletes_records(stage: Stage) -> None:
+    """The error distinguishes a wrong broker from an unknown partition."""
     await stage.create("orders", 2)
     led = {0: 0, 1: 1} if stage.broker.replicas.get("orders", 0) else {0: 1, 1: 0}
     assert await delete(stage, "orders", -1, led[0]) == (ErrorCode.NONE, 0)
@@ -117,8 +119,8 @@ async def test_only_the_leader_deletes(stage: Stage) -> None:
 
 
 @staged
-async def test_deleting_takes_turns_with_flushing(stage: Stage) -> None:
-    """Records that are on their way to the disk are committed or not; none is in between."""
+async def test_delete_records_is_correct_during_concurrent_flushes(stage: Stage) -> None:
+    """Records that are being flushed are either committed or not."""
     await stage.create("orders", configs={"segment.bytes": "300"})
     for start in range(0, 40, 4):
         offsets, deleted = await asyncio.gather(
@@ -132,8 +134,8 @@ async def test_deleting_takes_turns_with_flushing(stage: Stage) -> None:
 
 
 @staged
-async def test_a_failing_disk_is_answered(stage: Stage) -> None:
-    """The log goes offline; the client learns that it was the disk."""
+async def test_a_disk_error_is_answered_with_a_storage_error(stage: Stage) -> None:
+    """The log goes offline."""
     await stage.create("orders")
     await stage.produce("orders", [b"a"])
     stage.disks[0].set_faults(DiskFaults(fsync_eio=1.0))
@@ -142,8 +144,8 @@ async def test_a_failing_disk_is_answered(stage: Stage) -> None:
 
 
 @staged
-async def test_producers_are_described(stage: Stage) -> None:
-    """The last sequence and time of each idempotent one; no transaction is open."""
+async def test_describe_producers_returns_the_state_of_idempotent_producers(stage: Stage) -> None:
+    """The last sequence number and timestamp of each producer. No transaction is open."""
     await stage.create("orders")
     await stage.produce("orders", [b"x"])
     batch = {"producer_id": 7, "producer_epoch": 2}
@@ -167,8 +169,8 @@ async def test_producers_are_described(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_producers_are_described_by_replicas_only(stage: Stage) -> None:
-    """A broker without a replica answers NOT_LEADER_OR_FOLLOWER."""
+async def test_only_brokers_with_a_replica_describe_producers(stage: Stage) -> None:
+    """Other brokers answer NOT_LEADER_OR_FOLLOWER."""
     await stage.create("orders", 2)
     topics = [DescribeProducersRequest.Topic("orders", [0, 1])]
     response = await stage.ask(DescribeProducersRequest(topics), 0, DescribeProducersResponse)
@@ -197,8 +199,8 @@ def sizes(directory: DescribeLogDirsResponse.LogDir) -> dict[tuple[str, int], in
 
 
 @staged
-async def test_the_log_directory_tells_sizes(stage: Stage) -> None:
-    """Of every partition, or of those asked for as far as they are here."""
+async def test_describe_log_dirs_returns_partition_sizes(stage: Stage) -> None:
+    """For every partition, or for those in the request that this broker has."""
     await stage.create("orders", 2)
     await stage.create("empty")
     await stage.produce("orders", [bytes(1000)], 1)
@@ -213,8 +215,8 @@ async def test_the_log_directory_tells_sizes(stage: Stage) -> None:
 
 
 @staged
-async def test_the_log_directory_tells_its_name_and_room(stage: Stage) -> None:
-    """From version 4 on the size of the disk and what is left. No replica lags or is moving."""
+async def test_describe_log_dirs_returns_the_path_and_the_disk_space(stage: Stage) -> None:
+    """From version 4 on: the size of the disk and its free space. No replica lags or is moving."""
     await stage.create("orders")
     for version in range(1, 5):
         directory = await log_dir(stage, None, version)

@@ -48,15 +48,17 @@ async def delete(stage: Stage, *topics: Doomed) -> list[tuple[str | None, int]]:
 
 
 @staged
-async def test_a_created_topic_takes_records_at_once(stage: Stage) -> None:
-    """Who has the answer to CreateTopics may produce without a retry."""
+async def test_a_created_topic_accepts_records_at_once(stage: Stage) -> None:
+    """A client that got the response to CreateTopics can produce without a retry."""
     await stage.create("orders", 3)
     assert [await stage.produce("orders", [b"x"], index) for index in range(3)] == [0, 0, 0]
 
 
 @staged
-async def test_the_answer_tells_what_the_topic_got(stage: Stage) -> None:
-    """From version 5 on: partitions, replicas, every config with its source; from 7 on the id."""
+async def test_the_response_describes_the_created_topic(stage: Stage) -> None:
+    """From version 5 on: partitions, replicas, and every config with its source. From version 7 on:
+    the id.
+    """
     wanted = Wanted("orders", 2, 1, configs=[Config("retention.ms", "1000")])
     answer = (await create(stage, wanted))["orders"]
     assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
@@ -74,8 +76,10 @@ async def test_the_answer_tells_what_the_topic_got(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_every_version_creates(version: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Older versions leave out what they cannot say."""
+def test_every_version_of_create_topics_creates(
+    version: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Older versions leave out what they have no fields for."""
 
     async def scenario(stage: Stage) -> None:
         answer = (await create(stage, Wanted("orders", 1, 1), version=version))["orders"]
@@ -87,15 +91,15 @@ def test_every_version_creates(version: int, tmp_path_factory: pytest.TempPathFa
 
 
 @staged_with(kafka={"num.partitions": "4"})
-async def test_minus_one_stands_for_the_defaults(stage: Stage) -> None:
-    """num.partitions and default.replication.factor of the broker."""
+async def test_minus_one_selects_the_default_partitions_and_replicas(stage: Stage) -> None:
+    """The broker's num.partitions and default.replication.factor."""
     answer = (await create(stage, Wanted("orders", -1, -1)))["orders"]
     assert (answer.num_partitions, answer.replication_factor) == (4, 1)
 
 
 @staged
-async def test_each_topic_has_its_own_outcome(stage: Stage) -> None:
-    """A bad topic among good ones is refused alone, with words."""
+async def test_each_topic_is_created_or_refused_on_its_own(stage: Stage) -> None:
+    """An invalid topic does not affect the others."""
     await stage.create("old")
     answers = await create(
         stage,
@@ -128,7 +132,7 @@ async def test_each_topic_has_its_own_outcome(stage: Stage) -> None:
 
 @staged
 async def test_a_name_given_twice_is_refused_and_answered_once(stage: Stage) -> None:
-    """librdkafka takes two answers for one topic as a broken response."""
+    """librdkafka treats two results for one topic as a broken response."""
     answers = await create(stage, Wanted("a", 1, 1), Wanted("b", 1, 1), Wanted("a", 2, 1))
     assert answers["a"].error_code == ErrorCode.INVALID_REQUEST
     assert answers["b"].error_code == ErrorCode.NONE
@@ -137,15 +141,15 @@ async def test_a_name_given_twice_is_refused_and_answered_once(stage: Stage) -> 
 
 @staged
 async def test_names_that_collide_in_metrics_are_refused_within_a_request(stage: Stage) -> None:
-    """As they are against topics that exist: of a.b and a_b only the first is created."""
+    """The same rule holds against existing topics. Of a.b and a_b only the first is created."""
     answers = await create(stage, Wanted("a.b", 1, 1), Wanted("a_b", 1, 1))
     assert answers["a.b"].error_code == ErrorCode.NONE
     assert answers["a_b"].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @staged
-async def test_validating_creates_nothing(stage: Stage) -> None:
-    """The answer is the same, but for the id: there is none yet."""
+async def test_validate_only_creates_nothing(stage: Stage) -> None:
+    """The response is the same except for the id, because there is none yet."""
     answers = await create(stage, Wanted("good", 3, 1), Wanted("bad", 0, 1), validate_only=True)
     assert (answers["good"].error_code, answers["good"].num_partitions) == (ErrorCode.NONE, 3)
     assert answers["good"].topic_id == bytes(16)
@@ -154,8 +158,8 @@ async def test_validating_creates_nothing(stage: Stage) -> None:
 
 
 @staged
-async def test_a_controller_that_is_due_is_waited_for(stage: Stage) -> None:
-    """As at the start of a cluster, and when the last one has died."""
+async def test_a_request_waits_for_a_controller_to_be_elected(stage: Stage) -> None:
+    """There is none at the start of a cluster, and when the last one has died."""
     image = stage.broker.cluster.image
     known, image.controller = image.controller, None
     asyncio.get_running_loop().call_later(0.1, setattr, image, "controller", known)
@@ -164,16 +168,17 @@ async def test_a_controller_that_is_due_is_waited_for(stage: Stage) -> None:
 
 
 @staged
-async def test_offsets_topic_made_by_hand_is_compacted(stage: Stage) -> None:
-    """Unless it is said otherwise; Kafka would let groups lose their offsets after a week."""
+async def test_an_offsets_topic_created_by_a_client_is_compacted(stage: Stage) -> None:
+    """Unless the request sets another policy. In Kafka, groups would lose their offsets after a
+    week.
+    """
     await stage.create("__consumer_offsets", 5)
     topic = stage.broker.cluster.image.topics["__consumer_offsets"]
     assert topic.configs == {"cleanup.policy": "compact"}
 
 
 @staged_with(brokers=3)
-async def test_assignments_are_kept(stage: Stage) -> None:
-    """A client may say itself which brokers have which partition."""
+async def test_the_replica_assignment_of_a_request_is_used(stage: Stage) -> None:
     assigned = [
         CreateTopicsRequest.Assignment(1, [0]),
         CreateTopicsRequest.Assignment(0, [2]),
@@ -186,8 +191,10 @@ async def test_assignments_are_kept(stage: Stage) -> None:
 
 
 @staged_with(brokers=3)
-async def test_replicas_are_on_as_many_brokers(stage: Stage) -> None:
-    """All of them in sync at first. More than there are brokers is INVALID_REPLICATION_FACTOR."""
+async def test_each_replica_of_a_new_partition_is_on_another_broker(stage: Stage) -> None:
+    """All of them are in sync at first. More replicas than brokers is
+    INVALID_REPLICATION_FACTOR.
+    """
     answers = await create(stage, Wanted("orders", 1, 3), Wanted("many", 1, 4))
     assert (answers["orders"].error_code, answers["orders"].replication_factor) == (0, 3)
     assert answers["many"].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -199,7 +206,9 @@ async def test_replicas_are_on_as_many_brokers(stage: Stage) -> None:
 def test_a_request_too_large_for_one_commit_is_split(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By changes and by bytes: a store's transaction has room for so much only."""
+    """By the number of changes and by bytes: transactions of the metadata store are limited in
+    size.
+    """
 
     async def scenario(stage: Stage) -> None:
         before = stage.broker.cluster.image.revision
@@ -227,8 +236,8 @@ async def test_a_large_request_is_one_commit(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_every_broker_carries_out_admin_requests(stage: Stage) -> None:
-    """Clients come to any of them; who is the controller does not matter."""
+async def test_every_broker_executes_admin_requests(stage: Stage) -> None:
+    """Clients may connect to any broker; it need not be the controller."""
     request = CreateTopicsRequest([Wanted("a", 2, 1), Wanted("b", 1, 1)])
     response = await stage.ask(request, 7, CreateTopicsResponse, broker=1)
     assert [each.error_code for each in response.topics] == [ErrorCode.NONE] * 2
@@ -241,7 +250,9 @@ async def test_every_broker_carries_out_admin_requests(stage: Stage) -> None:
 
 @staged
 async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
-    """NOT_CONTROLLER, which clients retry: but not at once, as there mostly is one soon."""
+    """The error is NOT_CONTROLLER, which clients retry. It is sent after a wait, because usually a
+    new controller is elected soon.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.broker.controller.CONTROLLER_WAIT_S", 0.1)
         patch.setattr(stage.broker.cluster.image, "controller", None)
@@ -253,8 +264,7 @@ async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
 
 
 @staged
-async def test_a_deleted_topic_is_gone(stage: Stage) -> None:
-    """By name: from the image, from this broker and from its disk."""
+async def test_a_deleted_topic_is_gone_from_the_image_the_broker_and_the_disk(stage: Stage) -> None:
     topic_id = await stage.create("orders", 2)
     await stage.produce("orders", [b"x"])
     root = "/broker-0/logs"
@@ -270,9 +280,10 @@ async def test_a_deleted_topic_is_gone(stage: Stage) -> None:
 
 
 @staged
-async def test_freeing_space_holds_nothing_up(stage: Stage) -> None:
-    """Large files take their time to go: others are made and written meanwhile, also one of the
-    same name. What fails is told, and the next is freed all the same."""
+async def test_removing_deleted_files_does_not_block_other_topics(stage: Stage) -> None:
+    """Removing large files takes time. Meanwhile other topics are created and written, even one of
+    the same name. If one removal fails, the next one is still done.
+    """
     await stage.create("orders")
     released = asyncio.Event()
     replicas, tried = stage.broker.replicas, []
@@ -301,8 +312,7 @@ async def test_freeing_space_holds_nothing_up(stage: Stage) -> None:
 
 
 @staged
-async def test_a_topic_created_again_is_another_one(stage: Stage) -> None:
-    """It has another id, and starts at offset 0."""
+async def test_a_topic_created_again_has_another_id_and_starts_at_offset_zero(stage: Stage) -> None:
     first = await stage.create("orders")
     await stage.produce("orders", [b"x", b"y"])
     assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
@@ -311,8 +321,10 @@ async def test_a_topic_created_again_is_another_one(stage: Stage) -> None:
 
 
 @staged
-async def test_offsets_of_a_deleted_topic_go_with_it(stage: Stage) -> None:
-    """A group that meets the name again starts afresh; its other offsets stay."""
+async def test_deleting_a_topic_deletes_the_committed_offsets_for_it(stage: Stage) -> None:
+    """A group that reads a new topic of the same name starts from the beginning. Its other offsets
+    stay.
+    """
     await stage.create("__consumer_offsets")
     await stage.create("orders")
     await stage.create("events")
@@ -335,7 +347,9 @@ async def test_offsets_of_a_deleted_topic_go_with_it(stage: Stage) -> None:
 
 @staged
 async def test_topics_are_deleted_by_id(stage: Stage) -> None:
-    """The answer has both name and id; an id that nobody has is UNKNOWN_TOPIC_ID, unnamed."""
+    """The response has both name and id. An unknown id is answered with UNKNOWN_TOPIC_ID and no
+    name.
+    """
     topic_id = await stage.create("orders")
     answers = await delete(stage, Doomed(None, topic_id), Doomed(None, b"?" * 16))
     assert answers == [("orders", ErrorCode.NONE), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
@@ -343,8 +357,10 @@ async def test_topics_are_deleted_by_id(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_every_version_deletes(version: int, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Below version 6 topics come as a list of names."""
+def test_every_version_of_delete_topics_deletes(
+    version: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Below version 6, the request is a list of names."""
 
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
@@ -363,7 +379,7 @@ def test_every_version_deletes(version: int, tmp_path_factory: pytest.TempPathFa
 
 @staged
 async def test_a_topic_named_twice_is_not_deleted(stage: Stage) -> None:
-    """Twice by name, or once by name and once by id; the rest of the request goes on."""
+    """Twice by name, or once by name and once by id. The rest of the request is carried out."""
     await stage.create("a")
     topic_id = await stage.create("b")
     await stage.create("c")
@@ -380,8 +396,8 @@ async def test_a_topic_named_twice_is_not_deleted(stage: Stage) -> None:
 
 
 @staged
-async def test_a_topic_is_named_by_name_or_id(stage: Stage) -> None:
-    """By both, or by neither, is no way to name one."""
+async def test_a_topic_to_delete_is_given_by_either_name_or_id(stage: Stage) -> None:
+    """Both, or neither, is INVALID_REQUEST."""
     topic_id = await stage.create("a")
     answers = await delete(stage, Doomed("a", topic_id), Doomed(None))
     assert answers == [("a", ErrorCode.INVALID_REQUEST), (None, ErrorCode.INVALID_REQUEST)]
@@ -389,7 +405,7 @@ async def test_a_topic_is_named_by_name_or_id(stage: Stage) -> None:
 
 
 @staged
-async def test_internal_topics_are_not_deleted(stage: Stage) -> None:
+async def test_internal_topics_cannot_be_deleted(stage: Stage) -> None:
     """All groups would lose their offsets."""
     await stage.create("__consumer_offsets")
     answers = await delete(stage, Doomed("__consumer_offsets"))
@@ -401,10 +417,10 @@ async def test_internal_topics_are_not_deleted(stage: Stage) -> None:
     ("version", "code"),
     [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)],
 )
-def test_deletion_can_be_switched_off(
+def test_deletion_of_topics_can_be_disabled(
     version: int, code: ErrorCode, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """delete.topic.enable=false; versions below 3 do not know the code for it."""
+    """delete.topic.enable=false. Clients below version 3 do not know TOPIC_DELETION_DISABLED."""
 
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
@@ -419,8 +435,10 @@ def test_deletion_can_be_switched_off(
 
 @staged
 async def test_a_topic_deleted_while_changes_wait_is_not_hosted_again(stage: Stage) -> None:
-    """A broker that restarts sees a topic, its deletion and its return in one batch of changes. The
-    last state counts: it must not lead the old topic on under the new one's name."""
+    """A restarted broker may see a topic, its deletion and its re-creation in one batch of changes.
+    Only the last state counts. The broker must not go on leading the old topic under the new
+    one's name.
+    """
     await stage.create("orders")
     replicas = stage.broker.replicas
     old = stage.broker.cluster.image.topics["orders"]

@@ -1,4 +1,6 @@
-"""The first request of every client, byte for byte, and requests that nobody serves."""
+"""ApiVersions, the first request of every client, byte for byte, and requests that are not
+served.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,15 @@ HEADER = struct.Struct(">hhih")
 
 
 def frame(api_key: int, version: int, body: bytes = b"") -> bytes:
-    """A request without a client id, whatever its version makes of the rest."""
+    """Returns a request without a client id. `body` is added as it is, valid in this version or
+    not.
+    """
     return HEADER.pack(api_key, version, 77, -1) + body
 
 
 @staged
-async def test_the_answer_begins_without_tags(stage: Stage) -> None:
-    """After the correlation id comes the error code, in flexible versions, too."""
+async def test_the_response_header_has_no_tagged_fields(stage: Stage) -> None:
+    """The error code follows the correlation id directly, in flexible versions too."""
     for version in range(5):
         body = b"\0\2x\2" + b"1\0" if version >= 3 else b""
         answer = await stage.exchange(frame(ApiKey.API_VERSIONS, version, body))
@@ -35,10 +39,12 @@ async def test_the_answer_begins_without_tags(stage: Stage) -> None:
 
 @pytest.mark.parametrize("version", [5, 99, 32767, -1])
 @pytest.mark.parametrize("body", [b"", b"\0", b"\xff" * 40])
-def test_a_version_too_high_is_answered_in_version_0(
+def test_an_unknown_version_is_answered_in_version_0(
     tmp_path: object, version: int, body: bytes
 ) -> None:
-    """Whatever follows the header: one entry, for ApiVersions itself, so that clients come down."""
+    """Whatever follows the header. The response has one entry, for ApiVersions itself, so that the
+    client can retry with a lower version.
+    """
 
     @staged
     async def play(stage: Stage) -> None:
@@ -50,9 +56,11 @@ def test_a_version_too_high_is_answered_in_version_0(
 
 
 @staged
-async def test_ranges_suit_old_and_new_clients(stage: Stage) -> None:
-    """Produce from 0, or old librdkafka stops compressing; the single versions that librdkafka
-    before 2.11.1 looks for are inside; what needs features that are not there is not offered."""
+async def test_version_ranges_work_for_old_and_new_clients(stage: Stage) -> None:
+    """Produce is offered from version 0, because old librdkafka stops compressing otherwise. The
+    ranges include the single versions that librdkafka before 2.11.1 looks for. APIs that need
+    absent features are not offered.
+    """
     request = ApiVersionsRequest("penstock", "1.0")
     ranges = [
         {
@@ -85,9 +93,10 @@ async def test_ranges_suit_old_and_new_clients(stage: Stage) -> None:
 
 
 @staged
-async def test_transactions_of_version_2_are_a_feature(stage: Stage) -> None:
-    """Offered together with the versions that belong to it. A lowest supported version of 0, which
-    clients below version 4 choke on, is not told to them."""
+async def test_transaction_version_2_is_offered_as_a_feature(stage: Stage) -> None:
+    """Together with the API versions that belong to it. Clients below ApiVersions version 4 cannot
+    handle a lowest supported version of 0, so supported features are not sent to them.
+    """
     for version in (3, 4):
         answer = await stage.ask(ApiVersionsRequest("x", "1"), version, ApiVersionsResponse)
         (final,) = answer.finalized_features
@@ -109,8 +118,8 @@ async def test_transactions_of_version_2_are_a_feature(stage: Stage) -> None:
 
 
 @staged
-async def test_clients_introduce_themselves_by_a_proper_name(stage: Stage) -> None:
-    """From version 3 on; it ends up in logs."""
+async def test_the_clients_software_name_and_version_must_be_valid(stage: Stage) -> None:
+    """From version 3 on, because they appear in logs."""
     for version in (3, 4):
         for name, software, good in (
             ("librdkafka", "2.15.0", True),
@@ -128,9 +137,10 @@ async def test_clients_introduce_themselves_by_a_proper_name(stage: Stage) -> No
 
 
 @staged
-async def test_other_requests_that_are_not_served_close_the_connection(stage: Stage) -> None:
-    """There is no answer a client could read: an unknown API, or a version out of range, Produce
-    below 3 included although it is offered."""
+async def test_other_unsupported_requests_close_the_connection(stage: Stage) -> None:
+    """The client could not read any response to an unknown API or version. This includes Produce
+    below version 3, although that is offered.
+    """
     for key, known in SUPPORTED.items():
         if key in HANDLED and key is not ApiKey.API_VERSIONS:
             for version in (known.serve_min - 1, known.max_version + 1):

@@ -1,4 +1,4 @@
-"""Kafka's settings about connections, requests and fetch sessions have their effect."""
+"""Kafka's settings for connections, request sizes and fetch sessions take effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SET, DELETE = 0, 1
 
 
 async def is_served(cluster: Trio, size: int | None = None) -> bool:
-    """Whether a new connection gets an answer to a request, of at least so many bytes."""
+    """Returns whether a new connection gets a response to a request of at least `size` bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", cluster.nodes[0].port)
     try:
         name = "x" * (size or 1)
@@ -38,7 +38,7 @@ async def is_served(cluster: Trio, size: int | None = None) -> bool:
 
 
 async def alter(cluster: Trio, name: str, value: str | None, broker: str = "") -> None:
-    """For one broker, or for all where none is named."""
+    """Changes a config of one broker, or of all brokers if `broker` is empty."""
     config = IncrementalAlterConfigsRequest.Config(name, DELETE if value is None else SET, value)
     resource = IncrementalAlterConfigsRequest.Resource(BROKER, broker, [config])
     answer = await cluster.nodes[0].ask(
@@ -56,7 +56,7 @@ async def described(cluster: Trio, name: str) -> str | None:
 
 
 async def crowd(cluster: Trio, count: int) -> list[asyncio.StreamWriter]:
-    """Connections that do nothing."""
+    """Opens connections that send nothing."""
     writers = []
     for _ in range(count):
         _, writer = await asyncio.open_connection("127.0.0.1", cluster.nodes[0].port)
@@ -64,8 +64,8 @@ async def crowd(cluster: Trio, count: int) -> list[asyncio.StreamWriter]:
     return writers
 
 
-def test_limits_of_connections_are_changed_while_the_broker_runs(tmp_path: Path) -> None:
-    """For all brokers or for one; a limit that is lowered closes no connection."""
+def test_connection_limits_can_be_changed_while_the_broker_runs(tmp_path: Path) -> None:
+    """For all brokers or for one. Lowering a limit closes no connection."""
 
     async def run() -> None:
         async with asyncio.timeout(60), trio(tmp_path, brokers=1) as cluster:
@@ -92,8 +92,8 @@ def test_limits_of_connections_are_changed_while_the_broker_runs(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_static_limits(tmp_path: Path) -> None:
-    """max.connections and socket.request.max.bytes from the broker's own configuration."""
+def test_limits_from_the_config_file_take_effect(tmp_path: Path) -> None:
+    """max.connections and socket.request.max.bytes."""
     settings = {"max.connections": "3", "socket.request.max.bytes": "2000"}
 
     async def run() -> None:
@@ -110,8 +110,8 @@ def test_static_limits(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_the_number_of_fetch_sessions(tmp_path: Path) -> None:
-    """Beyond max.incremental.fetch.session.cache.slots a client gets no session."""
+def test_the_number_of_fetch_sessions_is_limited(tmp_path: Path) -> None:
+    """Beyond max.incremental.fetch.session.cache.slots a client is served without a session."""
     settings = {"max.incremental.fetch.session.cache.slots": "2"}
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""The broker's membership: its lease, what losing it means, and what a controller sees to."""
+"""A broker's lease, what happens when it is lost, and what the controller does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
 
 
 def renew_often(broker: Broker, seconds: float = 0.05) -> None:
-    """From now on the broker looks after its lease this often."""
+    """From now on the broker renews its lease this often."""
     broker.membership._session_timeout_s = seconds
     broker.membership.doubt()
 
@@ -55,7 +55,9 @@ def only(stage: Stage, name: str) -> Partition:
 
 
 async def create(stage: Stage, name: str, replicas: int, broker: int = 0) -> bytes:
-    """A topic of one partition, whose replicas begin with broker 0."""
+    """Creates a topic of one partition, through the controller of `broker`. Its replicas begin with
+    broker 0.
+    """
     spec = TopicSpec(name, 1, replicas)
     topic_id = name.encode().ljust(16)
     topic = await stage.brokers[broker].controller.decide(
@@ -69,7 +71,7 @@ async def create(stage: Stage, name: str, replicas: int, broker: int = 0) -> byt
 
 @staged
 async def test_a_lease_is_kept_by_renewing_it(stage: Stage) -> None:
-    """As long as nobody takes it away; the epoch stays what it was."""
+    """The broker epoch stays the same."""
     before = stage.broker.membership.broker_epoch
     renew_often(stage.broker, 0.003)
     await asyncio.sleep(0.05)
@@ -78,8 +80,9 @@ async def test_a_lease_is_kept_by_renewing_it(stage: Stage) -> None:
 
 @staged_with(brokers=2)
 async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> None:
-    """In the same process, under a new epoch; what it led alone it leads again, in a new term, and
-    what it had written is there."""
+    """It does so in the same process, under a new broker epoch. It leads its unreplicated
+    partitions again in a new leader epoch, and has kept all records.
+    """
     await create(stage, "alone", 1)
     await stage.broker.replicas.settled()
     await stage.produce("alone", [b"one"])
@@ -105,8 +108,10 @@ async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> Non
 
 
 @staged_with(kafka={"log.durability": "replicated"})
-async def test_a_broker_whose_config_file_asks_for_less_than_fsync_says_so(stage: Stage) -> None:
-    """It keeps what it had written; what it had counted may not be on its disk."""
+async def test_a_broker_with_replicated_durability_in_its_config_file_registers_that(
+    stage: Stage,
+) -> None:
+    """It has kept what it had written, but what it had counted may not be synced."""
     broker = stage.broker
     before = broker.membership.broker_epoch
     await broker.membership._env.store.revoke_lease(broker.membership._commits.lease)
@@ -118,8 +123,9 @@ async def test_a_broker_whose_config_file_asks_for_less_than_fsync_says_so(stage
 
 @staged
 async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
-    """While there is no registration nothing is led, and a second loss is survived like the
-    first; a store that gives no answer in between only delays it."""
+    """Without a registration the broker leads nothing. A second loss is handled like the first, and
+    a store that cannot be reached meanwhile only delays the registration.
+    """
     await stage.create("alone")
     store = stage.broker.membership._env.store
     hosted = stage.hosted("alone")
@@ -145,9 +151,10 @@ async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
 
 
 @staged
-async def test_a_lease_given_back_is_not_lost(stage: Stage) -> None:
-    """A broker that stops gives its lease back first and answers who waits next: a renewal that
-    falls between the two finds no lease, and is no failure."""
+async def test_a_renewal_after_the_lease_was_given_back_is_not_a_failure(stage: Stage) -> None:
+    """A stopping broker gives its lease back before it answers the waiting requests. A renewal
+    between the two finds no lease.
+    """
     await stage.broker.membership.leave()
     renew_often(stage.broker, 0.003)
     await stage.until(lambda: epoch_of(stage, 0) == -1)
@@ -155,8 +162,10 @@ async def test_a_lease_given_back_is_not_lost(stage: Stage) -> None:
     assert epoch_of(stage, 0) == -1
 
 
-def test_two_brokers_of_one_id_do_not_throw_each_other_out(tmp_path: Path) -> None:
-    """The later one stays, and the other ends and says why."""
+def test_of_two_brokers_with_the_same_id_the_earlier_one_stops(tmp_path: Path) -> None:
+    """They do not take the registration from each other in turn. The error says which process took
+    over.
+    """
 
     async def play() -> None:
         async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
@@ -174,8 +183,8 @@ def test_two_brokers_of_one_id_do_not_throw_each_other_out(tmp_path: Path) -> No
 
 
 @staged_with(brokers=3)
-async def test_a_broker_that_stops_hands_over_first(stage: Stage) -> None:
-    """It leads on until another does; it leaves the in-sync set; nobody elects it meanwhile."""
+async def test_a_stopping_broker_hands_over_its_leaderships_first(stage: Stage) -> None:
+    """It leads until another broker does, leaves the ISR, and is not elected again meanwhile."""
     await create(stage, "t", 3)
     before = only(stage, "t")
     leaving = stage.brokers[before.leader]
@@ -202,8 +211,8 @@ async def test_a_broker_that_stops_hands_over_first(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_the_last_replica_leads_to_the_end(stage: Stage) -> None:
-    """There is nobody to hand it to, and the stop does not wait for somebody."""
+async def test_a_stopping_broker_with_the_only_replica_leads_until_it_stops(stage: Stage) -> None:
+    """There is no other replica, and the stop does not wait for one."""
     await create(stage, "t", 1)
     leader = only(stage, "t").leader
     async with asyncio.timeout(patient(10)):
@@ -212,8 +221,8 @@ async def test_the_last_replica_leads_to_the_end(stage: Stage) -> None:
 
 
 @staged_with(brokers=2, kafka={"controlled.shutdown.enable": "false"})
-async def test_handing_over_can_be_switched_off(stage: Stage) -> None:
-    """Then the others elect when it has gone."""
+async def test_controlled_shutdown_can_be_disabled(stage: Stage) -> None:
+    """Then the leaders are elected after the broker is gone."""
     await create(stage, "t", 2)
     await stage.brokers[0]._hand_over()
     assert not stage.broker.cluster.image.stopping
@@ -223,7 +232,9 @@ async def test_handing_over_can_be_switched_off(stage: Stage) -> None:
 
 
 async def put_topic(stage: Stage, name: str, broker_id: int) -> Partition:
-    """A topic for an incarnation of a broker that is gone; its partition after an election."""
+    """Stores a topic led by a run of a broker that has ended. Returns its partition after the
+    election.
+    """
     led = Partition((broker_id,), (broker_id,), (), broker_id, 0, 0, leader_broker_epoch=12345)
     topic = Topic(name, name.encode().ljust(16), (led,), NO_CONFIGS)
     decision = Decision((Change(topic_key(name), encode_topic(topic), 0),), None)
@@ -234,15 +245,17 @@ async def put_topic(stage: Stage, name: str, broker_id: int) -> Partition:
 
 
 @staged_with(brokers=2)
-async def test_a_topic_made_for_a_broker_that_died_gets_a_leader(stage: Stage) -> None:
-    """Whoever placed it may not have known yet: the controller looks again when it comes."""
+async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(stage: Stage) -> None:
+    """The broker that created it may not have known of the death, so the controller checks new
+    topics.
+    """
     assert (await put_topic(stage, "restarted", 1)).leader == 1
     assert (await put_topic(stage, "gone", 7)).leader == NO_LEADER
 
 
 @staged_with(brokers=3)
-async def test_another_controller_takes_over(stage: Stage) -> None:
-    """When the lease of the first is gone: a higher epoch, and its partitions get leaders."""
+async def test_another_broker_becomes_controller_when_the_lease_is_gone(stage: Stage) -> None:
+    """It has a higher controller epoch, and elects leaders for the partitions of the first one."""
     await create(stage, "t", 3)
     others = stage.brokers[1].cluster.image
     await stage.until(lambda: "t" in others.topics)
@@ -265,8 +278,12 @@ async def test_another_controller_takes_over(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_a_lower_minimum_takes_effect_while_replicas_are_away(stage: Stage) -> None:
-    """The controller drops the eligible leaders, which keep the leader from committing."""
+async def test_a_lower_min_insync_replicas_takes_effect_while_replicas_are_away(
+    stage: Stage,
+) -> None:
+    """The controller drops the eligible leader replicas, which would keep the leader from
+    committing.
+    """
     await create(stage, "t", 2)
     await set_min_insync(stage, "2")
     gone = stage.brokers[1].membership
@@ -274,7 +291,7 @@ async def test_a_lower_minimum_takes_effect_while_replicas_are_away(stage: Stage
     await gone._env.store.revoke_lease(gone._commits.lease)
     await stage.until(lambda: only(stage, "t").eligible_leaders == (1,))
     await stage.until(lambda: stage.broker.controller.term is not None)
-    # Nothing else makes the controller look at the partitions again.
+    # Without the timer, only the config change can make the controller look at the partitions.
     stage.broker.controller._cancel_timer()
     await set_min_insync(stage, "1")
     await stage.until(lambda: only(stage, "t").eligible_leaders == ())
@@ -290,8 +307,9 @@ async def set_min_insync(stage: Stage, value: str) -> None:
 
 @staged_with(brokers=2)
 async def test_the_writes_of_a_deposed_controller_fail(stage: Stage) -> None:
-    """Two brokers may both take themselves for the controller for a while: the one whose image is
-    behind decides under a claim that is no more, and nothing of it is committed."""
+    """Two brokers may both believe that they are the controller for a while. The one with the older
+    image decides under a claim that is gone, and none of its changes are committed.
+    """
     await create(stage, "t", 2)
     old, new = stage.brokers
     late = old.controller.term
@@ -318,8 +336,8 @@ async def test_the_writes_of_a_deposed_controller_fail(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_the_preferred_replica_leads_again_by_itself(stage: Stage) -> None:
-    """Soon after it is in sync again, though the interval of the regular check is long."""
+async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: Stage) -> None:
+    """Soon after it is back in the ISR, although the regular check has a long interval."""
     await create(stage, "t", 2)
     first = only(stage, "t").replicas[0]
     with pytest.MonkeyPatch.context() as patch:
@@ -348,8 +366,8 @@ async def test_the_preferred_replica_leads_again_by_itself(stage: Stage) -> None
 
 
 @staged_with(brokers=2, kafka={"auto.leader.rebalance.enable": "false"})
-async def test_leaders_stay_where_they_are_if_that_is_wanted(stage: Stage) -> None:
-    """Then only an operator moves them."""
+async def test_automatic_leader_rebalancing_can_be_disabled(stage: Stage) -> None:
+    """Then only an operator moves leaderships."""
     await create(stage, "t", 2)
     first = only(stage, "t").replicas[0]
     await stage.brokers[first].controller.hand_over()
@@ -365,9 +383,10 @@ async def test_leaders_stay_where_they_are_if_that_is_wanted(stage: Stage) -> No
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-def test_an_unknown_outcome_is_found_out(tmp_path: Path, *, is_made: bool) -> None:
-    """A topic whose creation was not answered is created once, and reported as created, whether
-    the lost commit was made or not."""
+def test_a_commit_with_an_unknown_outcome_is_resolved(tmp_path: Path, *, is_made: bool) -> None:
+    """A topic is created once and reported as created, whether the commit whose response was lost
+    took effect or not.
+    """
 
     async def play() -> None:
         async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
@@ -393,8 +412,8 @@ def test_an_unknown_outcome_is_found_out(tmp_path: Path, *, is_made: bool) -> No
 
 
 @staged
-async def test_an_outcome_that_cannot_be_learned_is_not_guessed(stage: Stage) -> None:
-    """The store went away for good: whoever asked is told that nobody knows."""
+async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(stage: Stage) -> None:
+    """The store stays unreachable, so the broker does not guess."""
     store = stage.broker.membership._env.store
 
     async def lose(*_: object) -> Committed:
@@ -411,9 +430,12 @@ async def test_an_outcome_that_cannot_be_learned_is_not_guessed(stage: Stage) ->
 
 
 @staged_with(brokers=2)
-async def test_a_block_of_producer_ids_is_one_brokers_whatever_is_not_heard(stage: Stage) -> None:
-    """Two take a block at the same time. One does not hear that it was too late, and finds that the
-    counter stands where it wanted it."""
+async def test_a_block_of_producer_ids_goes_to_one_broker_although_a_response_is_lost(
+    stage: Stage,
+) -> None:
+    """Two brokers take a block at the same time. The later one does not learn that its commit
+    failed, and finds the counter at the value that it wanted to write.
+    """
     late, first = stage.brokers
     assert late.services is not None
     assert first.services is not None
@@ -438,9 +460,8 @@ async def test_a_block_of_producer_ids_is_one_brokers_whatever_is_not_heard(stag
 
 
 @staged_with(brokers=2)
-async def test_a_refusal_rests_on_what_is_true_now(stage: Stage) -> None:
-    """A broker whose image is behind does not refuse a name that has just become free, nor a
-    replication factor that has just become possible."""
+async def test_a_request_is_not_refused_because_of_an_outdated_image(stage: Stage) -> None:
+    """A broker whose image is behind does not refuse a topic name that has just become free."""
     await create(stage, "t", 1)
     behind = stage.brokers[1]
     await stage.until(lambda: "t" in behind.cluster.image.topics)
@@ -451,7 +472,7 @@ async def test_a_refusal_rests_on_what_is_true_now(stage: Stage) -> None:
     store = behind._env.store
     assert isinstance(store, SqliteStore)
     with pytest.MonkeyPatch.context() as patch:
-        # Its watch hears of nothing for a while.
+        # The watch of this broker sees no changes for a while.
         unchanged = store._poller.version()
         patch.setattr(store._poller, "version", lambda: unchanged)
         key = topic_key("t")
@@ -466,15 +487,17 @@ async def test_a_refusal_rests_on_what_is_true_now(stage: Stage) -> None:
 
 
 class Unforeseen(Exception):
-    """What nobody thought of."""
+    """An exception of a type that the broker does not know."""
 
 
 @pytest.mark.parametrize("duty", ["claim", "elect", "_elect_among", "_prefer_if_due", "_prefer"])
 @pytest.mark.parametrize(
     "error", [Unforeseen("bug"), StoreUnavailable("etcdserver: request is too large")], ids=repr
 )
-def test_no_failing_duty_ends_the_broker(tmp_path: Path, duty: str, error: Exception) -> None:
-    """Whatever it raises is reported, and the duty is done once it can be."""
+def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
+    tmp_path: Path, duty: str, error: Exception
+) -> None:
+    """The exception is reported, and the duty is retried until it succeeds."""
 
     async def play() -> None:
         async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, brokers=2) as stage:
@@ -504,8 +527,8 @@ def test_no_failing_duty_ends_the_broker(tmp_path: Path, duty: str, error: Excep
 
 
 @staged_with(brokers=2)
-async def test_a_portion_that_fails_leaves_the_others_their_leaders(stage: Stage) -> None:
-    """One topic that cannot be stored does not keep the rest of the cluster without leaders."""
+async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(stage: Stage) -> None:
+    """The controller commits elections in portions. One that fails does not affect the others."""
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr("penstock.metadata.edits.TOPICS_MAX", 1)
     monkeypatch.setattr("penstock.broker.controller._PUT_OFF_S", 0.01)

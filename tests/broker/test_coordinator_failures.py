@@ -1,8 +1,9 @@
-"""A coordinator in which anything may raise: everybody who waits is answered, and it works again.
+"""A coordinator recovers from any exception: every waiting request is answered, and it serves
+again.
 
-Each test injects one exception that nobody expects, at one step between a request and its answer.
-What was committed before must be there afterwards, and new requests must be served by the same
-broker in the same term.
+Each test injects one unexpected exception at one step between a request and its response. What was
+committed before must still be there afterwards, and the same broker must serve new requests without
+a new election.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ SETTINGS = {
     "offsets.commit.timeout.ms": "60000",
 }
 COMMITTED = "after the replay"
-"""Here the answer was decided before the exception, and is true."""
+"""At this step the response was decided before the exception, and is correct."""
 SENT_AWAY = {ErrorCode.NOT_COORDINATOR, ErrorCode.UNKNOWN_SERVER_ERROR}
 
 
 class InjectedError(Exception):
-    """Of no kind that the broker knows."""
+    """An exception of a type that the broker does not know."""
 
 
 class Injection:
-    """Replaces a function by one that raises once, before or after it has done its work."""
+    """Replaces a function with one that raises once, before or after it has done its work."""
 
     def __init__(self, owner: Any, name: str, *, after: bool = False) -> None:
         self.fired = False
@@ -121,17 +122,18 @@ def join_of(group: str) -> JoinGroupRequest:
 
 
 async def commit_until_taken(stage: Stage, offset: int) -> None:
-    """As clients do: they find the coordinator again, and retry."""
+    """Finds the coordinator again and retries until the commit succeeds, as clients do."""
     while await commit(stage, "g", "orders", {0: offset}) != [0]:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("place", IN_GROUPS)
-def test_an_exception_in_the_group_coordinator_answers_everybody_who_waits(
+def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_answered(
     tmp_path: Path, place: str
 ) -> None:
-    """Its own request fails. A member whose join waits is sent away, or goes on waiting where the
-    shard was not touched; another that joins later is served."""
+    """The request that hit it fails. A member whose join waits gets NOT_COORDINATOR, or goes on
+    waiting if the shard was not affected. Later requests are served.
+    """
 
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
@@ -161,7 +163,7 @@ def test_an_exception_in_the_group_coordinator_answers_everybody_who_waits(
 
 
 @pytest.mark.parametrize("place", IN_TRANSACTIONS)
-def test_an_exception_in_the_transaction_coordinator_answers_everybody_who_waits(
+def test_after_an_exception_in_the_transaction_coordinator_requests_are_answered(
     tmp_path: Path, place: str
 ) -> None:
     async def scenario(stage: Stage) -> None:
@@ -186,8 +188,8 @@ def test_an_exception_in_the_transaction_coordinator_answers_everybody_who_waits
     play(tmp_path, scenario)
 
 
-def test_an_exception_in_a_timer_answers_everybody_who_waits(tmp_path: Path) -> None:
-    """The timer would have ended the join phase, and nothing would come after it."""
+def test_after_an_exception_in_a_timer_all_waiting_requests_are_answered(tmp_path: Path) -> None:
+    """The timer would have ended the join phase. No other event would answer the members."""
 
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
@@ -206,7 +208,7 @@ def test_an_exception_in_a_timer_answers_everybody_who_waits(tmp_path: Path) -> 
     play(tmp_path, scenario, **{"group.initial.rebalance.delay.ms": "1"})
 
 
-def test_a_shard_that_cannot_even_be_unloaded_answers_everybody_who_waits(tmp_path: Path) -> None:
+def test_if_unloading_a_shard_fails_too_all_waiting_requests_are_answered(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
         await find_coordinator(stage)
@@ -229,7 +231,7 @@ def test_a_shard_that_cannot_even_be_unloaded_answers_everybody_who_waits(tmp_pa
 
 @pytest.mark.parametrize("name", ["replay", "on_loaded"])
 def test_a_shard_that_fails_to_load_is_loaded_again(tmp_path: Path, name: str) -> None:
-    """The broker goes on, whatever was raised."""
+    """The broker goes on, whatever the exception is."""
 
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
@@ -248,7 +250,7 @@ def test_a_shard_that_fails_to_load_is_loaded_again(tmp_path: Path, name: str) -
     play(tmp_path, scenario)
 
 
-def test_a_commit_in_a_transaction_that_raises_is_answered(tmp_path: Path) -> None:
+def test_a_transactional_offset_commit_that_raises_is_answered(tmp_path: Path) -> None:
     async def scenario(stage: Stage) -> None:
         await stage.create("orders")
         await find_coordinator(stage)

@@ -1,4 +1,4 @@
-"""Brokers whose logs fail: others have the partition, and the log is opened anew and catches up."""
+"""When a log fails, another replica leads its partition; the log is opened again and catches up."""
 
 from __future__ import annotations
 
@@ -29,15 +29,17 @@ def fail(cluster: Trio, broker_id: int, operation: str, path: str, times: int = 
 
 
 def proved_since(cluster: Trio, broker_id: int) -> int:
-    """By what is on its disk."""
+    """Returns `lossless_since` of the durability proof on the broker's disk."""
     held = cluster.broker(broker_id)._record._read()
     assert held is not None
     return held.lossless_since
 
 
 @on_three()
-async def test_a_leader_that_cannot_sync_is_succeeded_and_follows(cluster: Trio) -> None:
-    """Its producer tries again elsewhere at once; the log comes back without a restart."""
+async def test_a_leader_that_cannot_sync_is_replaced_and_becomes_a_follower(cluster: Trio) -> None:
+    """Its producer can retry at the new leader at once. The log is opened again without a
+    restart.
+    """
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     failing = cluster.partition().leader
@@ -57,8 +59,8 @@ async def test_a_leader_that_cannot_sync_is_succeeded_and_follows(cluster: Trio)
 
 
 @on_three()
-async def test_a_leader_that_cannot_write_is_succeeded(cluster: Trio) -> None:
-    """Nothing is flushed then: the failed append itself is what tells."""
+async def test_a_leader_that_cannot_write_is_replaced(cluster: Trio) -> None:
+    """Nothing is flushed in this case, so the failed append itself must report the failure."""
     await cluster.create(durability="replicated", min_insync_replicas="2")
     await cluster.produce(b"before")
     failing = cluster.partition().leader
@@ -70,8 +72,8 @@ async def test_a_leader_that_cannot_write_is_succeeded(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_follower_that_cannot_write_is_not_waited_for(cluster: Trio) -> None:
-    """It leaves the in-sync set, under a new term, and comes back with all it missed."""
+async def test_a_follower_that_cannot_write_leaves_the_isr(cluster: Trio) -> None:
+    """The partition gets a new leader epoch. The follower comes back with everything it missed."""
     await cluster.create(min_insync_replicas="2")
     leader = cluster.partition().leader
     epoch = cluster.partition().leader_epoch
@@ -85,9 +87,10 @@ async def test_a_follower_that_cannot_write_is_not_waited_for(cluster: Trio) -> 
 
 
 @on_three()
-async def test_only_the_partition_that_failed_moves(cluster: Trio) -> None:
-    """The broker lives and keeps the rest. What it proves of what it wrote is void, on disk too:
-    a failed fsync may have thrown it away."""
+async def test_only_the_failed_partition_gets_another_leader(cluster: Trio) -> None:
+    """The broker keeps its other partitions. Its durability proof for written records is revoked,
+    on disk too, because a failed fsync may have dropped data.
+    """
     await cluster.create("t")
     await cluster.create("u")
     failing = cluster.partition("t").leader
@@ -101,9 +104,12 @@ async def test_only_the_partition_that_failed_moves(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_others_do_not_wait_for_a_disk_that_takes_nothing(cluster: Trio) -> None:
-    """While every call fails the log stays offline, with a reason; when the disk is mended the
-    broker's proof is voided, and it is opened."""
+async def test_a_disk_that_fails_every_write_does_not_block_the_other_replicas(
+    cluster: Trio,
+) -> None:
+    """While every call fails, the log stays offline, with a reason. Once the disk works again, the
+    broker's proof is revoked and the log is opened.
+    """
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     failing = cluster.partition().leader
@@ -122,8 +128,8 @@ async def test_others_do_not_wait_for_a_disk_that_takes_nothing(cluster: Trio) -
 
 
 @on_three()
-async def test_a_log_is_not_opened_before_its_failure_is_noted(cluster: Trio) -> None:
-    """Or the broker would go on proving what may be gone."""
+async def test_a_log_is_not_reopened_before_its_failure_is_stored(cluster: Trio) -> None:
+    """Otherwise the broker would go on proving data that may be lost."""
     await cluster.create(min_insync_replicas="2")
     failing = cluster.partition().leader
     fail(cluster, failing, "pwrite", "/penstock-life", times=5)
@@ -136,7 +142,7 @@ async def test_a_log_is_not_opened_before_its_failure_is_noted(cluster: Trio) ->
 
 @on_three()
 async def test_a_log_that_cannot_be_opened_stays_offline(cluster: Trio) -> None:
-    """With a reason; it is tried again until the disk is mended."""
+    """With a reason. Opening it is retried until the disk works again."""
     await cluster.create(min_insync_replicas="2")
     failing = cluster.partition().leader
     replicas = cluster.broker(failing).replicas
@@ -150,8 +156,10 @@ async def test_a_log_that_cannot_be_opened_stays_offline(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_the_only_copy_stays_offline_until_a_restart(cluster: Trio) -> None:
-    """Clients are told to try again, the log and a list say why; a restart recovers it."""
+async def test_the_only_replica_stays_offline_until_a_restart(cluster: Trio) -> None:
+    """Clients get a retriable error, and the list of offline partitions has the reason. A restart
+    recovers the log.
+    """
     await cluster.create(replicas=1)
     await cluster.produce(b"before")
     failing = cluster.partition().leader
@@ -171,8 +179,10 @@ async def test_the_only_copy_stays_offline_until_a_restart(cluster: Trio) -> Non
 
 
 @on_three()
-async def test_an_eligible_replica_takes_over_from_a_log_that_failed(cluster: Trio) -> None:
-    """Nobody else is in sync, but below min.insync.replicas nothing was committed without it."""
+async def test_an_eligible_leader_replica_takes_over_from_a_failed_log(cluster: Trio) -> None:
+    """No other replica is in sync, but below min.insync.replicas nothing was committed without
+    it.
+    """
     await cluster.create(min_insync_replicas="3")
     await cluster.produce(b"before")
     leader = cluster.partition().leader
@@ -192,8 +202,10 @@ async def test_an_eligible_replica_takes_over_from_a_log_that_failed(cluster: Tr
     assert await cluster.all_equal() == [b"before", b"after"]
 
 
-def test_a_log_that_fails_again_soon_is_left_alone_for_longer() -> None:
-    """Every time costs a new term. After a quiet while it is as one that never failed."""
+def test_a_log_that_soon_fails_again_is_reopened_later() -> None:
+    """Each attempt costs a new leader epoch, so the wait from before is kept. After a long time
+    without a failure it starts from the beginning.
+    """
     first = _Failed(epoch=1, due_s=100.0, wait_s=8.0)
     again = first.again(2, now_s=97.0)
     assert (again.epoch, again.due_s, again.wait_s) == (2, 100.0, 8.0)
@@ -203,8 +215,8 @@ def test_a_log_that_fails_again_soon_is_left_alone_for_longer() -> None:
 
 
 @on_three()
-async def test_a_log_that_fails_time_and_again_comes_back_in_the_end(cluster: Trio) -> None:
-    """Nobody waits for it meanwhile."""
+async def test_a_log_that_fails_repeatedly_catches_up_in_the_end(cluster: Trio) -> None:
+    """Producers are not blocked meanwhile."""
     await cluster.create(min_insync_replicas="2")
     leader = cluster.partition().leader
     failing = other_than(leader)

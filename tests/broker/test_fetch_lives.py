@@ -1,8 +1,8 @@
-"""Fetch sessions and a broker's lives: who comes back with a session of the life before is told so.
+"""Fetch sessions across restarts: a broker refuses sessions from its previous run.
 
-A consumer that fetched elsewhere while the broker was away still has its session's id. If the new
-life gave that id to another reader, the two would move each other's offsets, and one of them would
-miss records that it never hears of.
+A consumer that fetched from other brokers while this one was down still has its session's id. If
+the restarted broker gave the same id to another reader, the two would move each other's offsets,
+and one of them would miss records without noticing.
 """
 
 from __future__ import annotations
@@ -40,10 +40,13 @@ def offsets(answer: FetchResponse) -> list[int]:
     return [header.base_offset for _, header in iter_batches(data)]
 
 
-def test_a_session_of_the_life_before_moves_nobodys_offsets(tmp_path: Path) -> None:
-    """One reader has a session of the first life. In the second another reader begins one and
-    waits; then the first goes on with its own. It is told to begin again, and the one who waits
-    gets every record from where it asked."""
+def test_a_session_from_before_a_restart_does_not_move_another_readers_offsets(
+    tmp_path: Path,
+) -> None:
+    """One reader has a session from the first run. In the second run another reader begins a
+    session and waits. Then the first reader continues its session: it must begin a new one, and
+    the waiting reader gets every record from its offset on.
+    """
 
     async def begin_in_one_life() -> int:
         async with on_stage(tmp_path / "first") as stage:
@@ -71,8 +74,10 @@ def test_a_session_of_the_life_before_moves_nobodys_offsets(tmp_path: Path) -> N
 
 
 @staged
-async def test_a_session_by_id_takes_no_request_by_name(stage: Stage) -> None:
-    """Else a partition could be in it twice, at two offsets, and the reader would take either."""
+async def test_a_session_with_topic_ids_refuses_a_request_with_topic_names(stage: Stage) -> None:
+    """Otherwise a partition could be in the session twice, at two offsets, and the reader would
+    accept records for either.
+    """
     topic_id = await stage.create("orders")
     partition = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(

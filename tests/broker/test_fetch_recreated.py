@@ -1,4 +1,4 @@
-"""Fetch sessions by topic id: they must not follow a topic's name to another topic."""
+"""Fetch sessions with topic ids do not continue in a new topic of the same name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from .stage import Stage, staged
 
 
 @staged
-async def test_a_session_by_id_does_not_follow_the_name(stage: Stage) -> None:
-    """The topic is deleted and created again: under the old id there is nothing any more, and the
-    codes are Kafka's."""
+async def test_a_session_with_topic_ids_does_not_read_a_recreated_topic(stage: Stage) -> None:
+    """The topic is deleted and created again. The old id gets Kafka's error codes and no
+    records.
+    """
     old_id = await stage.create("orders")
     await stage.produce("orders", [b"old"])
 

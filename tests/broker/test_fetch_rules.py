@@ -1,4 +1,4 @@
-"""What Kafka's clients rely on when they fetch."""
+"""Rules of Fetch that Kafka's clients rely on."""
 
 from __future__ import annotations
 
@@ -74,8 +74,10 @@ def spans(answer: FetchResponse.Partition) -> list[tuple[int, int]]:
 
 
 @staged
-async def test_the_whole_batch_that_holds_the_offset_comes(stage: Stage) -> None:
-    """Clients skip what they did not ask for; with nothing they would wait for ever."""
+async def test_a_fetch_returns_the_whole_batch_that_contains_the_offset(stage: Stage) -> None:
+    """Clients skip the records that they did not ask for. Without the batch they would wait for
+    ever.
+    """
     await stage.create("orders")
     for codec in (Codec.NONE, Codec.GZIP):
         await stage.produce("orders", [b"x"] * 5, codec=codec)
@@ -89,8 +91,10 @@ async def test_the_whole_batch_that_holds_the_offset_comes(stage: Stage) -> None
 
 
 @staged
-async def test_the_first_batch_comes_however_large(stage: Stage) -> None:
-    """Of the first partition that has one; the others keep within what is left (KIP-74)."""
+async def test_the_first_batch_is_returned_even_if_it_exceeds_the_limits(stage: Stage) -> None:
+    """This holds for the first partition that has a batch. The others stay within the rest of the
+    limit (KIP-74).
+    """
     await stage.create("orders", 2)
     for index in (0, 1):
         for _ in range(2):
@@ -103,8 +107,10 @@ async def test_the_first_batch_comes_however_large(stage: Stage) -> None:
 
 
 @staged
-async def test_sessions_are_begun_continued_and_ended(stage: Stage) -> None:
-    """By id and epoch; an incremental answer names only what has news."""
+async def test_fetch_sessions_are_begun_continued_and_ended(stage: Stage) -> None:
+    """By session id and epoch. An incremental response has only the partitions with changes
+    (KIP-227).
+    """
     await stage.create("orders", 2)
     both = [partition_of(0), partition_of(1)]
     none = await fetch(stage, *both, session=(0, -1))
@@ -130,8 +136,8 @@ async def test_sessions_are_begun_continued_and_ended(stage: Stage) -> None:
 
 
 @staged
-async def test_from_version_13_on_topics_go_by_their_id(stage: Stage) -> None:
-    """A topic created again has another one, and the old is UNKNOWN_TOPIC_ID."""
+async def test_from_version_13_on_topics_are_identified_by_id(stage: Stage) -> None:
+    """A topic that is created again has another id. The old id is UNKNOWN_TOPIC_ID."""
     old_id = await stage.create("orders")
     await stage.produce("orders", [b"old"])
     for version in range(13, 18):
@@ -149,7 +155,9 @@ async def test_from_version_13_on_topics_go_by_their_id(stage: Stage) -> None:
 
 
 def test_leader_epochs_rise_over_restarts(tmp_path: Path) -> None:
-    """Clients ignore metadata that is older than theirs: one step back and they are stuck."""
+    """Clients ignore metadata with an older leader epoch. If it ever went back, they would be
+    stuck.
+    """
 
     async def epoch(create: bool) -> int:
         async with asyncio.timeout(120), on_stage(tmp_path) as stage:
@@ -166,9 +174,10 @@ def test_leader_epochs_rise_over_restarts(tmp_path: Path) -> None:
 
 
 @staged
-async def test_a_client_with_another_epoch_is_told(stage: Stage) -> None:
-    """FENCED if it is behind, UNKNOWN if it is ahead: of Fetch, ListOffsets and
-    OffsetForLeaderEpoch (KIP-320)."""
+async def test_a_request_with_another_leader_epoch_is_refused(stage: Stage) -> None:
+    """FENCED_LEADER_EPOCH if the client is behind, UNKNOWN_LEADER_EPOCH if it is ahead. This
+    applies to Fetch, ListOffsets and OffsetForLeaderEpoch (KIP-320).
+    """
     await stage.create("orders")
     term = stage.hosted("orders").leadership
     assert term is not None
@@ -201,8 +210,8 @@ async def test_a_client_with_another_epoch_is_told(stage: Stage) -> None:
 
 
 @staged
-async def test_a_client_whose_records_are_gone_is_told_where_to_go_back_to(stage: Stage) -> None:
-    """From version 12 on, by the epoch of its last record; before, it is not asked."""
+async def test_a_client_with_truncated_records_gets_the_diverging_epoch(stage: Stage) -> None:
+    """From version 12 on, found by the epoch of the client's last record."""
     await stage.create("orders")
     term = stage.hosted("orders").leadership
     assert term is not None
@@ -219,9 +228,12 @@ async def test_a_client_whose_records_are_gone_is_told_where_to_go_back_to(stage
 
 
 @staged
-async def test_isolation_levels_without_transactions(stage: Stage) -> None:
-    """The last stable offset is the high watermark; the list of aborted transactions is null for
-    who did not ask and empty for who did."""
+async def test_without_transactions_the_last_stable_offset_is_the_high_watermark(
+    stage: Stage,
+) -> None:
+    """The list of aborted transactions is null for read_uncommitted and empty for
+    read_committed.
+    """
     await stage.create("orders")
     await stage.produce("orders", [b"x"] * 3)
     for version in range(4, 13):
@@ -233,8 +245,10 @@ async def test_isolation_levels_without_transactions(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_nobody_is_sent_to_another_replica(stage: Stage) -> None:
-    """The leader serves everybody, whatever rack they are in (version 11)."""
+async def test_a_consumer_is_not_sent_to_a_broker_without_a_replica(stage: Stage) -> None:
+    """The leader has the only replica, so it names no preferred read replica (version 11). The
+    other broker, although in the consumer's rack, answers with the current leader.
+    """
     await stage.create("orders")
     leader = stage.broker.cluster.image.topics["orders"].partitions[0].leader
     await stage.until(lambda: stage.brokers[leader].replicas.get("orders", 0) is not None)

@@ -1,4 +1,6 @@
-"""Fetch sessions are bounded, and clients cannot take those of followers."""
+"""Fetch sessions are limited in number and size, and clients cannot take over those of
+followers.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ def request(session_id: int = 0, epoch: int = 0, partitions: int = 1) -> FetchRe
 def begun(
     sessions: FetchSessions, now: float = 0.0, *, privileged: bool = False, partitions: int = 1
 ) -> int:
-    """The id of a new session; 0 if there is none."""
+    """Returns the id of a new session, or 0 if there is none."""
     session, wanted = sessions.begin(
         request(partitions=partitions), now, by_id=False, privileged=privileged
     )
@@ -34,7 +36,7 @@ def lives(
     *,
     privileged: bool = False,
 ) -> bool:
-    """Whether a session can be gone on with; doing so uses it."""
+    """Returns whether a session can be continued. The attempt counts as a use of the session."""
     try:
         sessions.begin(request(session_id, epoch), now, by_id=False, privileged=privileged)
     except KafkaError as error:
@@ -43,8 +45,8 @@ def lives(
     return True
 
 
-def test_a_client_takes_the_place_of_a_session_that_is_long_unused() -> None:
-    """The longest unused of them; without one there is no session for it."""
+def test_a_new_client_session_replaces_the_one_unused_for_longest() -> None:
+    """If none has been unused for long enough, the client gets no session."""
     sessions = FetchSessions(1, sessions_max=2)
     old, older = begun(sessions, 1.0), begun(sessions, 0.0)
     assert lives(sessions, old, now=2.0)
@@ -56,16 +58,16 @@ def test_a_client_takes_the_place_of_a_session_that_is_long_unused() -> None:
     assert lives(sessions, old, epoch=2)
 
 
-def test_clients_do_not_take_the_place_of_followers() -> None:
-    """Not even of one that is long unused."""
+def test_client_sessions_do_not_replace_follower_sessions() -> None:
+    """Not even one that has been unused for a long time."""
     sessions = FetchSessions(1, sessions_max=2)
     followers = [begun(sessions, privileged=True) for _ in range(2)]
     assert begun(sessions, 10 * IDLE_S) == 0
     assert all(lives(sessions, each, privileged=True) for each in followers)
 
 
-def test_a_follower_takes_the_place_of_a_client_at_once() -> None:
-    """Of a follower only if that is long unused."""
+def test_a_follower_session_replaces_a_client_session_at_once() -> None:
+    """It replaces another follower's session only if that has been unused for a long time."""
     sessions = FetchSessions(1, sessions_max=2)
     clients = [begun(sessions) for _ in range(2)]
     followers = [begun(sessions, privileged=True) for _ in range(2)]
@@ -77,8 +79,8 @@ def test_a_follower_takes_the_place_of_a_client_at_once() -> None:
 
 
 @pytest.mark.parametrize("epoch", [-1, 0, 1])
-def test_a_client_cannot_touch_a_followers_session(epoch: int) -> None:
-    """Whatever id it names: to end it, to begin another in its place, to go on with it."""
+def test_a_client_cannot_use_or_end_a_followers_session(epoch: int) -> None:
+    """It may name the session's id to end it, to replace it, or to continue it."""
     sessions = FetchSessions(1)
     follower = begun(sessions, privileged=True)
     if epoch == 1:
@@ -88,13 +90,13 @@ def test_a_client_cannot_touch_a_followers_session(epoch: int) -> None:
     assert lives(sessions, follower, privileged=True)
 
 
-def test_without_slots_there_are_no_sessions() -> None:
+def test_with_zero_slots_there_are_no_sessions() -> None:
     sessions = FetchSessions(1, sessions_max=0)
     assert begun(sessions) == begun(sessions, privileged=True) == 0
 
 
-def test_the_partitions_of_all_clients_sessions_are_bounded() -> None:
-    """A session that names too many is not begun, and one that grows too large is ended."""
+def test_the_total_number_of_partitions_in_client_sessions_is_limited() -> None:
+    """A session with too many partitions is not begun, and one that grows too large is ended."""
     sessions = FetchSessions(1, client_partitions_max=10)
     assert begun(sessions, partitions=11) == 0
     small, large = begun(sessions, partitions=1), begun(sessions, partitions=9)

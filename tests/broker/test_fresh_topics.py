@@ -1,4 +1,6 @@
-"""A topic that was created through one broker is known to whoever asks another one next."""
+"""A topic that was created through one broker is known to every other broker at the next
+request.
+"""
 
 from __future__ import annotations
 
@@ -65,8 +67,8 @@ async def test_a_topic_that_does_not_exist_is_unknown(stage: Stage) -> None:
 
 
 @staged
-async def test_requests_for_unknown_topics_share_questions_to_the_store(stage: Stage) -> None:
-    """A hundred clients that wait for a topic cost the store no more than two at a time."""
+async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: Stage) -> None:
+    """A hundred clients that wait for a topic cause at most two reads at a time."""
     cluster, questions = stage.broker.cluster, 0
     latest_revision = cluster.latest_revision
 
@@ -82,7 +84,9 @@ async def test_requests_for_unknown_topics_share_questions_to_the_store(stage: S
 
 
 @staged
-async def test_a_store_that_is_away_leaves_the_answer_to_the_image(stage: Stage) -> None:
+async def test_while_the_store_is_unreachable_requests_are_answered_from_the_image(
+    stage: Stage,
+) -> None:
     async def away() -> int:
         raise StoreError("the store is away")
 

@@ -1,4 +1,4 @@
-"""Brokers whose disks are full: others write, and they come back by themselves."""
+"""Brokers with full disks: others lead meanwhile, and the full ones recover by themselves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .trio import Trio
 
 @contextmanager
 def full_disk(cluster: Trio, *broker_ids: int) -> Iterator[None]:
-    """No byte is left on their disks but the reserve."""
+    """Makes the disks of these brokers full: only the reserve is left."""
     guards = [cluster.broker(broker_id)._directory.space for broker_id in broker_ids]
     for guard in guards:
         guard._reserve = 1 << 62
@@ -31,8 +31,10 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_three()
-async def test_a_full_leader_is_succeeded_and_comes_back(cluster: Trio) -> None:
-    """Others lead and are written to; the full broker counts no more until it has caught up."""
+async def test_a_leader_with_a_full_disk_is_replaced_and_comes_back(cluster: Trio) -> None:
+    """Another replica leads and accepts records. The full broker is out of the ISR until it has
+    caught up.
+    """
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     full = cluster.partition().leader
@@ -46,8 +48,8 @@ async def test_a_full_leader_is_succeeded_and_comes_back(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_full_follower_leaves_those_that_count(cluster: Trio) -> None:
-    """Nobody waits for what it cannot store, nor until it counts as lagging."""
+async def test_a_follower_with_a_full_disk_leaves_the_isr(cluster: Trio) -> None:
+    """Producers wait neither for what it cannot store nor until it counts as lagging."""
     await cluster.create(min_insync_replicas="2")
     leader = cluster.partition().leader
     full = next(each for each in (0, 1, 2) if each != leader)
@@ -60,8 +62,8 @@ async def test_a_full_follower_leaves_those_that_count(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_where_all_are_full_the_last_one_stays(cluster: Trio) -> None:
-    """Partitions are not passed around between brokers that cannot write either."""
+async def test_when_all_disks_are_full_the_last_replica_stays_in_the_isr(cluster: Trio) -> None:
+    """Leaderships are not passed around between brokers that cannot write either."""
     await cluster.create(min_insync_replicas="1")
     await cluster.produce(b"before")
     with full_disk(cluster, 0, 1, 2):
@@ -76,7 +78,7 @@ async def test_where_all_are_full_the_last_one_stays(cluster: Trio) -> None:
 async def test_records_are_committed_without_a_full_follower_before_it_counts_as_lagging(
     cluster: Trio,
 ) -> None:
-    """It leaves the in-sync set by itself, and the leader waits for it no more."""
+    """It leaves the ISR by itself, and the leader no longer waits for it."""
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     await cluster.all_equal()
@@ -90,10 +92,12 @@ async def test_records_are_committed_without_a_full_follower_before_it_counts_as
 
 
 @on_three(replica_lag_time_max_ms="100")
-async def test_a_full_follower_stays_out_of_the_in_sync_set_while_it_is_full(
+async def test_a_follower_with_a_full_disk_stays_out_of_the_isr_while_it_is_full(
     cluster: Trio,
 ) -> None:
-    """Also where it has everything: it has not fetched since it left, so it is not taken in."""
+    """Even if it has every record: it has not fetched since it left, so the leader does not add
+    it.
+    """
     await cluster.create(min_insync_replicas="1")
     await cluster.produce(b"before")
     await cluster.all_equal()
@@ -111,11 +115,12 @@ async def test_a_full_follower_stays_out_of_the_in_sync_set_while_it_is_full(
 
 
 @on_three(replica_lag_time_max_ms="600000")
-async def test_a_follower_whose_writes_find_no_room_leaves_although_its_disk_shows_some(
+async def test_a_follower_over_its_disk_quota_leaves_the_isr_although_the_disk_has_space(
     cluster: Trio,
 ) -> None:
-    """As with a quota: the file system counts space that this broker cannot have. A test write
-    tells when there is room again."""
+    """With a quota, the file system reports space that this broker cannot use. A test write shows
+    when there is space again.
+    """
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     await cluster.all_equal()

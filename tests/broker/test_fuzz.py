@@ -1,4 +1,4 @@
-"""A broker survives whatever it is sent: see `fuzzing` for what is demanded of it."""
+"""A broker survives damaged requests. `fuzzing` states what is checked."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from compat.cluster import Cluster
 
 from . import fuzzing
 
-# 30,000 take five seconds of a machine that has nothing else to do. Set PENSTOCK_LONG for more.
+# 30,000 frames take five seconds on an idle machine. PENSTOCK_LONG sends more.
 STREAM_FRAMES, STREAMS_S = (300_000, 550) if "PENSTOCK_LONG" in os.environ else (30_000, 100)
 
 
-def test_damaged_frames() -> None:
-    """20,000 damaged requests of every API and version, and the canary goes on singing."""
+def test_a_broker_survives_damaged_frames() -> None:
+    """20,000 damaged requests of every API and version. A canary client is served all the time."""
     findings = fuzzing.run(fuzzing.fuzz(20_000, seed=1))
     assert findings.failures == {}
     assert findings.frames == 20_000
@@ -23,8 +23,8 @@ def test_damaged_frames() -> None:
     assert findings.canaries > 20
 
 
-def test_damaged_streams(tmp_path: Path) -> None:
-    """Damaged frames, wrong lengths and torn connections do not reach the client next to them."""
+def test_a_broker_survives_damaged_streams(tmp_path: Path) -> None:
+    """Damaged frames, wrong lengths and broken connections do not affect another client."""
 
     async def play(address: str) -> fuzzing.Findings:
         async with asyncio.timeout(STREAMS_S):

@@ -1,4 +1,4 @@
-"""Requests about groups on a whole broker: what is refused, what is told, what goes to disk."""
+"""Group requests on a whole broker: errors, responses, and what is written to the log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ few_groups = staged_with(kafka=SMALL)
 
 
 async def find_coordinator(stage: Stage) -> None:
-    """Have the topic of the groups made, and loaded."""
+    """Waits until the internal topic for groups exists and the shard of group "g" is loaded."""
     while True:
         found = await stage.ask(FindCoordinatorRequest("g"), 2, FindCoordinatorResponse)
         asked = await stage.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
@@ -88,8 +88,8 @@ async def delete_offsets(
 
 
 @few_groups
-async def test_offsets_of_partitions_that_are_not_there_cannot_be_deleted(stage: Stage) -> None:
-    """Each is refused by itself, in the order of the request; the others are forgotten."""
+async def test_committed_offsets_of_unknown_partitions_cannot_be_deleted(stage: Stage) -> None:
+    """Each is refused on its own, in the order of the request. The other offsets are deleted."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await stage.create("orders", 2)
     await find_coordinator(stage)
@@ -103,8 +103,10 @@ async def test_offsets_of_partitions_that_are_not_there_cannot_be_deleted(stage:
 
 
 @few_groups
-async def test_a_group_that_is_not_there_is_told_before_its_partitions(stage: Stage) -> None:
-    """The code at the top, and no topics."""
+async def test_an_unknown_group_is_an_error_of_the_whole_offset_delete_response(
+    stage: Stage,
+) -> None:
+    """The response lists no topics."""
     await stage.create("orders")
     await find_coordinator(stage)
     for asked in ({"orders": [0]}, {"none": [0]}):
@@ -113,8 +115,8 @@ async def test_a_group_that_is_not_there_is_told_before_its_partitions(stage: St
 
 
 @few_groups
-async def test_the_group_without_a_name_holds_offsets_and_no_members(stage: Stage) -> None:
-    """As in Kafka: it can be committed to, described and deleted, and cannot be joined."""
+async def test_the_group_with_an_empty_id_has_offsets_but_no_members(stage: Stage) -> None:
+    """As in Kafka, it accepts commits and can be described and deleted, but not joined."""
     await stage.create("orders")
     await find_coordinator(stage)
 
@@ -134,8 +136,8 @@ async def test_the_group_without_a_name_holds_offsets_and_no_members(stage: Stag
 
 
 @few_groups
-async def test_groups_tell_what_may_be_done_with_them(stage: Stage) -> None:
-    """From version 3 on, when it is asked for; not of a group that version 6 does not find."""
+async def test_describe_groups_returns_authorized_operations_on_request(stage: Stage) -> None:
+    """From version 3 on. Version 6 leaves them out for a group that it does not find."""
     await stage.create("orders")
     await find_coordinator(stage)
     await commit(stage, "g", "orders", {0: 5})
@@ -160,7 +162,10 @@ ENV = Env(
 
 
 async def runtime(stage: Stage) -> ShardRuntime:
-    """A shard beside the broker's own, for groups without a topic of 50,000 partitions."""
+    """Loads a second shard next to the broker's own.
+
+    It accepts offsets of 50,000 partitions without a topic of that size.
+    """
     await find_coordinator(stage)
     loaded = ShardRuntime(ENV, stage.hosted(OFFSETS_TOPIC, 1), GroupConfig())
     await loaded.load()
@@ -188,8 +193,8 @@ async def ask_delete(shard: ShardRuntime, group: str) -> int:
 
 
 @few_groups
-async def test_a_group_of_many_offsets_is_deleted_in_batches_the_topic_takes(stage: Stage) -> None:
-    """None is larger than max.message.bytes, and after a restart nothing of the group is left."""
+async def test_a_group_with_many_offsets_is_deleted_in_several_batches(stage: Stage) -> None:
+    """None is larger than max.message.bytes, and after a reload nothing of the group is left."""
     shard = await runtime(stage)
     for start in range(0, MANY, 10_000):
         await ask_commit(shard, "large", range(start, start + 10_000))
@@ -217,9 +222,10 @@ async def test_a_group_of_many_offsets_is_deleted_in_batches_the_topic_takes(sta
 
 
 @few_groups
-async def test_an_append_that_fails_at_once_waits_for_those_on_their_way(stage: Stage) -> None:
-    """The disk takes one commit and refuses the next before the first is synced: each client gets
-    its own answer, and the coordinator goes on."""
+async def test_a_failed_append_does_not_fail_the_commits_in_progress(stage: Stage) -> None:
+    """The disk accepts one commit and refuses the next before the first is synced. Each client gets
+    its own result, and the coordinator goes on.
+    """
     shard = await runtime(stage)
     disk = stage.disks[0]
     first = asyncio.ensure_future(ask_commit(shard, "g", range(1)))
@@ -238,9 +244,10 @@ async def test_an_append_that_fails_at_once_waits_for_those_on_their_way(stage: 
 
 
 @few_groups
-async def test_a_log_that_does_not_read_is_loaded_later(stage: Stage) -> None:
-    """A coordinator whose disk fails to read as its term begins asks its clients to wait, and tries
-    again, from the beginning, for as long as it leads."""
+async def test_a_coordinator_that_fails_to_read_its_log_retries(stage: Stage) -> None:
+    """While the disk fails to read, clients get COORDINATOR_LOAD_IN_PROGRESS. The coordinator loads
+    again from the beginning for as long as it leads.
+    """
     await stage.create("orders")
     await find_coordinator(stage)
     assert await commit(stage, "g", "orders", {0: 5}) == [ErrorCode.NONE]
@@ -256,8 +263,8 @@ async def test_a_log_that_does_not_read_is_loaded_later(stage: Stage) -> None:
 
 
 @few_groups
-async def test_a_log_is_loaded_no_more_when_the_term_is_over(stage: Stage) -> None:
-    """The next term has a shell of its own, which nobody replaces."""
+async def test_loading_is_not_retried_when_the_leadership_is_over(stage: Stage) -> None:
+    """The next leadership has its own shell, and a late retry must not replace it."""
     await stage.create("orders")
     await find_coordinator(stage)
     groups = stage.services.groups
@@ -274,7 +281,7 @@ async def test_a_log_is_loaded_no_more_when_the_term_is_over(stage: Stage) -> No
 
 
 @staged
-async def test_nobody_coordinates_before_the_topic_is_there(stage: Stage) -> None:
-    """The code sends clients to ask again."""
+async def test_there_is_no_coordinator_before_the_internal_topic_exists(stage: Stage) -> None:
+    """The error makes clients look for the coordinator again."""
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await delete_offsets(stage, "g", {"none": [0]}) == (code, {})

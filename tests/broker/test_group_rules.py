@@ -1,4 +1,4 @@
-"""What Kafka's clients rely on when they join groups and commit."""
+"""Rules of joining groups and committing offsets that Kafka's clients rely on."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ async def join(stage: Stage, request: JoinGroupRequest, version: int) -> JoinGro
 
 
 @quick_groups
-async def test_a_new_member_comes_twice_from_version_4_on(stage: Stage) -> None:
-    """First for its id (MEMBER_ID_REQUIRED), then to join; not before version 4, and not with an
-    instance id, which is known already."""
+async def test_from_version_4_on_a_new_member_joins_in_two_steps(stage: Stage) -> None:
+    """First it gets its id with MEMBER_ID_REQUIRED, then it joins. Members below version 4 and
+    members with an instance id join in one step.
+    """
     await find_coordinator(stage)
     for version in range(10):
         group = f"g{version}"
@@ -62,8 +63,8 @@ async def test_a_new_member_comes_twice_from_version_4_on(stage: Stage) -> None:
 
 
 @quick_groups
-async def test_session_timeouts_have_bounds(stage: Stage) -> None:
-    """Six seconds and half an hour, as Kafka has them, both allowed."""
+async def test_session_timeouts_are_limited(stage: Stage) -> None:
+    """To between six seconds and half an hour, as in Kafka. Both limits are allowed."""
     await find_coordinator(stage)
     bad = ErrorCode.INVALID_SESSION_TIMEOUT
     for session_ms, code in ((5_999, bad), (6_000, 0), (1_800_000, 0), (1_800_001, bad)):
@@ -72,8 +73,10 @@ async def test_session_timeouts_have_bounds(stage: Stage) -> None:
 
 
 @slow_groups
-async def test_a_new_group_waits_for_company(stage: Stage) -> None:
-    """Three seconds unless it is set: the members of a deployment come one after the other."""
+async def test_a_new_group_delays_its_first_rebalance(stage: Stage) -> None:
+    """By three seconds by default, because the members of a deployment start one after the
+    other.
+    """
     assert BROKER_CONFIGS["group.initial.rebalance.delay.ms"].default == 3_000
     await find_coordinator(stage)
     began = asyncio.get_running_loop().time()
@@ -82,8 +85,10 @@ async def test_a_new_group_waits_for_company(stage: Stage) -> None:
 
 
 @quick_groups
-async def test_a_sync_must_name_the_group_s_protocol(stage: Stage) -> None:
-    """From version 5 on; a member that is right gets what the leader assigned, before and after."""
+async def test_a_sync_must_name_the_groups_protocol(stage: Stage) -> None:
+    """From version 5 on. A member that names it gets the leader's assignment, during the rebalance
+    and after it.
+    """
     await find_coordinator(stage)
     joined = await join(stage, join_of("g", "", "static"), 7)
 
@@ -104,8 +109,8 @@ async def test_a_sync_must_name_the_group_s_protocol(stage: Stage) -> None:
 
 
 @quick_groups
-async def test_a_group_that_is_not_there_is_dead_or_not_found(stage: Stage) -> None:
-    """Up to version 5 a state, from 6 on an error."""
+async def test_an_unknown_group_is_dead_or_not_found(stage: Stage) -> None:
+    """Up to version 5 the response is the state Dead, from version 6 on also an error."""
     await find_coordinator(stage)
     for version in range(7):
         request = DescribeGroupsRequest(["nobody"])
@@ -116,9 +121,10 @@ async def test_a_group_that_is_not_there_is_dead_or_not_found(stage: Stage) -> N
 
 
 @quick_groups
-async def test_a_commit_comes_back_as_it_was(stage: Stage) -> None:
-    """Offset, leader epoch and metadata, in every version; and waiting for stable offsets waits
-    for nothing where there are no transactions."""
+async def test_a_committed_offset_is_returned_unchanged(stage: Stage) -> None:
+    """With its leader epoch and metadata, in every version. `require_stable` does not wait if there
+    are no transactions.
+    """
     await stage.create("orders")
     await find_coordinator(stage)
     for version in range(2, 10):

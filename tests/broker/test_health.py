@@ -1,4 +1,6 @@
-"""Live and ready: what each says, and that nothing that hangs hangs whoever asks."""
+"""Readiness checks: what each one reports, and that a check that hangs does not delay the
+report.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def health_of(broker: Broker, env: Env | None = None) -> Health:
 
 
 async def wrong(held: Health) -> dict[str, tuple[str, str]]:
-    """What is not well, by check, and what to do about it."""
+    """Returns the failed checks with their description and advice."""
     ready, report = await held.report()
     failed = {each["check"]: (each["what"], each["advice"]) for each in report["checks"]}
     for each in report["checks"]:
@@ -42,7 +44,7 @@ async def wrong(held: Health) -> dict[str, tuple[str, str]]:
 
 
 class StoreLike:
-    """A store of which only `get` works, in whatever way."""
+    """A store that has only `get`, as given by the test."""
 
     full: str | None = None
 
@@ -55,16 +57,16 @@ def env_with(stage: Stage, get: Callable[[str], Awaitable[Any]]) -> Env:
 
 
 @staged
-async def test_a_broker_that_is_well_is_ready(stage: Stage) -> None:
-    """And has written to its disk to know."""
+async def test_a_healthy_broker_is_ready(stage: Stage) -> None:
+    """The check writes to its disk to find out."""
     await stage.create("orders")
     assert await wrong(health_of(stage.broker)) == {}
     assert f"/broker-0/{PROBE_NAME}" in stage.disks[0].files()
 
 
 @staged
-async def test_a_broker_that_starts_or_stops_is_not_ready(stage: Stage) -> None:
-    """Which is no reason to restart it."""
+async def test_a_starting_or_stopping_broker_is_not_ready(stage: Stage) -> None:
+    """This is not a reason to restart it."""
     held = health_of(stage.broker)
     held.is_serving = False
     assert "is starting" in (await wrong(held))["serving"][0]
@@ -74,8 +76,8 @@ async def test_a_broker_that_starts_or_stops_is_not_ready(stage: Stage) -> None:
 
 
 @staged
-async def test_a_disk_that_takes_no_writes_is_told(stage: Stage) -> None:
-    """With the system's word for it; and when it is well again, that is seen."""
+async def test_a_disk_that_fails_writes_is_reported(stage: Stage) -> None:
+    """When the disk works again, the next check sees it."""
     stage.disks[0].fail_next("fsync", EIO, path_contains=PROBE_NAME)
     held = health_of(stage.broker)
     what, advice = (await wrong(held))["disk"]
@@ -86,8 +88,8 @@ async def test_a_disk_that_takes_no_writes_is_told(stage: Stage) -> None:
 
 
 @staged
-async def test_a_full_disk_is_told(stage: Stage) -> None:
-    """Also while there is room for the little that the check writes."""
+async def test_a_full_disk_is_reported(stage: Stage) -> None:
+    """Even while the small file of the check can still be written."""
     space = stage.broker._directory.space
     space._reserve = 1 << 62
     space.check()
@@ -97,8 +99,7 @@ async def test_a_full_disk_is_told(stage: Stage) -> None:
 
 
 @staged
-async def test_a_failed_log_is_told_by_name(stage: Stage) -> None:
-    """And why it failed."""
+async def test_a_failed_log_is_reported_with_its_name_and_the_reason(stage: Stage) -> None:
     await stage.create("orders")
     stage.hosted("orders").log.fail("fsync failed: input/output error")
     what, _ = (await wrong(health_of(stage.broker)))["logs"]
@@ -106,8 +107,8 @@ async def test_a_failed_log_is_told_by_name(stage: Stage) -> None:
 
 
 @staged
-async def test_a_store_that_does_not_answer_is_told(stage: Stage) -> None:
-    """As is a broker that the store does not know any more."""
+async def test_an_unreachable_store_is_reported(stage: Stage) -> None:
+    """A broker that is no longer registered in the store is reported too."""
 
     async def fail(key: str) -> None:
         raise StoreUnreachable("no member of etcd answers")
@@ -121,8 +122,8 @@ async def test_a_store_that_does_not_answer_is_told(stage: Stage) -> None:
 
 
 @alone
-async def test_replicas_that_have_not_caught_up_are_told(stage: Stage) -> None:
-    """By the in-sync set: broker 1 reaches nobody here, and drops out of it."""
+async def test_replicas_that_are_not_in_sync_are_reported(stage: Stage) -> None:
+    """Broker 1 reaches no other broker here, and drops out of the ISR."""
     await create_on(stage, 0, 1)
     assert await wrong(health_of(stage.brokers[1])) == {}
     await stage.until(
@@ -138,8 +139,8 @@ async def test_replicas_that_have_not_caught_up_are_told(stage: Stage) -> None:
 
 
 @staged
-async def test_what_hangs_is_not_waited_for(stage: Stage) -> None:
-    """Nor asked again before it has answered; later it may be well."""
+async def test_a_hanging_check_does_not_delay_the_report(stage: Stage) -> None:
+    """It is not started again before it has finished. After that it may succeed."""
     asked = 0
     answer = asyncio.Event()
 
@@ -160,9 +161,7 @@ async def test_what_hangs_is_not_waited_for(stage: Stage) -> None:
     await held.close()
 
 
-def test_a_probe_that_hangs_can_be_closed() -> None:
-    """It ends with its owner."""
-
+def test_closing_a_hanging_probe_ends_it() -> None:
     async def play() -> None:
         ended = asyncio.Event()
 
@@ -190,8 +189,8 @@ def test_a_probe_that_hangs_can_be_closed() -> None:
 
 
 @staged
-async def test_a_full_store_is_told_with_what_to_do(stage: Stage) -> None:
-    """Reads work, so that only the last write shows it."""
+async def test_a_full_store_is_reported(stage: Stage) -> None:
+    """Reads still work, so only the last failed write shows it."""
 
     async def get(_key: str) -> None:
         return None
@@ -202,6 +201,6 @@ async def test_a_full_store_is_told_with_what_to_do(stage: Stage) -> None:
 
 
 @staged
-async def test_a_duty_of_the_controller_that_fails_is_told(stage: Stage) -> None:
+async def test_a_failing_duty_of_the_controller_is_reported(stage: Stage) -> None:
     stage.broker.controller.failing = "request is too large"
     assert "request is too large" in (await wrong(health_of(stage.broker)))["controller"][0]

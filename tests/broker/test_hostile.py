@@ -1,4 +1,4 @@
-"""Hostile connections do not harm a good client: the benchmark, small."""
+"""Hostile connections do not harm a good client: a small run of the benchmark."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB_MAX = 500
 """75 connections that read nothing have asked for 50 MB each, forty times, and 75 have announced
-100 MB each. A broker that answered the first fetch of each into memory would hold 3.5 GB."""
+100 MB each. A broker that read the first response of each into memory would hold 3.5 GB.
+"""
 
 
 def test_hostile_connections_cost_little_memory_and_the_good_client_is_served() -> None:
-    """All of them stay connected meanwhile. How fast it is served is for `make bench` to say."""
+    """All of them stay connected meanwhile. `make bench` measures how fast the good client is
+    served.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.hostile", "--smoke", "--json"],
         cwd=ROOT,

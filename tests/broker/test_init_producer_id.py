@@ -25,8 +25,8 @@ async def init(
 
 
 @staged_with(brokers=2)
-async def test_every_broker_hands_out_ids_that_no_other_has(stage: Stage) -> None:
-    """Each with epoch 0; the id a producer has already does not keep it from getting a new one."""
+async def test_brokers_hand_out_unique_producer_ids(stage: Stage) -> None:
+    """Each with epoch 0. A producer that already has an id gets a new one."""
     seen = set()
     for broker in (0, 1):
         for version in range(6):
@@ -39,9 +39,10 @@ async def test_every_broker_hands_out_ids_that_no_other_has(stage: Stage) -> Non
 
 
 @staged
-async def test_an_id_and_its_epoch_come_together(stage: Stage) -> None:
-    """One without the other is INVALID_REQUEST, as is an empty transactional id; a refusal hands
-    out nothing: id and epoch are -1."""
+async def test_a_producer_id_without_an_epoch_is_refused(stage: Stage) -> None:
+    """So are an epoch without an id, and an empty transactional id. An error response has id and
+    epoch -1.
+    """
     refused = (ErrorCode.INVALID_REQUEST, -1, -1)
     for version in (3, 4, 5):
         for producer_id, epoch in ((5, -1), (-1, 5), (-2, -1), (0, -1), (-1, 0)):
@@ -53,8 +54,8 @@ async def test_an_id_and_its_epoch_come_together(stage: Stage) -> None:
 
 
 @staged
-async def test_no_id_is_told_when_none_can_be_reserved(stage: Stage) -> None:
-    """The store is down: the producer comes again, and has not got id 0."""
+async def test_without_the_store_no_producer_id_is_handed_out(stage: Stage) -> None:
+    """The error is retriable, and the response does not contain id 0."""
 
     async def fail(*_: object) -> None:
         raise StoreUnavailable("no store")

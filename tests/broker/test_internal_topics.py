@@ -28,8 +28,10 @@ async def find(cluster: Trio, topic: str) -> FindCoordinatorResponse.Coordinator
 def test_a_coordinator_is_not_available_before_there_are_brokers_for_all_replicas(
     topic: str, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With one of three brokers up the topic would keep one replica for good. The answer says what
-    to do, and so does one line of the log, however often clients ask."""
+    """If the topic were created while one of three brokers is up, it would keep one replica for
+    good. The error message says what to do. The log says it in one line, however often clients
+    ask.
+    """
 
     @on_three(
         offsets_topic_num_partitions="2",

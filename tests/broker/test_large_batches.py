@@ -1,4 +1,4 @@
-"""Large batches are checked on threads: a few at a time, in order, and not for ever."""
+"""Large batches are checked on threads: a few at a time, in order, and with a deadline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HandClock:
 
 
 class HandExecutor:
-    """Work is done when the test says so."""
+    """An executor whose work runs when the test says so."""
 
     def __init__(self) -> None:
         self.waiting: list[asyncio.Future[None]] = []
@@ -52,7 +52,7 @@ def refused() -> Validated:
     raise MalformedRecords("why")
 
 
-def test_work_is_done_in_order_and_late_work_is_given_up() -> None:
+def test_batches_are_checked_in_order_and_those_past_their_deadline_time_out() -> None:
     async def play() -> None:
         clock, executor = HandClock(), HandExecutor()
         async with asyncio.TaskGroup() as tasks:
@@ -89,8 +89,8 @@ def test_work_is_done_in_order_and_late_work_is_given_up() -> None:
     asyncio.run(play())
 
 
-def test_work_that_is_cancelled_is_not_left_in_doubt() -> None:
-    """The broker stops: whoever waits is told."""
+def test_a_cancelled_check_cancels_its_outcome() -> None:
+    """When the broker stops, the request that waits for the outcome must not wait for ever."""
 
     async def play() -> None:
         executor = HandExecutor()

@@ -1,4 +1,4 @@
-"""What changes while a large fetch is worked off in slices is neither missed nor mixed up."""
+"""Changes between the slices of a large fetch are neither missed nor mixed up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG_MS = 90_000
 
 
 staged = staged_with(slicing=DIVIDE_ALL)
-"""Every fetch is large, and the loop goes on after every single partition."""
+"""Every fetch counts as large, and every slice is a single partition."""
 
 
 def request(
@@ -56,16 +56,16 @@ def given(answer: FetchResponse) -> list[int]:
 
 
 async def reached(stage: Stage, index: int) -> HostedPartition:
-    """Wait until the fetch listens to a partition, which it does as soon as it has read it."""
+    """Waits until the fetch listens to a partition, which it does as soon as it has read it."""
     hosted = stage.hosted("many", index)
-    while not hosted._listeners:  # noqa: ASYNC110 - it is a matter of a few turns of the loop
+    while not hosted._listeners:  # noqa: ASYNC110 - it takes a few runs of the loop
         await asyncio.sleep(0)
     return hosted
 
 
 @staged
-async def test_records_that_come_between_two_slices_end_the_wait(stage: Stage) -> None:
-    """The first partition has been read when its record comes, the last has not."""
+async def test_records_that_arrive_between_two_slices_end_the_wait(stage: Stage) -> None:
+    """The first partition has already been read when its record arrives, the last one has not."""
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
     await reached(stage, 0)
@@ -76,7 +76,7 @@ async def test_records_that_come_between_two_slices_end_the_wait(stage: Stage) -
 
 
 @staged
-async def test_records_that_come_while_it_waits_end_the_wait(stage: Stage) -> None:
+async def test_records_that_arrive_after_the_last_slice_end_the_wait(stage: Stage) -> None:
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
     await reached(stage, PARTITIONS - 1)
@@ -85,7 +85,7 @@ async def test_records_that_come_while_it_waits_end_the_wait(stage: Stage) -> No
 
 
 @staged
-async def test_a_fetch_without_news_ends_with_its_time(stage: Stage) -> None:
+async def test_a_fetch_without_new_records_ends_at_its_timeout(stage: Stage) -> None:
     topic_id = await stage.create("many", PARTITIONS)
     answer = await ask(stage, request(topic_id, 0, wait_ms=20))
     assert len(answer.responses[0].partitions) == PARTITIONS and not given(answer)
@@ -106,7 +106,7 @@ async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: Stage) ->
 
 @staged
 async def test_a_session_replaced_between_two_slices_is_counted_once(stage: Stage) -> None:
-    """The client begins anew on another connection while its request is worked off."""
+    """The client begins a new session on another connection while its fetch is in progress."""
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     sessions = stage.services.fetch_sessions
     first = await ask(stage, request(topic_id, 0, wait_ms=0, session=(0, 0)))
@@ -123,7 +123,7 @@ async def test_a_session_replaced_between_two_slices_is_counted_once(stage: Stag
 
 
 @staged
-async def test_all_slices_together_answer_as_one_read(stage: Stage) -> None:
+async def test_the_slices_together_give_the_same_response_as_one_read(stage: Stage) -> None:
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     for index in (1, 4):
         await stage.produce("many", [b"value"], index=index)

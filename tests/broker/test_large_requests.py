@@ -1,4 +1,4 @@
-"""Large requests in portions: every partition once, in order, under its topic."""
+"""Large requests are processed in portions: every partition once, in order, under its topic."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def shape(portion: list[Asked]) -> list[tuple[str, list[int]]]:
     return [(topic.name, [each.partition_index for each in topic.partitions]) for topic in portion]
 
 
-def test_topics_are_cut_where_a_portion_is_full() -> None:
+def test_topics_are_split_where_a_portion_is_full() -> None:
     found = [(continues, shape(part)) for continues, part in topic_portions(topics(1, 5, 1), 3)]
     assert found == [
         (False, [("t0", [0]), ("t1", [0, 1])]),
@@ -40,7 +40,7 @@ def test_a_portion_has_a_bounded_number_of_topics_without_partitions() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(), (1,), (2000,), (1, 1, 1), (700, 700), (0, 3, 500, 1)])
-def test_the_answer_names_every_topic_and_partition_in_order(sizes: tuple[int, ...]) -> None:
+def test_the_response_has_every_topic_and_partition_in_order(sizes: tuple[int, ...]) -> None:
     asked_at_once = []
 
     async def ask(portion: list[Asked]) -> list[Told]:
@@ -64,7 +64,7 @@ def test_the_answer_names_every_topic_and_partition_in_order(sizes: tuple[int, .
     assert max(asked_at_once, default=0) <= 500
 
 
-def test_nobody_is_asked_after_a_refusal() -> None:
+def test_no_portion_is_processed_after_a_refused_one() -> None:
     asked = []
 
     async def ask(portion: list[Asked]) -> list[Told] | None:

@@ -1,4 +1,4 @@
-"""The brake on what a leader gives to followers that lag."""
+"""The leader's throttle limits what it sends to followers that lag."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def set_rate(stage: Stage, bytes_per_s: int) -> None:
 
 
 def lag(stage: Stage) -> None:
-    """Broker 1 is not in sync, as a replica that is being added is not."""
+    """Takes broker 1 out of the ISR, like a replica that is being added."""
     held = stage.hosted("orders").leadership
     assert held is not None
     held.isr = frozenset({0})
@@ -39,8 +39,10 @@ async def given(stage: Stage, wait_ms: int = 0) -> int:
 
 
 @stage_of_three
-async def test_a_follower_that_lags_is_given_no_more_than_the_rate(stage: Stage) -> None:
-    """It waits until it may have more; what is written meanwhile is no reason for an answer."""
+async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(stage: Stage) -> None:
+    """Its fetch waits until the rate allows more. Records that are written meanwhile do not end the
+    wait.
+    """
     configs = {"leader.replication.throttled.replicas": "0:0", "durability": "replicated"}
     await create_on(stage, 0, 1, configs=configs)
     await set_rate(stage, 5000)
@@ -58,8 +60,8 @@ async def test_a_follower_that_lags_is_given_no_more_than_the_rate(stage: Stage)
 
 
 @stage_of_three
-async def test_a_follower_in_sync_is_never_slowed_down(stage: Stage) -> None:
-    """Or acks=all would be."""
+async def test_an_in_sync_follower_is_never_throttled(stage: Stage) -> None:
+    """Otherwise acks=all would be slowed down."""
     configs = {"leader.replication.throttled.replicas": "*", "durability": "replicated"}
     await create_on(stage, 0, 1, configs=configs)
     await set_rate(stage, 1)
@@ -70,8 +72,8 @@ async def test_a_follower_in_sync_is_never_slowed_down(stage: Stage) -> None:
 
 
 @stage_of_three
-async def test_only_replicas_that_are_named_are_throttled(stage: Stage) -> None:
-    """By partition and by the broker that gives, which is this one."""
+async def test_only_the_listed_replicas_are_throttled(stage: Stage) -> None:
+    """By partition and by the broker that sends, which is this one."""
     configs = {"leader.replication.throttled.replicas": "0:1,1:0", "durability": "replicated"}
     await create_on(stage, 0, 1, configs=configs)
     await set_rate(stage, 0)

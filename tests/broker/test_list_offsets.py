@@ -1,4 +1,4 @@
-"""ListOffsets: marks, times, and what each version knows."""
+"""ListOffsets: special timestamps, lookups by time, and what each version supports."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ UNSUPPORTED: Told = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
 
 
 @staged
-async def test_a_mark_means_something_from_its_version_on(stage: Stage) -> None:
-    """Below it is UNSUPPORTED_VERSION, of the partition, as in Kafka; so is what is no mark."""
+async def test_special_timestamps_are_supported_from_their_version_on(stage: Stage) -> None:
+    """In lower versions the partition gets UNSUPPORTED_VERSION, as in Kafka. So do unknown negative
+    timestamps.
+    """
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b", b"c"])
     marks: dict[int, tuple[int, Told]] = {
@@ -59,16 +61,16 @@ async def test_a_mark_means_something_from_its_version_on(stage: Stage) -> None:
 
 
 @staged
-async def test_a_mark_that_is_unknown_is_told_before_anything_else(stage: Stage) -> None:
-    """Even of a partition that does not exist; a known mark of it is not."""
+async def test_an_unsupported_timestamp_is_refused_before_anything_else(stage: Stage) -> None:
+    """Even for a partition that does not exist."""
     assert await offset_at(stage, -3, 6, "none") == UNSUPPORTED
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
     assert await offset_at(stage, -3, 7, "none") == unknown
 
 
 @staged
-async def test_an_empty_partition_has_an_end_and_an_epoch(stage: Stage) -> None:
-    """Latest and earliest are 0 under the leader's epoch; there is no newest record."""
+async def test_an_empty_partition_has_offsets_and_a_leader_epoch(stage: Stage) -> None:
+    """Latest and earliest are 0 in the leader's epoch. There is no newest record."""
     await stage.create("empty")
     for mark, offset, epoch in ((-1, 0, 0), (-2, 0, 0), (-3, -1, -1), (-4, 0, 0), (0, -1, -1)):
         answers = await list_offsets(stage, 10, ("empty", [Asked(0, -1, mark)]))
@@ -77,8 +79,8 @@ async def test_an_empty_partition_has_an_end_and_an_epoch(stage: Stage) -> None:
 
 
 @staged
-async def test_a_partition_asked_for_twice_is_refused_once(stage: Stage) -> None:
-    """In one entry or in two of the same topic; the others are answered."""
+async def test_a_partition_that_is_requested_twice_is_refused_once(stage: Stage) -> None:
+    """In one entry or in two entries of the same topic. The other partitions are answered."""
     await stage.create("orders", 2)
     latest, other = Asked(0, -1, -1), Asked(1, -1, -1)
     for topics in (
@@ -91,8 +93,10 @@ async def test_a_partition_asked_for_twice_is_refused_once(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
-def test_a_time_is_looked_up_by_record(tmp_path: object, codec: int) -> None:
-    """Within a batch, too, compressed or not: the first record at or after it."""
+def test_a_lookup_by_time_finds_the_first_record_at_or_after_it(
+    tmp_path: object, codec: int
+) -> None:
+    """Within a batch too, compressed or not."""
 
     @staged
     async def play(stage: Stage) -> None:
@@ -107,8 +111,8 @@ def test_a_time_is_looked_up_by_record(tmp_path: object, codec: int) -> None:
 
 
 @staged
-async def test_a_batch_that_is_slow_to_open_is_opened_on_a_thread(stage: Stage) -> None:
-    """The answer is the same, also for the newest record and for several partitions."""
+async def test_a_batch_that_is_slow_to_decompress_is_opened_on_a_thread(stage: Stage) -> None:
+    """The result is the same, also for the newest record and for several partitions."""
     await stage.create("orders", 2)
     for index in (0, 1):
         for start in (0, 100):
@@ -132,8 +136,10 @@ async def test_a_batch_that_is_slow_to_open_is_opened_on_a_thread(stage: Stage) 
 
 
 @staged
-async def test_a_batch_that_cannot_be_decoded_is_found_as_a_whole(stage: Stage) -> None:
-    """An older version accepted it; what lies behind it must not be skipped."""
+async def test_a_lookup_by_time_finds_a_batch_that_cannot_be_decoded(stage: Stage) -> None:
+    """An older version accepted it. The lookup returns its first offset, so that nothing is
+    skipped.
+    """
     await stage.create("orders")
     hosted = stage.hosted("orders")
     hosted.append_own(bad_batch("count_too_high", [Record(0, NOW_MS, b"k", b"v")]), NOW_MS)

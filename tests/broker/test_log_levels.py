@@ -1,4 +1,4 @@
-"""The levels of a broker's loggers can be seen and changed while it runs."""
+"""The levels of a broker's loggers can be described and changed while it runs."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ async def level(stage: Stage, name: str = LOGGER) -> str | None:
 
 
 @staged
-async def test_a_level_is_set_and_taken_away(stage: Stage) -> None:
-    """Without one of its own, a logger has the level of the one above it."""
+async def test_a_log_level_can_be_set_and_removed(stage: Stage) -> None:
+    """Without its own level, a logger has the level of its parent."""
     assert await alter(stage, ("root", SET, "WARN")) == (0, None)
     assert (await level(stage, "root"), await level(stage)) == ("WARN", "WARN")
     assert await alter(stage, (LOGGER, SET, "debug")) == (0, None)
@@ -65,7 +65,7 @@ async def test_a_level_is_set_and_taken_away(stage: Stage) -> None:
 
 
 @staged
-async def test_every_level_of_kafkas_has_its_own_here(stage: Stage) -> None:
+async def test_every_log_level_of_kafka_is_accepted(stage: Stage) -> None:
     for given, shown in (
         ("TRACE", "DEBUG"),
         ("DEBUG", "DEBUG"),
@@ -79,7 +79,7 @@ async def test_every_level_of_kafkas_has_its_own_here(stage: Stage) -> None:
 
 
 @staged
-async def test_what_makes_no_sense_changes_nothing(stage: Stage) -> None:
+async def test_an_invalid_change_of_log_levels_changes_nothing(stage: Stage) -> None:
     before = await level(stage)
     for edit, code in (
         (("penstock.nowhere", SET, "INFO"), ErrorCode.INVALID_CONFIG),
@@ -93,5 +93,5 @@ async def test_what_makes_no_sense_changes_nothing(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_a_broker_answers_for_its_own_loggers_only(stage: Stage) -> None:
+async def test_a_broker_changes_only_its_own_loggers(stage: Stage) -> None:
     assert (await alter(stage, (LOGGER, SET, "FATAL"), name="1"))[0] == ErrorCode.INVALID_REQUEST

@@ -1,4 +1,4 @@
-"""What a broker proves about its logs after each way of ending."""
+"""What a broker can prove about its logs after each way in which its last run ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTHING = Proof(-1, -1, -1)
 
 
 class Machine:
-    """One machine with a data directory; it can lose power, and its disk."""
+    """A machine with a data directory. It can lose power and its disk."""
 
     def __init__(self) -> None:
         self.disk = self.new_disk()
@@ -33,7 +33,7 @@ class Machine:
         return LosslessRecord(self.disk, "/data", broker_id, lambda: f"boot-{self.boot}")
 
     def live(self, epoch: int, *, logs_are_whole: bool = True) -> tuple[Proof, LosslessRecord]:
-        """A life up to the moment after it has registered; what it proved."""
+        """Runs a broker until it has registered. Returns the proof that it read at startup."""
         record = self.record()
         proof = record.read(CLUSTER, logs_are_whole=logs_are_whole)
         record.begin(CLUSTER, epoch)
@@ -45,20 +45,22 @@ class Machine:
 
 
 def test_a_new_directory_proves_nothing() -> None:
-    """Not even that what was synced in an earlier life is there."""
+    """Not even that records which were synced in an earlier run are there."""
     assert Machine().live(7)[0] == NOTHING
 
 
 def test_a_killed_process_has_lost_nothing() -> None:
-    """However often: the chain goes back to the first life."""
+    """However often it is killed, the proof goes back to the first run."""
     machine = Machine()
     machine.live(7)
     assert machine.live(9)[0] == Proof(7, 7, 7)
     assert machine.live(12)[0] == Proof(7, 7, 7)
 
 
-def test_a_loss_of_power_breaks_the_chain_of_what_was_written() -> None:
-    """What was synced is there; what was only written may not be, of this life or any before."""
+def test_a_power_loss_voids_the_proof_for_written_records() -> None:
+    """Synced records are there. Records that were only written, in this run or an earlier one, may
+    be lost.
+    """
     machine = Machine()
     machine.live(7)
     machine.lose_power()
@@ -66,8 +68,8 @@ def test_a_loss_of_power_breaks_the_chain_of_what_was_written() -> None:
     assert machine.live(12)[0] == Proof(9, 7, 7)
 
 
-def test_a_clean_stop_outlives_the_machine() -> None:
-    """But only until the next life, which may end otherwise."""
+def test_the_proof_of_a_clean_stop_survives_a_reboot() -> None:
+    """But only until the next run, which may end differently."""
     machine = Machine()
     machine.live(7)[1].end()
     machine.lose_power()
@@ -76,7 +78,7 @@ def test_a_clean_stop_outlives_the_machine() -> None:
     assert machine.live(12)[0] == Proof(-1, 7, 7)
 
 
-def test_a_life_that_never_registered_changes_nothing() -> None:
+def test_a_run_that_never_registered_does_not_change_the_proof() -> None:
     """It has written nothing that could be lost."""
     machine = Machine()
     machine.live(7)[1].end()
@@ -85,8 +87,10 @@ def test_a_life_that_never_registered_changes_nothing() -> None:
     assert machine.live(9)[0] == Proof(7, 7, 7)
 
 
-def test_a_failed_log_breaks_the_chain_at_once() -> None:
-    """The page cache is not to be trusted any more, whatever the end; the next life begins anew."""
+def test_a_failed_log_voids_the_proof_for_written_records_at_once() -> None:
+    """The page cache cannot be trusted any more, however the run ends. The next run starts a new
+    proof.
+    """
     machine = Machine()
     record = machine.live(7)[1]
     record.void()
@@ -95,8 +99,8 @@ def test_a_failed_log_breaks_the_chain_at_once() -> None:
     assert machine.live(12)[0] == Proof(9, 7, 7)
 
 
-def test_a_failed_log_is_noted_again_until_the_disk_takes_it() -> None:
-    """The disk that failed may refuse the note too; this life says so of itself meanwhile."""
+def test_voiding_the_proof_can_be_retried_if_the_disk_fails() -> None:
+    """The disk that failed may also refuse this write. In memory the proof is void at once."""
     machine = Machine()
     record = machine.live(7)[1]
     machine.disk.fail_next("fsync", EIO, path_contains=FILE_NAME)
@@ -108,22 +112,24 @@ def test_a_failed_log_is_noted_again_until_the_disk_takes_it() -> None:
     assert machine.record().read(CLUSTER, logs_are_whole=True) == Proof(-1, 7, 7)
 
 
-def test_damaged_logs_prove_nothing_of_what_was_written() -> None:
-    """Though the machine was not booted: something was lost in another way."""
+def test_damaged_logs_void_the_proof_for_written_records() -> None:
+    """Even if the machine was not rebooted: something was lost in another way."""
     machine = Machine()
     machine.live(7)
     assert machine.live(9, logs_are_whole=False)[0] == Proof(-1, 7, 7)
 
 
-def test_a_lost_session_is_no_loss() -> None:
-    """The process goes on and has all it wrote; before it has a life it proves nothing."""
+def test_a_lost_lease_does_not_void_the_proof() -> None:
+    """The process goes on and has everything it wrote. Before it first registers it proves
+    nothing.
+    """
     machine = Machine()
     assert machine.record().again() == NOTHING
     assert machine.live(7)[1].again() == Proof(7, 7, 7)
 
 
-def test_a_machine_that_cannot_tell_its_boots_proves_only_clean_stops() -> None:
-    """An unknown boot is not the same boot."""
+def test_without_a_boot_id_only_a_clean_stop_proves_written_records() -> None:
+    """An unknown boot id does not count as the same boot."""
     machine = Machine()
 
     def live(epoch: int) -> tuple[Proof, LosslessRecord]:
@@ -140,15 +146,17 @@ def test_a_machine_that_cannot_tell_its_boots_proves_only_clean_stops() -> None:
 
 
 def test_a_directory_of_another_broker_or_cluster_proves_nothing() -> None:
-    """Its logs are not what this cluster took them for."""
+    """The cluster knows nothing about the logs in it."""
     machine = Machine()
     machine.live(7)[1].end()
     assert machine.record(4).read(CLUSTER, logs_are_whole=True) == NOTHING
     assert machine.record().read("another", logs_are_whole=True) == NOTHING
 
 
-def test_the_record_says_since_when_the_config_file_has_asked_for_fsync() -> None:
-    """A life whose file asked for less breaks the chain, whatever else it has kept."""
+def test_the_proof_has_the_epoch_since_which_the_config_file_sets_fsync() -> None:
+    """A run with a weaker durability in its config file ends this part of the proof, whatever else
+    is kept.
+    """
     machine = Machine()
 
     def live(epoch: int, *, fsync: bool) -> Proof:
@@ -165,8 +173,10 @@ def test_the_record_says_since_when_the_config_file_has_asked_for_fsync() -> Non
     assert live(10, fsync=True) == Proof(-1, 7, 9)
 
 
-def test_a_file_without_the_note_is_of_a_broker_that_always_asked_for_fsync() -> None:
-    """Earlier versions wrote none, and can read what is written for such a broker."""
+def test_a_file_without_fsync_since_means_that_fsync_was_always_set() -> None:
+    """Earlier versions did not write the field. It is left out in this case, so that they can read
+    the file.
+    """
     assert b"fsync_since" not in encode(LIFE)
     assert decode(encode(LIFE)).fsync_since == LIFE.synced_since
     other = replace(LIFE, fsync_since=-1)
@@ -179,14 +189,13 @@ LIFE = Life(
 
 
 def test_the_file_is_read_as_it_was_written() -> None:
-    """With all its fields."""
     assert decode(encode(LIFE)) == LIFE
     assert decode(encode(replace(LIFE, cluster_id='"\n'))).cluster_id == '"\n'
 
 
 @pytest.mark.parametrize("at", range(0, len(encode(LIFE)), 7))
-def test_a_file_that_is_not_whole_proves_nothing(at: int) -> None:
-    """A flipped bit or a missing end: as if there were no file."""
+def test_a_damaged_file_proves_nothing(at: int) -> None:
+    """With a flipped bit or a missing end, it is treated like a missing file."""
     data = bytearray(encode(LIFE))
     for spoiled in (bytes(data[:at]), bytes([*data[:at], data[at] ^ 4, *data[at + 1 :]])):
         machine = Machine()
@@ -195,7 +204,7 @@ def test_a_file_that_is_not_whole_proves_nothing(at: int) -> None:
 
 
 def test_a_file_of_a_newer_version_proves_nothing() -> None:
-    """What it would say is not known here."""
+    """This version does not know what it means, and overwrites it."""
     from crc32c import crc32c
 
     body = b"penstock-life 2\n{}\n"

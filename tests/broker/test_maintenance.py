@@ -1,4 +1,4 @@
-"""Maintenance of one log may fail; the broker and all other logs go on."""
+"""When maintenance of one log fails, the broker and all other logs go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ COMPACTION, RETENTION = "compaction", "retention"
 
 
 async def fill(stage: Stage, topic: str, *batches: bytearray) -> None:
-    """Each batch gets a sealed segment of its own, durable and committed."""
+    """Appends each batch to its own sealed segment, and waits until all are synced and
+    committed.
+    """
     hosted = stage.hosted(topic)
     for batch in batches:
         hosted.append_own(batch, NOW_MS)
@@ -33,8 +35,10 @@ def batch_of(key: bytes, value: bytes | None) -> bytearray:
 
 
 @staged
-async def test_what_one_log_raises_leaves_the_others_alone(stage: Stage) -> None:
-    """It is put off: longer each time, and not beyond a change of its settings."""
+async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(stage: Stage) -> None:
+    """Each pause is longer than the last, up to a maximum. A change of the log's settings ends
+    it.
+    """
     maintenance = Maintenance(stage.services)
     await stage.create("bad")
     await stage.create("good")
@@ -83,7 +87,7 @@ async def _nothing() -> None:
 
 
 @staged
-async def test_a_round_that_fails_leaves_no_files(stage: Stage) -> None:
+async def test_a_failed_compaction_leaves_no_files(stage: Stage) -> None:
     await stage.create("state", configs={"cleanup.policy": "compact"})
     await fill(stage, "state", *(batch_of(b"k", b"%d" % at) for at in range(3)))
     maintenance = Maintenance(stage.services)
@@ -106,7 +110,9 @@ async def test_a_round_that_fails_leaves_no_files(stage: Stage) -> None:
 
 @staged
 async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(stage: Stage) -> None:
-    """An older version accepted it. It stays, the rest is compacted, and one line says so."""
+    """An older version accepted it. It is kept, the rest is compacted, and one log line reports
+    it.
+    """
     lines: list[str] = []
 
     class Collect(logging.Handler):

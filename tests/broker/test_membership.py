@@ -1,4 +1,4 @@
-"""How a broker keeps its lease: when it renews, and what the settings of its session do."""
+"""How a broker keeps its lease: when it renews it, and what the session settings do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION_S = 4.5
 
 
 class Member:
-    """One broker's membership on a simulated store, under virtual time."""
+    """One broker's membership, with a simulated store and virtual time."""
 
     def __init__(self, model: StoreModel, env: Any) -> None:
         self.model = model
@@ -50,7 +50,7 @@ class Member:
                 task.cancel()
 
     async def on_registered(self) -> None:
-        """The test's own part."""
+        """Replaced by the test."""
 
 
 def play(for_s: float, on_registered: Any) -> Member:
@@ -82,9 +82,10 @@ def play(for_s: float, on_registered: Any) -> Member:
     return made[0]
 
 
-def test_a_slow_store_does_not_cost_the_lease() -> None:
-    """A renewal takes almost a session. The next one is sent when the interval since the last one
-    was sent is over, so at once, and arrives in time."""
+def test_a_slow_store_does_not_make_the_lease_expire() -> None:
+    """A renewal takes most of a session. The interval counts from when the last renewal was sent,
+    so the next one is sent at once and arrives in time.
+    """
 
     def slow_down(member: Member) -> None:
         member.model.config = replace(
@@ -100,8 +101,7 @@ def test_a_slow_store_does_not_cost_the_lease() -> None:
     assert member.membership.is_registered
 
 
-def test_a_full_store_is_waited_out() -> None:
-    """Whatever a full store refuses, the broker goes on and asks again."""
+def test_renewals_are_retried_while_the_store_is_full() -> None:
     refusals: list[int] = []
 
     def fill(member: Member) -> None:
@@ -123,7 +123,7 @@ def test_a_full_store_is_waited_out() -> None:
     assert member.membership.is_registered
 
 
-def test_a_lease_that_nobody_confirms_may_be_over() -> None:
+def test_without_a_confirmed_renewal_the_lease_may_be_over() -> None:
     """The broker counts from when it sent the last renewal that was confirmed."""
     member = play(SESSION_S + 6.0, lambda member: member.model.cut("node", True))
     assert member.membership.may_be_over
@@ -138,10 +138,10 @@ def test_a_lease_that_nobody_confirms_may_be_over() -> None:
         ({"session_timeout_s": 3.0, "kafka": (("broker.session.timeout.ms", "20000"),)}, 3.0),
     ],
 )
-def test_the_session_timeout_is_kafkas_unless_ours_is_set(
+def test_session_timeout_s_overrides_broker_session_timeout_ms(
     settings: dict[str, Any], expected_s: float
 ) -> None:
-    """`session_timeout_s` goes first, and tools see it under Kafka's name."""
+    """Tools see the effective value under Kafka's name."""
 
     class Env:
         disk = SimDisk(Random(1), Random(2))

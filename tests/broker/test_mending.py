@@ -1,4 +1,4 @@
-"""Replicas with damaged records: found, kept out of what counts, fetched again, verified."""
+"""Damaged replicas are found, leave the ISR, fetch the damaged records again and rejoin."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .trio import NOW_MS, Trio
 
 @asynccontextmanager
 async def scrubbing(cluster: Trio, broker_id: int) -> AsyncIterator[Scrubber]:
-    """A scrubber that is in a hurry."""
+    """Runs a scrubber with short pauses."""
     broker = cluster.broker(broker_id)
     scrubber = Scrubber(
         broker._env,
@@ -38,7 +38,7 @@ async def scrubbing(cluster: Trio, broker_id: int) -> AsyncIterator[Scrubber]:
 
 
 def rot(cluster: Trio, broker_id: int, offset: int) -> None:
-    """A bit of the batch at that offset turns over, on the disk of that broker."""
+    """Flips a bit in the batch at that offset, on the disk of that broker."""
     log = cluster.hosted(broker_id).log
     for segment in reversed(log.segments):
         if segment.base_offset <= offset:
@@ -61,8 +61,8 @@ async def filled(cluster: Trio, count: int = 40, minimum: str = "2") -> list[byt
 
 
 @on_three()
-async def test_a_damaged_follower_is_mended(cluster: Trio) -> None:
-    """It leaves the in-sync set, fetches again from the damage on, and joins."""
+async def test_a_damaged_follower_is_repaired(cluster: Trio) -> None:
+    """It leaves the ISR, fetches again from the damage on, and rejoins."""
     values = await filled(cluster)
     leader = cluster.partition().leader
     follower = next(each for each in (0, 1, 2) if each != leader)
@@ -77,8 +77,8 @@ async def test_a_damaged_follower_is_mended(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_damaged_leader_hands_over_and_is_mended(cluster: Trio) -> None:
-    """Another that is in sync leads; nobody is served the bad batch."""
+async def test_a_damaged_leader_hands_over_leadership_and_is_repaired(cluster: Trio) -> None:
+    """Another in-sync replica becomes the leader."""
     values = await filled(cluster)
     leader = cluster.partition().leader
     rot(cluster, leader, 3)
@@ -91,12 +91,12 @@ async def test_a_damaged_leader_hands_over_and_is_mended(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_damage_found_at_a_start_is_mended(cluster: Trio) -> None:
-    """Recovery quarantines it, and the replica is not counted until it is whole."""
+async def test_damage_found_at_startup_is_repaired(cluster: Trio) -> None:
+    """Recovery quarantines it, and the replica is not in the ISR until it is repaired."""
     values = await filled(cluster)
     leader = cluster.partition().leader
     follower = next(each for each in (0, 1, 2) if each != leader)
-    # With a checkpoint, what lies below the end was safe on disk, and is no torn tail.
+    # The checkpoint says that everything below the end was synced, so the damage is no torn tail.
     cluster.hosted(follower).log.flush(checkpoint=True)
     rot(cluster, follower, 37)
     await cluster.nodes[follower].kill()
@@ -110,8 +110,10 @@ async def test_damage_found_at_a_start_is_mended(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_follower_that_differs_is_found_by_comparing(cluster: Trio) -> None:
-    """Though every CRC of it is right."""
+async def test_a_follower_that_differs_from_the_leader_is_found_by_comparison(
+    cluster: Trio,
+) -> None:
+    """Even if all its CRCs are correct."""
     values = await filled(cluster, 10)
     leader = cluster.partition().leader
     follower = next(each for each in (0, 1, 2) if each != leader)
@@ -126,7 +128,7 @@ async def test_a_follower_that_differs_is_found_by_comparing(cluster: Trio) -> N
 
 
 def replace_batch(log: Log, offset: int, value: bytes) -> None:
-    """Another record in a batch's place, as large and as sound as the one that was there."""
+    """Replaces a batch by another valid one of the same size."""
     segment = next(held for held in reversed(log.segments) if held.base_offset <= offset)
     found = segment.locate(offset)
     assert found is not None
@@ -137,8 +139,8 @@ def replace_batch(log: Log, offset: int, value: bytes) -> None:
 
 
 @on_three()
-async def test_the_last_copy_is_kept(cluster: Trio) -> None:
-    """With nobody else in sync nothing is thrown away: what is sound is served."""
+async def test_the_last_in_sync_replica_keeps_its_log_despite_damage(cluster: Trio) -> None:
+    """Without another in-sync replica nothing is discarded. What is not damaged is served."""
     values = await filled(cluster, minimum="1")
     leader = cluster.partition().leader
     for other in (0, 1, 2):
@@ -156,14 +158,14 @@ async def test_the_last_copy_is_kept(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_read_that_meets_damage_has_the_log_checked(cluster: Trio) -> None:
-    """Whoever wanted the records gets them from the next leader, and the damaged one is mended."""
+async def test_a_read_that_finds_damage_triggers_a_repair(cluster: Trio) -> None:
+    """Readers get the records from the next leader."""
     values = await filled(cluster)
     leader = cluster.partition().leader
     await cluster.nodes[leader].stop()
     await cluster.start(leader)
     await cluster.until(lambda: leader in cluster.partition().isr)
-    # Of a log that was opened by trust, bytes are checked when they are first read.
+    # After a clean stop the log is opened without reading it. Bytes are checked when first read.
     rot(cluster, leader, 7)
     log = cluster.hosted(leader).log
     with pytest.raises(LogDamaged):

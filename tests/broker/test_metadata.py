@@ -1,4 +1,4 @@
-"""Metadata: which topics are meant, how they may be named, and what the client may do."""
+"""Metadata: how requests name topics, what brokers return, and authorized operations."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ async def metadata(stage: Stage, version: int, *topics: Asked) -> MetadataRespon
 
 
 @staged
-async def test_all_topics_and_none(stage: Stage) -> None:
-    """Version 0 means all by an empty list, later ones by none; an empty list then is empty."""
+async def test_a_request_may_ask_for_all_topics_or_for_none(stage: Stage) -> None:
+    """In version 0 an empty list means all topics. Later, null means all and an empty list means
+    none.
+    """
     await stage.create("a")
     await stage.create("b")
     for version in range(14):
@@ -47,8 +49,10 @@ async def test_all_topics_and_none(stage: Stage) -> None:
 
 
 @staged
-async def test_a_topic_by_its_id(stage: Stage) -> None:
-    """From version 12 on, whatever the name beside it says; an id nobody has has its own code."""
+async def test_a_topic_can_be_requested_by_id(stage: Stage) -> None:
+    """From version 12 on. The name next to the id is ignored. An unknown id gets
+    UNKNOWN_TOPIC_ID.
+    """
     topic_id = await stage.create("orders")
     for version in (12, 13):
         for name in (None, "", "orders"):
@@ -60,9 +64,10 @@ async def test_a_topic_by_its_id(stage: Stage) -> None:
 
 
 @staged
-async def test_an_id_before_its_time_refuses_the_request(stage: Stage) -> None:
-    """Versions 10 and 11 have the field and no use for it: all that was asked for is refused,
-    without brokers, as Kafka does."""
+async def test_a_topic_id_below_version_12_refuses_the_whole_request(stage: Stage) -> None:
+    """Versions 10 and 11 have the field but do not support it. As in Kafka, every topic of the
+    request is refused, and the response has no brokers.
+    """
     topic_id = await stage.create("orders")
     for version in (10, 11):
         for wrong in (Asked(topic_id, None), Asked(topic_id, "orders"), Asked(name=None)):
@@ -78,9 +83,10 @@ async def test_an_id_before_its_time_refuses_the_request(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_a_broker_names_itself_while_nobody_is_registered(stage: Stage) -> None:
-    """All sessions end when the store was away for long. Clients that are told of no broker have
-    nobody left to ask; the leaders are nobody's as yet."""
+async def test_a_broker_lists_itself_while_no_broker_is_registered(stage: Stage) -> None:
+    """All leases expire when the store is unreachable for long. A client that gets an empty list of
+    brokers has no broker left to ask. The partitions have no leader meanwhile.
+    """
     await stage.create("orders")
     before = await metadata(stage, 12, Asked(name="orders"))
     image = stage.broker.cluster.image
@@ -95,9 +101,10 @@ async def test_a_broker_names_itself_while_nobody_is_registered(stage: Stage) ->
 
 
 @staged_with(kafka={"num.partitions": "4"})
-async def test_asking_for_a_topic_creates_it_where_that_is_asked_for(stage: Stage) -> None:
-    """Up to version 3 always, then by a flag; the topic is unknown until it is there, as with
-    Kafka 4."""
+async def test_a_metadata_request_creates_a_topic_if_it_allows_that(stage: Stage) -> None:
+    """Up to version 3 always, later by a flag. The topic is unknown until it exists, as with Kafka
+    4.
+    """
     request = MetadataRequest([Asked(name="wanted")], False)
     (topic,) = (await stage.ask(request, 4, MetadataResponse)).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -112,9 +119,8 @@ async def test_asking_for_a_topic_creates_it_where_that_is_asked_for(stage: Stag
 
 
 @staged_with(brokers=2)
-async def test_any_broker_may_be_the_one_that_is_asked_first(stage: Stage) -> None:
-    """A topic, and the one of the groups, come into being by asking a broker that is not the
-    controller."""
+async def test_any_broker_creates_topics_on_demand(stage: Stage) -> None:
+    """A broker that is not the controller creates a topic, and the internal topic for groups."""
     assert stage.brokers[1].controller.term is None
     topics = stage.brokers[1].cluster.image.topics
     await stage.ask(MetadataRequest([Asked(name="a")]), 12, MetadataResponse, broker=1)
@@ -124,8 +130,8 @@ async def test_any_broker_may_be_the_one_that_is_asked_first(stage: Stage) -> No
 
 
 @staged_with(brokers=2)
-async def test_the_controller_is_a_broker_that_can_be_reached(stage: Stage) -> None:
-    """By an address that needs no resolving; tools send admin requests there."""
+async def test_the_controller_is_listed_with_an_address_that_works(stage: Stage) -> None:
+    """The address needs no name resolution. Tools send admin requests there."""
     for broker in (0, 1):
         response = await stage.ask(MetadataRequest(), 12, MetadataResponse, broker=broker)
         assert response.controller_id == 0
@@ -134,9 +140,10 @@ async def test_the_controller_is_a_broker_that_can_be_reached(stage: Stage) -> N
 
 
 @staged_with(brokers=2)
-async def test_without_a_controller_the_broker_that_was_asked_stands_in(stage: Stage) -> None:
-    """Any broker carries out what is for the controller. To be told of nobody, or of one that is
-    gone, has librdkafka wait for a minute."""
+async def test_without_a_controller_a_broker_names_itself_as_the_controller(stage: Stage) -> None:
+    """Any broker executes requests for the controller. If the response named no controller, or one
+    that is gone, librdkafka would wait for a minute.
+    """
     image = stage.brokers[1].cluster.image
     known = image.controller
     assert known is not None
@@ -148,9 +155,10 @@ async def test_without_a_controller_the_broker_that_was_asked_stands_in(stage: S
 
 
 @staged
-async def test_authorized_operations_come_on_request(stage: Stage) -> None:
-    """Of the cluster in versions 8 to 10, of topics from 8 on: unknown ones, but not unknown ids,
-    which may be anything."""
+async def test_authorized_operations_are_returned_on_request(stage: Stage) -> None:
+    """For the cluster in versions 8 to 10. For topics from version 8 on, including unknown names
+    but not unknown ids, which could be anything.
+    """
     await stage.create("orders")
     named = [Asked(name="orders"), Asked(name="none"), Asked(name="a b")]
     for version in range(8, 14):
@@ -169,8 +177,7 @@ async def test_authorized_operations_come_on_request(stage: Stage) -> None:
 
 
 @staged
-async def test_the_cluster_tells_what_may_be_done_with_it(stage: Stage) -> None:
-    """DescribeCluster, when it is asked for."""
+async def test_describe_cluster_returns_authorized_operations_on_request(stage: Stage) -> None:
     for asked, expected in ((True, CLUSTER), (False, NOT_ASKED)):
         for version in range(3):
             request = DescribeClusterRequest(asked)

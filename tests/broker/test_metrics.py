@@ -1,4 +1,4 @@
-"""Scrapes of whole brokers: what they export, and that it is what has happened."""
+"""Scrapes of whole brokers: which metrics they export, and that the values are right."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ few = staged_with(kafka=FEW)
 
 
 class Scraper:
-    """One Prometheus, that comes again and again."""
+    """Scrapes a broker repeatedly, as Prometheus does."""
 
     def __init__(self, broker: Broker) -> None:
         self._scrapes = Scrapes(broker._env, broker)
@@ -76,7 +76,10 @@ class Scraper:
 
 
 async def produce_by_lane(stage: Stage, topic: str, times: int, acks: int = 1) -> int:
-    """Requests alike, which all but the first take the lane; the bytes of their batches."""
+    """Produces similar requests, of which all but the first take the fast path.
+
+    Returns the size of their batches.
+    """
     written = 0
     for number in range(times):
         batch = build_batch([Record(0, NOW_MS, None, b"%d" % (10**6 + number))])
@@ -91,7 +94,7 @@ async def produce_by_lane(stage: Stage, topic: str, times: int, acks: int = 1) -
 
 
 async def consume(stage: Stage, topic: str) -> int:
-    """One fetch from the start; the bytes of records that came."""
+    """Fetches once from the start. Returns the size of the records."""
     asked = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_wait_ms=0,
@@ -105,8 +108,10 @@ async def consume(stage: Stage, topic: str) -> int:
 
 
 @few
-async def test_a_scrape_has_every_metric_and_no_other(stage: Stage) -> None:
-    """Each of the kind and with the labels that `names.py` says, and the process's own figures."""
+async def test_a_scrape_has_exactly_the_documented_metrics(stage: Stage) -> None:
+    """Each has the kind and the labels that `names.py` states. The metrics of the process are there
+    too.
+    """
     await stage.create("orders")
     await stage.produce("orders", [b"a"])
     await find_coordinator(stage)
@@ -123,8 +128,8 @@ async def test_a_scrape_has_every_metric_and_no_other(stage: Stage) -> None:
 
 
 @staged
-async def test_what_goes_in_and_out_of_a_topic_is_counted(stage: Stage) -> None:
-    """Bytes and records, over scrapes; and what its logs take."""
+async def test_traffic_and_size_of_a_topic_are_counted(stage: Stage) -> None:
+    """Bytes and records, over several scrapes."""
     await stage.create("orders")
     scraper = Scraper(stage.broker)
     written = 0
@@ -145,7 +150,7 @@ async def test_what_goes_in_and_out_of_a_topic_is_counted(stage: Stage) -> None:
 
 @staged
 async def test_every_request_is_in_the_histogram_of_its_api(stage: Stage) -> None:
-    """Those that took the lane too, whether they were answered at once or had to wait."""
+    """Requests on the fast path too, whether they were answered at once or had to wait."""
     await stage.create("orders", configs={"durability": "replicated"})
     await stage.create("slow")
     scraper = await Scraper(stage.broker).come()
@@ -165,7 +170,7 @@ async def test_every_request_is_in_the_histogram_of_its_api(stage: Stage) -> Non
 
 @few
 async def test_requests_refused_as_a_whole_are_counted_by_error(stage: Stage) -> None:
-    """With the name of Kafka's code."""
+    """With the name of Kafka's error code."""
     stage.services.groups.loaded = _fail  # type: ignore[method-assign]
     await stage.ask(ListGroupsRequest(), 4, ListGroupsResponse)
     del stage.services.groups.loaded
@@ -179,7 +184,7 @@ def _fail() -> Any:
 
 
 def test_topics_beyond_the_limit_share_one_series(tmp_path: Path) -> None:
-    """Which is where the rest of the sum is."""
+    """So the sum over all series is right."""
 
     async def play() -> None:
         base = replace(BrokerConfig(), metrics_topics_max=2)
@@ -200,8 +205,8 @@ def test_topics_beyond_the_limit_share_one_series(tmp_path: Path) -> None:
 
 
 @few
-async def test_groups_are_as_far_behind_as_they_are(stage: Stage) -> None:
-    """By topic: the sum over its partitions, and the worst of them."""
+async def test_the_lag_of_a_group_is_exported_by_topic(stage: Stage) -> None:
+    """The sum over the topic's partitions, and the largest of them."""
     await stage.create("orders", 2)
     await find_coordinator(stage)
     await stage.produce("orders", [b"a"] * 7, 0)
@@ -218,8 +223,8 @@ async def test_groups_are_as_far_behind_as_they_are(stage: Stage) -> None:
 
 
 @few
-async def test_rebalances_are_counted_and_survive_the_end_of_a_term(stage: Stage) -> None:
-    """A counter that went back would look like a restart."""
+async def test_the_rebalance_counter_survives_the_end_of_a_leadership(stage: Stage) -> None:
+    """If it went back, it would look like a restart."""
     await find_coordinator(stage)
     protocols = [JoinGroupRequest.Protocol("range", b"")]
     joined = await stage.ask(
@@ -240,8 +245,10 @@ async def test_rebalances_are_counted_and_survive_the_end_of_a_term(stage: Stage
 
 
 @few
-async def test_transactions_that_nobody_will_end_stand_out(stage: Stage) -> None:
-    """By the times of their records, as Kafka tells them: these are of 2023."""
+async def test_hanging_transactions_are_counted(stage: Stage) -> None:
+    """They are found by the timestamps of their records, as in Kafka. The records here are of
+    2023.
+    """
     await stage.create("orders")
     scraper = await Scraper(stage.broker).come()
     assert scraper.value("penstock_hanging_transactions") == 0
@@ -260,8 +267,8 @@ async def test_transactions_that_nobody_will_end_stand_out(stage: Stage) -> None
 
 
 @staged
-async def test_what_retention_and_compaction_do_is_counted(stage: Stage) -> None:
-    """Segments deleted; bytes read and freed."""
+async def test_retention_and_compaction_are_counted(stage: Stage) -> None:
+    """Deleted segments, and the bytes that compaction read and reclaimed."""
     maintenance = Maintenance(stage.services)
     await stage.create("old", configs={"retention.ms": "1"})
     await stage.create("state", configs={"cleanup.policy": "compact"})
@@ -284,8 +291,8 @@ async def test_what_retention_and_compaction_do_is_counted(stage: Stage) -> None
 
 
 @staged
-async def test_a_full_disk_and_a_failed_log_show(stage: Stage) -> None:
-    """As what to be woken for."""
+async def test_a_full_disk_and_a_failed_log_are_exported(stage: Stage) -> None:
+    """Both are alerts that should wake an operator."""
     await stage.create("orders")
     services = stage.services
     scraper = await Scraper(stage.broker).come()
@@ -303,7 +310,7 @@ async def test_a_full_disk_and_a_failed_log_show(stage: Stage) -> None:
 
 
 async def commit_somewhere(cluster: Trio, request: OffsetCommitRequest) -> int:
-    """A group's offsets, to whoever coordinates it; that broker."""
+    """Commits a group's offsets at its coordinator. Returns the coordinator's broker id."""
     while True:
         found = await cluster.nodes[0].ask(
             FindCoordinatorRequest(request.group_id), 2, FindCoordinatorResponse
@@ -317,8 +324,10 @@ async def commit_somewhere(cluster: Trio, request: OffsetCommitRequest) -> int:
 
 
 @on_three(offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
-async def test_replication_shows_on_leaders_and_followers(cluster: Trio) -> None:
-    """In sync, then with a follower dead: partitions under-replicated, and the lag of that one."""
+async def test_replication_is_exported_by_leaders_and_followers(cluster: Trio) -> None:
+    """First all replicas are in sync. Then a follower is dead: the partition is under-replicated,
+    and the lag of that follower is shown.
+    """
     await cluster.create(min_insync_replicas="3")
     await cluster.produce(b"a", b"b")
     leader = cluster.partition().leader
@@ -331,7 +340,7 @@ async def test_replication_shows_on_leaders_and_followers(cluster: Trio) -> None
         "penstock_partitions", role="follower"
     ) >= 1
     await cluster.nodes[dead].kill()
-    # The leader may hear of it later than others do.
+    # The leader may learn of it later than the other brokers.
     image = cluster.broker(leader).cluster.image
     await cluster.until(lambda: dead not in image.topics["t"].partitions[0].isr)
     await cluster.produce(b"c", acks=1)
@@ -346,8 +355,10 @@ async def test_replication_shows_on_leaders_and_followers(cluster: Trio) -> None
 
 
 @on_three(offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
-async def test_lag_is_known_of_partitions_on_other_brokers(cluster: Trio) -> None:
-    """Their leaders are asked; one that is gone is taken to end where it last did."""
+async def test_group_lag_includes_partitions_on_other_brokers(cluster: Trio) -> None:
+    """The coordinator asks their leaders. For a leader that is gone it uses the last known end
+    offset.
+    """
     await cluster.create(partitions=3, replicas=1)
     for index in range(3):
         await cluster.produce(*[b"r"] * (index + 1), index=index)

@@ -1,4 +1,4 @@
-"""The pages over HTTP, on real sockets: what is served, what is turned away, and how it ends."""
+"""The HTTP pages of a broker on real sockets: what is served, what is refused, and how it stops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Address = tuple[str, int]
 
 
 async def exchange(address: Address, data: bytes) -> tuple[int, dict[str, str], bytes]:
-    """Send bytes, read until the server closes: status, headers, body."""
+    """Sends bytes and reads until the server closes. Returns status, headers and body."""
     reader, writer = await asyncio.open_connection(*address)
     writer.write(data)
     answer = await reader.read()
@@ -43,7 +43,7 @@ async def get(
 
 @asynccontextmanager
 async def serving(**pages: Page | Exception | asyncio.Event) -> AsyncIterator[Address]:
-    """Pages that are there, fail, or wait."""
+    """Serves pages that have content, fail or wait."""
 
     def handler(page: Page | Exception | asyncio.Event) -> endpoint_module.Handler:
         async def answer() -> Page:
@@ -68,8 +68,8 @@ async def serving(**pages: Page | Exception | asyncio.Event) -> AsyncIterator[Ad
 HELLO = text_page(HTTPStatus.OK, "hello")
 
 
-def test_a_page_is_served_and_the_connection_closed() -> None:
-    """Whatever stands behind the question mark."""
+def test_a_page_is_served_and_the_connection_is_closed() -> None:
+    """The query string is ignored."""
 
     async def play() -> None:
         async with serving(hello=HELLO) as address:
@@ -83,7 +83,7 @@ def test_a_page_is_served_and_the_connection_closed() -> None:
 
 
 def test_head_has_no_body() -> None:
-    """But its length."""
+    """It has the length of the body, however."""
 
     async def play() -> None:
         async with serving(hello=HELLO) as address:
@@ -94,7 +94,7 @@ def test_head_has_no_body() -> None:
 
 
 def test_other_paths_and_methods_are_refused() -> None:
-    """With what there is; what was asked for is not repeated."""
+    """The response lists the existing pages, and does not repeat the requested path."""
 
     async def play() -> None:
         async with serving(hello=HELLO) as address:
@@ -114,8 +114,8 @@ def test_other_paths_and_methods_are_refused() -> None:
     ],
     ids=["kafka", "no host", "endless"],
 )
-def test_what_is_not_http_is_refused(data: bytes, status: int) -> None:
-    """And the server goes on."""
+def test_requests_that_are_not_valid_http_are_refused(data: bytes, status: int) -> None:
+    """The server goes on."""
 
     async def play() -> None:
         async with serving(hello=HELLO) as address:
@@ -125,8 +125,8 @@ def test_what_is_not_http_is_refused(data: bytes, status: int) -> None:
     asyncio.run(play())
 
 
-def test_a_page_that_fails_is_an_error_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says which; who asks is told nothing of the inside."""
+def test_a_page_that_raises_is_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
+    """The log names the page. The response reveals nothing of the exception."""
 
     async def play() -> None:
         async with serving(bad=ValueError("secret")) as address:
@@ -138,15 +138,15 @@ def test_a_page_that_fails_is_an_error_of_the_server(caplog: pytest.LogCaptureFi
     assert "/bad could not be answered" in caplog.text
 
 
-def test_too_many_connections_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until one of them has gone."""
+def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until one of them has closed."""
     monkeypatch.setattr(endpoint_module, "CONNECTIONS_MAX", 1)
 
     async def play() -> None:
         async with serving(hello=HELLO) as address:
             reader, writer = await asyncio.open_connection(*address)
             while True:
-                # The first may not have been taken in as yet.
+                # The server may not have accepted the first connection yet.
                 try:
                     status, _, _ = await get(address, "/hello")
                 except (ConnectionError, IndexError, ValueError):
@@ -159,8 +159,7 @@ def test_too_many_connections_are_turned_away(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(play())
 
 
-def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is one of which a part came."""
+def test_a_connection_without_a_complete_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.watch.http.REQUEST_S", 0.05)
 
     async def play() -> None:
@@ -174,8 +173,8 @@ def test_a_request_that_does_not_come_is_not_waited_for(monkeypatch: pytest.Monk
     asyncio.run(play())
 
 
-def test_the_end_does_not_wait_for_answers_under_way() -> None:
-    """They are given up."""
+def test_closing_the_endpoint_does_not_wait_for_pending_responses() -> None:
+    """They are cancelled."""
 
     async def play() -> None:
         async with serving(slow=asyncio.Event()) as address:
@@ -189,12 +188,12 @@ def test_the_end_does_not_wait_for_answers_under_way() -> None:
     asyncio.run(play())
 
 
-# A broker's
+# The endpoint of a broker
 
 
 @staged
 async def test_a_broker_serves_its_metrics_and_health(stage: Stage) -> None:
-    """On an address of its own, from before it is ready on."""
+    """On a separate address, even before it is ready."""
     env = replace(stage.broker._env, network=SocketNetwork())
     config = replace(stage.broker._config, metrics="127.0.0.1:0")
     async with watching(env, config, stage.broker, asyncio.Event()) as watch:
@@ -214,8 +213,10 @@ async def test_a_broker_serves_its_metrics_and_health(stage: Stage) -> None:
 
 
 @staged
-async def test_a_taken_address_is_made_up_for_only_where_it_was_not_chosen(stage: Stage) -> None:
-    """`auto` takes another; an address of the config file is an error that says what to do."""
+async def test_only_an_automatic_metrics_address_is_replaced_if_it_is_in_use(stage: Stage) -> None:
+    """`auto` takes another port. An address from the config file is an error that says what to
+    do.
+    """
     env = replace(stage.broker._env, network=SocketNetwork())
     stop = asyncio.Event()
     first = replace(stage.broker._config, metrics="127.0.0.1:0")
@@ -245,20 +246,20 @@ async def test_a_taken_address_is_made_up_for_only_where_it_was_not_chosen(stage
         ("auto", ("127.0.0.1", 10092)),
     ],
 )
-def test_addresses_are_written_so(text: str, address: Address | None) -> None:
-    """Host and port, or one of two words."""
+def test_metrics_addresses_are_parsed(text: str, address: Address | None) -> None:
+    """Host and port, or `auto`, or `off`."""
     assert BrokerConfig(metrics=text).metrics_address == address
 
 
 @pytest.mark.parametrize("text", ["", "9404", ":9404", "h:", "h:x", "h:70000", "on"])
-def test_wrong_addresses_are_refused(text: str) -> None:
+def test_invalid_metrics_addresses_are_refused(text: str) -> None:
     """When the configuration is read."""
     with pytest.raises(ConfigError, match="metrics"):
         BrokerConfig(metrics=text)
 
 
 @pytest.mark.parametrize(("key", "value"), [("log_format", "xml"), ("log_level", "loud")])
-def test_wrong_log_settings_are_refused(key: str, value: str) -> None:
-    """With those there are."""
+def test_invalid_log_settings_are_refused(key: str, value: str) -> None:
+    """The error lists the valid values."""
     with pytest.raises(ConfigError, match=f"{key} is '{value}': write one of"):
         BrokerConfig().with_overrides({key: value})

@@ -1,4 +1,4 @@
-"""What is counted on hot paths, and how the number of time series is kept within bounds."""
+"""Counters for hot paths, and how the number of time series is limited."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class HandClock:
-    """A clock that only moves when told."""
+    """A clock that moves only when the test or a sleep moves it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -44,7 +44,9 @@ class HandClock:
 
 
 def test_a_histogram_counts_by_upper_bounds() -> None:
-    """A value on a bound is below it, as Prometheus' `le` wants; what is above all is kept too."""
+    """A value equal to a bound belongs to its bucket, as Prometheus' `le` requires. Values above
+    all bounds are counted too.
+    """
     held = Histogram((0.1, 1.0))
     for seconds in (0.05, 0.1, 0.5, 3.0):
         held.observe(seconds)
@@ -54,8 +56,10 @@ def test_a_histogram_counts_by_upper_bounds() -> None:
 
 @given(st.lists(st.sampled_from(["ask", "settle"]), max_size=200), st.integers(1, 9))
 @settings(deadline=None, max_examples=60)
-def test_a_sampled_count_is_exact_whenever_it_is_settled(steps: list[str], every: int) -> None:
-    """However few are measured: those between stand in the histogram like the last one measured."""
+def test_the_total_of_a_sampled_histogram_is_exact_after_settle(
+    steps: list[str], every: int
+) -> None:
+    """Each request that is not measured counts with the duration of a measured one."""
     held = Histogram((0.1, 1.0))
     sampled = Sampled(held, every)
     asked = measured = 0
@@ -75,8 +79,7 @@ def test_a_sampled_count_is_exact_whenever_it_is_settled(steps: list[str], every
     assert measured == 0 if asked == 0 else measured >= 1
 
 
-def test_most_are_not_measured() -> None:
-    """Or there would be no point."""
+def test_only_one_of_n_requests_is_measured() -> None:
     sampled = Sampled(Histogram((1.0,)), 32)
     measured = 0
     for _ in range(3200):
@@ -88,8 +91,8 @@ def test_most_are_not_measured() -> None:
     assert measured == 100
 
 
-def test_several_may_be_measured_at_a_time() -> None:
-    """Answers that wait for their commit overlap; each counts those before it once."""
+def test_several_requests_may_be_measured_at_the_same_time() -> None:
+    """Responses that wait for a commit overlap. The requests before each one are counted once."""
     held = Histogram((1.0,))
     sampled = Sampled(held, 2)
     first = sampled.begin()
@@ -101,8 +104,8 @@ def test_several_may_be_measured_at_a_time() -> None:
     assert held.counts == [3, 0]
 
 
-def test_requests_are_told_apart_by_api_and_error() -> None:
-    """And nothing else: the number of series is that of APIs and codes."""
+def test_requests_are_counted_by_api_and_error() -> None:
+    """By nothing else, so the number of APIs and error codes limits the number of series."""
     requests = Requests()
     requests.observe(ApiKey.FETCH, 0.01)
     requests.refused(ApiKey.FETCH, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -112,7 +115,7 @@ def test_requests_are_told_apart_by_api_and_error() -> None:
 
 
 def test_flushes_are_timed_on_their_thread() -> None:
-    """The wait for a thread is not the disk's; a flush that fails took its time as well."""
+    """The wait for a thread does not count as disk time. A flush that fails is timed too."""
     clock = HandClock()
     figures = Figures(clock)
 
@@ -143,8 +146,8 @@ def test_flushes_are_timed_on_their_thread() -> None:
     assert round(figures.flushes.sum_s, 6) == 0.72
 
 
-def test_long_work_gives_turns_by_time() -> None:
-    """Not by every step: on a busy loop each turn may take long."""
+def test_long_work_yields_to_the_event_loop_once_per_slice() -> None:
+    """Not after every step: on a busy loop each yield may take long."""
     clock = HandClock()
     others = 0
 
@@ -171,15 +174,15 @@ def test_long_work_gives_turns_by_time() -> None:
     asyncio.run(play())
 
 
-# Places for topics
+# Series of topics
 
 
 def busy(size: int = 10) -> Traffic:
     return Traffic(received_bytes=size, received_records=1, size_bytes=size)
 
 
-def test_while_there_is_room_every_topic_has_a_place() -> None:
-    """At rest or not."""
+def test_below_the_limit_every_topic_has_its_own_series() -> None:
+    """With traffic or without."""
     places = TopicPlaces(3)
     places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 0)
     assert {topic: row.size_bytes for topic, row in places.rows.items()} == {"a": 10, "b": 7}
@@ -189,16 +192,16 @@ def test_while_there_is_room_every_topic_has_a_place() -> None:
     assert places.other == Traffic()
 
 
-def test_topics_that_carry_something_come_first() -> None:
-    """The rest is one row, so that sums are right."""
+def test_topics_with_traffic_get_a_series_first() -> None:
+    """The others share one row, so that sums are right."""
     places = TopicPlaces(2)
     places.update({"a": Traffic(size_bytes=1), "b": busy(), "c": Traffic(size_bytes=2)}, 0)
     assert set(places.rows) == {"b", "a"}
     assert places.other.size_bytes == 2
 
 
-def test_a_topic_keeps_its_place_until_it_has_rested_for_long() -> None:
-    """Series that come and go say nothing."""
+def test_a_topic_keeps_its_series_until_it_has_long_been_idle() -> None:
+    """Series that appear and disappear often are useless."""
     places = TopicPlaces(1)
     places.update({"a": busy()}, 0)
     places.update({"a": Traffic(), "b": busy()}, IDLE_S - 1)
@@ -209,8 +212,7 @@ def test_a_topic_keeps_its_place_until_it_has_rested_for_long() -> None:
     assert places.rows["b"].received_bytes == 10
 
 
-def test_a_topic_that_left_gives_its_place_up() -> None:
-    """At once."""
+def test_a_topic_that_is_gone_frees_its_series_at_once() -> None:
     places = TopicPlaces(1)
     places.update({"a": busy()}, 0)
     places.update({"b": busy()}, 1)
@@ -233,10 +235,10 @@ scrapes = st.lists(
 
 @given(scrapes, st.integers(1, 4))
 @settings(deadline=None, max_examples=100)
-def test_places_are_few_and_nothing_is_counted_twice_or_lost(
+def test_series_are_limited_and_nothing_is_counted_twice_or_lost(
     told: list[tuple[dict[str, Traffic], float]], places_max: int
 ) -> None:
-    """What every row gained over a scrape is what was new in it; no row that stays goes back."""
+    """In each scrape the rows grow by exactly the new traffic, and no row that stays decreases."""
     places = TopicPlaces(places_max)
     now = 0.0
     for news, passed in told:
@@ -259,8 +261,8 @@ def test_places_are_few_and_nothing_is_counted_twice_or_lost(
 # Groups
 
 
-def test_the_pairs_furthest_behind_are_told() -> None:
-    """And all others as one."""
+def test_the_groups_with_the_largest_lag_are_exported() -> None:
+    """All other pairs of group and topic share one series."""
     lags = {(f"g{each}", "t"): Lag(each, each) for each in range(10)}
     told = limited(lags, 3)
     assert set(told) == {("g9", "t"), ("g8", "t"), ("g7", "t"), (OTHER, OTHER)}
@@ -271,15 +273,14 @@ def test_the_pairs_furthest_behind_are_told() -> None:
 # Names
 
 
-def test_the_documentation_has_every_metric() -> None:
-    """And none that there is not."""
+def test_the_documentation_lists_exactly_the_metrics() -> None:
     text = (Path(__file__).parents[2] / "docs" / "OPERATIONS.md").read_text("utf-8")
     table = re.findall(r"^\| `(penstock_[a-z_]+)` \|", text, re.MULTILINE)
     assert sorted(table) == sorted(metric.name for metric in METRICS)
 
 
-def test_names_follow_the_conventions() -> None:
-    """Of Prometheus: base units, a total for what only grows, one name once."""
+def test_metric_names_follow_prometheus_conventions() -> None:
+    """Base units, `_total` for counters, and unique names."""
     names = [metric.name for metric in METRICS]
     assert len(set(names)) == len(names)
     for metric in METRICS:

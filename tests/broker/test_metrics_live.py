@@ -1,4 +1,4 @@
-"""A real broker process: its metrics, its health and its log, as an operator meets them."""
+"""A real broker process: its metrics, its health and its log, as an operator sees them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def get(address: str, path: str) -> bytes:
         return data
 
 
-def test_a_process_is_watched(tmp_path: Path) -> None:
-    """It says where in `broker.json`, is ready, exports everything, and logs JSON if told to."""
+def test_a_broker_process_exports_metrics_health_and_json_logs(tmp_path: Path) -> None:
+    """`broker.json` in the data directory has the address of the metrics."""
     settings = {"log_format": "json", "metrics": "127.0.0.1:0"}
     with Broker(settings, data=str(tmp_path)) as broker:
         address = metrics_address(str(tmp_path))

@@ -1,4 +1,4 @@
-"""No request occupies the event loop for long, however much it asks for."""
+"""No request blocks the event loop for long, however large it is."""
 
 from __future__ import annotations
 
@@ -57,19 +57,23 @@ NAMES = [name for _, name in NAMED]
 
 
 async def _no_duties() -> None:
-    """A controller would look for leaders of the partitions all the time."""
+    """Does nothing. A real controller would try to elect leaders for the partitions all the
+    time.
+    """
 
 
 @asynccontextmanager
 async def crowded(directory: Path) -> AsyncIterator[Stage]:
-    """A broker whose image has many topics, led by nobody: no logs need to be made for them."""
+    """Runs a broker whose image has many topics without leaders, so that it needs no logs for
+    them.
+    """
     settings = {"offsets.topic.num.partitions": "1"}
     with counted_executor():
         async with asyncio.timeout(DEADLINE_S), on_stage(directory, kafka=settings) as stage:
             await find_coordinator(stage)
             stage.services.controller._do_duties = _no_duties  # type: ignore[method-assign]
             image = stage.services.image
-            # Their only replica is on a broker that is gone: there is nobody to elect.
+            # Their only replica is on a broker that is gone, so no leader can be elected.
             away = Partition((7,), (7,), (), -1, 0, 0, -1, (0,))
             made = [Topic(name, (2 + at).to_bytes(16, "big"), (away,), {}) for at, name in NAMED]
             made.append(Topic(BIG, bytes([9] * 16), (away,) * OFFSETS, {}))
@@ -132,7 +136,7 @@ def groups_of(count: int) -> list[str]:
 
 class Large(NamedTuple):
     make: Callable[[int], Request]
-    """A request about so many things."""
+    """Makes a request about this many items."""
     size: int
     version: int
     response: type[Response]
@@ -165,21 +169,21 @@ NEEDS_OFFSETS = {"OffsetFetch of all", "OffsetFetch of named", "OffsetDelete"}
 
 
 def add_groups(stage: Stage) -> None:
-    """Many groups: one group under many names."""
+    """Adds many groups: one group under many names."""
     groups = stage.services.groups.require("g").shard.core.groups
     (group,) = groups.values()
     groups.update((name, group) for name in groups_of(GROUPS))
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_request_lets_others_have_their_turn(tmp_path: Path, name: str) -> None:
-    """The loop is never occupied for longer than the budget; see `occupation`."""
+def test_a_large_request_does_not_block_the_event_loop(tmp_path: Path, name: str) -> None:
+    """The longest callback stays within the budget; see `occupation`."""
     large = LARGE[name]
 
     async def play(folder: Path) -> None:
         async with crowded(folder) as stage:
             await stage.ask(offsets_of(1), 8, OffsetCommitResponse)
-            # The first use of an API compiles its codec, which happens once in a broker's life.
+            # The first use of an API compiles its codec, which happens once per process.
             await stage.ask(large.make(1), large.version, large.response)
             if name in NEEDS_OFFSETS:
                 await stage.ask(offsets_of(OFFSETS), 8, OffsetCommitResponse)
@@ -200,8 +204,10 @@ def test_a_large_request_lets_others_have_their_turn(tmp_path: Path, name: str) 
     at_best(play, tmp_path)
 
 
-def test_a_request_that_occupies_the_loop_is_found(tmp_path: Path) -> None:
-    """The measure itself: a handler that works for long without a pause is over the budget."""
+def test_a_request_that_blocks_the_loop_is_detected(tmp_path: Path) -> None:
+    """Checks the measurement itself: a handler that works for long without a pause exceeds the
+    budget.
+    """
 
     async def play() -> None:
         async with crowded(tmp_path) as stage:

@@ -1,4 +1,4 @@
-"""A fetch of 50,000 partitions does not occupy the event loop for long, whatever becomes of it."""
+"""A fetch of 50,000 partitions does not block the event loop for long, however it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ LONG_POLL_MS = 700
 
 @asynccontextmanager
 async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[Stage]:
-    """A broker that leads many partitions. They share one log: to make 50,000 takes minutes."""
+    """Runs a broker that leads many partitions. They share one log, because creating 50,000 takes
+    minutes.
+    """
     with counted_executor():
         async with asyncio.timeout(DEADLINE_S), on_stage(directory, brokers=2) as stage:
             await _create_one(stage)
@@ -49,7 +51,7 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[Stage]:
                 )
                 hosted.lead(0, epoch, state, image.living, replicas.now_ms(), 30_000)
                 replicas._hosted[BIG, index] = hosted
-            # Known by its id alone: nobody but a fetch goes by that, so no other duty meets it.
+            # The topic is known by its id only. Only fetches use ids, so no other work touches it.
             image._topics_by_id[BIG_ID] = Topic(BIG, BIG_ID, (state,) * PARTITIONS, {})
             try:
                 yield stage
@@ -60,7 +62,7 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[Stage]:
 
 
 async def _create_one(stage: Stage) -> None:
-    """A partition on the first broker, with one record."""
+    """Creates a partition on the first broker, with one record."""
     topic = CreateTopicsRequest.Topic(
         "one",
         -1,
@@ -88,7 +90,7 @@ def fetch(
     session: tuple[int, int] = (0, -1),
     follower: tuple[int, int] | None = None,
 ) -> FetchRequest:
-    """`offset` of all partitions; None names no partition."""
+    """Returns a fetch of all partitions from `offset`. None names no partition."""
     session_id, session_epoch = session
     request = FetchRequest(
         max_wait_ms=wait_ms,
@@ -122,7 +124,7 @@ def partitions(answer: FetchResponse) -> Iterator[FetchResponse.Partition]:
 
 
 async def _warm(stage: Stage) -> None:
-    """The first use of an API compiles its codec, which happens once in a broker's life."""
+    """Compiles the codec of Fetch, which happens once per process."""
     await stage.ask(FetchRequest(session_epoch=-1), VERSION, FetchResponse)
 
 
@@ -162,7 +164,7 @@ async def _wake(stage: Stage) -> None:
     woken = await measured(
         stage, fetch(None, session=(answer.session_id, 1), wait_ms=NEVER_MS), write
     )
-    # They share their log, so all have news when one is written to.
+    # The partitions share their log, so all have new records when one is written to.
     assert PARTITIONS >= sum(1 for each in partitions(woken) if each.records) > 0
     assert not last._listeners
 
@@ -190,9 +192,12 @@ PLAYS = {
 
 
 @pytest.mark.parametrize("who", PLAYS)
-def test_a_fetch_of_50000_partitions(tmp_path: Path, who: str) -> None:
-    """In one go, with a session, waiting in vain, refused, woken up. One broker serves all of them:
-    it takes a while until it leads so many partitions."""
+def test_a_fetch_of_50000_partitions_does_not_block_the_event_loop(
+    tmp_path: Path, who: str
+) -> None:
+    """All at once, with a session, timing out, refused, and woken up. One broker serves all cases,
+    because it takes a while until it leads 50,000 partitions.
+    """
 
     async def run(folder: Path) -> None:
         async with leading(folder, in_sync=who == "followers") as stage:

@@ -1,5 +1,4 @@
-"""A rebalance of 1,000 members and a list of 20,000 transactions do not occupy the event loop for
-long."""
+"""Large groups and long lists of transactions do not block the event loop for long."""
 
 from __future__ import annotations
 
@@ -75,8 +74,8 @@ async def rebalance(stage: Stage, group: str, members: int) -> None:
     assert {each.error_code for each in synced} == {ErrorCode.NONE}
 
 
-def test_a_list_of_many_transactions(tmp_path: Path) -> None:
-    """One transaction under many names: to begin as many takes long."""
+def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Path) -> None:
+    """It is one transaction under many names, because beginning 20,000 takes long."""
 
     async def play(folder: Path) -> None:
         with counted_executor():
@@ -103,7 +102,7 @@ def test_a_list_of_many_transactions(tmp_path: Path) -> None:
     at_best(play, tmp_path)
 
 
-def test_a_thousand_members_join_and_are_assigned(tmp_path: Path) -> None:
+def test_a_rebalance_of_a_thousand_members_does_not_block_the_event_loop(tmp_path: Path) -> None:
     async def play(folder: Path) -> None:
         with counted_executor():
             async with asyncio.timeout(DEADLINE_S), on_stage(folder, kafka=SETTINGS) as stage:

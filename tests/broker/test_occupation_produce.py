@@ -1,4 +1,4 @@
-"""A large produce does not occupy the event loop for long."""
+"""A large produce request does not block the event loop for long."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ BATCH_BYTES = 1 << 20
 
 @asynccontextmanager
 async def leading(directory: Path, partitions: int) -> AsyncIterator[Stage]:
-    """A broker that leads many partitions. They share one log: to make thousands takes minutes."""
+    """Runs a broker that leads many partitions. They share one log, because creating thousands
+    takes minutes.
+    """
     with counted_executor():
         async with asyncio.timeout(DEADLINE_S), on_stage(directory) as stage:
-            # Small segments: a large file of the simulated disk is copied whenever it grows.
+            # Small segments, because the simulated disk copies a file whenever it grows.
             configs = {"durability": "replicated", "segment.bytes": str(8 << 20)}
             topic_id = await stage.create("one", configs=configs)
             replicas, image, like = stage.broker.replicas, stage.services.image, stage.hosted("one")
@@ -51,7 +53,7 @@ async def leading(directory: Path, partitions: int) -> AsyncIterator[Stage]:
 
 
 def batch(size: int, codec: Codec = Codec.NONE) -> bytes:
-    """Records of a kilobyte each, which compress well."""
+    """Returns a batch of records of a kilobyte each, which compress well."""
     count = max(1, size // 1000)
     values = [f"{number:08d}".encode() * 120 for number in range(count)]
     records = [Record(at, NOW_MS + at, None, value) for at, value in enumerate(values)]
@@ -71,7 +73,7 @@ LARGE: dict[str, list[bytes]] = {
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_a_large_produce_lets_others_have_their_turn(tmp_path: Path, name: str) -> None:
+def test_a_large_produce_request_does_not_block_the_event_loop(tmp_path: Path, name: str) -> None:
     batches = LARGE[name]
 
     async def play(folder: Path) -> None:
@@ -87,12 +89,13 @@ def test_a_large_produce_lets_others_have_their_turn(tmp_path: Path, name: str) 
 
 
 @staged
-async def test_a_batch_that_was_cut_off_while_the_request_went_on_is_not_confirmed(
+async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged(
     stage: Stage,
 ) -> None:
-    """One batch is in the log, the next is being checked on a thread. Meanwhile the broker loses
-    the first partition, cuts the batch off and leads the partition again. Another batch gets the
-    same offset and is committed: the first batch must not be confirmed in its place."""
+    """One batch is in the log, and the next one is being checked on a thread. Meanwhile the broker
+    loses the first partition, truncates the batch and leads the partition again. Another batch
+    gets the same offset and is committed. The first batch must not be acknowledged in its place.
+    """
     await stage.create("two", 2, {"max.message.bytes": "10000000"})
     checked, large_batches = asyncio.Event(), stage.services.large_batches
     run = large_batches.run
@@ -114,7 +117,7 @@ async def test_a_batch_that_was_cut_off_while_the_request_went_on_is_not_confirm
         partition = replace(state, **changes)  # type: ignore[arg-type]
         first.lead(0, replicas.broker_epoch, partition, image.living, replicas.now_ms(), 30_000)
 
-    # Nothing is committed without the other replica, which is not there.
+    # Nothing is committed without the other replica, which does not exist.
     lead(leader_epoch=1, replicas=(0, 1), isr=(0, 1), member_epochs=(replicas.broker_epoch, 99))
     await stage.until(lambda: first.leadership is not None)
     produce = asyncio.ensure_future(stage.ask(asked, VERSION, ProduceResponse))

@@ -1,4 +1,6 @@
-"""What a restarted broker knows without having heard from another: high watermarks, rot."""
+"""A restarted broker knows its high watermarks and synced offsets without contacting other
+brokers.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def play(directory: Path, script: Callable[[Trio], Awaitable[None]]) -> None:
 
 
 async def consume(cluster: Trio, broker_id: int) -> list[bytes]:
-    """What a consumer is given from the start of the partition."""
+    """Returns the values that a consumer gets from the start of the partition."""
     part = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
         replica_id=-1,
@@ -59,13 +61,13 @@ async def consume(cluster: Trio, broker_id: int) -> list[bytes]:
 
 
 def noted(cluster: Trio, broker_id: int, topic: str = "t") -> int:
-    """The high watermark in the file of a broker."""
+    """Returns the high watermark in a broker's offset file."""
     found = read_offsets(cluster.nodes[broker_id].disk, "/data/logs").get(f"{topic}-0")
     return -1 if found is None else found.high_watermark
 
 
 async def leave_alone(cluster: Trio) -> int:
-    """The leader of the partition and of the offsets, with the others gone."""
+    """Stops all brokers but the partition's leader. Returns the leader's id."""
     survivor = cluster.partition().leader
     for node in cluster.nodes:
         if node.broker_id != survivor:
@@ -75,9 +77,10 @@ async def leave_alone(cluster: Trio) -> int:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill", "power loss"])
-def test_a_lone_survivor_restarts_and_serves_what_was_committed(tmp_path: Path, how: str) -> None:
-    """With min.insync.replicas=2 and nobody else there, nothing can be committed; all that was is
-    readable, and the coordinator answers for the group's offsets."""
+def test_a_lone_survivor_restarts_and_serves_committed_records(tmp_path: Path, how: str) -> None:
+    """With min.insync.replicas=2 and no other broker, nothing can be committed. Everything that was
+    committed before is readable, and the coordinator returns the group's offsets.
+    """
 
     async def script(cluster: Trio) -> None:
         while not await is_coordinated(cluster):  # noqa: ASYNC110 - it has no event
@@ -103,9 +106,10 @@ def test_a_lone_survivor_restarts_and_serves_what_was_committed(tmp_path: Path, 
     play(tmp_path, script)
 
 
-def test_rot_above_the_recovery_point_is_fetched_again(tmp_path: Path) -> None:
-    """A leader is killed and a bit of what it had acknowledged flips. It comes back, proves nothing
-    and gets the range from another replica."""
+def test_damage_above_the_stored_recovery_point_is_fetched_again(tmp_path: Path) -> None:
+    """A leader is killed, and a bit in a record that it had acknowledged flips. It restarts without
+    a proof, and gets the damaged range from another replica.
+    """
 
     async def script(cluster: Trio) -> None:
         broken = cluster.partition().leader
@@ -125,8 +129,8 @@ def test_rot_above_the_recovery_point_is_fetched_again(tmp_path: Path) -> None:
     play(tmp_path, script)
 
 
-def test_rot_of_the_only_copy_is_quarantined(tmp_path: Path) -> None:
-    """What follows stays readable, and no offset is used again."""
+def test_damage_in_the_only_replica_is_quarantined(tmp_path: Path) -> None:
+    """What follows it stays readable, and no offset is used again."""
 
     async def script(cluster: Trio) -> None:
         await cluster.create("single", 1, 1)

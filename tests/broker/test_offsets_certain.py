@@ -1,4 +1,6 @@
-"""A coordinator answers for a group's offsets only when no other can have taken commits since."""
+"""A coordinator returns a group's offsets only if no other coordinator can have accepted
+commits.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ async def is_coordinated(cluster: Trio) -> bool:
 
 
 async def commit(cluster: Trio, offset: int) -> None:
-    """To whoever coordinates the group now, until it is taken."""
+    """Commits at the group's current coordinator until it succeeds."""
     part = OffsetCommitRequest.Partition(0, offset, committed_metadata="")
     request = OffsetCommitRequest("g", topics=[OffsetCommitRequest.Topic("t", partitions=[part])])
     while True:
@@ -64,7 +66,7 @@ async def commit(cluster: Trio, offset: int) -> None:
 
 
 async def ask(cluster: Trio, broker_id: int) -> tuple[int, int | None]:
-    """What a broker answers: its code, and the offset."""
+    """Returns a broker's error code and committed offset."""
     wanted = OffsetFetchRequest.GroupTopic("t", partition_indexes=[0])
     request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group("g", topics=[wanted])])
     answer = await cluster.nodes[broker_id].ask(request, 8, OffsetFetchResponse)
@@ -75,13 +77,13 @@ async def ask(cluster: Trio, broker_id: int) -> tuple[int, int | None]:
 
 
 def make_deaf(cluster: Trio, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch tells this broker nothing any more."""
+    """Keeps the watch from updating this broker's image."""
     image = cluster.broker(broker_id).cluster.image
     monkeypatch.setattr(image, "apply", lambda *_: Changed())
 
 
 def cut_off(cluster: Trio, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor can it read anything."""
+    """Makes the store unreachable for this broker's reads."""
 
     async def away(*_: Any) -> Any:
         raise StoreUnreachable("cut off by a test")
@@ -90,7 +92,7 @@ def cut_off(cluster: Trio, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 async def depose(cluster: Trio, broker_id: int) -> None:
-    """Its lease runs out, and the others go on without it."""
+    """Revokes the broker's lease and waits until another broker leads the offsets topic."""
     broker = cluster.broker(broker_id)
     other = next(node for node in cluster.running if node.broker_id != broker_id)
     assert other._store is not None
@@ -98,7 +100,7 @@ async def depose(cluster: Trio, broker_id: int) -> None:
     await cluster.until(lambda: cluster.partition(OFFSETS_TOPIC).leader not in (-1, broker_id))
 
 
-def test_a_coordinator_that_is_told_late_does_not_answer_from_memory(
+def test_a_deposed_coordinator_with_an_outdated_image_does_not_return_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script(cluster: Trio, leader: int) -> None:
@@ -111,7 +113,7 @@ def test_a_coordinator_that_is_told_late_does_not_answer_from_memory(
     play(tmp_path, script)
 
 
-def test_one_that_is_cut_off_from_the_store_and_was_deposed_answers_nothing(
+def test_a_deposed_coordinator_that_cannot_reach_the_store_does_not_return_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script(cluster: Trio, leader: int) -> None:
@@ -124,7 +126,7 @@ def test_one_that_is_cut_off_from_the_store_and_was_deposed_answers_nothing(
     play(tmp_path, script)
 
 
-def test_while_the_store_is_away_and_followers_follow_offsets_are_answered(
+def test_without_the_store_offsets_are_returned_while_followers_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script(cluster: Trio, leader: int) -> None:
@@ -134,8 +136,12 @@ def test_while_the_store_is_away_and_followers_follow_offsets_are_answered(
     play(tmp_path, script)
 
 
-def test_who_is_to_lead_and_has_not_opened_the_log_yet_says_so(tmp_path: Path) -> None:
-    """Clients are sent there already: not all of them look for another one, but all try again."""
+def test_a_new_coordinator_that_has_not_loaded_its_shard_asks_clients_to_wait(
+    tmp_path: Path,
+) -> None:
+    """Clients already send their requests to it. Not all of them look for another coordinator, but
+    all retry COORDINATOR_LOAD_IN_PROGRESS.
+    """
 
     async def script(cluster: Trio, leader: int) -> None:
         services = cluster.broker(leader).services

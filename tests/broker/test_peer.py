@@ -38,7 +38,7 @@ def ask(peer: Peer, timeout_s: float = 2) -> asyncio.Task[FetchResponse]:
 
 
 def test_requests_are_answered_one_after_the_other() -> None:
-    """Large answers too, in whatever pieces they come."""
+    """Large responses too, in whatever pieces they arrive."""
 
     async def scene() -> None:
         leader = Leader()
@@ -54,8 +54,8 @@ def test_requests_are_answered_one_after_the_other() -> None:
     play(scene())
 
 
-def test_two_at_a_time_are_a_mistake() -> None:
-    """Whoever wants that opens two connections."""
+def test_a_second_concurrent_request_is_an_error() -> None:
+    """Code that needs two at a time opens two connections."""
 
     async def scene() -> None:
         leader = Leader()
@@ -71,8 +71,8 @@ def test_two_at_a_time_are_a_mistake() -> None:
     play(scene())
 
 
-def test_an_answer_that_does_not_come_ends_the_connection() -> None:
-    """What came later could not be told apart."""
+def test_a_request_that_times_out_ends_the_connection() -> None:
+    """A late response could not be distinguished from the next one."""
 
     async def scene() -> None:
         leader = Leader()
@@ -86,8 +86,8 @@ def test_an_answer_that_does_not_come_ends_the_connection() -> None:
     play(scene())
 
 
-def test_a_request_that_is_given_up_ends_the_connection() -> None:
-    """Its answer may still be on the way."""
+def test_a_cancelled_request_ends_the_connection() -> None:
+    """Its response may still arrive."""
 
     async def scene() -> None:
         leader = Leader()
@@ -102,8 +102,8 @@ def test_a_request_that_is_given_up_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("reply", ["wrong", "garbage", "unasked", "huge", "cut"])
-def test_whatever_is_no_answer_ends_the_connection(reply: str) -> None:
-    """And says so, to whoever waits."""
+def test_an_invalid_response_ends_the_connection(reply: str) -> None:
+    """The waiting request fails with PeerLost."""
 
     async def scene() -> None:
         leader = Leader()
@@ -131,8 +131,8 @@ def test_whatever_is_no_answer_ends_the_connection(reply: str) -> None:
     play(scene())
 
 
-def test_a_broker_that_cannot_be_reached_is_told_plainly() -> None:
-    """Refused, or silent."""
+def test_the_error_for_an_unreachable_broker_says_why() -> None:
+    """It refused the connection, or did not respond in time."""
 
     class Silent:
         async def listen(self, host: str, port: int, receiver: Any) -> Listener:

@@ -1,4 +1,4 @@
-"""Lanes answer just as the long way does; they are only quicker."""
+"""The fast path for produce requests gives exactly the same responses as the regular path."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def answer(session: Session, asked: ProduceRequest, version: int, number: 
 
 
 async def answers_of(stage: Stage, asked: Sequence[ProduceRequest], version: int) -> list[bytes]:
-    """The answers that one connection gets, in order."""
+    """Returns the responses that one connection gets, in order."""
     connection = stage.broker.server.new_session(StagePeer())
     given = []
     for number, each in enumerate(asked):
@@ -66,10 +66,10 @@ async def answers_of(stage: Stage, asked: Sequence[ProduceRequest], version: int
 
 @pytest.mark.parametrize("version", [9, 10, 11])
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_lane_answers_as_the_long_way(
+def test_the_fast_path_answers_like_the_regular_path(
     tmp_path: Path, version: int, acks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Offsets, duplicates, refusals, other partitions and topics: byte for byte the same."""
+    """Offsets, duplicates, errors, other partitions and topics: byte for byte the same."""
     answers: list[list[bytes]] = []
     served: list[object] = []
     real = ProduceLanes.serve
@@ -116,10 +116,10 @@ def test_a_lane_answers_as_the_long_way(
 
 
 @pytest.mark.parametrize("size", [61, 100, 126, 127, 128, 16_000, 16_383, 16_384, 2_097_200])
-def test_a_lane_takes_batches_of_every_size(
+def test_the_fast_path_accepts_batches_of_every_size(
     tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many bytes the length of the batch is written in."""
+    """The length of the batch is encoded in a varying number of bytes."""
     taken: list[object] = []
     real = ProduceLanes.serve
 
@@ -142,11 +142,12 @@ def test_a_lane_takes_batches_of_every_size(
 
 @pytest.mark.parametrize("version", [11, 12])
 @pytest.mark.parametrize("name", ["a", "transactional-" * 8, "longer-than-a-lane-takes-" * 6])
-def test_batches_of_transactions_take_the_lane(
+def test_transactional_batches_take_the_fast_path(
     tmp_path: Path, version: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for the first of each, about which the coordinator is asked; a batch that comes after its
-    transaction's end is refused there as everywhere."""
+    """Except for the first batch of each transaction, for which the coordinator is asked. A batch
+    that arrives after the end of its transaction is refused as on the regular path.
+    """
     taken: list[bool] = []
     real = ProduceLanes.serve
 
@@ -189,8 +190,8 @@ def test_batches_of_transactions_take_the_lane(
 
 
 @staged
-async def test_a_lane_keeps_nothing_of_the_frame(stage: Stage) -> None:
-    """The memory is used again as soon as the lane returns, also if the answer comes later."""
+async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: Stage) -> None:
+    """The buffer is reused as soon as the fast path returns, even if the response is sent later."""
     await stage.create("lanes", 1)
     session = stage.broker.server.new_session(StagePeer())
     await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
@@ -212,8 +213,8 @@ async def test_a_lane_keeps_nothing_of_the_frame(stage: Stage) -> None:
 
 
 @staged
-async def test_only_lanes_take_borrowed_frames(stage: Stage) -> None:
-    """Whatever else may keep parts of its request, and so needs memory of its own."""
+async def test_only_the_fast_path_serves_borrowed_frames(stage: Stage) -> None:
+    """Everything else may keep parts of its request, and so needs a copy."""
     await stage.create("lanes", 1)
     session = stage.broker.server.new_session(StagePeer())
     frame = b"".join(encode_request(request("lanes", 0, batch_of(b"v")), 9, 1, "client"))[4:]

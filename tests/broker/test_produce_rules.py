@@ -1,4 +1,4 @@
-"""What Kafka's clients rely on when they produce."""
+"""Rules of Produce that Kafka's clients rely on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def request_of(
 async def produce(
     stage: Stage, data: bytes | bytearray | None, version: int = 9, topic: str = "orders"
 ) -> tuple[int, int]:
-    """The code and the first offset."""
+    """Returns the error code and the first offset."""
     response = await stage.ask(request_of(data, topic=topic), version, ProduceResponse)
     (answer,) = response.responses[0].partition_responses
     return answer.error_code, answer.base_offset
@@ -49,18 +49,18 @@ def stored(stage: Stage, topic: str = "orders") -> bytes:
 
 @staged
 async def test_acks_0_is_never_answered(stage: Stage) -> None:
-    """The next answer would be taken for it, and all after it for others'."""
+    """The client would take a response for that of its next request, and so on."""
     await stage.create("orders")
     for version in range(3, 12):
         frame = b"".join(encode_request(request_of(batch_of(), 0), version, 1, "c"))[4:]
-        for _ in range(2):  # the second may take a shorter way
+        for _ in range(2):  # the second may take the fast path
             assert await stage.exchange(frame) is None
     assert stage.hosted("orders").log.end_offset == 3 * 9 * 2
 
 
 @staged
-async def test_a_refusal_that_nobody_waits_for_closes_the_connection(stage: Stage) -> None:
-    """It is how a producer without answers learns that it must look for the leader again."""
+async def test_a_refused_batch_with_acks_0_closes_the_connection(stage: Stage) -> None:
+    """This is how a producer with acks=0 learns that it must look for the leader again."""
     await stage.create("orders")
     broken = bytearray(batch_of())
     broken[-1] ^= 1
@@ -70,8 +70,10 @@ async def test_a_refusal_that_nobody_waits_for_closes_the_connection(stage: Stag
 
 
 @staged
-async def test_offsets_and_epoch_are_stamped_and_the_crc_holds(stage: Stage) -> None:
-    """They lie outside of what the CRC covers: the client's own bytes are what is kept."""
+async def test_offsets_and_leader_epoch_are_written_and_the_crc_stays_valid(stage: Stage) -> None:
+    """The CRC does not cover these fields. The rest of the batch is stored as the client sent
+    it.
+    """
     await stage.create("orders")
     for offset in (0, 3):
         sent = batch_of()
@@ -83,8 +85,8 @@ async def test_offsets_and_epoch_are_stamped_and_the_crc_holds(stage: Stage) -> 
 
 
 @staged
-async def test_log_append_time_is_stamped_under_a_new_crc(stage: Stage) -> None:
-    """The answer tells the time; the batch says whose time it is."""
+async def test_log_append_time_is_written_with_a_new_crc(stage: Stage) -> None:
+    """The response has the time, and the batch has the timestamp type."""
     await stage.create("orders", configs={"message.timestamp.type": "LogAppendTime"})
     response = await stage.ask(request_of(batch_of()), 9, ProduceResponse)
     told = response.responses[0].partition_responses[0].log_append_time_ms
@@ -94,8 +96,10 @@ async def test_log_append_time_is_stamped_under_a_new_crc(stage: Stage) -> None:
 
 
 @staged
-async def test_max_message_bytes_is_a_limit_of_the_batch(stage: Stage) -> None:
-    """MESSAGE_TOO_LARGE, on which Java splits the batch; the limit itself passes."""
+async def test_max_message_bytes_limits_the_size_of_a_batch(stage: Stage) -> None:
+    """On MESSAGE_TOO_LARGE the Java client splits the batch. A batch of exactly the limit is
+    accepted.
+    """
     size = len(batch_of())
     await stage.create("orders", configs={"max.message.bytes": str(size)})
     assert await produce(stage, batch_of()) == (0, 0)
@@ -103,8 +107,8 @@ async def test_max_message_bytes_is_a_limit_of_the_batch(stage: Stage) -> None:
 
 
 @staged
-async def test_zstd_is_taken_from_version_7_on(stage: Stage) -> None:
-    """Older consumers of the same release could not read it."""
+async def test_zstd_is_accepted_from_version_7_on(stage: Stage) -> None:
+    """Clients that use older versions are of releases that cannot read zstd (KIP-110)."""
     await stage.create("orders")
     for codec in Codec:
         for version in (3, 6, 7, 11):
@@ -114,9 +118,10 @@ async def test_zstd_is_taken_from_version_7_on(stage: Stage) -> None:
 
 
 @staged
-async def test_old_formats_and_broken_batches_are_told_apart(stage: Stage) -> None:
-    """Of the wrong make: INVALID_RECORD, which nobody retries. Damaged on the way: a retry may
-    help, so CORRUPT_MESSAGE. As Kafka 4."""
+async def test_invalid_and_damaged_batches_get_different_errors(stage: Stage) -> None:
+    """An invalid batch gets INVALID_RECORD, which clients do not retry. A batch that was damaged on
+    the way gets CORRUPT_MESSAGE, because a retry may help. As in Kafka 4.
+    """
     await stage.create("orders")
     for magic in (0, 1, 3):
         old = batch_of()
@@ -132,8 +137,8 @@ async def test_old_formats_and_broken_batches_are_told_apart(stage: Stage) -> No
 
 
 @staged
-async def test_control_batches_are_not_taken_from_clients(stage: Stage) -> None:
-    """A forged marker would end somebody's transaction."""
+async def test_control_batches_from_clients_are_refused(stage: Stage) -> None:
+    """A forged marker would end a producer's transaction."""
     await stage.create("orders")
     forged = batch_of()
     (attributes,) = struct.unpack_from(">h", forged, 21)
@@ -150,8 +155,8 @@ def _crc(batch: bytearray) -> int:
 
 
 @staged
-async def test_a_compacted_topic_wants_keys(stage: Stage) -> None:
-    """INVALID_RECORD, compressed or not; a topic that also deletes is compacted, too."""
+async def test_a_compacted_topic_refuses_records_without_a_key(stage: Stage) -> None:
+    """Compressed or not, and also with the policy `compact,delete`."""
     await stage.create("orders", configs={"cleanup.policy": "compact,delete"})
     for codec in (Codec.NONE, Codec.LZ4):
         keyless = batch_of(key=None, codec=codec)
@@ -160,9 +165,12 @@ async def test_a_compacted_topic_wants_keys(stage: Stage) -> None:
 
 
 @staged
-async def test_a_retry_of_the_last_five_is_answered_with_its_offset(stage: Stage) -> None:
-    """Of an idempotent producer; an older one is a duplicate without an offset, and a gap is
-    refused."""
+async def test_a_retry_of_one_of_the_last_five_batches_is_answered_with_its_offset(
+    stage: Stage,
+) -> None:
+    """An idempotent producer's older batch is a duplicate without an offset, and a gap is
+    refused.
+    """
     await stage.create("orders")
 
     def numbered(sequence: int) -> bytearray:
@@ -182,8 +190,8 @@ async def test_a_retry_of_the_last_five_is_answered_with_its_offset(stage: Stage
 
 
 @staged
-async def test_internal_topics_take_nothing_from_clients(stage: Stage) -> None:
-    """It would be taken for the state of groups when their coordinator starts."""
+async def test_internal_topics_refuse_records_from_clients(stage: Stage) -> None:
+    """A coordinator would load such records as the state of its groups."""
     name = "__consumer_offsets"
     await stage.create(name)
     data = ProduceRequest.Partition(0, batch_of())

@@ -1,4 +1,4 @@
-"""Batches that nobody could decode are refused, whichever way a produce request takes."""
+"""Batches that cannot be decoded are refused, on every path that a produce request can take."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = Random(1).randbytes(100_000)
 
 
 def large_batch(value: bytes = LARGE, sequence: int = -1) -> bytearray:
-    """One that is checked on a thread."""
+    """Returns a batch that is large enough to be checked on a thread."""
     records = [Record(0, NOW_MS, b"k", value)]
     if sequence < 0:
         return build_batch(records, codec=Codec.LZ4)
@@ -39,7 +39,7 @@ async def answer_to(
 
 @staged
 async def test_malformed_batches_are_refused(stage: Stage) -> None:
-    """Also by the lane that good batches take; nothing of them is in the log."""
+    """On the fast path too. None of their bytes are in the log."""
     await stage.create("orders")
     sample = [Record(at, NOW_MS, b"key", b"value") for at in range(3)]
     for _ in range(2):
@@ -53,8 +53,8 @@ async def test_malformed_batches_are_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_fields_that_contradict_each_other_are_no_accident_on_the_way(stage: Stage) -> None:
-    """INVALID_RECORD: clients retry CORRUPT_MESSAGE, and the same bytes will not do better."""
+async def test_contradictory_header_fields_are_an_invalid_record(stage: Stage) -> None:
+    """Clients retry CORRUPT_MESSAGE, but the same bytes would fail again."""
     await stage.create("orders")
     for changes in ({"record_count": 4}, {"last_offset_delta": -1}, {"attributes": 5}):
         batch = batch_of()
@@ -65,7 +65,9 @@ async def test_fields_that_contradict_each_other_are_no_accident_on_the_way(stag
 
 @staged
 async def test_a_producer_id_needs_an_epoch_and_a_sequence(stage: Stage) -> None:
-    """With sequence -1 the second batch was taken for a copy of the first, and dropped."""
+    """With sequence -1, the second batch would be taken for a duplicate of the first and
+    dropped.
+    """
     await stage.create("orders")
     numbered = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
     for changes, code in (
@@ -86,8 +88,10 @@ async def test_a_producer_id_needs_an_epoch_and_a_sequence(stage: Stage) -> None
 
 
 @staged
-async def test_bad_records_are_named(stage: Stage) -> None:
-    """KIP-467: clients report the others as innocent. Older versions have no place for it."""
+async def test_invalid_records_are_listed_in_the_response(stage: Stage) -> None:
+    """So that clients can tell the valid records of the batch from the invalid ones (KIP-467).
+    Older versions have no field for the list.
+    """
     await stage.create("state", configs={"cleanup.policy": "compact"})
     records = [
         Record(at, NOW_MS, None if at % 10 == 3 else b"k", b"v %d" % at) for at in range(100)
@@ -108,7 +112,7 @@ async def test_bad_records_are_named(stage: Stage) -> None:
 
 @staged
 async def test_large_batches_are_checked_on_a_thread(stage: Stage) -> None:
-    """By a producer with sequences, whose order is kept; good ones and bad ones."""
+    """Valid and invalid ones. The batches of an idempotent producer stay in order."""
     await stage.create("orders")
     for sequence in range(3):
         assert await produce(stage, large_batch(sequence=sequence)) == (0, sequence)
@@ -126,7 +130,7 @@ async def test_large_batches_are_checked_on_a_thread(stage: Stage) -> None:
 
 
 @staged
-async def test_a_large_batch_without_acks_closes_the_connection_if_it_is_refused(
+async def test_a_refused_large_batch_with_acks_0_closes_the_connection(
     stage: Stage,
 ) -> None:
     await stage.create("orders")
@@ -141,8 +145,8 @@ async def test_a_large_batch_without_acks_closes_the_connection_if_it_is_refused
 
 
 @staged
-async def test_no_request_overtakes_a_batch_on_a_thread(stage: Stage) -> None:
-    """The connection does not begin the next one before this one is answered."""
+async def test_no_request_overtakes_a_batch_that_is_checked_on_a_thread(stage: Stage) -> None:
+    """The connection does not start the next request before this one is answered."""
     await stage.create("orders")
     session = stage.broker.server.new_session(StagePeer())
     small = b"".join(encode_request(request_of(batch_of()), 9, 2, "c"))[4:]
@@ -156,7 +160,9 @@ async def test_no_request_overtakes_a_batch_on_a_thread(stage: Stage) -> None:
 
 @staged
 async def test_a_decompression_bomb_is_refused(stage: Stage) -> None:
-    """8 KB of zstd for a gigabyte: the thread stops at the limit, 64 times max.message.bytes."""
+    """A few kilobytes of zstd may decompress to a gigabyte. The thread stops at 64 times
+    max.message.bytes.
+    """
     for topic, configs in (
         ("orders", {}),
         ("state", {"cleanup.policy": "compact"}),

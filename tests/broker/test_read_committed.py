@@ -1,5 +1,8 @@
-"""Readers of committed records: what a broker gives them, tells them, and keeps from them, and what
-our own clients make of it. Transactions are written here as their batches and markers."""
+"""Consumers with read_committed: which records and which aborted transactions a broker returns.
+
+The tests write transactions directly as batches and markers. One test also reads them with
+Penstock's own clients.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from .trio import trio
 
 
 class Writers:
-    """Transactional producers, as far as a partition sees them."""
+    """Transactional producers, as a partition sees them."""
 
     def __init__(self, hosted: HostedPartition) -> None:
         self.hosted = hosted
@@ -62,7 +65,7 @@ class Writers:
 
 
 def values_of(answer: FetchResponse.Partition) -> list[bytes]:
-    """What a reader of committed records takes from an answer."""
+    """Returns the values that a read_committed consumer accepts from a response."""
     given = answer.records or b""
     data = memoryview(b"".join(given) if isinstance(given, list) else given)
     listed = answer.aborted_transactions or []
@@ -90,9 +93,10 @@ async def latest(stage: Stage, isolation: int) -> int:
 
 
 @staged
-async def test_an_open_transaction_ends_what_is_committed(stage: Stage) -> None:
-    """Also for what others wrote behind it, and for who asks where the partition ends; whoever
-    reads uncommitted records is not held up."""
+async def test_read_committed_stops_at_the_first_open_transaction(stage: Stage) -> None:
+    """Records of other producers after it are held back too, and ListOffsets returns its first
+    offset as the end. Consumers with read_uncommitted are not affected.
+    """
     await stage.create("orders")
     hosted = stage.hosted("orders")
     writers = Writers(hosted)
@@ -118,8 +122,8 @@ async def test_an_open_transaction_ends_what_is_committed(stage: Stage) -> None:
 
 
 @staged
-async def test_a_reader_is_told_what_was_aborted_among_its_batches(stage: Stage) -> None:
-    """And of nothing else: a fetch of one batch names one transaction."""
+async def test_a_response_lists_the_aborted_transactions_of_its_batches(stage: Stage) -> None:
+    """It lists no others: a fetch of one batch names one transaction."""
     await stage.create("orders")
     hosted = stage.hosted("orders")
     writers = Writers(hosted)
@@ -143,7 +147,7 @@ async def test_a_reader_is_told_what_was_aborted_among_its_batches(stage: Stage)
 
 @staged
 async def test_a_waiting_reader_is_woken_when_a_transaction_ends(stage: Stage) -> None:
-    """Not by each batch of it: that would be a request per batch, for nothing."""
+    """Not by each batch of the transaction, which would cause useless requests."""
     await stage.create("orders")
     writers = Writers(stage.hosted("orders"))
     writers.write(1, b"first")
@@ -161,9 +165,10 @@ async def test_a_waiting_reader_is_woken_when_a_transaction_ends(stage: Stage) -
     assert values_of(answer) == [b"first", *[b"x" * 300] * 5]
 
 
-def test_replicas_and_clients_agree_on_what_counts(tmp_path: Path) -> None:
-    """Followers are sent all there is and come to the same lists; our consumer, record by record
-    and as columns, reads what was committed, before and after another broker leads."""
+def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None:
+    """Followers get all records and derive the same lists of aborted transactions. The consumer
+    reads what was committed, by record and as columns, before and after a change of the leader.
+    """
 
     async def play() -> None:
         settings = {"replica.lag.time.max.ms": "600"}

@@ -1,4 +1,4 @@
-"""A follower and a leader that follows a script: what is asked, when, and what comes of answers."""
+"""A follower against a scripted leader: what it fetches, when, and how it handles the responses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scene(**kafka: str) -> Callable[[Play], Callable[[], None]]:
 
 
 def values(scene: Scene, topic: str = "t", index: int = 0) -> list[int]:
-    """The offsets of the batches in a log."""
+    """Returns the base offsets of the batches in a log."""
     log = scene.roles.hosted[topic, index].log
     found, offset = [], log.log_start_offset
     while (piece := log.read(offset, 1 << 20)) is not None:
@@ -47,8 +47,10 @@ def values(scene: Scene, topic: str = "t", index: int = 0) -> list[int]:
 
 
 @scene()
-async def test_a_follower_asks_appends_and_asks_on(scene: Scene) -> None:
-    """By version 17: who it is, which epoch it follows, from where on, in which epoch it ended."""
+async def test_a_follower_fetches_appends_and_fetches_the_next_offset(scene: Scene) -> None:
+    """With version 17. The request has the broker id and epoch, the leader epoch, the fetch offset,
+    and the epoch of the last record.
+    """
     hosted = scene.follow("t")
     asked = await scene.leader(7).asked()
     assert asked.version == 17
@@ -73,8 +75,8 @@ async def test_a_follower_asks_appends_and_asks_on(scene: Scene) -> None:
 
 
 @scene()
-async def test_it_asks_for_more_only_when_what_it_has_is_on_disk(scene: Scene) -> None:
-    """The leader takes the offset for what is safe here."""
+async def test_a_follower_fetches_more_only_after_its_records_are_synced(scene: Scene) -> None:
+    """The leader treats the fetch offset as what is safe on the follower."""
     hosted = scene.follow("t")
     asked = await scene.leader(7).asked()
     scene.flushes.gate = asyncio.Event()
@@ -88,8 +90,8 @@ async def test_it_asks_for_more_only_when_what_it_has_is_on_disk(scene: Scene) -
 
 
 @scene()
-async def test_without_fsync_it_asks_at_once(scene: Scene) -> None:
-    """With durability=replicated being written is enough."""
+async def test_with_replicated_durability_a_follower_fetches_before_the_sync(scene: Scene) -> None:
+    """With durability=replicated, written records count."""
     hosted = scene.follow("t", durability="replicated")
     asked = await scene.leader(7).asked()
     scene.flushes.gate = asyncio.Event()
@@ -101,9 +103,9 @@ async def test_without_fsync_it_asks_at_once(scene: Scene) -> None:
 
 @scene()
 async def test_all_partitions_of_a_leader_share_a_request(scene: Scene) -> None:
-    """And those whose flush is quick are together in the next one again."""
+    """Partitions whose flush is quick are together again in the next one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leader_link, "GATHER_S", 10)  # How quick that is, the machine says.
+        patch.setattr(leader_link, "GATHER_S", 10)  # How quick a flush is depends on the machine.
         scene.follow("t", 0)
         scene.follow("t", 1)
         scene.follow("u", 0)
@@ -117,8 +119,10 @@ async def test_all_partitions_of_a_leader_share_a_request(scene: Scene) -> None:
 
 
 @scene()
-async def test_one_slow_flush_holds_nobody_up_and_then_goes_by_express(scene: Scene) -> None:
-    """The others are asked for meanwhile; the late one does not wait for their long poll."""
+async def test_a_partition_with_a_slow_flush_is_fetched_on_the_express_lane(scene: Scene) -> None:
+    """The other partitions are fetched meanwhile. The late one does not wait for their long
+    poll.
+    """
     scene.follow("t", 0)
     scene.follow("t", 1)
     asked = await scene.leader(7).asked()
@@ -142,14 +146,14 @@ async def test_one_slow_flush_holds_nobody_up_and_then_goes_by_express(scene: Sc
 
 
 @scene()
-async def test_what_comes_while_a_long_poll_is_out_does_not_wait_for_it(scene: Scene) -> None:
-    """A partition that is assigned just now is asked for at once."""
+async def test_a_new_partition_does_not_wait_for_a_long_poll_in_progress(scene: Scene) -> None:
     scene.follow("t", 0)
     first = await scene.leader(7).asked()
     scene.follow("t", 1)
     second = await scene.leader(7).asked()
     assert set(second.partitions) == {("t", 1)}
-    # The main lane, when it is back with nothing new, waits for the other: then all go by it.
+    # When the main lane returns without data, it waits for the express lane and takes over its
+    # partitions.
     first.answer_empty()
     await asyncio.sleep(0.005)
     assert scene.leader(7).queue.empty()
@@ -159,8 +163,8 @@ async def test_what_comes_while_a_long_poll_is_out_does_not_wait_for_it(scene: S
 
 
 @scene()
-async def test_partitions_that_were_given_nothing_go_first(scene: Scene) -> None:
-    """An answer is limited in bytes and filled in the order of the request."""
+async def test_partitions_that_got_no_records_are_fetched_first_next_time(scene: Scene) -> None:
+    """The leader fills a response in the order of the request, up to a limit in bytes."""
     for index in range(3):
         scene.follow("t", index, durability="replicated")
     asked = await scene.leader(7).asked()
@@ -170,8 +174,8 @@ async def test_partitions_that_were_given_nothing_go_first(scene: Scene) -> None
 
 
 @scene()
-async def test_a_diverging_log_is_cut_and_goes_on(scene: Scene) -> None:
-    """To where the leader says that the logs part."""
+async def test_a_diverging_log_is_truncated_and_fetching_continues(scene: Scene) -> None:
+    """The leader's response says where the logs diverge."""
     hosted = scene.host("t")
     hosted.log.append_replica(batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2), 0)
     scene.follow("t", epoch=3)
@@ -188,8 +192,12 @@ async def test_a_diverging_log_is_cut_and_goes_on(scene: Scene) -> None:
 
 
 @scene()
-async def test_out_of_range_asks_for_the_bounds_and_begins_anew(scene: Scene) -> None:
-    """The leader's log starts beyond the own one, of which nothing can be used."""
+async def test_a_follower_that_is_out_of_range_restarts_at_the_leaders_log_start(
+    scene: Scene,
+) -> None:
+    """It asks for the leader's log start and end. The leader's log starts after the follower's end,
+    so none of its records can be used.
+    """
     hosted = scene.host("t")
     hosted.log.append_replica(batch(0), 0)
     scene.follow("t")
@@ -207,8 +215,8 @@ async def test_out_of_range_asks_for_the_bounds_and_begins_anew(scene: Scene) ->
 
 
 @scene()
-async def test_the_log_start_follows_the_leaders(scene: Scene) -> None:
-    """What is deleted there is deleted here."""
+async def test_the_log_start_offset_follows_the_leaders(scene: Scene) -> None:
+    """What is deleted on the leader is deleted on the follower."""
     hosted = scene.follow("t")
     asked = await scene.leader(7).asked()
     records = b"".join(batch(at) for at in range(5))
@@ -219,7 +227,7 @@ async def test_the_log_start_follows_the_leaders(scene: Scene) -> None:
 
 @scene()
 async def test_a_corrupt_batch_is_not_stored(scene: Scene) -> None:
-    """What is sound before it is; the rest is asked for again."""
+    """The valid batches before it are stored, and the rest is fetched again."""
     scene.follow("t")
     asked = await scene.leader(7).asked()
     bad = bytearray(batch(1))
@@ -231,8 +239,10 @@ async def test_a_corrupt_batch_is_not_stored(scene: Scene) -> None:
 
 
 @scene(**{"replica.fetch.backoff.ms": "60000"})
-async def test_a_leader_that_is_late_to_hear_is_asked_again_soon(scene: Scene) -> None:
-    """Not after the back-off of real trouble: clients wait for this."""
+async def test_a_leader_that_does_not_know_its_leadership_yet_is_asked_again_soon(
+    scene: Scene,
+) -> None:
+    """Without the backoff for other errors, because clients wait for this."""
     scene.follow("t")
     for code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
         asked = await scene.leader(7).asked()
@@ -241,8 +251,8 @@ async def test_a_leader_that_is_late_to_hear_is_asked_again_soon(scene: Scene) -
 
 
 @scene()
-async def test_a_lost_connection_is_made_again(scene: Scene) -> None:
-    """And the partition asked for again, when its backoff is over."""
+async def test_a_lost_connection_is_opened_again(scene: Scene) -> None:
+    """The partition is fetched again when its backoff is over."""
     scene.follow("t")
     asked = await scene.leader(7).asked()
     asked.line.cut()
@@ -252,8 +262,8 @@ async def test_a_lost_connection_is_made_again(scene: Scene) -> None:
 
 
 @scene()
-async def test_a_broker_that_comes_back_is_asked_at_once(scene: Scene) -> None:
-    """Attempts grow rarer, but news of the broker ends the wait; one that left is not tried."""
+async def test_a_leader_that_registers_again_is_asked_at_once(scene: Scene) -> None:
+    """The backoff grows, but a new registration ends it. A broker that is gone is not contacted."""
     scene.leader(7).refuses = True
     scene.follow("t")
     await scene.until(lambda: scene.leader(7).attempts >= 4)
@@ -269,7 +279,7 @@ async def test_a_broker_that_comes_back_is_asked_at_once(scene: Scene) -> None:
 
 @scene()
 async def test_a_new_leader_is_followed_at_once(scene: Scene) -> None:
-    """What the old one still answers is dropped."""
+    """A late response of the old leader is dropped."""
     hosted = scene.follow("t", leader=7, epoch=1)
     old = await scene.leader(7).asked()
     scene.follow("t", leader=8, epoch=2)
@@ -284,8 +294,8 @@ async def test_a_new_leader_is_followed_at_once(scene: Scene) -> None:
 
 
 @scene()
-async def test_nothing_of_an_old_role_is_carried_out(scene: Scene) -> None:
-    """A cut that had to wait for a flush is not made when the partition is led by then."""
+async def test_a_truncation_for_an_old_role_is_not_carried_out(scene: Scene) -> None:
+    """It had to wait for a flush, and the broker no longer follows when the flush ends."""
     hosted = scene.host("t")
     hosted.log.append_replica(batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2), 0)
     scene.follow("t", epoch=3)
@@ -308,8 +318,8 @@ async def test_nothing_of_an_old_role_is_carried_out(scene: Scene) -> None:
 
 
 @scene()
-async def test_a_partition_that_goes_away_is_forgotten(scene: Scene) -> None:
-    """And the connections to a leader of nothing are closed."""
+async def test_a_partition_that_is_no_longer_followed_is_not_fetched(scene: Scene) -> None:
+    """The connections to a leader without followed partitions are closed."""
     hosted = scene.follow("t")
     asked = await scene.leader(7).asked()
     scene.rest(hosted)
@@ -318,8 +328,10 @@ async def test_a_partition_that_goes_away_is_forgotten(scene: Scene) -> None:
     await scene.leader(7).asked()
 
 
-def test_a_halted_follower_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
-    """It keeps what may be the last copy, and asks no more."""
+def test_a_follower_that_would_truncate_committed_records_stops_and_logs_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It keeps what may be the last copy, fetches no more, and logs one line."""
 
     @scene()
     async def play(scene: Scene) -> None:
@@ -342,9 +354,10 @@ def test_a_halted_follower_says_so_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @scene()
-async def test_a_full_disk_is_tried_again(scene: Scene) -> None:
-    """What could not be stored does not count, and is asked for anew when a test write has found
-    room, as `fullness` makes it."""
+async def test_a_follower_fetches_again_when_its_disk_has_space_again(scene: Scene) -> None:
+    """Records that could not be stored do not count. They are fetched again when a test write, as
+    `fullness` does it, has found space.
+    """
     hosted = scene.follow("t", durability="replicated")
     asked = await scene.leader(7).asked()
     used = sum(len(data) for data in scene.disk.files().values())
@@ -366,7 +379,7 @@ async def test_a_full_disk_is_tried_again(scene: Scene) -> None:
 
 @scene(follower_replication_throttled_rate="2000")
 async def test_a_lagging_replica_is_throttled_and_others_are_not(scene: Scene) -> None:
-    """By the topic's list of replicas, and the broker's rate in bytes a second."""
+    """By the topic's list of replicas, and the broker's rate in bytes per second."""
     for index in range(2):
         scene.follow(
             "t",
@@ -391,8 +404,10 @@ async def test_a_lagging_replica_is_throttled_and_others_are_not(scene: Scene) -
 
 
 @scene()
-async def test_in_a_session_only_what_has_changed_is_named(scene: Scene) -> None:
-    """What the leader has no news of stands, and what is followed no more is forgotten."""
+async def test_a_fetch_in_a_session_names_only_changed_partitions(scene: Scene) -> None:
+    """Partitions without changes are left out, and those that are no longer followed are removed
+    from the session.
+    """
     for index in range(3):
         scene.follow("t", index, durability="replicated")
     asked = await scene.leader(7).asked()
@@ -420,8 +435,8 @@ async def test_in_a_session_only_what_has_changed_is_named(scene: Scene) -> None
 
 
 @scene()
-async def test_what_goes_by_express_is_forgotten_in_the_session(scene: Scene) -> None:
-    """Or the leader would count it where it was, and send it the same again."""
+async def test_a_partition_on_the_express_lane_is_removed_from_the_session(scene: Scene) -> None:
+    """Otherwise the leader would count its old offset and send the same records again."""
     scene.follow("t", 0)
     scene.follow("t", 1)
     asked = await scene.leader(7).asked()
@@ -440,8 +455,8 @@ async def test_what_goes_by_express_is_forgotten_in_the_session(scene: Scene) ->
 
 
 @scene()
-async def test_a_session_that_the_leader_lost_is_begun_anew(scene: Scene) -> None:
-    """With all that stands, at once."""
+async def test_a_session_that_the_leader_lost_is_begun_again(scene: Scene) -> None:
+    """At once, with all partitions."""
     scene.follow("t", 0, durability="replicated")
     scene.follow("t", 1, durability="replicated")
     asked = await scene.leader(7).asked()
@@ -457,7 +472,7 @@ async def test_a_session_that_the_leader_lost_is_begun_anew(scene: Scene) -> Non
 
 
 @scene()
-async def test_an_error_of_the_whole_request_makes_all_wait(scene: Scene) -> None:
+async def test_an_error_of_the_whole_response_delays_all_partitions(scene: Scene) -> None:
     """Until the backoff is over."""
     scene.follow("t", 0)
     asked = await scene.leader(7).asked()

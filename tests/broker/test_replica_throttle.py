@@ -1,12 +1,12 @@
-"""The brake on replicas that are being copied."""
+"""The throttle of replication, in bytes per second."""
 
 from __future__ import annotations
 
 from penstock.broker.replica_throttle import UNLIMITED, ReplicaThrottle
 
 
-def test_without_a_rate_nobody_waits() -> None:
-    """And what was fetched meanwhile is not held against anyone later."""
+def test_without_a_rate_no_replica_waits() -> None:
+    """What was fetched without a rate does not count once a rate is set."""
     throttle = ReplicaThrottle(2)
     assert throttle.wait_ms(UNLIMITED, 0) == 0
     throttle.on_fetched(10**9)
@@ -14,8 +14,8 @@ def test_without_a_rate_nobody_waits() -> None:
     assert throttle.wait_ms(1000, 2) == 0
 
 
-def test_over_time_no_more_than_the_rate_is_fetched() -> None:
-    """A fiftieth of a second's worth may come at once, after a pause."""
+def test_over_time_no_more_than_the_throttled_rate_is_fetched() -> None:
+    """After a pause, at most a fiftieth of a second's worth may be fetched at once."""
     throttle = ReplicaThrottle(2)
     now_ms, fetched = 10_000, 0
     assert throttle.wait_ms(1000, now_ms) == 0
@@ -30,24 +30,24 @@ def test_over_time_no_more_than_the_rate_is_fetched() -> None:
     assert 19_000 <= fetched <= 21_000
 
 
-def test_what_is_asked_for_at_once_is_in_proportion_to_the_rate() -> None:
-    """A fiftieth of a second's worth among all that are throttled, in pieces that are worth it."""
+def test_the_size_of_a_throttled_fetch_is_proportional_to_the_rate() -> None:
+    """All throttled replicas share a fiftieth of a second's worth, with a minimum for each."""
     throttle = ReplicaThrottle(2)
     assert throttle.piece(20_000_000, 4) == 100_000
     assert throttle.piece(20_000_000, 1) == 400_000
     assert throttle.piece(20_000_000, 1000) == 64 << 10
 
 
-def test_a_rate_of_nothing_is_looked_at_again() -> None:
-    """It may be changed while everybody waits."""
+def test_with_a_rate_of_zero_replicas_check_again_every_second() -> None:
+    """The rate may change while they wait."""
     throttle = ReplicaThrottle(2)
     assert throttle.wait_ms(0, 5) == 1000
     assert throttle.wait_ms(0, 5000) == 1000
     assert throttle.wait_ms(10, 5001) == 0
 
 
-def test_replicas_are_named_by_pairs_or_by_a_star() -> None:
-    """Partition and broker."""
+def test_throttled_replicas_are_listed_as_pairs_or_as_a_star() -> None:
+    """A pair is a partition and a broker."""
     throttle = ReplicaThrottle(2)
     assert throttle.names(("0:1", "3:2"), 3)
     assert not throttle.names(("0:1", "3:2"), 0)

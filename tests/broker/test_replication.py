@@ -1,4 +1,4 @@
-"""Three brokers as one cluster: nothing that was acknowledged is lost, whoever stops and how."""
+"""A cluster of three brokers loses no acknowledged record, whichever broker stops and however."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
 
 
 @on_three()
-async def test_every_replica_has_what_was_produced(cluster: Trio) -> None:
-    """Byte for byte, epochs and all; the high watermark reaches the followers too."""
+async def test_every_replica_has_the_produced_records(cluster: Trio) -> None:
+    """The high watermark reaches the followers too."""
     await cluster.create()
     for number in range(20):
         await cluster.produce(b"%d" % number, b"%d more" % number)
@@ -51,7 +51,7 @@ async def test_every_replica_has_what_was_produced(cluster: Trio) -> None:
 
 @on_three()
 async def test_every_replica_describes_the_producers_of_its_log(cluster: Trio) -> None:
-    """A tool that looks for hanging transactions asks the broker it was told to ask."""
+    """A tool that looks for hanging transactions can ask any broker with a replica."""
     await cluster.create()
     await cluster.produce(b"x", producer_id=7, producer_epoch=3, base_sequence=0)
     await cluster.all_equal()
@@ -65,8 +65,10 @@ async def test_every_replica_describes_the_producers_of_its_log(cluster: Trio) -
 
 
 @on_three()
-async def test_acks_all_on_an_idle_cluster_costs_round_trips(cluster: Trio) -> None:
-    """Not the half second that a leader keeps a follower's fetch, also with many partitions."""
+async def test_acks_all_on_an_idle_cluster_does_not_wait_for_the_long_poll(cluster: Trio) -> None:
+    """It costs round trips, not the half second for which a leader holds a follower's fetch. With
+    many partitions too.
+    """
     await cluster.create(partitions=8)
     for index in range(8):
         await cluster.produce(b"warm", index=index)
@@ -78,13 +80,14 @@ async def test_acks_all_on_an_idle_cluster_costs_round_trips(cluster: Trio) -> N
         took.append(loop.time() - begun)
         await asyncio.sleep(0.02)
     assert sorted(took)[len(took) // 2] < 0.1
-    # Of each partition the second of three: one may be late on a machine that is busy.
+    # For each partition the second of three measurements, because one may be late on a busy
+    # machine.
     assert max(sorted(took[index::8])[1] for index in range(8)) < 0.45
 
 
 @on_three()
-async def test_a_stopped_follower_leaves_the_isr_and_joins_again(cluster: Trio) -> None:
-    """Meanwhile the others go on; when it is back it has everything."""
+async def test_a_killed_follower_leaves_the_isr_and_rejoins(cluster: Trio) -> None:
+    """The others go on meanwhile. When it is back, it fetches everything it missed."""
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
     follower = next(each for each in (0, 1, 2) if each != cluster.partition().leader)
@@ -103,8 +106,8 @@ async def test_a_stopped_follower_leaves_the_isr_and_joins_again(cluster: Trio) 
 
 
 @on_three()
-async def test_another_leads_when_the_leader_is_killed(cluster: Trio) -> None:
-    """Nothing that was acknowledged is lost, and the old leader follows when it is back."""
+async def test_another_replica_leads_when_the_leader_loses_power(cluster: Trio) -> None:
+    """No acknowledged record is lost, and the old leader follows when it is back."""
     await cluster.create(min_insync_replicas="2")
     acknowledged = []
     for number in range(10):
@@ -124,8 +127,8 @@ async def test_another_leads_when_the_leader_is_killed(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_clean_stop_hands_over_first(cluster: Trio) -> None:
-    """Producers find the next leader without waiting for a lease to run out."""
+async def test_a_clean_stop_hands_over_leadership_first(cluster: Trio) -> None:
+    """Producers find the next leader without waiting for a lease to expire."""
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"a")
     old = cluster.partition().leader
@@ -141,8 +144,8 @@ async def test_a_clean_stop_hands_over_first(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_what_only_the_old_leader_had_is_cut(cluster: Trio) -> None:
-    """Records that were never committed are gone when it follows, exactly these."""
+async def test_records_that_only_the_old_leader_had_are_truncated(cluster: Trio) -> None:
+    """Exactly the records that were never committed are gone when it follows."""
     await cluster.create(min_insync_replicas="1")
     await cluster.produce(b"kept")
     await cluster.all_equal()
@@ -150,7 +153,7 @@ async def test_what_only_the_old_leader_had_is_cut(cluster: Trio) -> None:
     hosted = cluster.hosted(old)
     leadership = hosted.leadership
     assert leadership is not None
-    # Behind the back of its followers: as if they had been cut off just before.
+    # Appended without the followers' knowledge, as if they had been cut off just before.
     for number in range(3):
         batch = build_batch([Record(0, 1, b"k", b"lost %d" % number)])
         hosted.log.append(batch, leadership.epoch, 1)
@@ -164,7 +167,7 @@ async def test_what_only_the_old_leader_had_is_cut(cluster: Trio) -> None:
 
 @on_three()
 async def test_idempotent_producers_are_known_to_the_next_leader(cluster: Trio) -> None:
-    """A batch that is sent again after a failover is a duplicate, with its old offset."""
+    """A batch that is sent again after a failover is a duplicate and gets its old offset."""
     await cluster.create(min_insync_replicas="2")
     for sequence in range(3):
         await cluster.produce(
@@ -180,8 +183,8 @@ async def test_idempotent_producers_are_known_to_the_next_leader(cluster: Trio) 
 
 
 @on_three(log_cleaner_backoff_ms="50")
-async def test_a_replica_of_a_compacted_topic_is_built_from_what_is_left(cluster: Trio) -> None:
-    """A broker with an empty disk gets the leader's log, gaps and all, and restarts with it."""
+async def test_a_replica_of_a_compacted_topic_is_rebuilt_on_an_empty_disk(cluster: Trio) -> None:
+    """The broker gets the leader's log including its gaps, and can restart with it."""
     await cluster.create(
         cleanup_policy="compact",
         min_insync_replicas="1",
@@ -213,8 +216,8 @@ async def test_a_replica_of_a_compacted_topic_is_built_from_what_is_left(cluster
 
 
 @on_three()
-async def test_a_follower_far_behind_begins_where_the_leader_does(cluster: Trio) -> None:
-    """What the leader has deleted meanwhile it does not miss."""
+async def test_a_follower_far_behind_starts_at_the_leaders_log_start_offset(cluster: Trio) -> None:
+    """It does not need records that the leader has deleted meanwhile."""
     await cluster.create(min_insync_replicas="1", segment_bytes="1000")
     await cluster.produce(b"old")
     leader = cluster.partition().leader

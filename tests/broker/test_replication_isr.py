@@ -1,5 +1,7 @@
-"""The in-sync set: who leaves it, who joins, and what is refused meanwhile; and what else the
-metadata changes for replicas."""
+"""ISR changes: which replicas leave and join, and what is refused meanwhile.
+
+Also covers other effects of metadata on replicas.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ async def configure(stage: Stage, **settings: str) -> None:
 
 
 @impatient
-async def test_whoever_lags_leaves_the_set_and_the_rest_goes_on(stage: Stage) -> None:
-    """After replica.lag.time.max.ms; what waited for the laggard is committed without it."""
+async def test_a_lagging_follower_leaves_the_isr_and_the_others_go_on(stage: Stage) -> None:
+    """After replica.lag.time.max.ms. Records that waited for it are committed without it."""
     await create_on(stage, 0, 1, 2)
     async with under_way(produce(stage)) as sent:
         await written(stage.hosted("orders"), 1)
@@ -58,9 +60,10 @@ async def test_whoever_lags_leaves_the_set_and_the_rest_goes_on(stage: Stage) ->
 
 
 @impatient
-async def test_below_the_minimum_nothing_is_taken_or_committed(stage: Stage) -> None:
-    """acks=all is refused before it is written; acks=1 is written, and stays unseen. Once enough
-    have caught up, all goes on."""
+async def test_below_min_insync_replicas_nothing_is_committed(stage: Stage) -> None:
+    """acks=all is refused before it is written. acks=1 is written, but not visible. Both work again
+    once enough replicas have caught up.
+    """
     await create_on(stage, 0, 1, 2, configs={"min.insync.replicas": "2"})
     hosted = stage.hosted("orders")
     await stage.until(lambda: shown(stage).isr == (0,))
@@ -71,7 +74,7 @@ async def test_below_the_minimum_nothing_is_taken_or_committed(stage: Stage) -> 
     await written(hosted, 1)
     assert hosted.high_watermark == 0
     assert shown(stage).eligible_leaders == (1, 2)
-    # It has not all there is: nothing happens.
+    # It does not have all records, so the ISR stays.
     await follow(stage, 1, 0)
     assert shown(stage).isr == (0,)
     while hosted.high_watermark < 1:
@@ -85,8 +88,9 @@ async def test_below_the_minimum_nothing_is_taken_or_committed(stage: Stage) -> 
 
 
 @trio
-async def test_the_minimum_is_taken_up_when_it_changes(stage: Stage) -> None:
-    """min.insync.replicas is a setting of the topic, for terms that are under way as well."""
+async def test_a_change_of_min_insync_replicas_takes_effect_in_the_current_leadership(
+    stage: Stage,
+) -> None:
     await create_on(stage, 0, 1)
     async with under_way(produce(stage, timeout_ms=100)) as sent:
         assert await sent == (ErrorCode.REQUEST_TIMED_OUT, -1)
@@ -100,8 +104,10 @@ async def test_the_minimum_is_taken_up_when_it_changes(stage: Stage) -> None:
 
 
 @staged_with(brokers=3, kafka={"replica.lag.time.max.ms": "1500"})
-async def test_a_change_whose_outcome_is_unknown_counts_until_it_is_known(stage: Stage) -> None:
-    """Whoever may be in the set by it is waited for; it is proposed again, which settles it."""
+async def test_an_isr_change_with_an_unknown_outcome_counts_until_it_is_known(stage: Stage) -> None:
+    """The leader waits for every replica that may be in the ISR. It proposes the change again,
+    which resolves the outcome.
+    """
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     held = hosted.leadership
@@ -127,8 +133,9 @@ async def test_a_change_whose_outcome_is_unknown_counts_until_it_is_known(stage:
 
 
 @impatient
-async def test_a_change_that_was_made_though_its_answer_is_lost(stage: Stage) -> None:
-    """The metadata shows what became of it."""
+async def test_an_isr_change_whose_response_is_lost_is_learned_from_the_metadata(
+    stage: Stage,
+) -> None:
     await create_on(stage, 0, 1)
     held = stage.hosted("orders").leadership
     assert held is not None
@@ -148,7 +155,7 @@ async def test_a_change_that_was_made_though_its_answer_is_lost(stage: Stage) ->
 
 
 @trio
-async def test_a_broker_that_stops_is_not_taken_in(stage: Stage) -> None:
+async def test_a_stopping_broker_is_not_added_to_the_isr(stage: Stage) -> None:
     """It has caught up, but will be gone when it is needed."""
     await create_on(stage, 0, 1, 2)
     held = stage.hosted("orders").leadership
@@ -167,7 +174,7 @@ async def test_a_broker_that_stops_is_not_taken_in(stage: Stage) -> None:
 
 @trio
 async def test_a_replica_that_was_moved_away_is_deleted(stage: Stage) -> None:
-    """By the metadata of that very topic; the others go on under a new leader epoch."""
+    """The other replicas go on in a new leader epoch."""
     await create_on(stage, 0, 1, 2)
     hosted = stage.hosted("orders", broker=2)
     directory = hosted.log.directory
@@ -184,8 +191,8 @@ async def test_a_replica_that_was_moved_away_is_deleted(stage: Stage) -> None:
 
 
 @trio
-async def test_a_topic_that_turns_to_fsync_is_flushed_on_every_replica(stage: Stage) -> None:
-    """What counted so far is on disk from then on, as elections will take for granted."""
+async def test_a_topic_that_changes_to_fsync_is_flushed_on_every_replica(stage: Stage) -> None:
+    """From then on, elections assume that everything that counts is on disk."""
     await create_on(stage, 0, 1, configs={"durability": "replicated"})
     assert await produce(stage, acks=1) == (0, 0)
     leader, follower = stage.hosted("orders"), stage.hosted("orders", broker=1)
@@ -200,8 +207,10 @@ async def test_a_topic_that_turns_to_fsync_is_flushed_on_every_replica(stage: St
 
 
 @staged_with(brokers=2)
-async def test_offsets_have_as_many_replicas_as_there_are_brokers(stage: Stage) -> None:
-    """Three, or fewer where there are not as many; and count by what is on disk."""
+async def test_the_offsets_topic_has_the_configured_number_of_replicas(stage: Stage) -> None:
+    """The stage sets offsets.topic.replication.factor to the number of brokers. All brokers lead
+    partitions.
+    """
     request = FindCoordinatorRequest(key="group", key_type=0)
     await stage.ask(request, 3, FindCoordinatorResponse)
     topics = stage.broker.cluster.image.topics
@@ -212,8 +221,8 @@ async def test_offsets_have_as_many_replicas_as_there_are_brokers(stage: Stage) 
 
 
 @trio
-async def test_groups_are_served_when_what_they_read_is_committed(stage: Stage) -> None:
-    """A new coordinator may have replayed what no other replica has: it waits."""
+async def test_a_coordinator_serves_groups_once_what_it_loaded_is_committed(stage: Stage) -> None:
+    """It may have replayed records that no other replica has, so it waits."""
     name = "__consumer_offsets"
     await create_on(stage, 0, 1, topic=name, configs={"durability": "replicated"})
     hosted = stage.hosted(name)
@@ -235,8 +244,8 @@ async def test_groups_are_served_when_what_they_read_is_committed(stage: Stage) 
 
 
 @trio
-async def test_metadata_tells_of_replicas_that_are_gone(stage: Stage) -> None:
-    """A partition without a leader says so, and names nobody."""
+async def test_metadata_lists_offline_replicas(stage: Stage) -> None:
+    """A partition without a leader has LEADER_NOT_AVAILABLE and leader -1."""
     asked = [CreateTopicsRequest.Assignment(0, [0, 1, 2])]
     wanted = CreateTopicsRequest.Topic("orders", -1, -1, asked)
     await stage.ask(CreateTopicsRequest([wanted]), 7, CreateTopicsResponse)
@@ -263,8 +272,10 @@ async def test_metadata_tells_of_replicas_that_are_gone(stage: Stage) -> None:
 
 
 @impatient
-async def test_a_session_says_what_is_new_and_keeps_its_follower_in_sync(stage: Stage) -> None:
-    """Requests that name nothing say that the follower has what it had, and wants more."""
+async def test_fetches_in_a_session_keep_their_follower_in_sync(stage: Stage) -> None:
+    """A request that names no partitions means that the follower has the same records as before and
+    asks for more.
+    """
     topic_id = await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     session, epoch = 0, 0
@@ -304,14 +315,14 @@ async def test_a_session_says_what_is_new_and_keeps_its_follower_in_sync(stage: 
     for _ in range(20):
         assert await fetch() == []
     assert shown(stage).isr == (0, 1)
-    # And when it does not come any more, it leaves.
+    # When it stops fetching, it leaves the ISR.
     assert await produce(stage, acks=1) == (0, 1)
     await stage.until(lambda: shown(stage).isr == (0,))
 
 
 @trio
-async def test_followers_delete_by_themselves_what_is_committed(stage: Stage) -> None:
-    """As leaders do; what may not be committed yet stays, however old it is."""
+async def test_followers_apply_retention_to_committed_records(stage: Stage) -> None:
+    """As leaders do. Records that may be uncommitted stay, however old they are."""
     await create_on(stage, 0, 1, configs={"retention.ms": "1"})
     hosted = stage.hosted("orders", broker=1)
     for offset in range(3):

@@ -1,4 +1,4 @@
-"""A leader with followers: what is committed, who may read what, and who is believed."""
+"""A leader with followers: what is committed, what readers may see, and which fetches count."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def offsets(answer: FetchResponse.Partition) -> list[int]:
 
 
 def new_term(stage: Stage, hosted: HostedPartition) -> Partition:
-    """The same leader under the next epoch, as after an election."""
+    """Makes the same broker lead in the next leader epoch, as after an election."""
     before = shown(stage)
     after = replace(
         before,
@@ -46,7 +46,7 @@ def new_term(stage: Stage, hosted: HostedPartition) -> Partition:
 async def latest(
     stage: Stage, *, timestamp: int = -1, replica: int = -1, version: int = 7
 ) -> tuple[int, int]:
-    """Error code and offset that ListOffsets gives."""
+    """Returns the error code and the offset that ListOffsets gives."""
     asked = ListOffsetsRequest.Partition(0, -1, timestamp)
     request = ListOffsetsRequest(replica, 0, [ListOffsetsRequest.Topic("orders", [asked])])
     response = await stage.ask(request, version, ListOffsetsResponse)
@@ -56,7 +56,7 @@ async def latest(
 
 @trio
 async def test_acks_all_waits_for_every_in_sync_replica(stage: Stage) -> None:
-    """Each by what it fetches from: that it was sent something says nothing."""
+    """Only the offset that a follower fetches from counts. Sending records to it does not."""
     await create_on(stage, 0, 1, 2)
     hosted = stage.hosted("orders")
     async with under_way(produce(stage, [b"a", b"b"])) as sent:
@@ -70,8 +70,8 @@ async def test_acks_all_waits_for_every_in_sync_replica(stage: Stage) -> None:
 
 
 @trio
-async def test_acks_one_waits_for_nobody(stage: Stage) -> None:
-    """And consumers see nothing of it before it is committed."""
+async def test_acks_one_does_not_wait_for_followers(stage: Stage) -> None:
+    """Consumers do not see the record before it is committed."""
     await create_on(stage, 0, 1, 2)
     assert await produce(stage, acks=1) == (0, 0)
     await written(stage.hosted("orders"), 1)
@@ -86,8 +86,12 @@ async def test_acks_one_waits_for_nobody(stage: Stage) -> None:
 
 
 @trio
-async def test_a_retry_is_not_acknowledged_before_its_first_copy_is_committed(stage: Stage) -> None:
-    """An idempotent producer that asks again must not learn more than the first request would."""
+async def test_a_retry_is_not_acknowledged_before_the_original_batch_is_committed(
+    stage: Stage,
+) -> None:
+    """An idempotent producer that retries must not get an earlier acknowledgement than the first
+    request.
+    """
     await create_on(stage, 0, 1, 2)
     first = await produce(stage, timeout_ms=1, sequence=0)
     assert first == (ErrorCode.REQUEST_TIMED_OUT, -1)
@@ -101,8 +105,8 @@ async def test_a_retry_is_not_acknowledged_before_its_first_copy_is_committed(st
 
 
 @trio
-async def test_a_waiting_follower_is_answered_by_what_is_written(stage: Stage) -> None:
-    """Not by what is committed: that would wait for the follower itself."""
+async def test_a_waiting_follower_is_answered_when_a_record_is_written(stage: Stage) -> None:
+    """Not when it is committed: that would wait for the follower itself."""
     await create_on(stage, 0, 1, 2)
     async with under_way(follow(stage, 1, 0, wait_ms=15_000)) as waits:
         assert not waits.done()
@@ -112,8 +116,8 @@ async def test_a_waiting_follower_is_answered_by_what_is_written(stage: Stage) -
 
 
 @trio
-async def test_a_waiting_consumer_is_answered_by_what_is_committed(stage: Stage) -> None:
-    """Also if it was written before the consumer came."""
+async def test_a_waiting_consumer_is_answered_when_a_record_is_committed(stage: Stage) -> None:
+    """Also if it was written before the consumer's request came."""
     await create_on(stage, 0, 1)
     assert await produce(stage, acks=1) == (0, 0)
     await written(stage.hosted("orders"), 1)
@@ -125,8 +129,8 @@ async def test_a_waiting_consumer_is_answered_by_what_is_committed(stage: Stage)
 
 
 @trio
-async def test_followers_must_know_the_leader_epoch(stage: Stage) -> None:
-    """Of two that disagree, whoever is behind hears of it by the metadata."""
+async def test_a_followers_fetch_must_have_the_current_leader_epoch(stage: Stage) -> None:
+    """If the two differ, the one that is behind learns the new epoch from the metadata."""
     await create_on(stage, 0, 1)
     term = new_term(stage, stage.hosted("orders"))
     await stage.until(lambda: stage.hosted("orders").leadership is not None)
@@ -143,8 +147,8 @@ async def test_followers_must_know_the_leader_epoch(stage: Stage) -> None:
 
 
 @trio
-async def test_a_log_that_parts_from_the_leaders_is_told_where(stage: Stage) -> None:
-    """And counts for nothing, however long it is."""
+async def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(stage: Stage) -> None:
+    """Its fetch offset does not count, however high it is."""
     await create_on(stage, 0, 1)
     assert await produce(stage, [b"a", b"b"], acks=1) == (0, 0)
     hosted = stage.hosted("orders")
@@ -162,8 +166,8 @@ async def test_a_log_that_parts_from_the_leaders_is_told_where(stage: Stage) -> 
 
 
 @trio
-async def test_nobody_is_taken_for_a_follower_who_is_none(stage: Stage) -> None:
-    """A made-up replica id must not commit anything, nor keep anybody in sync."""
+async def test_only_fetches_of_registered_replicas_count(stage: Stage) -> None:
+    """A made-up replica id must not commit anything, nor keep a replica in sync."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, acks=1) == (0, 0)
@@ -174,7 +178,7 @@ async def test_nobody_is_taken_for_a_follower_who_is_none(stage: Stage) -> None:
     for epoch in (-1, registered - 1, registered + 1):
         assert (await follow(stage, 1, 1, broker_epoch=epoch)).error_code == stale
     assert (await follow(stage, 1, 1, version=11)).error_code == stale
-    # Registered, but no replica of this partition as far as the leader knows.
+    # Registered, but not a replica of this partition as far as the leader knows.
     assert (await follow(stage, 2, 1)).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert hosted.high_watermark == 0
     assert hosted.leadership is not None
@@ -183,7 +187,9 @@ async def test_nobody_is_taken_for_a_follower_who_is_none(stage: Stage) -> None:
 
 @trio
 async def test_consumers_may_read_from_a_follower(stage: Stage) -> None:
-    """Up to the high watermark it knows of; what it does not have yet is not out of range."""
+    """Up to the follower's high watermark. An offset that it does not have yet is not out of
+    range.
+    """
     await create_on(stage, 0, 1)
     assert await produce(stage, [b"a"], acks=1) == (0, 0)
     assert await produce(stage, [b"b"], acks=1) == (0, 1)
@@ -212,7 +218,9 @@ async def test_consumers_may_read_from_a_follower(stage: Stage) -> None:
 
 @trio
 async def test_a_consumer_is_sent_to_the_replica_in_its_rack(stage: Stage) -> None:
-    """If there is one in sync that has what is asked for; else the leader serves it itself."""
+    """If an in-sync replica there has the requested offset. Otherwise the leader serves the
+    consumer.
+    """
     await create_on(stage, 0, 1)
     assert await produce(stage, acks=1) == (0, 0)
     await written(stage.hosted("orders"), 1)
@@ -226,8 +234,10 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(stage: Stage) -> No
 
 
 @trio
-async def test_a_term_with_followers_begins_when_its_epoch_is_on_disk(stage: Stage) -> None:
-    """Nothing is answered in an epoch that the log could forget. What is committed stays so."""
+async def test_a_leadership_with_followers_begins_once_its_epoch_is_synced(stage: Stage) -> None:
+    """Nothing is answered in a leader epoch that the log could lose. Committed records stay
+    committed.
+    """
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, acks=1) == (0, 0)
@@ -245,8 +255,8 @@ async def test_a_term_with_followers_begins_when_its_epoch_is_on_disk(stage: Sta
 
 
 @trio
-async def test_leading_alone_writes_nothing(stage: Stage) -> None:
-    """A term without followers begins at once, and its log notes the epoch with the first batch."""
+async def test_a_leadership_without_followers_begins_without_a_write(stage: Stage) -> None:
+    """Its log stores the leader epoch with the first batch."""
     await create_on(stage, 0)
     hosted = stage.hosted("orders")
     flushes = stage.broker.replicas.flusher.flushes
@@ -257,8 +267,10 @@ async def test_leading_alone_writes_nothing(stage: Stage) -> None:
 
 
 @trio
-async def test_the_end_of_a_partition_never_goes_back(stage: Stage) -> None:
-    """A new leader says nothing of it before it knows as much as the old one may have told."""
+async def test_the_latest_offset_never_goes_back(stage: Stage) -> None:
+    """A new leader does not return it before its high watermark has reached what the old leader may
+    have returned.
+    """
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, [b"a", b"b"], acks=1) == (0, 0)
@@ -277,8 +289,8 @@ async def test_the_end_of_a_partition_never_goes_back(stage: Stage) -> None:
 
 
 @trio
-async def test_a_follower_asks_for_the_bounds_of_the_log(stage: Stage) -> None:
-    """Its end is the log's, committed or not; a client that claims to be one is a client."""
+async def test_a_follower_gets_the_log_end_offset_from_list_offsets(stage: Stage) -> None:
+    """Whether committed or not. A client that pretends to be a follower gets the high watermark."""
     await create_on(stage, 0, 1)
     assert await produce(stage, [b"a", b"b"], acks=1) == (0, 0)
     assert await latest(stage, replica=1) == (0, 2)
@@ -288,8 +300,8 @@ async def test_a_follower_asks_for_the_bounds_of_the_log(stage: Stage) -> None:
 
 
 @trio
-async def test_records_are_deleted_on_every_living_replica(stage: Stage) -> None:
-    """The answer waits until the followers start where the leader does."""
+async def test_delete_records_waits_for_every_living_replica(stage: Stage) -> None:
+    """The response is sent when the followers have the leader's log start offset."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, [b"a", b"b"], acks=1) == (0, 0)
@@ -319,8 +331,10 @@ async def test_records_are_deleted_on_every_living_replica(stage: Stage) -> None
 
 
 @trio
-async def test_a_follower_that_is_early_waits_for_its_leader(stage: Stage) -> None:
-    """Refused, it would keep away for a second, and whatever is written meanwhile wait for it."""
+async def test_a_fetch_in_a_leader_epoch_that_has_not_begun_yet_waits(stage: Stage) -> None:
+    """If it were refused, the follower would back off for a second, and new records would wait for
+    it.
+    """
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, acks=1) == (0, 0)
@@ -337,8 +351,10 @@ async def test_a_follower_that_is_early_waits_for_its_leader(stage: Stage) -> No
 
 
 @trio
-async def test_a_follower_at_rest_hears_of_what_is_committed(stage: Stage) -> None:
-    """Soon, not when its long wait is over: consumers may read from it, and it may lead next."""
+async def test_an_idle_follower_learns_of_a_new_high_watermark_soon(stage: Stage) -> None:
+    """It does not wait for the end of its long poll, because consumers may read from it and it may
+    be the next leader.
+    """
     await create_on(stage, 0, 1, 2)
     assert await produce(stage, acks=1) == (0, 0)
     await written(stage.hosted("orders"), 1)
@@ -352,8 +368,8 @@ async def test_a_follower_at_rest_hears_of_what_is_committed(stage: Stage) -> No
 
 
 @trio
-async def test_an_epoch_that_went_with_the_end_of_the_log_is_noted_again(stage: Stage) -> None:
-    """A follower may be cutting its log at the moment it is elected."""
+async def test_a_leader_epoch_lost_by_a_truncation_is_stored_again(stage: Stage) -> None:
+    """A follower may be truncating its log at the moment it is elected."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     term = new_term(stage, hosted)

@@ -1,8 +1,8 @@
-"""Requests of one connection take effect in the order they were sent.
+"""Requests of one connection take effect in the order in which they were sent.
 
-A client may send its next request before the answer to the last. Each pair here is sent in one
-write: the second must see what the first has done, on a lone broker, and on one of three brokers
-that is not the controller.
+A client may send its next request before it has the response to the last one. Each pair here is
+sent in one write. The second request must see the effect of the first, on a single broker and on
+one of three brokers that is not the controller.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from penstock.wire.messages import (
     FetchResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     MetadataRequest,
@@ -59,7 +57,7 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitio
 TOPIC_CONFIG = 2
 
 Sent = tuple[Request, int, type[Response]]
-"""A request, its version, and the class of its answer."""
+"""A request, its version, and the class of its response."""
 
 
 class Line:
@@ -71,7 +69,7 @@ class Line:
         self._correlation_ids = count(1)
 
     async def send(self, *requests: Sent) -> list[Any]:
-        """Write all requests at once; their answers."""
+        """Writes all requests at once and returns their responses."""
         numbers = [next(self._correlation_ids) for _ in requests]
         frames = [
             b"".join(encode_request(request, version, number, "line"))
@@ -93,7 +91,7 @@ class Line:
 
 
 class Lane:
-    """A connection to one broker of a cluster, and what the tests need to name there."""
+    """A connection to one broker of a cluster, with requests for it."""
 
     def __init__(self, cluster: Trio, broker_id: int, line: Line) -> None:
         self.cluster = cluster
@@ -103,7 +101,7 @@ class Lane:
         self.replicas = list(dict.fromkeys(replicas))
 
     def creation(self, name: str) -> Sent:
-        """A topic of one partition that this broker leads."""
+        """Returns a request for a topic of one partition that this broker leads."""
         assigned = CreateTopicsRequest.Assignment(0, self.replicas)
         topic = CreateTopicsRequest.Topic(name, -1, -1, [assigned])
         return CreateTopicsRequest([topic], 10_000), 7, CreateTopicsResponse
@@ -113,8 +111,10 @@ class Lane:
         assert made.topics[0].error_code == 0, made.topics[0].error_message
 
     async def group(self) -> str:
-        """A group that this broker coordinates: the only partition of its topic may be elsewhere,
-        so the tests of groups go to the broker that has it."""
+        """Returns a group that this broker coordinates.
+
+        If another broker coordinates it, the lane connects to that one.
+        """
         while True:
             (found,) = await self.line.send(
                 (FindCoordinatorRequest("g", 0), 3, FindCoordinatorResponse)
@@ -126,7 +126,7 @@ class Lane:
             self.broker_id = found.node_id
             await self.line.close()
             self.line = await line_to(self.cluster, found.node_id)
-        # The coordinator may still load its groups.
+        # The coordinator may still be loading its groups.
         while True:
             (loaded,) = await self.line.send(committed("g", "t"))
             if loaded.error_code == ErrorCode.NONE:
@@ -312,21 +312,38 @@ def run_on(directory: Path, brokers: int, play: Play) -> None:
 
 @pytest.mark.parametrize("brokers", [1, 3])
 @pytest.mark.parametrize("play", PAIRS, ids=lambda play: play.__name__)
-def test_the_second_request_sees_the_first(tmp_path: Path, play: Play, brokers: int) -> None:
-    """As on Kafka, which begins no request before the last one of the connection is answered."""
+def test_a_request_sees_the_effect_of_the_previous_one(
+    tmp_path: Path, play: Play, brokers: int
+) -> None:
+    """As in Kafka, which starts no request before the previous one of the connection is
+    answered.
+    """
     run_on(tmp_path, brokers, play)
 
 
 def test_a_request_waits_behind_a_long_poll(tmp_path: Path) -> None:
-    """Also one that changes nothing: order is a promise of the connection, not of a kind."""
+    """Even a request that has nothing to do with the poll: the order holds for a connection."""
 
     async def play(lane: Lane) -> None:
         await lane.create("t")
-        polled, beat = await lane.line.send(
-            fetch("t", 0, max_wait_ms=300), (HeartbeatRequest("g", 1, "m"), 3, HeartbeatResponse)
-        )
-        assert not polled.responses[0].partitions[0].records
-        assert beat.error_code != ErrorCode.NONE
+        other = await line_to(lane.cluster, lane.broker_id)
+        poll = fetch("t", 0, max_wait_ms=60_000)
+        async with asyncio.TaskGroup() as tasks:
+            both = tasks.create_task(lane.line.send(poll, lane.creation("behind")))
+            await asyncio.sleep(0)
+            # If the creation overlapped the poll, it would be done before these later ones.
+            for name in ("first", "second", "third"):
+                (made,) = await other.send(lane.creation(name))
+                assert made.topics[0].error_code == 0
+            topics = lane.cluster.broker(lane.broker_id).cluster.image.topics
+            assert "third" in topics
+            assert "behind" not in topics
+            await other.send(produce("t"))
+        polled, made = both.result()
+        assert polled.responses[0].partitions[0].records
+        assert made.topics[0].error_code == 0
+        assert "behind" in topics
+        await other.close()
 
     run_on(tmp_path, 1, play)
 
@@ -343,10 +360,12 @@ def test_a_produce_behind_a_long_poll_does_not_end_it(tmp_path: Path) -> None:
     run_on(tmp_path, 1, play)
 
 
-def test_pipelined_produces_overlap_and_keep_their_order(
+def test_pipelined_produce_requests_overlap_and_keep_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is appended when it arrives, and what follows them waits for all their commits."""
+    """Each batch is appended when it arrives. The request after them waits until all are
+    committed.
+    """
     append = HostedPartition.append
     most = 0
 

@@ -1,4 +1,4 @@
-"""The benchmarks run, small: their numbers are for `make bench`, their answers are checked here."""
+"""Small runs of the benchmarks. Their results are checked here; `make bench` measures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(module: str, *options: str) -> Any:
-    """The JSON object that a benchmark prints last."""
+    """Returns the JSON object that a benchmark prints last."""
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{module}", "--smoke", "--json", *options],
         cwd=ROOT,
@@ -27,8 +27,10 @@ def run(module: str, *options: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_topics_and_connections() -> None:
-    """A restarted broker leads all its topics and says so in one answer, and holds idle clients."""
+def test_the_scale_benchmark_runs() -> None:
+    """A restarted broker leads all its topics, returns them in one response, and holds idle
+    connections.
+    """
     found = run("scale")
     assert found["start"]["ready_s"] > 0
     assert found["topics"]["topics"] == 50
@@ -36,8 +38,10 @@ def test_topics_and_connections() -> None:
     assert found["connections"]["connections"] == 50
 
 
-def test_produce_and_fetch_against_the_floor() -> None:
-    """Produce and fetch go through the real protocol next to the bare loop, at every size."""
+def test_the_broker_benchmark_runs() -> None:
+    """It measures produce and fetch through the real protocol against a bare loop, at every
+    size.
+    """
     found = run("broker")
     assert set(found["ratios"]) == {
         "fetch",
@@ -46,15 +50,17 @@ def test_produce_and_fetch_against_the_floor() -> None:
     assert all(share["by_clock"] > 0 for share in found["ratios"].values())
 
 
-def test_common_client() -> None:
-    """confluent-kafka produces and consumes everything, with every setting that is measured."""
+def test_the_benchmark_of_confluent_kafka_runs() -> None:
+    """It produces and consumes everything, with every setting that is measured."""
     found = run("clients")
     assert len(found) == 6
     assert all(best["produce_per_s"] > 0 and best["consume_per_s"] > 0 for best in found.values())
 
 
-def test_python_clients_side_by_side() -> None:
-    """Every client, ours in all its lanes, produces and consumes all that it was given."""
+def test_the_benchmark_of_python_clients_runs() -> None:
+    """Every client, and every API of Penstock's own, produces and consumes everything that it was
+    given.
+    """
     found = run("libraries")
     assert {"confluent-kafka", "kafka-python", "aiokafka", "penstock aio"} <= set(found["produce"])
     rates = [*found["produce"].values(), *found["consume"].values()]

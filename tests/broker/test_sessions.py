@@ -1,4 +1,4 @@
-"""Brokers that lose their session, hand over, or come back with an empty disk, under load."""
+"""Brokers that lose their lease, stop, or restart with an empty disk, while records are written."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from .trio import Trio
 
 
 async def lose_session(cluster: Trio, broker_id: int) -> None:
-    """As if the broker had been stopped for longer than its session lasts."""
+    """Revokes the broker's lease, as if it had been suspended for longer than its session lasts."""
     membership = cluster.broker(broker_id).membership
     await membership._env.store.revoke_lease(membership._commits.lease)
 
 
 @on_three(min_insync_replicas="2")
-async def test_a_leader_that_lost_its_session_follows(cluster: Trio) -> None:
-    """Another leads, under the next epoch; the old one comes back by itself, catches up and is in
-    sync again under its new broker epoch. Nothing is lost or written twice."""
+async def test_a_leader_that_lost_its_lease_becomes_a_follower(cluster: Trio) -> None:
+    """Another replica leads in the next leader epoch. The old leader registers again by itself,
+    catches up and rejoins the ISR with its new broker epoch. Nothing is lost or duplicated.
+    """
     await cluster.create()
     await cluster.produce(b"before")
     old = cluster.partition()
@@ -41,8 +42,8 @@ async def test_a_leader_that_lost_its_session_follows(cluster: Trio) -> None:
 
 
 @on_three(min_insync_replicas="3")
-async def test_a_session_lost_everywhere_at_once_loses_nothing(cluster: Trio) -> None:
-    """As after an outage of the store: all register again, and one that has everything leads."""
+async def test_if_all_brokers_lose_their_leases_at_once_nothing_is_lost(cluster: Trio) -> None:
+    """As after an outage of the store. All register again, and a replica with all records leads."""
     await cluster.create()
     await cluster.produce(b"before")
     epochs = [cluster.broker(each).membership.broker_epoch for each in range(3)]
@@ -55,9 +56,10 @@ async def test_a_session_lost_everywhere_at_once_loses_nothing(cluster: Trio) ->
 
 
 @on_three(min_insync_replicas="2")
-async def test_a_clean_stop_interrupts_nobody_for_long(cluster: Trio) -> None:
-    """One broker after the other is stopped and started while records are written all the time:
-    each is taken, and none has to wait for long."""
+async def test_a_rolling_restart_does_not_delay_producers_for_long(cluster: Trio) -> None:
+    """One broker after the other is stopped and started during continuous writes. Every record is
+    accepted.
+    """
     await cluster.create()
     loop = asyncio.get_running_loop()
     done = False
@@ -83,16 +85,16 @@ async def test_a_clean_stop_interrupts_nobody_for_long(cluster: Trio) -> None:
     done = True
     await writing
     found = await cluster.all_equal()
-    # These writes are not idempotent: one that was told to try again may be there twice.
+    # These writes are not idempotent: a record that was retried may be there twice.
     assert sorted({*found}, key=int) == sent
     assert max(took) < 5
 
 
 @on_three(min_insync_replicas="1")
-async def test_a_follower_with_an_empty_disk_is_out_of_sync(cluster: Trio) -> None:
-    """Its disk was replaced while it was down, and it is back before its session has run out: it
-    counts no longer until it has fetched everything anew, though the topic counts only what is
-    synced."""
+async def test_a_follower_that_restarts_with_an_empty_disk_leaves_the_isr(cluster: Trio) -> None:
+    """Its disk was replaced while it was down. It is out of the ISR until it has fetched everything
+    again, although in this topic only synced records count.
+    """
     await cluster.create()
     await cluster.produce(b"one", b"two")
     leader = cluster.partition().leader
@@ -110,8 +112,8 @@ async def test_a_follower_with_an_empty_disk_is_out_of_sync(cluster: Trio) -> No
 
 
 @on_three(min_insync_replicas="1")
-async def test_a_leader_with_an_empty_disk_leads_no_longer(cluster: Trio) -> None:
-    """Another does, and it fetches everything anew."""
+async def test_a_leader_that_restarts_with_an_empty_disk_is_replaced(cluster: Trio) -> None:
+    """It fetches everything again from the new leader."""
     await cluster.create()
     await cluster.produce(b"one", b"two")
     leader = cluster.partition().leader

@@ -1,4 +1,4 @@
-"""Settings of the broker's table that change what it does."""
+"""Broker settings take effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUICK = {"log.retention.check.interval.ms": "1", "log.cleaner.backoff.ms": "0"}
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_compaction_runs_unless_it_is_switched_off(
+def test_compaction_runs_unless_it_is_disabled(
     enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -57,7 +57,7 @@ def test_compaction_runs_unless_it_is_switched_off(
 
 
 async def stored_bytes(stage: Stage, topic: str) -> int:
-    """How large a batch of text gets that a client sent uncompressed."""
+    """Returns the size of a log after a client has sent an uncompressed batch of text."""
     data = ProduceRequest.Partition(0, build_batch([TEXT]))
     request = ProduceRequest(None, -1, 9000, [ProduceRequest.Topic(topic, partition_data=[data])])
     produced = await stage.ask(request, 9, ProduceResponse)
@@ -66,7 +66,7 @@ async def stored_bytes(stage: Stage, topic: str) -> int:
 
 
 @staged
-async def test_a_topic_is_compressed_as_hard_as_it_says(stage: Stage) -> None:
+async def test_a_topic_is_compressed_at_its_configured_level(stage: Stage) -> None:
     for codec, low, high in (("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "1", "15")):
         sizes = []
         for level in (low, high):
@@ -82,7 +82,7 @@ async def test_a_topic_is_compressed_as_hard_as_it_says(stage: Stage) -> None:
         assert sizes[1] != sizes[0]
 
 
-def test_kafkas_default_levels_are_the_codecs_usual_ones() -> None:
+def test_kafkas_default_compression_levels_are_the_codecs_defaults() -> None:
     for codec in ("gzip", "lz4", "zstd", "snappy", "producer"):
         assert compression_level(BrokerConfigs().settings({"compression.type": codec})) is None
 
@@ -90,23 +90,23 @@ def test_kafkas_default_levels_are_the_codecs_usual_ones() -> None:
 @staged_with(
     kafka={"connections.max.idle.ms": "1500", "offsets.retention.check.interval.ms": "2500"}
 )
-async def test_idle_connections_and_expired_offsets_go_by_their_settings(stage: Stage) -> None:
+async def test_settings_for_idle_connections_and_expired_offsets_are_used(stage: Stage) -> None:
     assert stage.broker._server_config().idle_timeout_s == 1.5
     assert stage.broker._group_config().offsets_retention_check_interval_ms == 2500
 
 
-def test_without_its_setting_the_config_file_says_when_a_connection_is_idle() -> None:
+def test_connections_are_idle_after_ten_minutes_by_default() -> None:
     assert BrokerConfig().idle_timeout_s == 600
 
 
-def test_what_only_describes_a_broker_cannot_be_set() -> None:
-    """It would be shown and change nothing; the error names the key that does."""
+def test_settings_that_only_describe_a_broker_cannot_be_set() -> None:
+    """They would be shown but change nothing. The error names the setting to use instead."""
     for name, key in (("node.id", "broker_id"), ("listeners", "host and port")):
         with pytest.raises(ConfigError, match=f"what {key} is"):
             BrokerConfig().with_overrides({name: "1"})
 
 
-def test_settings_without_effect_are_told_at_the_start(
+def test_settings_without_effect_are_logged_at_startup(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = BrokerConfig(data_dir=str(tmp_path)).with_overrides({"num.io.threads": "4"})

@@ -1,4 +1,4 @@
-"""The shell of a coordinator's shard: timers that come early, appends that take long."""
+"""The shell of a coordinator's shard: timers that fire early, and appends that take long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOON_S = 25.0
 
 
 class _Clock:
-    """Stands still until told: the loop's own runs on, and is ahead."""
+    """A clock that only the test moves. The loop's own clock runs on and is ahead."""
 
     def __init__(self) -> None:
         self.seconds = 100.0
@@ -33,7 +33,7 @@ class _Clock:
 
 
 class _Log:
-    """Takes every write, and commits when the test says so."""
+    """Accepts every write, and commits when the test says so."""
 
     def __init__(self) -> None:
         self.topic, self.index = "__consumer_offsets", 0
@@ -53,7 +53,7 @@ class _Log:
 
 
 class _Shell(ShardShell[tuple[str, int], str, str]):
-    """A shard that writes down what it hears; its effects are replies to a token."""
+    """A shard that records its events. Its effects are replies to a token."""
 
     def __init__(self, clock: _Clock, log: _Log, append_timeout_ms: int = 5_000) -> None:
         env = cast(Env, SimpleNamespace(clock=clock))
@@ -101,8 +101,10 @@ class _Shell(ShardShell[tuple[str, int], str, str]):
 
 
 def test_a_timer_that_fires_early_is_not_lost() -> None:
-    """A loop that rounds times fires a little before them. The shard takes such a timer for one it
-    has cancelled, so it must hear of it when its time has come, and not before."""
+    """An event loop that rounds times fires timers a little early. The shard would take such a
+    timer for a cancelled one, so the shell must deliver it when its time has come, and not
+    before.
+    """
 
     async def play() -> None:
         clock = _Clock()
@@ -117,8 +119,8 @@ def test_a_timer_that_fires_early_is_not_lost() -> None:
     asyncio.run(play())
 
 
-def test_a_timer_that_was_early_can_be_cancelled() -> None:
-    """Also by the end of the term."""
+def test_a_timer_that_fired_early_can_still_be_cancelled() -> None:
+    """By `cancel_timer`, and when the shard is unloaded."""
 
     async def play() -> None:
         clock = _Clock()
@@ -135,8 +137,8 @@ def test_a_timer_that_was_early_can_be_cancelled() -> None:
     asyncio.run(play())
 
 
-def test_an_append_that_takes_long_is_told_of_once_and_its_fate_later() -> None:
-    """In the order they were made; those that came later have their own time."""
+def test_a_slow_append_is_reported_as_late_once_and_as_committed_later() -> None:
+    """In the order in which the appends were made. Each has its own deadline."""
 
     async def play() -> None:
         clock, log = _Clock(), _Log()
@@ -159,7 +161,7 @@ def test_an_append_that_takes_long_is_told_of_once_and_its_fate_later() -> None:
     asyncio.run(play())
 
 
-def test_an_append_that_is_quick_is_never_late() -> None:
+def test_a_quick_append_is_never_reported_as_late() -> None:
     async def play() -> None:
         clock, log = _Clock(), _Log()
         shell = _Shell(clock, log, append_timeout_ms=5)
@@ -173,8 +175,8 @@ def test_an_append_that_is_quick_is_never_late() -> None:
     asyncio.run(play())
 
 
-def test_compressed_batches_that_are_slow_to_open_are_decoded_on_a_thread() -> None:
-    """By their size, or by what a few bytes decompress to."""
+def test_compressed_batches_that_are_slow_to_decode_are_decoded_on_a_thread() -> None:
+    """Because of their size, or because a few bytes decompress to many."""
 
     async def play() -> None:
         ran: list[object] = []

@@ -1,4 +1,4 @@
-"""The log as a story: a line for each change that people ask about later, and not more."""
+"""The event log: one line for each change that operators ask about later, and no more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def broker(broker_id: int, epoch: int = 7) -> BrokerInfo:
 
 
 class Cluster:
-    """A broker's view, changed by hand."""
+    """A broker's view of the cluster, changed by the test."""
 
     def __init__(self, *, controls: bool = False) -> None:
         self.image = ClusterImage()
@@ -68,7 +68,7 @@ def change(before: Partition, after: Partition, name: str = "orders") -> TopicCh
 
 
 class Notes(logging.Handler):
-    """What the story logs while it is there."""
+    """Collects what the event log writes in the block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,8 +94,8 @@ def told() -> Iterator[list[logging.LogRecord]]:
         yield notes.records
 
 
-def test_who_takes_over_tells_from_whom_and_why(told: list[logging.LogRecord]) -> None:
-    """In one line, and the followers say nothing."""
+def test_a_new_leader_logs_its_predecessor_and_the_reason(told: list[logging.LogRecord]) -> None:
+    """In one line. The followers log nothing."""
     cluster = Cluster()
     del cluster.image._brokers[2]
     cluster.tell(change(partition(2), partition(ME, 1, (0, 1))))
@@ -112,8 +112,7 @@ def test_who_takes_over_tells_from_whom_and_why(told: list[logging.LogRecord]) -
     assert told == []
 
 
-def test_a_leader_tells_who_joins_and_leaves(told: list[logging.LogRecord]) -> None:
-    """And both are counted."""
+def test_a_leader_logs_and_counts_isr_changes(told: list[logging.LogRecord]) -> None:
     cluster = Cluster()
     cluster.tell(change(partition(ME), partition(ME, isr=(0, 1))))
     cluster.tell(change(partition(ME, isr=(0, 1)), partition(ME)))
@@ -128,10 +127,10 @@ def test_a_leader_tells_who_joins_and_leaves(told: list[logging.LogRecord]) -> N
     assert (cluster.figures.isr_shrinks, cluster.figures.isr_expansions) == (2, 2)
 
 
-def test_the_controller_warns_of_partitions_that_have_nobody(
+def test_the_controller_warns_of_partitions_without_a_leader(
     told: list[logging.LogRecord],
 ) -> None:
-    """Others leave it to the controller."""
+    """The other brokers log nothing."""
     gone = change(partition(2, isr=(2,)), partition(-1, 1, (2,)))
     Cluster().tell(gone)
     assert told == []
@@ -143,8 +142,8 @@ def test_the_controller_warns_of_partitions_that_have_nobody(
     assert line.getMessage() == "orders-0 has no leader: broker 2 is gone; in sync was [2]"
 
 
-def test_many_alike_are_one_line(told: list[logging.LogRecord]) -> None:
-    """A broker that dies may have led thousands."""
+def test_many_similar_changes_are_one_line(told: list[logging.LogRecord]) -> None:
+    """A broker that dies may have led thousands of partitions."""
     cluster = Cluster()
     del cluster.image._brokers[2]
     count = LINES_MAX + 1
@@ -160,8 +159,10 @@ def test_many_alike_are_one_line(told: list[logging.LogRecord]) -> None:
     assert len(told) == LINES_MAX
 
 
-def test_reasons_are_told_apart() -> None:
-    """Gone, stopping, restarted, preferred, moved, given up."""
+def test_the_reason_for_a_leader_change_is_determined() -> None:
+    """The old leader is gone, is stopping, was restarted, or gave up leadership. Or the preferred
+    replica was elected, or the partition was moved.
+    """
     image = ClusterImage()
     image._brokers.update({each: broker(each) for each in range(3)})
 
@@ -180,8 +181,10 @@ def test_reasons_are_told_apart() -> None:
     assert why(1, partition(2, 1)) == "broker 1 is gone"
 
 
-def test_brokers_topics_and_controllers_are_told(told: list[logging.LogRecord]) -> None:
-    """The controller's first term is no change of it."""
+def test_changes_of_brokers_topics_and_the_controller_are_logged(
+    told: list[logging.LogRecord],
+) -> None:
+    """The first controller that a broker sees does not count as a change."""
     cluster = Cluster(controls=True)
     seen = cluster.story.on_change
 
@@ -213,8 +216,8 @@ def test_brokers_topics_and_controllers_are_told(told: list[logging.LogRecord]) 
 
 
 @on_three(replica_lag_time_max_ms="30000")
-async def test_a_real_death_is_told_once(cluster: Trio) -> None:
-    """By the one broker that takes over, with where its log ends."""
+async def test_the_death_of_a_leader_is_logged_once(cluster: Trio) -> None:
+    """By the broker that takes over, with the end offset of its log."""
     await cluster.create()
     await cluster.produce(b"a", b"b")
     stories = [Story(cluster.broker(each), each) for each in range(3)]
@@ -242,7 +245,7 @@ async def test_a_real_death_is_told_once(cluster: Trio) -> None:
 
 
 def record_of(text: str, **fields: object) -> logging.LogRecord:
-    """A line as `tell` makes it."""
+    """Returns a log record as `tell` makes it."""
     caught: list[logging.LogRecord] = []
     log = logging.Logger("penstock.test")
     log.handle = caught.append  # type: ignore[assignment,method-assign]
@@ -250,8 +253,8 @@ def record_of(text: str, **fields: object) -> logging.LogRecord:
     return caught[0]
 
 
-def test_a_line_for_programs_is_one_object() -> None:
-    """With its fields, and what every line has."""
+def test_a_json_log_line_is_one_object() -> None:
+    """With the fields of the event and those that every line has."""
     made = json.loads(JsonFormatter(3).format(record_of("it\nhappened", topic="t", isr=[1, 2])))
     assert made["time"].endswith("Z")
     made.pop("time")
@@ -267,14 +270,13 @@ def test_a_line_for_programs_is_one_object() -> None:
     assert "\n" not in JsonFormatter(3).format(record_of("it\nhappened"))
 
 
-def test_a_line_for_people_is_short() -> None:
-    """Time, level, broker, words."""
+def test_a_text_log_line_has_time_level_broker_and_message() -> None:
     line = HumanFormatter(3).format(record_of("it happened"))
     assert line.partition(" ")[2] == "info    broker 3: it happened"
 
 
-def test_failures_keep_their_tracebacks() -> None:
-    """In either form."""
+def test_exceptions_are_logged_with_their_traceback() -> None:
+    """In both formats."""
     try:
         int("broken")
     except ValueError:
@@ -285,10 +287,10 @@ def test_failures_keep_their_tracebacks() -> None:
     assert "event" not in made
 
 
-def test_the_configuration_decides_what_is_written(
+def test_the_configuration_sets_the_log_format_and_level(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """To standard error, in the form and from the level it says."""
+    """The log goes to standard error."""
     root = logging.RootLogger(logging.WARNING)
     monkeypatch.setattr(logging, "root", root)
     configure_logging(BrokerConfig(broker_id=5, log_format="json", log_level="warning"))

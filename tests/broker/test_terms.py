@@ -1,8 +1,9 @@
-"""From one term of a leader to its next: nobody is told to try again what is in the log already.
+"""Idempotent producers across the leaderships of one broker.
 
-An idempotent producer numbers its batches and has several on their way. One that is refused while
-the next is taken breaks the row, and some clients then write again under new numbers what an
-earlier answer left in doubt.
+An idempotent producer numbers its batches and has several in flight. If the leader refused one of
+them and accepted the next, the sequence would have a gap. Some clients then write records again
+under new sequence numbers although an earlier response left their outcome open. So a producer must
+not be asked to retry a batch that is already in the log.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ stage_of_three = staged_with(brokers=3)
 
 
 def next_term(stage: Stage, hosted: HostedPartition) -> Partition:
-    """The same leader under the next epoch, as at the end of a move."""
+    """Makes the same broker lead in the next leader epoch, as at the end of a reassignment."""
     before, replicas = shown(stage), stage.broker.replicas
     epoch = 1 if hosted.leadership is None else hosted.leadership.epoch + 1
     after = replace(before, leader_epoch=epoch, partition_epoch=before.partition_epoch + epoch)
@@ -41,8 +42,10 @@ async def led(stage: Stage, hosted: HostedPartition) -> None:
 
 
 @stage_of_three
-async def test_who_waits_for_a_commit_waits_on_in_the_leaders_next_term(stage: Stage) -> None:
-    """What it wrote is in the log, and committed when the followers have it."""
+async def test_a_request_that_waits_for_its_commit_keeps_waiting_in_the_next_leadership(
+    stage: Stage,
+) -> None:
+    """Its batch is in the log, and is committed when the followers have it."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     async with under_way(produce(stage, sequence=0)) as waiting:
@@ -55,8 +58,10 @@ async def test_who_waits_for_a_commit_waits_on_in_the_leaders_next_term(stage: S
 
 
 @stage_of_three
-async def test_who_waits_for_a_commit_is_told_when_another_leads(stage: Stage) -> None:
-    """Then nobody knows what becomes of it."""
+async def test_a_request_that_waits_for_its_commit_fails_when_another_broker_leads(
+    stage: Stage,
+) -> None:
+    """It is unknown whether its batch will survive."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     async with under_way(produce(stage, sequence=0)) as waiting:
@@ -66,8 +71,10 @@ async def test_who_waits_for_a_commit_is_told_when_another_leads(stage: Stage) -
 
 
 @stage_of_three
-async def test_a_retry_in_the_next_term_gets_the_offset_of_the_first_copy(stage: Stage) -> None:
-    """Right after the append, and while the term has not begun."""
+async def test_a_retry_in_the_next_leadership_gets_the_offset_of_the_original_batch(
+    stage: Stage,
+) -> None:
+    """Right after the append, and while the leadership is still pending."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, [b"a", b"b"], acks=1, sequence=0) == (0, 0)
@@ -80,8 +87,8 @@ async def test_a_retry_in_the_next_term_gets_the_offset_of_the_first_copy(stage:
 
 
 @stage_of_three
-async def test_batches_in_a_row_are_taken_in_order_while_a_term_begins(stage: Stage) -> None:
-    """None is refused, so the one behind it is never out of order."""
+async def test_batches_are_accepted_in_order_while_a_leadership_is_pending(stage: Stage) -> None:
+    """None is refused, so the next one is never out of order."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     assert await produce(stage, acks=1, sequence=0) == (0, 0)
@@ -94,9 +101,10 @@ async def test_batches_in_a_row_are_taken_in_order_while_a_term_begins(stage: St
 
 
 @stage_of_three
-async def test_a_refused_batch_keeps_those_behind_it_out(stage: Stage) -> None:
-    """A batch is missing before them. Kafka says that they are out of order, by which some clients
-    begin a new epoch; here they are to be sent again, after the one that is missing."""
+async def test_after_a_refused_batch_the_later_batches_are_refused_too(stage: Stage) -> None:
+    """A batch is missing before them. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER, on which some
+    clients begin a new epoch. Here they get a retriable error until the missing batch has come.
+    """
     await create_on(stage, 0, 1, configs={"min.insync.replicas": "2"})
     hosted = stage.hosted("orders")
     await follow(stage, 1, 0)
@@ -115,10 +123,12 @@ async def test_a_refused_batch_keeps_those_behind_it_out(stage: Stage) -> None:
 
 
 @stage_of_three
-async def test_what_follows_a_refused_batch_of_an_unknown_producer_is_not_taken(
+async def test_later_batches_of_a_new_producer_are_refused_after_its_first_was_refused(
     stage: Stage,
 ) -> None:
-    """Its first batch came before the broker knew that it leads; the second comes just after."""
+    """Its first batch came before the broker knew that it leads. The second one comes just
+    after.
+    """
     await create_on(stage, 1, 0)
     hosted = stage.hosted("orders")
     again = (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
@@ -139,8 +149,10 @@ async def test_what_follows_a_refused_batch_of_an_unknown_producer_is_not_taken(
 
 
 @stage_of_three
-async def test_what_follows_a_batch_for_a_topic_not_heard_of_is_not_taken(stage: Stage) -> None:
-    """The topic was made meanwhile: the batches still come in their order."""
+async def test_later_batches_are_refused_after_one_for_a_topic_that_was_unknown(
+    stage: Stage,
+) -> None:
+    """The topic was created meanwhile. The batches must still be appended in order."""
     assert (await produce(stage, acks=1, sequence=0))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await create_on(stage, 0)
     assert (await produce(stage, acks=1, sequence=1))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -149,8 +161,8 @@ async def test_what_follows_a_batch_for_a_topic_not_heard_of_is_not_taken(stage:
 
 
 @stage_of_three
-async def test_a_term_that_does_not_begin_refuses_all_that_waited(stage: Stage) -> None:
-    """The first and those behind it, at one time."""
+async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(stage: Stage) -> None:
+    """The first one and those behind it at the same time."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     with pytest.MonkeyPatch.context() as patch:
@@ -165,15 +177,17 @@ async def test_a_term_that_does_not_begin_refuses_all_that_waited(stage: Stage) 
 
 
 @stage_of_three
-async def test_who_comes_to_a_broker_that_does_not_lead_is_sent_away_at_once(stage: Stage) -> None:
-    """Only what the metadata says is led here is waited for."""
+async def test_a_broker_that_does_not_lead_refuses_batches_at_once(stage: Stage) -> None:
+    """Batches wait only if the metadata names this broker as the leader."""
     await create_on(stage, 1, 0)
     assert await produce(stage, sequence=0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
 @stage_of_three
-async def test_a_cut_log_knows_the_retries_of_what_it_kept(stage: Stage) -> None:
-    """What was cut off is written again, in the row: who comes before it is sent back."""
+async def test_a_truncated_log_recognizes_retries_of_the_batches_it_kept(stage: Stage) -> None:
+    """The truncated batches are written again in sequence. A batch that comes too early is refused
+    with a retriable error.
+    """
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     for sequence in range(4):
@@ -189,8 +203,8 @@ async def test_a_cut_log_knows_the_retries_of_what_it_kept(stage: Stage) -> None
     assert (await produce(stage, acks=1, sequence=9))[0] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_retry_is_known_to_every_later_leader(tmp_path: Path) -> None:
-    """To a follower that takes over, after a clean restart, after a kill."""
+def test_a_retry_is_recognized_by_every_later_leader(tmp_path: Path) -> None:
+    """By a follower that takes over, after a clean restart, and after a kill."""
 
     async def send(cluster: Trio, sequence: int) -> int:
         return await cluster.produce(b"x", producer_id=5, producer_epoch=0, base_sequence=sequence)

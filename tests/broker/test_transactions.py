@@ -1,4 +1,6 @@
-"""Transactions on a whole broker: what is written, what is refused, what a group gets to see."""
+"""Transactions on a whole broker: what is written, what is refused, and which offsets a group
+sees.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,7 @@ class StageCluster:
 
 
 def both_ways(play: Play) -> Callable[[Path, bool], None]:
-    """A test of transactions of version 2, and of the way before."""
+    """Runs a test with transaction.version 2 and with the older protocol."""
 
     @pytest.mark.parametrize("new", [True, False], ids=["v2", "before"])
     def test(tmp_path: Path, new: bool) -> None:
@@ -90,16 +92,19 @@ async def state_of(stage: Stage, name: str = "tx") -> str:
 
 
 async def completed(stage: Stage, name: str = "tx") -> str:
-    """The state once no markers are under way."""
+    """Waits until all markers are written. Returns the state of the transaction."""
     while (state := await state_of(stage, name)).startswith("Prepare"):  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.002)
     return state
 
 
 @both_ways
-async def test_transactions_follow_one_another(stage: Stage, new: bool) -> None:
-    """Each ends with a marker on every partition it wrote to; nothing waits for a poll in between,
-    and readers of committed records may read on."""
+async def test_a_producer_runs_several_transactions_one_after_the_other(
+    stage: Stage, new: bool
+) -> None:
+    """Each ends with a marker in every partition that it wrote to. The next one can start without a
+    pause, and consumers with read_committed can read on.
+    """
     await stage.create("t", 2)
     producer = await producer_of(stage, new)
     first_epoch = producer.epoch
@@ -118,8 +123,10 @@ async def test_transactions_follow_one_another(stage: Stage, new: bool) -> None:
 
 
 @both_ways
-async def test_a_newer_producer_fences_the_older(stage: Stage, new: bool) -> None:
-    """What that had open is aborted, and it can neither write nor end anything any more."""
+async def test_a_newer_producer_fences_the_older_one(stage: Stage, new: bool) -> None:
+    """The open transaction of the older one is aborted, and it can neither write nor end a
+    transaction.
+    """
     await stage.create("t")
     older = await producer_of(stage, new)
     assert await older.write("t", 0, b"open") == 0
@@ -135,9 +142,10 @@ async def test_a_newer_producer_fences_the_older(stage: Stage, new: bool) -> Non
 
 
 @staged
-async def test_a_batch_outside_a_transaction_is_not_taken(stage: Stage) -> None:
-    """An older client that did not add the partition would leave a transaction that nobody ends;
-    from version 11 on it is told what it may do about that."""
+async def test_a_transactional_batch_outside_a_transaction_is_refused(stage: Stage) -> None:
+    """An older client that did not add the partition would leave a hanging transaction. From
+    version 11 on the error tells it to abort.
+    """
     await stage.create("t")
     producer = await producer_of(stage, new=False)
     assert await producer.produce("t", 0, b"x", version=9) == ErrorCode.INVALID_TXN_STATE
@@ -150,7 +158,7 @@ async def test_a_batch_outside_a_transaction_is_not_taken(stage: Stage) -> None:
 
 @staged
 async def test_a_transactional_batch_needs_a_transactional_id(stage: Stage) -> None:
-    """Without it nobody could be asked; and without an answer (acks=0) nobody could be told."""
+    """Without it the broker would not know which coordinator to ask."""
     await stage.create("t")
     producer = await producer_of(stage)
     for acks, name in ((-1, None), (1, None)):
@@ -165,8 +173,10 @@ async def test_a_transactional_batch_needs_a_transactional_id(stage: Stage) -> N
 
 
 @both_ways
-async def test_requests_side_by_side_keep_their_order(stage: Stage, new: bool) -> None:
-    """The first batches of a transaction wait for its coordinator; those behind them too."""
+async def test_concurrent_produce_requests_keep_their_order(stage: Stage, new: bool) -> None:
+    """The first batches of a transaction wait for the coordinator, and the batches behind them wait
+    too.
+    """
     await stage.create("t", 2)
     producer = await producer_of(stage, new)
     if not new:
@@ -195,8 +205,8 @@ async def test_requests_side_by_side_keep_their_order(stage: Stage, new: bool) -
 
 
 @both_ways
-async def test_a_transaction_that_takes_too_long_is_aborted(stage: Stage, new: bool) -> None:
-    """Its producer learns that at the end; readers are not held up for ever."""
+async def test_a_transaction_that_exceeds_its_timeout_is_aborted(stage: Stage, new: bool) -> None:
+    """Its producer learns that when it ends the transaction. Readers are not blocked for ever."""
     await stage.create("t")
     producer = await producer_of(stage, new, timeout_ms=300)
     assert await producer.write("t", 0, b"late") == 0
@@ -208,8 +218,12 @@ async def test_a_transaction_that_takes_too_long_is_aborted(stage: Stage, new: b
 
 
 @both_ways
-async def test_offsets_take_effect_with_the_transaction(stage: Stage, new: bool) -> None:
-    """Before it ends the group has its old ones, and who asks for stable ones has to wait."""
+async def test_committed_offsets_take_effect_with_their_transaction(
+    stage: Stage, new: bool
+) -> None:
+    """Until it ends, the group has its old offsets, and requests with `require_stable` have to
+    wait.
+    """
     await stage.create("t")
     producer = await producer_of(stage, new)
     assert await producer.send_offsets("g", "t", {0: 5}) == [0]
@@ -224,9 +238,8 @@ async def test_offsets_take_effect_with_the_transaction(stage: Stage, new: bool)
 
 
 @staged
-async def test_offsets_of_a_zombie_are_refused(stage: Stage) -> None:
-    """Of a member that the group does not have, and for topics that do not exist; and nothing is
-    taken from a producer that is fenced."""
+async def test_transactional_offsets_of_a_zombie_are_refused(stage: Stage) -> None:
+    """Offsets from a member that is not in the group, and from a fenced producer."""
     await stage.create("t")
     producer = await producer_of(stage)
     refused = await producer.send_offsets("g", "t", {0: 5}, generation=1, member="m")
@@ -240,11 +253,11 @@ async def test_offsets_of_a_zombie_are_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_offsets_without_a_transaction_are_refused(stage: Stage) -> None:
+async def test_transactional_offsets_outside_a_transaction_are_refused(stage: Stage) -> None:
     """An older client must add the group's partition first."""
     await stage.create("t")
     producer = await producer_of(stage, new=False)
-    producer.new = True  # Its TxnOffsetCommit alone would be of version 5, and add it.
+    producer.new = True  # Its TxnOffsetCommit now has version 5, which adds the group's partition.
     assert await producer.send_offsets("g", "t", {0: 5}) == [0]
     assert await producer.end() == 0
     before = TransactionalProducer(StageCluster(stage), "other", new=False)
@@ -260,7 +273,7 @@ async def test_offsets_without_a_transaction_are_refused(stage: Stage) -> None:
 
 @staged
 async def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(stage: Stage) -> None:
-    """Nobody is left there to be told."""
+    """There is no leader left to write the marker."""
     await stage.create("t")
     await stage.create("gone")
     producer = await producer_of(stage)
@@ -273,9 +286,10 @@ async def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(stage: St
 
 
 @staged
-async def test_partitions_are_added_all_or_none(stage: Stage) -> None:
-    """One that does not exist keeps the others out; several transactions may be asked about at
-    once, each has its own answer."""
+async def test_partitions_are_added_to_a_transaction_all_or_none(stage: Stage) -> None:
+    """If one does not exist, none is added. A request may have several transactions, each with its
+    own result.
+    """
     await stage.create("t")
     producer = await producer_of(stage, new=False)
     topics = [AddPartitionsToTxnRequest.Topic("t", [0, 5])]
@@ -310,7 +324,9 @@ async def test_partitions_are_added_all_or_none(stage: Stage) -> None:
 
 @staged
 async def test_transactions_are_listed_and_described(stage: Stage) -> None:
-    """With what they have written to; unknown ids are told apart from those of others."""
+    """With the partitions that they have written to. An unknown id is
+    TRANSACTIONAL_ID_NOT_FOUND.
+    """
     await stage.create("t", 2)
     producer = await producer_of(stage)
     assert await producer.write("t", 1, b"x") == 0
@@ -329,9 +345,10 @@ async def test_transactions_are_listed_and_described(stage: Stage) -> None:
 
 
 @staged
-async def test_many_transactions_are_ended_together(stage: Stage) -> None:
-    """All or none: one that is stale keeps the others from being committed. Said again it is done;
-    each goes on under the epoch that it was given."""
+async def test_many_transactions_are_committed_together(stage: Stage) -> None:
+    """All or none: a member with an old epoch keeps the others from being committed. The request is
+    safe to retry. Each producer goes on with the epoch from the response.
+    """
     await stage.create("t", 3)
     names = ["sink", *(id_beside("sink", f"sink#{number}", 2) for number in range(2))]
     producers = [await producer_of(stage, name=name) for name in names]
@@ -370,8 +387,8 @@ async def test_many_transactions_are_ended_together(stage: Stage) -> None:
 
 
 @staged
-async def test_an_operator_ends_a_transaction_that_hangs(stage: Stage) -> None:
-    """By a marker of his own, as Kafka's tools write it; a late one does no harm."""
+async def test_an_operator_can_end_a_hanging_transaction(stage: Stage) -> None:
+    """With a marker, as Kafka's tools write it. A marker with an old epoch is refused."""
     await stage.create("t")
     producer = await producer_of(stage)
     assert await producer.write("t", 0, b"x") == 0
@@ -391,8 +408,10 @@ async def test_an_operator_ends_a_transaction_that_hangs(stage: Stage) -> None:
 
 
 @staged
-async def test_the_coordinators_topic_is_compacted_and_kept_safe(stage: Stage) -> None:
-    """It is made when the first transaction needs it, and nobody else writes to it."""
+async def test_the_topic_of_the_transaction_coordinator_is_compacted_and_protected(
+    stage: Stage,
+) -> None:
+    """It is created for the first transactional id, and refuses records from clients."""
     producer = await producer_of(stage)
     topic = stage.broker.cluster.image.topics[TOPIC]
     assert len(topic.partitions) == 2

@@ -1,4 +1,4 @@
-"""Transactions over three brokers: markers find their partitions, and outlive every one of them."""
+"""Transactions on three brokers: markers reach all partitions, whichever broker fails."""
 
 from __future__ import annotations
 
@@ -72,9 +72,10 @@ def coordinator_of(cluster: Trio, name: str = "tx") -> int:
 
 
 async def settled(cluster: Trio, told: list[str], partitions: int = 3) -> None:
-    """Wait until every partition tells this, all of it readable as committed.
+    """Waits until every partition's log has this content, all of it readable with read_committed.
 
-    A marker may be there twice: who sent it first was gone before it heard that it was written.
+    A marker may be there twice: its first sender may have failed before it learned that the marker
+    was written.
     """
 
     def all_told() -> bool:
@@ -94,8 +95,8 @@ async def settled(cluster: Trio, told: list[str], partitions: int = 3) -> None:
 
 
 @both_ways
-async def test_every_broker_is_told(cluster: Trio, new: bool) -> None:
-    """Partitions led by all three, offsets of a group led by any: one decision ends it all."""
+async def test_one_decision_ends_a_transaction_on_every_broker(cluster: Trio, new: bool) -> None:
+    """All three brokers lead partitions of it, and any of them may lead the group's offsets."""
     await cluster.create("t", 3)
     producer = await producer_of(cluster, new)
     for commit in (True, False):
@@ -108,8 +109,12 @@ async def test_every_broker_is_told(cluster: Trio, new: bool) -> None:
 
 
 @both_ways
-async def test_a_transaction_outlives_its_coordinator(cluster: Trio, new: bool) -> None:
-    """Killed while one is open, and right after it was told to commit: neither is lost."""
+async def test_a_transaction_survives_the_failure_of_its_coordinator(
+    cluster: Trio, new: bool
+) -> None:
+    """The coordinator is killed while a transaction is open, and then right after it decided to
+    commit one.
+    """
     await cluster.create("t", 3)
     producer = await producer_of(cluster, new)
     for index in range(3):
@@ -131,10 +136,10 @@ async def test_a_transaction_outlives_its_coordinator(cluster: Trio, new: bool) 
 
 
 @both_ways
-async def test_offsets_in_a_transaction_outlive_the_groups_coordinator(
+async def test_transactional_offsets_survive_the_failure_of_the_group_coordinator(
     cluster: Trio, new: bool
 ) -> None:
-    """Pending they are replayed as pending; the marker makes them count."""
+    """The next coordinator replays them as pending. The marker makes them count."""
     await cluster.create("t", 1)
     producer = await producer_of(cluster, new)
     assert await producer.send_offsets("g", "t", {0: 7}) == [0]

@@ -1,8 +1,9 @@
-"""A transactional producer that does one thing at a time, so that tests can stop between any two.
+"""A transactional producer that does one step at a time, so that tests can stop between any two
+steps.
 
-It speaks to brokers by frames or sockets: whatever can ask broker N. `new` is the way of
-transaction.version 2, by which partitions join with their first batch and each transaction has its
-own epoch; otherwise they are added first, as older clients do.
+It works with any `Cluster` that can send a request to broker N, by frames or by sockets. `new`
+selects the protocol of transaction.version 2: partitions join with their first batch, and each
+transaction has its own epoch. Otherwise partitions are added first, as older clients do.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Cluster(Protocol):
     async def ask_broker(
         self, broker: int, request: Request, version: int, response: type[R]
     ) -> R | None:
-        """None: it is not there, or did not answer."""
+        """Returns None if the broker is not there or did not answer."""
 
     def leader(self, topic: str, index: int) -> int: ...
 
@@ -65,7 +66,7 @@ class Cluster(Protocol):
 
 
 async def again(ask: Callable[[], Awaitable[T]], code_of: Callable[[T], int]) -> T:
-    """Ask until the answer is one that a client would not retry; the test has the deadline."""
+    """Asks until the response has no error that a client would retry. The test has the deadline."""
     while True:
         answer = await ask()
         if ErrorCode(code_of(answer)) not in AGAIN:
@@ -115,7 +116,7 @@ class TransactionalProducer:
         self.producer_id, self.epoch = producer_id, epoch
 
     async def add(self, topic: str, *indexes: int) -> list[int]:
-        """As older clients must before they write."""
+        """Adds partitions to the transaction, as older clients must before they write."""
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self.producer_id,
@@ -138,7 +139,7 @@ class TransactionalProducer:
         return await again(ask, lambda codes: codes[0])
 
     async def write(self, topic: str, index: int, *values: bytes) -> int:
-        """Into the transaction, by whichever way; the code of the batch."""
+        """Writes a batch in the transaction by the selected protocol. Returns its error code."""
         if not self.new:
             codes = await self.add(topic, index)
             if codes != [0]:
@@ -244,7 +245,10 @@ class TransactionalProducer:
     async def fetch_offset(
         self, group: str, topic: str, index: int = 0, *, stable: bool = True, wait: bool = False
     ) -> tuple[int, int]:
-        """A group's offset and its code; `wait` for as long as a client would."""
+        """Returns a group's committed offset and the error code.
+
+        With `wait`, it retries UNSTABLE_OFFSET_COMMIT as a client would.
+        """
         request = OffsetFetchRequest(
             group, [OffsetFetchRequest.Topic(topic, [index])], require_stable=stable
         )
@@ -265,7 +269,7 @@ class TransactionalProducer:
 
 
 def story(hosted: HostedPartition) -> list[str]:
-    """A log in words: values as they are, markers as COMMIT and ABORT."""
+    """Returns a log as a list of strings: values as they are, markers as COMMIT and ABORT."""
     told: list[str] = []
     offset = hosted.log.log_start_offset
     while (piece := hosted.log.read(offset, 1 << 20)) is not None:

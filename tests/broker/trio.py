@@ -1,7 +1,8 @@
-"""Three brokers of one cluster in one process: real sockets, one SQLite file, a disk for each.
+"""Runs three brokers of one cluster in one process, on real sockets and one SQLite file.
 
-A broker may be stopped, killed or lose its power, and be started again on the same disk. Clients
-are plain: a request to a broker, or to whoever leads a partition, repeated until it is taken.
+Each broker has its own disk. A broker can be stopped, killed or lose its power, and started again
+on the same disk. The client is simple: it sends a request to one broker, or to a partition's leader
+until the leader accepts it.
 """
 
 from __future__ import annotations
@@ -42,12 +43,15 @@ R = TypeVar("R", bound=Response)
 NOW_MS = 1_700_000_000_000
 SOON_S = 100.0
 SESSION_S = 20.0
-"""Three brokers share one loop, on a machine that may be busy: none of them is to be taken for dead
-unless a test kills it."""
+"""The three brokers share one event loop, on a machine that may be busy. A long session keeps a
+broker's lease until a test kills the broker.
+"""
 
 
 class MortalDisk:
-    """A disk as one process has it: once that is killed, nothing it still does gets there."""
+    """A disk as one process sees it. Once the process is killed, none of its later calls reach the
+    disk.
+    """
 
     def __init__(self, disk: SimDisk) -> None:
         self._disk = disk
@@ -63,7 +67,7 @@ class MortalDisk:
 
 
 class Node:
-    """One broker's place: its disk outlives it."""
+    """One broker with its disk. The disk outlives the broker process."""
 
     def __init__(self, broker_id: int, directory: Path, threads: Threads) -> None:
         self.broker_id = broker_id
@@ -84,7 +88,7 @@ class Node:
         return self._life is not None
 
     def lose_disk(self) -> None:
-        """An empty one takes its place."""
+        """Replaces the disk with an empty one."""
         self.boots += 1
         self.disk = SimDisk(Random(self.boots), Random(self.boots))
 
@@ -121,7 +125,7 @@ class Node:
             self._life.result()
 
     async def stop(self) -> None:
-        """Cleanly, as on SIGTERM."""
+        """Stops the broker cleanly, as on SIGTERM."""
         assert self._life is not None
         self._stop.set()
         async with asyncio.timeout(SOON_S):
@@ -129,7 +133,10 @@ class Node:
         await self._tidy()
 
     async def kill(self, *, power_loss: bool = False) -> None:
-        """At once, as by SIGKILL. Its lease has run out when this returns: nobody waits for it."""
+        """Ends the broker at once, as SIGKILL does.
+
+        Revokes its lease, so that tests do not wait for the lease to expire.
+        """
         assert self._life is not None
         assert self.broker is not None
         self._mortal.die()
@@ -200,7 +207,7 @@ class Trio:
         return found
 
     def partition(self, topic: str = "t", index: int = 0) -> Partition:
-        """As the one that knows most has it."""
+        """Returns the partition from the newest cluster image that a running broker has."""
         images = [node.broker.cluster.image for node in self.running if node.broker is not None]
         found = max(images, key=lambda each: each.revision).partition(topic, index)
         assert found is not None
@@ -208,7 +215,7 @@ class Trio:
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = SOON_S) -> None:
         async with asyncio.timeout(timeout_s):
-            while not holds():  # noqa: ASYNC110 - what tests wait for has no event of its own
+            while not holds():  # noqa: ASYNC110 - what tests wait for has no event
                 await asyncio.sleep(0.002)
 
     async def create(
@@ -235,7 +242,9 @@ class Trio:
     async def produce(
         self, *values: bytes, topic: str = "t", index: int = 0, acks: int = -1, **batch: int
     ) -> int:
-        """One batch, to whoever leads, until it is taken; the offset of its first record."""
+        """Sends one batch to the leader until it is accepted. Returns the offset of its first
+        record.
+        """
         records = [Record(at, NOW_MS + at, b"k", value) for at, value in enumerate(values)]
         data = bytes(build_batch(records, **batch))  # type: ignore[arg-type]
         async with asyncio.timeout(SOON_S):
@@ -250,7 +259,7 @@ class Trio:
     async def try_produce(
         self, broker_id: int, value: bytes, topic: str = "t", index: int = 0
     ) -> tuple[int, int]:
-        """One record to one broker, once: its answer's error code and offset."""
+        """Sends one record to one broker, once. Returns the error code and the offset."""
         data = bytes(build_batch([Record(0, NOW_MS, b"k", value)]))
         return await self._produce(broker_id, topic, index, data, -1)
 
@@ -269,7 +278,7 @@ class Trio:
         return answer.error_code, answer.base_offset
 
     def values(self, broker_id: int, topic: str = "t", index: int = 0) -> list[bytes]:
-        """Every record in a broker's log, committed or not."""
+        """Returns every record in a broker's log, committed or not."""
         log = self.hosted(broker_id, topic, index).log
         found: list[bytes] = []
         offset = log.log_start_offset
@@ -281,7 +290,9 @@ class Trio:
         return found
 
     async def all_equal(self, topic: str = "t", index: int = 0) -> list[bytes]:
-        """Wait until every broker that runs has the same records, all committed; these."""
+        """Waits until every running broker has the same records, all committed. Returns their
+        values.
+        """
 
         def same() -> bool:
             states = [

@@ -1,8 +1,8 @@
-"""A cluster as processes that can be stopped, killed, frozen and started again, one by one.
+"""A cluster of broker processes that can be stopped, killed, frozen and restarted one by one.
 
-Each broker is `penstock broker --config`, on a port and a data directory of its own; they meet in a
-SQLite file or in a real etcd. Who leads and who is in sync is asked of the brokers themselves, of
-one that runs, over a fresh connection: nothing that a client library remembers gets in between.
+Each broker is `penstock broker --config` with its own port and data directory. The brokers share a
+SQLite file or a real etcd. Leaders and in-sync replicas are read from a running broker over a new
+connection, so no client library's cache is involved.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _pause = threading.Event()
 
 
 class NotInTime(AssertionError):
-    """Something that had to come about did not."""
+    """A condition did not become true in time."""
 
 
 def wait_for(what: str, true: Callable[[], bool], within_s: float, every_s: float = 0.05) -> float:
-    """Until it is true; how long that took, in seconds."""
+    """Waits until the condition is true. Returns how long that took, in seconds."""
     began = time.monotonic()
     while not true():
         if time.monotonic() - began > within_s:
@@ -50,12 +50,12 @@ def wait_for(what: str, true: Callable[[], bool], within_s: float, every_s: floa
 
 
 def pause(seconds: float) -> None:
-    """Let the load run for a while."""
+    """Lets the load run for a while."""
     _pause.wait(seconds)
 
 
 class Node:
-    """One broker: its place, and the process of it that runs or ran last."""
+    """One broker: its files and address, and its current or last process."""
 
     def __init__(self, broker_id: int, directory: Path, address: str) -> None:
         self.broker_id = broker_id
@@ -80,7 +80,7 @@ class Node:
         assert not self.is_running, f"broker {self.broker_id} runs already"
         self._read_from = self.output.stat().st_size if self.output.exists() else 0
         command = [*self.command_prefix, *PROGRAM, "broker", "--config", str(self.config)]
-        # Standard input is a pipe: when the driver dies, however, its brokers stop.
+        # Standard input is a pipe, so the brokers stop when the driver dies for any reason.
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
                 [*command, "--stop-with-stdin"], stdin=subprocess.PIPE, stdout=out, stderr=out
@@ -104,7 +104,7 @@ class Node:
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """Return when every thread of it stands still."""
+        """Returns when all threads of the process are stopped."""
         assert self.process is not None
         self.send(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
@@ -121,7 +121,7 @@ class Node:
             self.is_frozen = False
 
     def stop(self) -> float:
-        """SIGTERM, and wait; the seconds that it took."""
+        """Sends SIGTERM and waits for the end. Returns how long that took, in seconds."""
         began = time.monotonic()
         self.send(signal.SIGTERM)
         code = self._reap(STOP_S)
@@ -139,7 +139,7 @@ class Node:
                 self.process.stdin.close()
 
     def said(self, lines: int = 15) -> str:
-        """The end of what this life of it wrote."""
+        """Returns the end of what the broker has written since its last start."""
         if not self.output.exists():
             return "(nothing)"
         with self.output.open("rb") as file:
@@ -149,7 +149,7 @@ class Node:
 
 
 class Fleet:
-    """Brokers 0 to count - 1 and their store; more may join."""
+    """Brokers 0 to count - 1 and their metadata store. More brokers may join."""
 
     def __init__(
         self,
@@ -181,13 +181,13 @@ class Fleet:
             self.add(broker_id)
 
     def add(self, broker_id: int) -> Node:
-        """One more broker, not started yet."""
+        """Adds a broker without starting it."""
         node = Node(broker_id, self.directory, self._addresses[broker_id])
         self.nodes[broker_id] = node
         return node
 
     def start(self) -> str:
-        """Start all; the bootstrap addresses."""
+        """Starts all brokers. Returns the bootstrap addresses."""
         if self.etcd is not None:
             self.etcd.start()
             self.store = str(self.etcd.address("/chaos"))
@@ -223,17 +223,17 @@ class Fleet:
         node.wait_ready()
 
     def close(self) -> None:
-        """Whatever state they are in, no process is left."""
+        """Kills every process, whatever state it is in."""
         for node in self.nodes.values():
             node.kill()
         if self.etcd is not None:
             self.etcd.close()
             self.etcd = None
 
-    # -- what the cluster says of itself -----------------------------------------------------------
+    # -- the state that the cluster reports --------------------------------------------------------
 
     def metadata(self, topic: str | None = None, of: int | None = None) -> MetadataResponse:
-        """As one broker sees it: the given one, or the first that answers."""
+        """Returns the metadata of one broker: the given one, or the first that answers."""
         wanted = [] if topic is None else [MetadataRequest.Topic(name=topic)]
         request = MetadataRequest(wanted, allow_auto_topic_creation=False)
         nodes = [n for n in self.nodes.values() if n.answers and of in (None, n.broker_id)]
@@ -254,7 +254,7 @@ class Fleet:
         return self.metadata().controller_id
 
     def wait_in_sync(self, topic: str, within_s: float = 60.0, count: int | None = None) -> float:
-        """Until every partition has a leader and all replicas (or `count` of them) in sync."""
+        """Waits until every partition has a leader, and all (or `count`) replicas in sync."""
 
         def is_so() -> bool:
             return all(
@@ -268,12 +268,14 @@ class Fleet:
             shown = {i: (p.leader_id, p.isr_nodes) for i, p in self.partitions(topic).items()}
             raise NotInTime(f"{late}: leader and in-sync replicas are {shown}") from None
 
-    # -- the files ---------------------------------------------------------------------------------
+    # -- the log files -----------------------------------------------------------------------------
 
     def find(self, topic: str, partition: int, number: int) -> list[str]:
-        """Where on disk a number is: what was lost may be lost there, or on the way to readers. One
-        that is there twice has the same epoch and sequence if the broker took a retry for news, and
-        others if its producer gave it new ones."""
+        """Returns where a number is stored on disk: it may be lost there, or on the way to readers.
+
+        If it is stored twice with the same producer epoch and sequence, the broker took a retry for
+        a new batch. If these differ, the producer gave it new ones.
+        """
         found = []
         for node in self.nodes.values():
             batch: dict[str, Any] = {}
@@ -290,7 +292,7 @@ class Fleet:
         return found or [f"no broker holds {number} in {topic}-{partition}"]
 
     def differences(self, topic: str, partition: int) -> list[str]:
-        """Where the logs of the replicas, all stopped, are not the same bytes."""
+        """Returns where the logs of the replicas differ. All brokers must be stopped."""
         logs: dict[int, bytes] = {}
         for node in self.nodes.values():
             directory = node.data / "logs" / f"{topic}-{partition}"
@@ -306,7 +308,7 @@ class Fleet:
         ]
 
     def complaints(self) -> list[str]:
-        """Lines of the brokers' own outputs that tell of a bug of theirs."""
+        """Returns lines of the brokers' output that show a bug in a broker."""
         signs = ("Traceback", "InvariantViolated", "never retrieved", "never awaited")
         found = []
         for node in self.nodes.values():

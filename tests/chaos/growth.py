@@ -1,8 +1,8 @@
-"""A cluster that changes its size under load, through the commands that an administrator has.
+"""A cluster changes its size under load, with the commands that an administrator uses.
 
-A fourth broker joins and `penstock cluster rebalance` gives it its share; then one of the first
-three is drained, stopped and forgotten. Nothing may be lost, and what a record takes from `produce`
-to its acknowledgement may not get much longer meanwhile.
+A fourth broker joins and `penstock cluster rebalance` gives it its share of replicas. Then one of
+the first three is drained, stopped and forgotten. No record may be lost, and the time from
+`produce` to the acknowledgement may not grow much meanwhile.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def command(fleet: Fleet, *arguments: str) -> dict[str, Any]:
 
 
 def join(stage: Stage) -> tuple[int, int]:
-    """The newcomer takes its share; how many replicas it holds and how many it leads."""
+    """Adds a broker and rebalances. Returns how many replicas it has and how many it leads."""
     fleet = stage.fleet
     fleet.add(NEWCOMER)
     fleet.restart(NEWCOMER)
@@ -67,7 +67,7 @@ def join(stage: Stage) -> tuple[int, int]:
 
 
 def leave(stage: Stage) -> None:
-    """One of the first is drained, stopped and forgotten."""
+    """Drains, stops and forgets one of the first brokers."""
     fleet = stage.fleet
     command(fleet, "cluster", "drain", str(LEAVER))
     fleet.wait_in_sync(TOPIC, SYNC_S)

@@ -1,10 +1,11 @@
-"""A follower that is cut off from its leader, step by step, with a look into every log.
+"""A follower is cut off from its leader, and every log is checked at each step.
 
-Three replicas hold fifty records. One follower loses the wire to the leader, twenty more records
-are sent: they count, and can be read, only when the follower has left the in-sync replicas. It does
-not have them; when the wire is mended it fetches them and counts again.
+Three replicas have fifty records. One follower loses its connection to the leader, and twenty more
+records are sent. They are acknowledged and can be read only after the follower has left the ISR,
+because it does not have them. When the connection is restored, the follower fetches them and joins
+the ISR again.
 
-Runs in a network namespace, as `chaos.network` does, and prints what it saw as JSON.
+Runs in a network namespace, as `chaos.network` does, and prints its result as JSON.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Walk:
         self.producer.poll(0)
 
     def stored(self) -> dict[int, list[int]]:
-        """What each replica has in its files."""
+        """Returns the records in each replica's files."""
         return {
             broker_id: [
                 int(line["value"])
@@ -61,7 +62,7 @@ class Walk:
         }
 
     def high_watermark(self, leader: int) -> int:
-        """Where the leader lets consumers read to."""
+        """Returns the offset up to which the leader lets consumers read."""
         asked = ListOffsetsRequest.Partition(0, timestamp=LATEST)
         topics = [ListOffsetsRequest.Topic(TOPIC, [asked])]
         request = ListOffsetsRequest(replica_id=CONSUMER, topics=topics)
@@ -72,10 +73,11 @@ class Walk:
         return self.fleet.partitions(TOPIC)[0].isr_nodes
 
     def has_left(self, leader: int, follower: int) -> bool:
-        """Whether the follower is out of sync; a record that it lacks must not count before."""
+        """Returns whether the follower left the ISR; until then its missing records do not
+        count."""
         self.producer.poll(0)
         if self.high_watermark(leader) > FIRST:
-            # The leader knows first; news of it reach the others' metadata in a moment.
+            # The leader knows first; the metadata of the other brokers follows a moment later.
             wait_for("the metadata tell it", lambda: follower not in self.in_sync(), NEWS_S)
         return follower not in self.in_sync()
 
@@ -107,7 +109,7 @@ class Walk:
         self._read_back()
 
     def _check_all_have(self, count: int) -> None:
-        """With everybody in sync, what is acknowledged is in every file."""
+        """Checks that every replica has all records: all replicas are in sync."""
         for broker_id, numbers in self.stored().items():
             assert numbers == list(range(count)), f"broker {broker_id} holds {numbers}"
 

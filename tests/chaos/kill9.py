@@ -1,14 +1,14 @@
-"""A broker killed with SIGKILL again and again under a producer that must not notice.
+"""A broker is killed with SIGKILL again and again, and its producer must lose nothing.
 
 One idempotent producer with acks=all sends the whole numbers, in order, to three partitions. The
-broker is killed at random moments, sometimes while it is still starting, and started again on the
-same data and port. In the end every number that was acknowledged must be there, at the offset that
-was reported for it, once, and in the order it was sent.
+broker is killed at random moments, sometimes while it is still starting, and restarted with the
+same data and port. At the end every acknowledged number must be there exactly once, at its reported
+offset, in the order in which it was sent.
 
-SIGKILL leaves the page cache to the kernel. What a power cut may take is the matter of
-`penstock.sim.crash`; this one is about real processes, sockets and a client that retries.
+After SIGKILL the kernel still has the page cache. `penstock.sim.crash` covers what a power cut may
+lose; this module is about real processes, sockets and a client that retries.
 
-Run long: `PYTHONPATH=tests python -m chaos.kill9 --rounds 100`
+For a long run: `PYTHONPATH=tests python -m chaos.kill9 --rounds 100`
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _pause = threading.Event()
 
 @dataclass
 class History:
-    """What one producer did: all it sent, in order, and what it was told of it."""
+    """What one producer sent, in order, and how it was acknowledged."""
 
     sent: list[list[int]] = field(default_factory=lambda: [[] for _ in range(PARTITIONS)])
     offsets: dict[int, int] = field(default_factory=dict)
-    """Number -> the offset it was acknowledged with; -1 where the client was not told."""
+    """Number -> the offset in its acknowledgement; -1 if the client did not report one."""
     failures: list[str] = field(default_factory=list)
 
     def verdict(self, found: list[list[tuple[int, int]]]) -> list[str]:
-        """What is wrong with the (offset, number) pairs that the partitions hold; empty if all
-        is well."""
+        """Compares the (offset, number) pairs in the partitions with what was sent and
+        acknowledged. Returns the differences."""
         complaints = list(self.failures)
         for partition, (sent, held) in enumerate(zip(self.sent, found, strict=True)):
             numbers = [number for _, number in held]
@@ -84,13 +84,13 @@ class Report:
     sent: int
     acknowledged: int
     unacknowledged_at_kill: int
-    """Messages in flight at the kills, all together: zero would mean that nothing was tested."""
+    """Total number of messages in flight at the kills: zero would mean that nothing was tested."""
     seconds: float
     complaints: list[str]
 
 
 class Sender:
-    """Sends numbers from a thread of its own until told to stop."""
+    """Sends numbers from its own thread until it is stopped."""
 
     def __init__(self, bootstrap: str, history: History) -> None:
         self._history = history
@@ -124,7 +124,7 @@ class Sender:
         self._thread.start()
 
     def stop(self) -> None:
-        """Send no more and wait until everything is acknowledged or has failed."""
+        """Sends no more, and waits until every message is acknowledged or has failed."""
         self._stopping.set()
         self._thread.join()
         left = self._producer.flush(DELIVERY_TIMEOUT_S)
@@ -165,7 +165,7 @@ def create_topic(bootstrap: str) -> None:
 
 
 def read_all(bootstrap: str) -> list[list[tuple[int, int]]]:
-    """The (offset, number) pairs of every partition."""
+    """Returns the (offset, number) pairs of every partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -196,7 +196,7 @@ def read_all(bootstrap: str) -> list[list[tuple[int, int]]]:
 
 
 def killed_while_starting(cluster: Cluster, after_s: float) -> None:
-    """A start that does not come to its end, most of the time."""
+    """Starts a broker and kills it, usually before it is ready."""
     process = subprocess.Popen(
         cluster.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -206,7 +206,7 @@ def killed_while_starting(cluster: Cluster, after_s: float) -> None:
 
 
 def run(data: Path, rounds: int, seed: int, say: Callable[[str], None] = lambda _: None) -> Report:
-    """Kill a broker `rounds` times under load and judge what is left."""
+    """Kills a broker `rounds` times under load, and checks the result."""
     chance = random.Random(seed)
     began = time.monotonic()
     history = History()
@@ -244,7 +244,7 @@ def run(data: Path, rounds: int, seed: int, say: Callable[[str], None] = lambda 
 
 
 def _wait_for_progress(sender: Sender, more_s: float) -> None:
-    """Until the broker has acknowledged something new, and then a random while."""
+    """Waits until the broker acknowledges something new, and then for a random time."""
     before, deadline = sender.acknowledged, time.monotonic() + 30
     while sender.acknowledged == before:
         if time.monotonic() > deadline:

@@ -1,10 +1,10 @@
-"""What producers were told and what readers saw, and what is wrong between the two.
+"""Records which sends were acknowledged and what readers got, and reports every contradiction.
 
 Every record is a whole number that is sent once in the whole run: its producer's number times a
-thousand million, plus how many that producer sent before. So a number says who sent it and when in
-the order of its sender, and finding it twice, nowhere, elsewhere or too early are four different
-complaints. What a reader saw at an offset must be there for ever: a second look that finds another
-number means that something was read that was not committed.
+thousand million, plus how many that producer sent before. So a number identifies its producer and
+its position in that producer's order. Finding it twice, nowhere, in another partition or too early
+are four different complaints. A record that a reader got at an offset must stay there forever: if a
+second read finds another number, the first one read something that was not committed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SHOWN = 5
 
 @dataclass
 class Verdict:
-    """Counts of what must not be, each with a few examples in `complaints`."""
+    """Counts of each kind of error, each with a few examples in `complaints`."""
 
     lost: int = 0
     duplicated: int = 0
     reordered: int = 0
     misplaced: int = 0
-    """Acknowledged with another offset than they have, or in a partition they were not sent to."""
+    """Acknowledged with a wrong offset, or stored in a partition they were not sent to."""
     changed: int = 0
-    """Offsets at which two looks found two numbers."""
+    """Offsets at which two reads found different numbers."""
     unread: int = 0
-    """Acknowledged, in the log, and not given to some group of consumers."""
+    """Acknowledged and in the log, but not delivered to some consumer group."""
     failed: int = 0
-    """Refused by the client after all its retries."""
+    """Failed in the client after all its retries."""
     complaints: list[str] = field(default_factory=list)
     lost_numbers: list[int] = field(default_factory=list)
     duplicated_numbers: list[int] = field(default_factory=list)
@@ -47,17 +47,17 @@ class Verdict:
 
 
 class Ledger:
-    """Shared by all producers and readers of a run; each method may be called on any thread."""
+    """Shared by all producers and readers of a run. All methods are thread-safe."""
 
     def __init__(self, partitions: int, groups: tuple[str, ...]) -> None:
         self.partitions = partitions
         self.groups = groups
         self.sent = 0
         self.acknowledged: dict[int, tuple[int, int]] = {}
-        """Number -> partition, and the offset reported; -1 where the client was not told."""
+        """Number -> partition, and the reported offset; -1 if the client did not report one."""
         self.failures: list[str] = []
         self.hung_clients = 0
-        """Foreign clients that came back no more, and were replaced."""
+        """Clients of other libraries that hung, and were replaced."""
         self._lock = threading.Lock()
         self._counts = [0] * partitions
         self._logs: list[dict[int, int]] = [{} for _ in range(partitions)]
@@ -66,12 +66,12 @@ class Ledger:
         self._changed: list[int] = []
         self._read: dict[str, set[int]] = {group: set() for group in groups}
         self._unread: dict[str, set[int]] = {group: set() for group in groups}
-        """Acknowledged and not given to the group yet."""
+        """Acknowledged and not delivered to the group yet."""
         self._last_ack_s = [time.monotonic()] * partitions
         self._gap_s = [0.0] * partitions
         self._latencies_s: list[float] = []
 
-    # -- told by producers and readers ------------------------------------------------------------
+    # -- called by producers and readers ----------------------------------------------------------
 
     def on_acknowledged(self, number: int, partition: int, offset: int, sent_s: float) -> None:
         now = time.monotonic()
@@ -99,10 +99,10 @@ class Ledger:
             if home != (partition, offset):
                 self._twice.append(number)
 
-    # -- questions --------------------------------------------------------------------------------
+    # -- queries ----------------------------------------------------------------------------------
 
     def count(self) -> list[int]:
-        """Acknowledged so far, by partition."""
+        """Returns how many records are acknowledged so far, by partition."""
         with self._lock:
             return list(self._counts)
 
@@ -110,38 +110,38 @@ class Ledger:
         return self._last_ack_s[partition]
 
     def mark(self) -> None:
-        """Gaps count from here on; one that has begun counts from its beginning."""
+        """Starts a new measurement of gaps; a gap that has begun counts from its beginning."""
         with self._lock:
             self._gap_s = [0.0] * self.partitions
             self._latencies_s.clear()
 
     def latency_s(self, share: float) -> float:
-        """How long the slowest but this share of the records since the mark took, at most."""
+        """Returns the latency quantile `share` of the records acknowledged since the mark."""
         with self._lock:
             ordered = sorted(self._latencies_s)
         return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
 
     def gap_s(self, partition: int) -> float:
-        """The longest time since the mark without an acknowledgement, also one that still lasts."""
+        """Returns the longest time without an acknowledgement since the mark, until now."""
         with self._lock:
             return max(self._gap_s[partition], time.monotonic() - self._last_ack_s[partition])
 
     def unread(self, group: str) -> set[int]:
-        """What was acknowledged and this group has not got."""
+        """Returns the records that are acknowledged and not delivered to this group."""
         with self._lock:
             return set(self._unread[group])
 
     def partition_of(self, number: int) -> int:
-        """Of one that was acknowledged, or read."""
+        """Returns the partition of a record that was acknowledged or read."""
         return (self.acknowledged.get(number) or self._homes[number])[0]
 
     def first_unread(self, group: str) -> dict[int, int]:
-        """Where this group's reading stands still: partition -> the first offset it lacks."""
+        """Returns where this group is stuck: partition -> the first offset that it lacks."""
         places = sorted((self.acknowledged[number] for number in self.unread(group)), reverse=True)
         return dict(places)
 
     def verdict(self) -> Verdict:
-        """All that is wrong, now that everybody had the time to read everything."""
+        """Returns everything that is wrong, after all readers had the time to read everything."""
         with self._lock:
             found = Verdict()
             found.failed = len(self.failures)

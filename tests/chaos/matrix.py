@@ -1,14 +1,14 @@
-"""Everything that may happen to a cluster of processes, again and again, under load.
+"""Every fault of the chaos matrix, again and again, on a cluster of real processes under load.
 
-A pass over a store is a fresh cluster of three brokers that goes through {clean stop, clean
-bounces, kill, bounces by kill} x {leader, follower, controller}, each followed by a look that
-everybody is in sync and every reader has everything. Passes go on, with the stores in turn, until
-as many kills are done as were asked for. The rest of what may happen comes once for each store:
-freezes, a store that does not answer, a rolling restart, cut wires, a full disk, a broker that
-joins and one that leaves, replicas on the move while brokers die.
+A pass over a store is a new cluster of three brokers that goes through {clean stop, clean bounces,
+kill, bounces by kill} x {leader, follower, controller}. After each fault all replicas must be in
+sync and every reader must have everything. Passes continue, alternating between the stores, until
+the requested number of kills is reached. The other faults run once for each store: freezes, a store
+that does not answer, a rolling restart, network cuts, a full disk, a broker that joins and one that
+leaves, and reassignments while brokers die.
 
-In the end nothing acknowledged may be lost, doubled or reordered, and the logs of all replicas are
-the same bytes. The last line is a summary in JSON.
+At the end no acknowledged record may be lost, duplicated or reordered, and the logs of all replicas
+must be the same bytes. The last line is a summary in JSON.
 
 Run: `PYTHONPATH=tests python -m chaos.matrix --kills 200`
 """
@@ -60,7 +60,7 @@ COUNTED = ("lost", "duplicated", "reordered", "misplaced", "changed", "unread", 
 
 @dataclass
 class Summary:
-    """What all passes together came to."""
+    """The results of all passes together."""
 
     wanted_kills: int
     sent: int = 0
@@ -71,7 +71,7 @@ class Summary:
     complaints: list[str] = field(default_factory=list)
     growth: dict[str, dict[str, float]] = field(default_factory=dict)
     done: Counter[str] = field(default_factory=Counter)
-    """Name of a fault -> how many times it was done."""
+    """Name of a fault -> how often it was done."""
     began_s: float = field(default_factory=time.monotonic)
 
     def judge(self, verdict: Verdict, where: str) -> None:
@@ -109,7 +109,7 @@ def _spread(gaps_s: Sequence[float]) -> dict[str, float]:
 
 
 def cells(chance: random.Random) -> list[tuple[str, Fault]]:
-    """The matrix of one pass, shuffled."""
+    """Returns the matrix of one pass, shuffled."""
     made: list[tuple[str, Fault]] = []
     for role in ROLES:
         made += [
@@ -123,7 +123,7 @@ def cells(chance: random.Random) -> list[tuple[str, Fault]]:
 
 
 def rarer(chance: random.Random) -> list[tuple[str, Fault]]:
-    """What one pass over each store does in addition."""
+    """Returns the additional faults of one pass over each store."""
     made: list[tuple[str, Fault]] = [
         (f"freeze of the {role} beyond its session", partial(freeze, role=role)) for role in ROLES
     ]
@@ -151,11 +151,11 @@ class Run:
 
     @property
     def goes_on(self) -> bool:
-        """Kills are left, and it is not plain already that the cluster is broken."""
+        """Whether kills are left, and there are not too many complaints to continue."""
         return self._kills_left > 0 and len(self.summary.complaints) < COMPLAINTS_MAX
 
     def over_cells(self, store: str, faults: Sequence[tuple[str, Fault]]) -> None:
-        """One cluster through these faults, as long as kills are left."""
+        """Runs these faults on one cluster, as long as kills are left."""
         self._passes += 1
         where = f"pass {self._passes} ({store})"
         with on_stage(self.directory / f"pass-{self._passes}", store) as stage:
@@ -192,7 +192,7 @@ class Run:
         except (AssertionError, NotInTime) as error:
             complaints.append(f"{name}: {error}")
         self.summary.done[name] += 1
-        # Some have their verdict judged, and say nothing themselves.
+        # Some checks add their complaints to the summary themselves and return none.
         self.say("; ".join(complaints[known:]) or f"{name}: well")
 
     def on_small_disk(self, store: str) -> list[str]:
@@ -215,7 +215,7 @@ class Run:
         return []
 
     def others(self, store: str) -> None:
-        """What needs a cluster of a special kind."""
+        """Runs the faults that need a special cluster."""
         self.once(f"a broker joins, one leaves ({store})", partial(self.growing, store))
         self.once(f"moves under kills ({store})", partial(self.moving, store))
         if reason := space.why_not():

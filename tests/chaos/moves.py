@@ -1,9 +1,9 @@
-"""Replicas on the move while brokers die: reassignments under load, with kills in the middle.
+"""Reassignments under load while brokers are killed or stopped.
 
-Four brokers, three replicas. Every round sends all partitions to other brokers by
-`penstock cluster reassign --move`, strikes somebody while the copies are under way, and waits until
+Four brokers, three replicas. Every round moves all partitions to other brokers with `penstock
+cluster reassign --move`, kills or stops a broker while replicas are being copied, and waits until
 the moves are done. A partition that changes its leader, its replicas and its epoch at once must
-neither lose a record nor take one twice.
+neither lose a record nor store one twice.
 
 Run: `PYTHONPATH=tests python -m chaos.moves --rounds 6 --store sqlite`
 """
@@ -36,7 +36,7 @@ class Mover:
         self.chance = chance
 
     def round(self) -> str:
-        """One round; what was done in it."""
+        """Runs one round. Returns a description of it."""
         fleet = self.stage.fleet
         goals = {p: self.chance.sample(range(BROKERS), 3) for p in range(PARTITIONS)}
         moves = [f"{TOPIC}-{p}={','.join(map(str, goal))}" for p, goal in goals.items()]
@@ -69,7 +69,7 @@ class Mover:
         return "nobody struck"
 
     def _wait_until_moved(self, goals: dict[int, list[int]], said: str) -> None:
-        """What was asked for is so; a request that nobody took for all the killing is let pass."""
+        """Waits until the moves are done. The command may fail, because brokers are killed."""
         found: dict[int, list[int]] = {}
 
         def is_settled() -> bool:

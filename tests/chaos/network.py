@@ -1,11 +1,11 @@
-"""Brokers whose wires can be cut: each in a network namespace of its own, joined by a router.
+"""Brokers in separate network namespaces, with connections that can be cut.
 
-Run as root inside a fresh namespace (`unshare --net`), which becomes the router and the place of
-the clients. Brokers and the store have a namespace each, behind a pair of virtual interfaces. A cut
-is a routing rule that drops packets from one address to another in silence, one way or both, as a
-broken network does: nobody is told, connections stay half open, and what is on its way arrives
-after the cut is healed. Clients reach everybody all the time: a broker that lost the others must
-not acknowledge what the others will never have.
+Run it as root inside a new namespace (`unshare --net`), which becomes the router and hosts the
+clients. Each broker and the store have their own namespace, behind a pair of virtual interfaces. A
+cut is a routing rule that silently drops packets from one address to another, in one or both
+directions. It behaves as a broken network does: no side is notified, connections stay half open,
+and packets in flight arrive after the cut is healed. Clients can always reach every broker: a
+broker that lost the others must not acknowledge records that the others will never have.
 
 Run: `unshare --net env PYTHONPATH=tests python -m chaos.network --store etcd`
 """
@@ -30,7 +30,7 @@ from .workload import TOPIC
 
 LAG_MAX_MS = 4_000
 STORE = 9
-"""The store's place among the namespaces; brokers have their ids."""
+"""The number of the store's namespace; brokers use their ids."""
 SESSION_S = 9.0
 TESTS = Path(__file__).parents[1]
 
@@ -40,7 +40,7 @@ def ip(*arguments: str) -> None:
 
 
 def why_not() -> str:
-    """Why namespaces cannot be used here, or nothing."""
+    """Returns why namespaces cannot be used here, or an empty string."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip") is None or shutil.which("unshare") is None:
@@ -55,7 +55,7 @@ def why_not() -> str:
 
 
 class Wires:
-    """Namespaces around the one that this process is in."""
+    """Network namespaces connected to the one of this process."""
 
     def __init__(self, places: Sequence[int]) -> None:
         self._names = {place: f"penstock-{os.getpid()}-{place}" for place in places}
@@ -82,7 +82,7 @@ class Wires:
         return f"10.99.{place}.2"
 
     def inside(self, place: int) -> tuple[str, ...]:
-        """What to put before a command so that it runs there."""
+        """Returns the command prefix that runs a command in that namespace."""
         return ("ip", "netns", "exec", self._names[place])
 
     def cut_one_way(self, source: int, target: int) -> None:
@@ -103,7 +103,7 @@ class Wires:
 
 @contextmanager
 def etcd_at(wires: Wires, directory: Path) -> Iterator[str]:
-    """An etcd in the store's namespace; its address."""
+    """Runs an etcd in the store's namespace, and yields its address."""
     host = wires.host(STORE)
     binary = shutil.which("etcd")
     assert binary is not None, "etcd is not installed: `make tools` as root installs it"
@@ -137,32 +137,32 @@ def etcd_at(wires: Wires, directory: Path) -> Iterator[str]:
 
 
 class Cutter:
-    """The faults that are cuts."""
+    """The faults that cut connections."""
 
     def __init__(self, stage: Stage, wires: Wires) -> None:
         self.stage = stage
         self.wires = wires
 
     def follower_from_leader(self) -> None:
-        """The follower leaves the in-sync replicas, writing goes on, and it comes back."""
+        """The follower leaves the ISR, writes continue, and it comes back."""
         leader, follower = self.stage.victim("leader"), self.stage.victim("follower")
         self.wires.cut(leader.broker_id, follower.broker_id)
         self._wait_out_of_sync(follower)
         self.stage.progress()
 
     def leader_mute_to_follower(self) -> None:
-        """What the leader says does not arrive, what it is told does."""
+        """Packets from the leader to the follower are dropped; the other direction works."""
         leader, follower = self.stage.victim("leader"), self.stage.victim("follower")
         self.wires.cut_one_way(leader.broker_id, follower.broker_id)
         self._wait_out_of_sync(follower)
         self.stage.progress()
 
     def leader_from_store(self) -> None:
-        """It loses its session, others lead, and it may not acknowledge any more."""
+        """The leader loses its session, other brokers lead, and it may not acknowledge any more."""
         self._lose_lead(self.stage.victim("leader"), [STORE])
 
     def controller_from_store(self) -> None:
-        """Another one takes over, and what the old one decided later does not count."""
+        """Another controller takes over, and later decisions of the old one have no effect."""
         controller = self.stage.victim("controller")
         self.wires.cut(controller.broker_id, STORE)
         wait_for(
@@ -173,14 +173,14 @@ class Cutter:
         self.stage.progress()
 
     def leader_from_all_brokers(self) -> None:
-        """Alone with the store and its clients: nothing below the minimum of replicas counts."""
+        """The leader reaches only store and clients: fewer than min.insync.replicas are left."""
         leader = self.stage.victim("leader")
         for other in self._others(leader):
             self.wires.cut(leader.broker_id, other)
         pause(SESSION_S + LAG_MAX_MS / 1000)
 
     def leader_from_everybody(self) -> None:
-        """Alone with its clients."""
+        """The leader reaches only its clients."""
         leader = self.stage.victim("leader")
         self._lose_lead(leader, [STORE, *self._others(leader)])
 
@@ -210,7 +210,7 @@ class Cutter:
 
 
 WITH_STORE = ("leader_from_store", "controller_from_store", "leader_from_everybody")
-"""These cut the way to the store, which a file has not."""
+"""These cut the connection to the store; a SQLite file has none."""
 CUTS = ("follower_from_leader", "leader_mute_to_follower", "leader_from_all_brokers", *WITH_STORE)
 
 
@@ -231,7 +231,7 @@ def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> Fleet:
 
 @contextmanager
 def on_wires(directory: Path, store: str) -> Iterator[tuple[Fleet, Wires]]:
-    """Three brokers, not started, each in a namespace."""
+    """Yields three brokers, not started, each in its own namespace."""
     with ExitStack() as stack:
         wires = Wires([0, 1, 2, STORE])
         stack.callback(wires.close)
@@ -243,7 +243,7 @@ def on_wires(directory: Path, store: str) -> Iterator[tuple[Fleet, Wires]]:
 
 
 def run(directory: Path, store: str, cuts: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Make the cuts one after the other under load; what was wrong."""
+    """Makes the cuts one after the other under load. Returns the complaints."""
     with on_wires(directory, store) as (fleet, wires):
         stage = open_stage(fleet)
         try:
@@ -261,7 +261,7 @@ def run(directory: Path, store: str, cuts: Sequence[str], say: Callable[[str], N
 
 
 def run_apart(module: str, *arguments: str, timeout_s: float = 600) -> list[str]:
-    """A module as a process in a namespace of its own; the complaints it ends with."""
+    """Runs a module as a process in a new namespace. Returns its complaints."""
     result = subprocess.run(
         ["unshare", "--net", sys.executable, "-m", module, *arguments],
         env={**os.environ, "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}"},

@@ -1,7 +1,7 @@
-"""A broker whose disk is full: a small file system of its own that somebody else fills up.
+"""A broker with a full disk: its data directory is a small file system that a test fills up.
 
-Needs root, for the mount. The broker must not lose what it acknowledged, writing must go on
-through the others, and when there is space again it must come back into sync by itself.
+The mount needs root. The broker must not lose acknowledged records, writes must continue on the
+other brokers, and when space is free again it must return to the ISR by itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ RESERVE_BYTES = 8 << 20
 
 
 def why_not() -> str:
-    """Why nothing can be mounted here, or nothing."""
+    """Returns why nothing can be mounted here, or an empty string."""
     return "" if os.geteuid() == 0 else "mounting a small file system needs root"
 
 
 @contextlib.contextmanager
 def small_disk(node: Node) -> Iterator[None]:
-    """The broker's data directory is a file system of a few megabytes."""
+    """Mounts a file system of a few megabytes as the broker's data directory."""
     node.data.mkdir(parents=True)
     options = f"size={SPACE_BYTES}"
     subprocess.run(
@@ -41,7 +41,7 @@ def small_disk(node: Node) -> Iterator[None]:
 
 @contextlib.contextmanager
 def filled(node: Node) -> Iterator[None]:
-    """Not a byte is free."""
+    """Fills the disk completely."""
     filler = node.data / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

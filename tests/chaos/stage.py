@@ -1,9 +1,9 @@
-"""A cluster under load, and what is done to it: each fault is one function on a `Stage`.
+"""A cluster under load and the faults for it: each fault is a function that takes a `Stage`.
 
-A fault picks its victim by role at the moment it strikes (the leader of partition 0, one of its
-followers, the controller), so that bounces chase a role from broker to broker. Writing must go on
-while the victim is away, or, where it comes back at once, soon after; the time in which a partition
-of the victim's acknowledged nothing is noted as a write gap.
+A fault chooses its victim by role at the moment it happens (the leader of partition 0, one of its
+followers, the controller), so repeated bounces follow a role from broker to broker. Writes must
+continue while the victim is down or, if it is restarted at once, soon after. The time in which a
+partition led by the victim acknowledged nothing is recorded as a write gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROGRESS_S = 90.0
 SYNC_S = 120.0
 AWAY_S = 1.0
 FREEZE_S = 13.0
-"""Longer than a session: the cluster takes the frozen broker for dead."""
+"""Longer than a session: the cluster considers the frozen broker dead."""
 ROLES = ("leader", "follower", "controller")
 
 
@@ -52,7 +52,7 @@ class Stage:
     tally: Tally = field(default_factory=Tally)
 
     def victim(self, role: str) -> Node:
-        """The broker that has the role now."""
+        """Returns the broker that has the role now."""
 
         def is_led() -> bool:
             return self.fleet.partitions(TOPIC)[0].leader_id >= 0 and self.fleet.controller() >= 0
@@ -76,7 +76,7 @@ class Stage:
 
     @contextlib.contextmanager
     def gaps(self, node: Node, into: list[float]) -> Iterator[None]:
-        """Notes how long the partitions that the node leads acknowledge nothing inside."""
+        """Records how long the partitions that the node leads acknowledge nothing in this block."""
         led = self.led_by(node)
         self.workload.ledger.mark()
         yield
@@ -86,14 +86,14 @@ class Stage:
         self.workload.wait_for_progress(within_s)
 
     def settle(self) -> None:
-        """Everybody is back, in sync, and everything that was acknowledged was read."""
+        """Waits until all replicas are in sync and all acknowledged records were read."""
         self.fleet.wait_in_sync(TOPIC, SYNC_S)
         self.progress()
         self.workload.wait_for_readers(SYNC_S)
 
 
 def hard_stop(stage: Stage, role: str) -> None:
-    """Killed, and away until others have taken over."""
+    """Kills a broker, and restarts it after others have taken over."""
     node = stage.victim(role)
     with stage.gaps(node, stage.tally.hard_gaps_s):
         node.kill()
@@ -103,7 +103,7 @@ def hard_stop(stage: Stage, role: str) -> None:
 
 
 def hard_bounce(stage: Stage, role: str, times: int) -> None:
-    """Killed and started again at once, again and again, whoever has the role then."""
+    """Kills and restarts the broker that has the role, several times."""
     for _ in range(times):
         node = stage.victim(role)
         with stage.gaps(node, stage.tally.hard_gaps_s):
@@ -115,7 +115,7 @@ def hard_bounce(stage: Stage, role: str, times: int) -> None:
 
 
 def clean_stop(stage: Stage, role: str) -> None:
-    """Stopped as an administrator would, and away for a while."""
+    """Stops a broker as an administrator would, and restarts it after a while."""
     node = stage.victim(role)
     with stage.gaps(node, stage.tally.clean_gaps_s):
         node.stop()
@@ -126,7 +126,7 @@ def clean_stop(stage: Stage, role: str) -> None:
 
 
 def clean_bounce(stage: Stage, role: str, times: int) -> None:
-    """Stopped and started again at once, again and again."""
+    """Stops and restarts the broker that has the role, several times."""
     for _ in range(times):
         node = stage.victim(role)
         with stage.gaps(node, stage.tally.clean_gaps_s):
@@ -137,7 +137,7 @@ def clean_bounce(stage: Stage, role: str, times: int) -> None:
 
 
 def freeze(stage: Stage, role: str, seconds: float = FREEZE_S) -> None:
-    """It stands still for longer than its session, and then goes on as if nothing had been."""
+    """Freezes a broker, by default for longer than its session; then it continues."""
     node = stage.victim(role)
     node.freeze()
     stage.tally.freezes += 1
@@ -150,7 +150,7 @@ def freeze(stage: Stage, role: str, seconds: float = FREEZE_S) -> None:
 
 
 def rolling_restart(stage: Stage) -> None:
-    """One after the other, each when the one before is in sync again."""
+    """Restarts one broker after the other, each when the previous one is in sync again."""
     for node in stage.fleet.nodes.values():
         with stage.gaps(node, stage.tally.clean_gaps_s):
             node.stop()
@@ -161,7 +161,7 @@ def rolling_restart(stage: Stage) -> None:
 
 
 def store_outage(stage: Stage, seconds: float) -> None:
-    """The store answers nobody: no session can be renewed, no change be made."""
+    """Makes the store unresponsive: no session can be renewed, and no change can be made."""
     etcd = stage.fleet.etcd
     if etcd is None:
         with contextlib.closing(sqlite3.connect(stage.fleet.store, isolation_level=None)) as held:
@@ -190,7 +190,7 @@ def open_stage(
     per_second: int = 300,
     size: int = 0,
 ) -> Stage:
-    """Start everything; the load runs, and all replicas are in sync."""
+    """Starts brokers and load, and waits until all replicas are in sync."""
     bootstrap = fleet.start()
     create_topic(bootstrap, partitions=partitions)
     fleet.wait_in_sync(TOPIC)
@@ -204,7 +204,7 @@ def open_stage(
 
 
 def close_stage(stage: Stage) -> Verdict:
-    """End the load, let everybody read everything, stop the brokers, compare their logs, judge."""
+    """Ends the load, waits for readers, stops the brokers, compares their logs, and judges."""
     workload, fleet = stage.workload, stage.fleet
     troubles = []
     try:
@@ -232,7 +232,7 @@ def close_stage(stage: Stage) -> Verdict:
 def on_stage(
     directory: Path, store: str, *, ours: bool = True, per_second: int = 300
 ) -> Iterator[Stage]:
-    """A stage of three brokers; whatever happens, no process is left."""
+    """Yields a stage with three brokers. At the end no process is left, whatever happens."""
     fleet = Fleet(directory, 3, store)
     stage = None
     try:

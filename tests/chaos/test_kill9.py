@@ -1,4 +1,4 @@
-"""Nothing acknowledged is lost, doubled or moved when the broker is killed."""
+"""No acknowledged record is lost, duplicated or moved when the broker is killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from .kill9 import History, run
 
 
-def test_acknowledged_survives_sigkill(tmp_path: Path) -> None:
-    """An idempotent producer with acks=all sees four broker deaths and no loss, double or swap."""
+def test_acknowledged_records_survive_sigkill(tmp_path: Path) -> None:
+    """An idempotent producer with acks=all, and four kills of its broker."""
     report = run(tmp_path / "data", rounds=4, seed=1)
     assert report.complaints == []
     assert report.acknowledged == report.sent > 100
@@ -18,7 +18,7 @@ def test_acknowledged_survives_sigkill(tmp_path: Path) -> None:
 
 
 def history(*numbers: int) -> History:
-    """Numbers sent to partition 0 and acknowledged with their place in the order as offset."""
+    """Returns a history of numbers sent to partition 0 and acknowledged with offsets from 0 on."""
     made = History()
     made.sent[0] = list(numbers)
     made.offsets = {number: offset for offset, number in enumerate(numbers)}
@@ -35,14 +35,16 @@ def history(*numbers: int) -> History:
         ([(0, 0), (2, 3), (3, 6)], "other offsets"),
     ],
 )
-def test_verdict_finds_what_is_wrong(held: list[tuple[int, int]], complaint: str) -> None:
-    """Each kind of damage is told apart, so that a quiet run means a sound broker."""
+def test_the_verdict_reports_every_kind_of_damage(
+    held: list[tuple[int, int]], complaint: str
+) -> None:
+    """Each kind of damage has its own complaint, so no complaint means a sound broker."""
     complaints = history(0, 3, 6).verdict([held, [], []])
     assert any(complaint in found for found in complaints), complaints
 
 
-def test_verdict_accepts_what_was_sent() -> None:
-    """The numbers in order at their offsets draw no complaint, acknowledged or not."""
+def test_the_verdict_accepts_what_was_sent() -> None:
+    """Numbers in order at their offsets cause no complaint, acknowledged or not."""
     made = history(0, 3, 6)
     del made.offsets[6]
     assert made.verdict([[(0, 0), (1, 3), (2, 6)], [], []]) == []

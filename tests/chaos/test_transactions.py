@@ -1,4 +1,4 @@
-"""A topic copied in transactions is copied exactly once, whoever is bounced; and how we know."""
+"""A topic copied in transactions is copied exactly once while brokers and copiers are bounced."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ SMOKE = Load(
 
 @pytest.mark.timeout(240)
 def test_a_copy_in_transactions_is_exact(tmp_path: Path) -> None:
-    """Brokers and copiers are killed and stopped in turn, and every reader of committed records
-    gets each number once and in order; nothing is left open."""
+    """Brokers and copiers are killed and stopped in turn. Every read_committed reader gets each
+    number once and in order, and no transaction is left open."""
     outcome = Play(tmp_path, Cell("confluent", "both"), SMOKE, seed=1).run()
     assert outcome.complaints == []
     assert sum(outcome.struck.values()) >= 4
     assert {what.split()[1] for what in outcome.struck} == {"brokers", "copiers"}
 
 
-def test_every_client_meets_every_way_and_every_store() -> None:
-    """Nothing of the matrix is left out."""
+def test_the_matrix_covers_every_client_way_and_store() -> None:
+    """Every client runs with every way, and with both stores."""
     made = cells(CLIENTS, list(WAYS), ("sqlite", "etcd"))
     assert {(cell.client, cell.way) for cell in made} == {(c, w) for c in CLIENTS for w in WAYS}
     assert {(cell.client, cell.store) for cell in made} == {
@@ -40,8 +40,8 @@ def test_every_client_meets_every_way_and_every_store() -> None:
     assert len(made) == len(CLIENTS) * len(WAYS)
 
 
-def test_an_exact_copy_draws_no_complaint() -> None:
-    """Gaps between offsets are markers and aborted records, and no matter."""
+def test_an_exact_copy_causes_no_complaint() -> None:
+    """Gaps between offsets are markers and aborted records, and are allowed."""
     sights: list[Sight] = [[(0, 0), (2, 2), (7, 4)], [(1, 1)]]
     found = judge([[0, 2, 4], [1]], {"one": sights, "two": sights})
     assert (found.complaints, found.counts) == ([], {})
@@ -57,15 +57,15 @@ def test_an_exact_copy_draws_no_complaint() -> None:
         ([(0, 0), (0, 2), (7, 4)], "other"),
     ],
 )
-def test_every_kind_of_damage_is_told(seen: Sight, kind: str) -> None:
-    """Each under its own name, and no other."""
+def test_every_kind_of_damage_is_reported(seen: Sight, kind: str) -> None:
+    """Each is counted under its own name, and under no other."""
     found = judge([[0, 2, 4]], {"one": [seen]})
     assert found.counts == {kind: 1}
     assert kind in found.complaints[0]
 
 
-def test_readers_that_saw_different_things_are_told() -> None:
-    """Both copies are exact, but they are not the same one."""
+def test_readers_that_saw_different_offsets_are_reported() -> None:
+    """Each copy is exact, but they have different offsets."""
     readers: dict[str, list[Sight]] = {"one": [[(0, 0), (1, 2)]], "two": [[(0, 0), (2, 2)]]}
     found = judge([[0, 2]], readers)
     assert found.counts == {"other": 2}

@@ -1,4 +1,4 @@
-"""`penstock up --brokers 3`: any one broker may be killed, and clients go on by themselves."""
+"""`penstock up --brokers 3`: any one broker may be killed, and clients continue by themselves."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def status(cluster: Cluster) -> dict[str, Any]:
 
 
 def kill_and_wait(cluster: Cluster, workload: Workload, controller: bool) -> int:
-    """Kill the controller, or another; the supervisor starts it again. Returns its id."""
+    """Kills the controller or another broker, and waits until it was restarted. Returns its id."""
     brokers = status(cluster)["brokers"]
     victim = next(each for each in brokers if each["controller"] is controller)
     os.kill(victim["pid"], signal.SIGKILL)
@@ -72,8 +72,8 @@ def kill_and_wait(cluster: Cluster, workload: Workload, controller: bool) -> int
 
 
 def test_any_one_broker_may_be_killed(cluster: Cluster) -> None:
-    """The controller, then another: producers and groups of confluent-kafka and of ours go on,
-    nothing acknowledged is lost, doubled or out of order."""
+    """First the controller, then another broker: producers and groups of confluent-kafka and of our
+    client continue, and no acknowledged record is lost, duplicated or out of order."""
     create_topic(cluster.bootstrap, TOPIC)
     workload = Workload(cluster.bootstrap, per_second=150)
     workload.start()

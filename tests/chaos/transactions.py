@@ -1,18 +1,18 @@
-"""Kafka's transaction matrix: a topic copied exactly once while brokers and copiers are bounced.
+"""Kafka's transaction matrix: copies a topic exactly once while brokers and copiers are bounced.
 
-Whole numbers lie in a source of several partitions. Copiers of one group read them and write them
-to the same partition of a target, in transactions that commit the group's positions as well. Until
-the copy is whole, one fault follows on the other:
+The source topic has whole numbers in several partitions. Copiers of one group read them and write
+them to the same partition of a target topic, in transactions that also commit the group's offsets.
+Until the copy is complete, one fault follows the other:
 
-    who    brokers (three, everything on three replicas) or copiers
-    how    clean: asked to stop, and started again; hard: SIGKILL, and started again
-    both   brokers and copiers in turn, cleanly or hard as chance has it
+    what   brokers (three, with three replicas of everything) or copiers
+    how    clean: stopped with SIGTERM and restarted; hard: SIGKILL and restarted
+    both   brokers and copiers in turn, clean or hard at random
     with   confluent-kafka, our `exactly_once`, and the Java client before and since KIP-890
 
-A bounced copier keeps its transactional id. Some are away for so long that others get their
-partitions, some brokers for so long that others lead. In the end everybody who read committed
-records, while it went on or afterwards, has got each number once and in the order of the source;
-the group stands at the end of the source, no transaction is open, and replicas are the same bytes.
+A bounced copier keeps its transactional id. Some copiers stay down so long that others get their
+partitions, some brokers so long that others lead. At the end every reader of committed records,
+during the copy or after it, has got each number once and in the order of the source. The group's
+offsets are at the end of the source, no transaction is open, and all replicas have the same bytes.
 
 Run: `PYTHONPATH=tests python -m chaos.transactions`; the last line is a summary in JSON.
 """
@@ -67,7 +67,7 @@ PROGRESS_S = 90.0
 SYNC_S = 120.0
 FEED_S = 120.0
 AWAY_S = 13.0
-"""Longer than a session, of a broker as of a member of a group."""
+"""Longer than the session of a broker or of a group member."""
 CALM_S = 1.0
 
 
@@ -83,20 +83,20 @@ class Cell:
 
 @dataclass(frozen=True)
 class Load:
-    """How much is copied, and how slowly: faults must have something to strike."""
+    """How much is copied, and how slowly: faults must have something to interrupt."""
 
     messages: int = 100_000
     size: int = 250
-    """Records in a transaction, at most."""
+    """The maximum number of records in a transaction."""
     pause_ms: int = 250
-    """How long each transaction stays open when its records are made."""
+    """How long each transaction stays open after its records are sent."""
     abort_one_in: int = 12
     away_one_in: int = 4
     portions: int = 1
-    """The source is written in so many pieces, each just before a fault."""
+    """The source is written in this many pieces, each just before a fault."""
     spares_coordinator: bool = False
-    """Whether the broker that coordinates the group is left alone: librdkafka mostly hangs when it
-    goes, and it takes a while to tell."""
+    """Whether the broker that coordinates the group is never bounced: librdkafka usually hangs when
+    it goes away, and it takes a while to notice."""
 
 
 @dataclass
@@ -107,9 +107,9 @@ class Outcome:
     findings: Findings = field(default_factory=Findings)
     seconds: float = 0.0
     gap_s: float = 0.0
-    """The longest wait for more after a bounce."""
+    """The longest wait for progress after a bounce."""
     hung: int = 0
-    """Clients of librdkafka that did not come back, and were replaced."""
+    """Clients of librdkafka that hung, and were replaced."""
 
     @property
     def complaints(self) -> list[str]:
@@ -130,7 +130,7 @@ class Outcome:
 
 
 def numbers(messages: int) -> list[list[int]]:
-    """What the partitions of the source hold."""
+    """Returns the numbers in each partition of the source."""
     return [list(range(index, messages, PARTITIONS)) for index in range(PARTITIONS)]
 
 
@@ -158,7 +158,7 @@ def feed(bootstrap: str, source: Sequence[Sequence[int]]) -> None:
 
 
 class Play:
-    """One cell of the matrix, on a cluster of its own."""
+    """One cell of the matrix, on its own cluster."""
 
     def __init__(self, directory: Path, cell: Cell, load: Load, seed: int) -> None:
         self.cell = cell
@@ -171,7 +171,7 @@ class Play:
         self._directory = directory
         self._squad: Squad | None = None
         self._fed = 0
-        """So many numbers of each partition are in the source."""
+        """How many numbers of each partition are in the source so far."""
 
     def run(self) -> Outcome:
         began_s = time.monotonic()
@@ -223,7 +223,7 @@ class Play:
         self._wait_for_progress()
 
     def _feed(self) -> None:
-        """The next portion of the source, if there is one."""
+        """Writes the next portion of the source, if there is one."""
         portion = -(-len(self.source[0]) // self.load.portions)
         if self._fed < len(self.source[0]):
             begin, self._fed = self._fed, self._fed + portion
@@ -263,7 +263,7 @@ class Play:
         copier.launch()
 
     def _stay_away(self) -> None:
-        """Mostly not at all; sometimes for long enough that others take over."""
+        """Usually does not wait; sometimes waits long enough that others take over."""
         if self.chance.randrange(self.load.away_one_in) == 0:
             pause(AWAY_S)
 
@@ -271,7 +271,7 @@ class Play:
         return self._fed >= len(self.source[0]) and self._is_fed_copied()
 
     def _is_fed_copied(self) -> bool:
-        """One reader has the last number of every partition."""
+        """Returns whether one reader has the last number of every partition."""
         pairs = zip(self.readers[0].sights, self.source, strict=True)
         return all(seen and seen[-1][1] == those[: self._fed][-1] for seen, those in pairs)
 
@@ -295,7 +295,7 @@ class Play:
     # -- the end -----------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Everybody is there and does nothing more."""
+        """Waits until copiers have stopped and all replicas are in sync."""
         self.squad.stop()
         for topic in (SOURCE, TARGET):
             self.fleet.wait_in_sync(topic, SYNC_S)
@@ -336,7 +336,7 @@ class Play:
 
 
 def cells(clients: Sequence[str], ways: Sequence[str], stores: Sequence[str]) -> list[Cell]:
-    """Every client in every way; the stores take turns, so that each client meets all of them."""
+    """Returns every client with every way; the stores alternate, so each client runs with both."""
     return [
         Cell(client, way, stores[(turn + turn // 2 + shift) % len(stores)])
         for turn, way in enumerate(ways)
@@ -352,7 +352,7 @@ def main() -> int:
         parser.add_argument(f"--{name}", choices=known, action="append", help="only this one")
     parser.add_argument("--keep", action="store_true", help="leave the files of bad cells")
     given = parser.parse_args()
-    # Whoever ends this ends its brokers, copiers and stores as well.
+    # Ending this process ends its brokers, copiers and stores as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     def say(text: str) -> None:

@@ -1,19 +1,19 @@
-"""A program that copies a topic in transactions, until SIGTERM: with confluent-kafka or with ours.
+"""Copies a topic in transactions until SIGTERM, with confluent-kafka or with our client.
 
-It reads as a member of a group, and each transaction has what it read, at the partition it came
-from, and the group's positions behind it. One in some transactions is aborted without need, when
-its records are sent already. Java's copier (tests/compat/java/Copier.java) takes the same arguments
-and does the same.
+It reads as a group member. Each transaction writes the records that it read, to the partition they
+came from, and commits the group's offsets after them. One of `abort_one_in` transactions is aborted
+deliberately, after its records were sent. Java's copier (tests/compat/java/Copier.java) takes the
+same arguments and does the same.
 
-What is worth knowing goes to standard output, one JSON object a line: `began` when it may be asked
-to stop, `aborted` with the reason, `stopped` when it was asked to, `fatal` when it ends by itself,
-`hung` when librdkafka does not come back from a call. It has two ways of that when a broker leaves:
-two locks taken in opposite orders (its issue 5476), and offsets of a transaction for which it waits
-for a group coordinator that it has given up for good (5511). Then the program ends, as its user
-would end it, for another to go on. Whether a broker has kept it waiting can be told from standard
-error, where librdkafka writes of every request that was not answered in time.
+Events go to standard output, one JSON object per line: `began` when it can be asked to stop,
+`aborted` with the reason, `stopped` when it was asked to, `fatal` when it ends by itself, `hung`
+when a call of librdkafka does not return. There are two ways in which librdkafka hangs when a
+broker leaves: two locks taken in opposite orders (its issue 5476), and offsets of a transaction for
+which it waits for a group coordinator that it has given up (5511). Then the program exits, as its
+user would end it, and another one takes over. Standard error shows whether a broker kept it
+waiting: librdkafka logs every request that was not answered in time.
 
-The end of standard input is the end of whoever started it, and so of the program.
+The program ends when its standard input closes, that is, when the process that started it ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.errors import ClientError
 DEADLINE_S = 150.0
 SESSION_TIMEOUT_MS = 6_000
 TRANSACTION_TIMEOUT_MS = 60_000
-"""Longer than it takes to notice that a client hangs: none is fenced for that."""
+"""Longer than it takes to notice a hung client, so that none is fenced because of that."""
 POLL_S = 0.2
 RETRY_S = 0.1
 HUNG_S = 30.0
@@ -50,7 +50,7 @@ Made = ProducerRecord[bytes | None, bytes | None]
 
 
 class Drawn(Exception):
-    """This transaction is aborted because chance has it so."""
+    """This transaction is aborted at random."""
 
 
 def tell(**what: object) -> None:
@@ -58,7 +58,7 @@ def tell(**what: object) -> None:
 
 
 def options(arguments: list[str] | None = None) -> argparse.Namespace:
-    """By position, as Java's copier has them."""
+    """Parses the arguments, which are positional as in Java's copier."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("client", choices=COPIERS)
     for name in ("bootstrap", "source", "target", "group", "identity"):
@@ -93,7 +93,7 @@ class Watch:
 
 
 class ConfluentCopier:
-    """The loop as confluent-kafka's examples have it, with every error sorted."""
+    """The loop of confluent-kafka's examples, with complete error handling."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -126,7 +126,7 @@ class ConfluentCopier:
         signal.signal(signal.SIGTERM, lambda *_: self._stopping.set())
         tell(began=self._given.identity)
         self._insist("init", lambda: self._producer.init_transactions(DEADLINE_S))
-        # With callbacks of ours, partitions come and go only inside `consume`.
+        # With callbacks, partitions are assigned and revoked only inside `consume`.
         self._consumer.subscribe(
             [self._given.source],
             on_assign=self._on_moved,
@@ -139,7 +139,8 @@ class ConfluentCopier:
                 read = self._consumer.consume(self._given.size, POLL_S)
             messages = [message for message in read if message.error() is None]
             if self._has_moved:
-                # Some may be of before, when others had the partitions, and some of after.
+                # Some messages may be from before the rebalance, when other members had the
+                # partitions.
                 self._go_back()
             elif messages:
                 self._copy(messages)
@@ -185,9 +186,9 @@ class ConfluentCopier:
         self._go_back()
 
     def _go_back(self) -> None:
-        """To what the group has committed; that is what is not copied yet."""
+        """Seeks to the group's committed offsets; everything after them is not copied yet."""
 
-        # Its coordinator may be on the move, and a partition just assigned cannot seek yet.
+        # The coordinator may be moving, and a partition that was just assigned cannot seek yet.
         def seek() -> None:
             for place in self._consumer.committed(self._consumer.assignment(), DEADLINE_S):
                 if place.error is not None:
@@ -203,7 +204,7 @@ class ConfluentCopier:
         call: Callable[[], None],
         may_again: Callable[[ck.KafkaError], bool] = lambda error: error.retriable(),
     ) -> None:
-        """What may be asked again, and goes on then where it was, is asked again."""
+        """Calls until it succeeds; an operation that may be retried continues where it was."""
         deadline = time.monotonic() + DEADLINE_S
         with self._watch.over(name):
             while True:
@@ -218,7 +219,7 @@ class ConfluentCopier:
 
 
 class OurCopier:
-    """`exactly_once`, begun again when an error of the handler has ended it."""
+    """`exactly_once`, started again after an exception in the handler has ended it."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -297,7 +298,7 @@ def main() -> int:
         COPIERS[given.client](given).run()
     except (ck.KafkaException, ClientError) as error:
         tell(fatal=repr(error))
-        # As a crash would: no client of a program that is finished holds its end up.
+        # Exit as a crash would: no client may delay the end of the program.
         sys.stdout.flush()
         os._exit(FATAL)
     return 0

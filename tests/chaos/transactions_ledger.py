@@ -1,10 +1,10 @@
-"""What is wrong between a source that was copied in transactions and what readers saw of the copy.
+"""Compares a source that was copied in transactions with what readers got of the copy.
 
-Numbers go up in every partition of the source, and partition i is copied to partition i. So the
-copy of a partition, as any reader of committed records gets it, is the partition itself: nothing
-missing, nothing twice, nothing strange, in the same order, at offsets that only go up. Gaps between
-offsets are the markers and what was aborted. All readers, the ones that looked on while it was made
-and the one that came afterwards, must have got the same numbers at the same offsets.
+Numbers increase in every partition of the source, and partition i is copied to partition i. So a
+reader of committed records must get the copy of a partition exactly like the partition itself:
+nothing missing, nothing twice, nothing unknown, in the same order, at increasing offsets. Gaps
+between offsets are markers and aborted records. All readers, those during the copy and the one
+after it, must have got the same numbers at the same offsets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SHOWN = 5
 KINDS = ("lost", "duplicated", "strange", "reordered", "other")
 
 Sight = list[tuple[int, int]]
-"""(offset, number) of one partition, in the order in which a reader got them."""
+"""(offset, number) pairs of one partition, in the order in which a reader got them."""
 
 
 @dataclass
 class Findings:
-    """How many of each kind, and a few examples of each in words."""
+    """How many errors of each kind, and a few examples of each."""
 
     counts: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Findings:
 
 
 def judge(source: Sequence[Sequence[int]], readers: Mapping[str, Sequence[Sight]]) -> Findings:
-    """Everything that is not as it must be, reader by reader, and between readers."""
+    """Returns all errors of each reader, and all differences between readers."""
     found = Findings()
     for name, sights in readers.items():
         for index, (wanted, seen) in enumerate(zip(source, sights, strict=True)):

@@ -1,6 +1,6 @@
-"""Those who look at a copy in the making, and what is left of its transactions in the end.
+"""Readers that follow a copy while it is made, and checks of its transactions at the end.
 
-Readers of both libraries follow the target from its beginning, and read committed records only.
+Readers of both libraries read the target from its beginning, and only committed records.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TURN_S, TURN_MS = 0.1, 100
 
 
 class Reader(ABC):
-    """Follows all partitions of a topic on a thread of its own."""
+    """Follows all partitions of a topic on its own thread."""
 
     name: str
 
@@ -38,7 +38,7 @@ class Reader(ABC):
         self.sights: list[Sight] = [[] for _ in range(partitions)]
         self.failures: list[str] = []
         self.turn_s = time.monotonic()
-        """When it last asked for more; the library is to answer within a moment."""
+        """When it last asked for records; the library should return within a moment."""
         self.stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
@@ -57,11 +57,11 @@ class Reader(ABC):
 
     @property
     def is_hung(self) -> bool:
-        """Whether its library does not come back."""
+        """Whether its library does not return from a call."""
         return False
 
     def replaced(self) -> Self:
-        """One that goes on where this one hangs; this one is left behind."""
+        """Returns a new reader that continues where this one hangs; this one is abandoned."""
         self.stopping.set()
         successor = type(self)(self.bootstrap, self.topic, len(self.sights))
         successor.sights = [list(seen) for seen in self.sights]
@@ -77,16 +77,16 @@ class Reader(ABC):
         try:
             for partition, offset, value in self.read():
                 self.sights[partition].append((offset, int(value)))
-        except Exception as error:  # noqa: BLE001 -- told to whoever judges the run
+        except Exception as error:  # noqa: BLE001 -- reported with the verdict
             self.failures.append(f"{self.name} broke: {error!r}")
 
     @abstractmethod
     def read(self) -> Iterator[tuple[int, int, bytes]]:
-        """Partition, offset and value of what comes, until it is to stop."""
+        """Yields partition, offset and value of each record until the reader is stopped."""
 
 
 class ConfluentReader(Reader):
-    """librdkafka's may hang when brokers leave (its issue 5476), and is replaced then."""
+    """Uses librdkafka, which may hang when brokers leave (issue 5476); then it is replaced."""
 
     name = "confluent's reader"
 
@@ -145,7 +145,7 @@ def consumer_of(bootstrap: str, isolation: str) -> ck.Consumer:
             "bootstrap.servers": bootstrap,
             "group.id": "readers",
             "enable.auto.commit": False,
-            # Nothing that was read may be beyond the end, whoever leads.
+            # No position of a reader may be beyond the end of the log, whichever broker leads.
             "auto.offset.reset": "error",
             "isolation.level": isolation,
             "socket.timeout.ms": 10_000,
@@ -161,7 +161,7 @@ def _parts(message: ck.Message) -> tuple[int, int, bytes]:
 
 
 def read_to_end(bootstrap: str, topic: str, partitions: int) -> list[Sight]:
-    """All that is committed, read from the beginning by somebody new."""
+    """Reads all committed records from the beginning with a new consumer."""
     sights: list[Sight] = [[] for _ in range(partitions)]
     consumer = consumer_of(bootstrap, "read_committed")
     try:
@@ -182,7 +182,7 @@ def read_to_end(bootstrap: str, topic: str, partitions: int) -> list[Sight]:
 
 
 def unended(bootstrap: str, topic: str, partitions: int) -> list[str]:
-    """Transactions that are not at their end, though everybody who had one has ended."""
+    """Returns transactions that are still open although every client has ended."""
     found: list[str] = []
     with penstock.Admin(bootstrap) as admin:
 
@@ -209,7 +209,7 @@ def unended(bootstrap: str, topic: str, partitions: int) -> list[str]:
 
 
 def _held_back(bootstrap: str, topic: str, partitions: int) -> list[str]:
-    """Partitions in which readers of committed records do not get to the end."""
+    """Returns the partitions in which readers of committed records cannot read to the end."""
     consumers = [consumer_of(bootstrap, each) for each in ("read_committed", "read_uncommitted")]
     try:
         return [
@@ -226,7 +226,7 @@ def _held_back(bootstrap: str, topic: str, partitions: int) -> list[str]:
 
 
 def misplaced_group(bootstrap: str, group: str, topic: str, ends: list[int]) -> list[str]:
-    """Where the group's position is not the end of what it has copied."""
+    """Returns the partitions in which the group's offset is not the end of what it has copied."""
     with penstock.Admin(bootstrap) as admin:
         committed = admin.group_offsets(group)
     found = []

@@ -1,4 +1,4 @@
-"""Copiers of one group, each a process with a transactional id of its own for all its lives."""
+"""Copiers of one group, each a process that keeps its transactional id over restarts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ JAVA_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 
 
 class NotHere(Exception):
-    """This client is not to be had on this machine; the message says why."""
+    """This client is not available on this machine; the message says why."""
 
 
 def program(client: str, directory: Path) -> list[str]:
-    """The command of a copier with this client, but for its arguments."""
+    """Returns the command of a copier with this client, without its arguments."""
     if client not in JAVA:
         return [sys.executable, "-m", "chaos.transactions_copier", client]
     classes = directory / client
@@ -47,7 +47,7 @@ def program(client: str, directory: Path) -> list[str]:
 
 
 class Copier:
-    """One of them: the process that runs or ran last, and all that its lives have told."""
+    """One copier: its current or last process, and the output of all its processes."""
 
     def __init__(self, name: str, command: list[str], output: Path) -> None:
         self.name = name
@@ -81,7 +81,7 @@ class Copier:
             self._reap()
 
     def stop(self) -> None:
-        """SIGTERM; it ends what it has open, leaves its group, and says so."""
+        """Sends SIGTERM and waits until the copier has ended its transaction and left the group."""
         assert self.process is not None
         wait_for(f"{self.name} begins", self._has_begun, BEGIN_S)
         before = self.told()["stopped"]
@@ -109,11 +109,11 @@ class Copier:
         return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
     def told(self) -> Counter[str]:
-        """How often it told of what: aborted, stopped, fatal ..."""
+        """Returns how often each event was reported: aborted, stopped, fatal ..."""
         return Counter(kind for line in self.lines() for kind in line)
 
     def complaints(self) -> list[str]:
-        """What its last life wrote to standard error."""
+        """Returns what its last process wrote to standard error."""
         if not self.errors.exists():
             return []
         with self.errors.open("rb") as file:
@@ -122,8 +122,7 @@ class Copier:
 
     @property
     def is_hung(self) -> bool:
-        """Whether it has ended because its library did not come back, though every request was
-        answered in time."""
+        """Whether it ended because its library hung although all requests were answered."""
         told_so = any("hung" in line for line in self.lines()[-1:])
         return told_so and not any(UNANSWERED in line for line in self.complaints())
 
@@ -138,16 +137,16 @@ class Squad:
             for name in (f"copier-{index}" for index in range(COUNT))
         ]
         self.ended: list[str] = []
-        """What those said last that ended by themselves, or would not end."""
+        """The last output of copiers that ended by themselves, or would not end."""
         self.hung = 0
-        """Those whose library did not come back."""
+        """How many copiers ended because their library hung."""
 
     def start(self) -> None:
         for copier in self.copiers:
             copier.launch()
 
     def tend(self) -> None:
-        """Start again who has ended by itself, as its supervisor would."""
+        """Restarts copiers that have ended by themselves, as a supervisor would."""
         for copier in self.copiers:
             if not copier.is_running:
                 self._note(copier, "ended by itself")
@@ -175,7 +174,7 @@ class Squad:
             copier.kill()
 
     def aborts(self) -> Counter[str]:
-        """Reasons of all aborted transactions, in few words."""
+        """Returns the reasons of all aborted transactions, shortened."""
         return Counter(
             str(line["aborted"])[:90]
             for copier in self.copiers

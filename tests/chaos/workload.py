@@ -1,9 +1,9 @@
-"""Producers and consumers of two libraries, each on a thread of its own, writing to one ledger.
+"""Producers and consumers of two libraries, each on its own thread, recorded in one ledger.
 
-confluent-kafka is what most users of Kafka have; our own client is ours to answer for. Producers
-are idempotent with acks=all and keep a steady pace in every partition, so that a pause between two
-acknowledgements is the cluster's doing. One reader follows all partitions by assignment and is
-what verdicts rest on; two groups, one of each library, must get everything as well.
+confluent-kafka is the library that most Python users of Kafka have; the other is our own client.
+Producers are idempotent with acks=all and send at a steady pace to every partition, so a pause
+between two acknowledgements is caused by the cluster. One reader is assigned all partitions, and
+the verdict is based on it. Two groups, one per library, must get everything as well.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ AUDIT = "audit"
 WAITING_PER_PARTITION_MAX = 1_000
 DELIVERY_TIMEOUT_MS = 180_000
 REQUEST_TIMEOUT_MS = 10_000
-"""For brokers that stand still with their connections open; a dead one is noticed at once."""
+"""Matters for frozen brokers whose connections stay open; a dead broker is noticed at once."""
 TURN_S = 0.01
 HUNG_S = 30.0
-"""A call that was to return within a tenth of a second and has not for so long never will."""
+"""A call that should return within a tenth of a second and has not after this time never will."""
 
 
 def create_topic(
@@ -50,7 +50,7 @@ def create_topic(
 
 
 class Worker(ABC):
-    """A thread that does one thing until it is told to stop."""
+    """A thread that does one task until it is stopped."""
 
     def __init__(self, name: str, ledger: Ledger) -> None:
         self.name = name
@@ -70,12 +70,12 @@ class Worker(ABC):
     def _run(self) -> None:
         try:
             self.work()
-        except Exception as error:  # noqa: BLE001 -- told to whoever judges the run
+        except Exception as error:  # noqa: BLE001 -- reported with the verdict
             self.ledger.failures.append(f"{self.name} broke: {error!r}")
 
     @property
     def is_hung(self) -> bool:
-        """Whether the library it uses does not come back."""
+        """Whether the library that it uses does not return from a call."""
         return False
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Sender(Worker):
         super().__init__(name, ledger)
         self.bootstrap = bootstrap
         self.waiting: Counter[int] = Counter()
-        """Sent and not answered, by partition."""
+        """Sent and not answered yet, by partition."""
         self._next = index * NUMBERS_PER_PRODUCER
         self._per_turn = max(1, round(per_second * TURN_S / ledger.partitions))
         self._padding = size
@@ -106,7 +106,7 @@ class Sender(Worker):
                     self.send(partition, number, str(number).encode().zfill(self._padding))
 
     def answer_to(self, number: int, partition: int) -> Callable[[int | None, object], None]:
-        """What to call with the offset, or the error, of a record that goes out now."""
+        """Returns the function to call with the offset, or the error, of a record sent now."""
         sent_s = time.monotonic()
 
         def answered(offset: int | None, error: object) -> None:
@@ -179,12 +179,13 @@ class OurSender(Sender):
 
 
 class ConfluentReader(Worker):
-    """A member of a group, or with the name `AUDIT` one that is assigned everything.
+    """A group member or, with the name `AUDIT`, a consumer that is assigned all partitions.
 
     librdkafka takes two of its locks in opposite orders when a broker leaves the cluster while an
-    OffsetForLeaderEpoch is on its way (its issue 5476), and then hangs for ever. Such a consumer is
-    left behind, counted, and replaced by a new one, as its user would do. Some go on to return
-    nothing; but to say what they are assigned they need the thread that hangs.
+    OffsetForLeaderEpoch request is in flight (its issue 5476), and then hangs forever. Such a
+    consumer is abandoned, counted, and replaced by a new one, as its user would do. In some hung
+    consumers `consume` still returns, always without messages. `assignment` needs the thread that
+    hangs, so calling it shows the hang.
     """
 
     def work(self) -> None:
@@ -224,7 +225,7 @@ class ConfluentReader(Worker):
             "enable.auto.commit": self.name != AUDIT,
             "auto.commit.interval.ms": 500,
             "socket.timeout.ms": REQUEST_TIMEOUT_MS,
-            # Nothing that was read may be beyond the end, whoever leads.
+            # No position of a reader may be beyond the end of the log, whichever broker leads.
             "auto.offset.reset": "error" if self.name == AUDIT else "earliest",
             "log_level": 0,
         }
@@ -264,7 +265,7 @@ class OurReader(Worker):
 
 
 class Workload:
-    """All of them together over one topic."""
+    """All senders and readers of one topic."""
 
     def __init__(
         self,
@@ -294,7 +295,7 @@ class Workload:
             worker.start()
 
     def wait_for_progress(self, within_s: float, more: int = 20) -> float:
-        """Until every partition has acknowledged some more; the seconds that took."""
+        """Waits until every partition has acknowledged `more` records. Returns the seconds."""
         before = self.ledger.count()
 
         def has_grown() -> bool:
@@ -305,7 +306,7 @@ class Workload:
         return wait_for("acknowledgements in every partition", has_grown, within_s, 0.01)
 
     def wait_for_readers(self, within_s: float) -> float:
-        """Until all readers have all that is acknowledged now; the seconds that took."""
+        """Waits until all readers have all records acknowledged so far. Returns the seconds."""
         now = set(self.ledger.acknowledged)
         took_s = 0.0
         for group in self.ledger.groups:

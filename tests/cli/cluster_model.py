@@ -1,7 +1,7 @@
-"""A cluster of several brokers, all at one fake broker's address, whose replicas can be moved.
+"""A model of a cluster with several brokers at one fake broker's address, with reassignments.
 
-A move advances with every look at the list of moves: first the added replicas are in sync, then it
-is over.
+A reassignment advances each time it is listed: first the added replicas are in sync, then it is
+complete.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Move:
 
 @dataclass
 class Changed:
-    """What was asked for, in order."""
+    """The requested changes, in order."""
 
     moves: list[dict[Place, list[int] | None]] = field(default_factory=list)
     elections: list[tuple[int, list[Place] | None]] = field(default_factory=list)
@@ -48,7 +48,7 @@ class ClusterModel(Model):
         self.moves: dict[Place, Move] = {}
         self.broker_settings: dict[int, dict[str, str]] = {}
         self.stuck = False
-        """Moves do not advance."""
+        """If set, reassignments do not advance."""
         self.changed = Changed()
         fake.model = self
 

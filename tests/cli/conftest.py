@@ -1,4 +1,4 @@
-"""A fake broker that the commands find by themselves, and a way to run them."""
+"""Fixtures: a fake broker that the commands use by default, and a runner for them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Ended:
 
 
 class Runner:
-    """`penstock("topic", "list")` runs the command here and now."""
+    """`penstock("topic", "list")` runs the command in this process."""
 
     def __init__(self, capture: pytest.CaptureFixture[str]) -> None:
         self._capture = capture

@@ -1,4 +1,7 @@
-"""`penstock bench`, against a real broker: small runs, for the figures are the machine's."""
+"""Tests `penstock bench` with a real broker.
+
+The runs are small, because the results depend on the machine.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from penstock.testing import Broker
 
 @pytest.fixture
 def topic(penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A name that is not taken: produce makes the topic."""
+    """Returns an unused name; `bench produce` creates the topic."""
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", penstock_broker.bootstrap)
     return penstock_broker.new_name("bench")
 
 
 @pytest.mark.parametrize("lane", ["tables", "records"])
-def test_what_is_produced_is_consumed(topic: str, lane: str, penstock: Runner) -> None:
+def test_produced_records_are_consumed(topic: str, lane: str, penstock: Runner) -> None:
     arguments = ("--topic", topic, "--lane", lane, "--json")
     produced = penstock("bench", "produce", *arguments, "-n", "60001", "-s", "10", "-p", "2").json
     assert (produced["records"], produced["bytes"]) == (60_001, 600_010)
@@ -31,23 +34,21 @@ def test_what_is_produced_is_consumed(topic: str, lane: str, penstock: Runner) -
     assert some["records"] == 1000
 
 
-def test_people_get_a_sentence(topic: str, penstock: Runner) -> None:
+def test_the_summary_is_a_sentence(topic: str, penstock: Runner) -> None:
     ended = penstock("bench", "produce", "-t", topic, "-n", "10", "--acks", "1")
     assert ended.code == 0
     assert ended.out.startswith(f"produced 10 records (1000 B) of {topic} in ")
     assert "records/s" in ended.out
 
 
-def test_an_empty_topic_is_told(topic: str, penstock_broker: Broker, penstock: Runner) -> None:
+def test_an_empty_topic_is_an_error(topic: str, penstock_broker: Broker, penstock: Runner) -> None:
     penstock_broker.new_topic(name=topic)
     ended = penstock("bench", "consume", "-t", topic)
     assert ended.code == 2
     assert "is empty: fill it with: penstock bench produce" in ended.err
 
 
-def test_records_that_are_refused_end_it(
-    topic: str, penstock_broker: Broker, penstock: Runner
-) -> None:
+def test_refused_records_end_the_run(topic: str, penstock_broker: Broker, penstock: Runner) -> None:
     """With the broker's reason, in both lanes."""
     penstock_broker.new_topic(name=topic, configs={"max.message.bytes": "200"})
     for lane in ("tables", "records"):

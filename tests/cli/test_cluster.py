@@ -1,4 +1,4 @@
-"""`penstock cluster`, against a cluster made for tests."""
+"""Tests `penstock cluster` with a model of a cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire.errors import ErrorCode
 
 @pytest.fixture
 def cluster(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ClusterModel:
-    """Four brokers; broker 3 is new, 0 and 1 have everything."""
+    """Four brokers. Broker 3 is new and empty."""
     monkeypatch.setattr(moving, "_INTERVAL_S", 0.001)
     model = ClusterModel(fake, brokers=4)
     model.place("orders", *([0, 1] for _ in range(4)))
@@ -26,8 +26,8 @@ def cluster(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ClusterModel:
     return model
 
 
-def test_describe_shows_what_brokers_hold(cluster: ClusterModel, penstock: Runner) -> None:
-    """And what could be better, with the command that does it."""
+def test_describe_shows_the_replicas_of_brokers(cluster: ClusterModel, penstock: Runner) -> None:
+    """It also shows possible improvements, with the command for each."""
     cluster.spots["orders", 3].leader = 1
     cluster.moves["users", 1] = Move([1, 0])
     cluster.stuck = True
@@ -46,8 +46,7 @@ def test_describe_shows_what_brokers_hold(cluster: ClusterModel, penstock: Runne
     assert [broker["leads"] for broker in found["brokers"]] == [3, 3, 0, 0]
 
 
-def test_a_plan_changes_nothing(cluster: ClusterModel, penstock: Runner) -> None:
-    """Until it is executed."""
+def test_a_plan_without_execute_changes_nothing(cluster: ClusterModel, penstock: Runner) -> None:
     before = cluster.replicas()
     ended = penstock("cluster", "rebalance")
     assert ended.code == 0
@@ -64,7 +63,8 @@ def test_a_plan_changes_nothing(cluster: ClusterModel, penstock: Runner) -> None
 
 
 def test_a_plan_is_executed(cluster: ClusterModel, penstock: Runner) -> None:
-    """All of it, a few at a time; those that are done are led by their preferred replicas."""
+    """Completely, a few partitions at a time. Finished partitions are led by
+    their preferred replicas."""
     ended = penstock("cluster", "rebalance", "--execute", "--at-once", "2")
     assert ended.code == 0, ended.err
     assert ended.out.endswith("done: 4 partitions moved\n")
@@ -79,14 +79,14 @@ def test_a_plan_is_executed(cluster: ClusterModel, penstock: Runner) -> None:
 
 
 @pytest.mark.parametrize(("looks", "sizes"), [(4, [1, 2, 4, 8, 16, 20]), (1, [1] * 6)])
-def test_small_partitions_move_more_at_a_time(
+def test_small_partitions_are_moved_in_growing_numbers(
     cluster: ClusterModel,
     penstock: Runner,
     monkeypatch: pytest.MonkeyPatch,
     looks: int,
     sizes: list[int],
 ) -> None:
-    """Large ones do not: the end of each is felt by clients."""
+    """Large ones are not, because clients notice the end of each move."""
     monkeypatch.setattr(moving, "_QUICK_LOOKS", looks)
     cluster.place("many", *([0, 1] for _ in range(74)))
     ended = penstock("cluster", "rebalance", "--execute")
@@ -95,10 +95,10 @@ def test_small_partitions_move_more_at_a_time(
     assert (asked[:6], max(asked)) == (sizes, sizes[-1])
 
 
-def test_no_broker_takes_part_in_two_moves(
+def test_no_broker_takes_part_in_two_moves_at_once(
     fake: FakeBroker, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But others need not wait for it."""
+    """Moves between other brokers do not have to wait."""
     monkeypatch.setattr(moving, "_INTERVAL_S", 0.001)
     cluster = ClusterModel(fake, brokers=4)
     cluster.place("pairs", [0], [0], [0], [0], [1], [1], [1], [1])
@@ -113,10 +113,11 @@ def test_no_broker_takes_part_in_two_moves(
         assert (before, after) == ({0, 1}, {2, 3})
 
 
-def test_a_throttle_is_there_while_it_is_needed(
+def test_a_throttle_is_set_only_while_replicas_are_copied(
     cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For the replicas that are copied and the brokers that get them; afterwards it is gone."""
+    """It applies to the replicas that are copied and the brokers that receive them,
+    and is removed afterwards."""
     seen: list[tuple[dict[int, dict[str, str]], dict[str, str]]] = []
     alter = cluster._alter
 
@@ -150,10 +151,10 @@ def test_a_throttle_is_there_while_it_is_needed(
     assert all(not topic.configs for topic in cluster.topics.values())
 
 
-def test_copying_is_gentle_unless_somebody_says_otherwise(
+def test_copying_is_throttled_by_default(
     cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And not for ever: the limit is doubled while nothing arrives."""
+    """The limit is doubled while no replica arrives, so that the copy does not take forever."""
     rates: list[str] = []
     alter = cluster._alter
 
@@ -180,7 +181,7 @@ def test_copying_is_gentle_unless_somebody_says_otherwise(
 
 
 def test_a_broker_is_drained(cluster: ClusterModel, penstock: Runner) -> None:
-    """And nothing else is moved; also one that is gone."""
+    """Nothing else is moved. A broker that is gone can be drained as well."""
     ended = penstock("cluster", "drain", "0", "--dry-run")
     assert ended.out.endswith("nothing was changed: give --execute to do it\n")
     ended = penstock("cluster", "drain", "0")
@@ -200,7 +201,8 @@ def test_a_broker_is_drained(cluster: ClusterModel, penstock: Runner) -> None:
 def test_a_drained_broker_stays_empty_until_it_is_undrained(
     cluster: ClusterModel, penstock: Runner
 ) -> None:
-    """The cluster remembers it, by Kafka's setting; plans leave the broker out, and say so."""
+    """The cluster stores this in Kafka's setting `cordoned.log.dirs`. Plans leave
+    the broker out and say so."""
     assert penstock("cluster", "drain", "0", "--dry-run").code == 0
     assert not cluster.broker_settings.get(0)
     assert penstock("cluster", "drain", "0").code == 0
@@ -228,7 +230,7 @@ def test_a_drained_broker_stays_empty_until_it_is_undrained(
 
 
 def test_a_broker_that_is_needed_is_not_drained(cluster: ClusterModel, penstock: Runner) -> None:
-    """Nor one that does not exist."""
+    """Neither is one that does not exist."""
     cluster.place("wide", [0, 1, 2, 3])
     ended = penstock("cluster", "drain", "2")
     assert ended.code == 1
@@ -240,8 +242,8 @@ def test_a_broker_that_is_needed_is_not_drained(cluster: ClusterModel, penstock:
     )
 
 
-def test_what_is_refused_or_cancelled_is_told(cluster: ClusterModel, penstock: Runner) -> None:
-    """With exit code 1; the rest is done."""
+def test_refused_and_missing_moves_are_reported(cluster: ClusterModel, penstock: Runner) -> None:
+    """With exit code 1; the other moves are completed."""
     cluster.moves["users", 0] = Move([3, 2])
     ended = penstock(
         "cluster", "reassign", "--move", "orders-0=2,3", "--move", "orders-1=9", "--move", "x-0=1"
@@ -253,17 +255,17 @@ def test_what_is_refused_or_cancelled_is_told(cluster: ClusterModel, penstock: R
     assert cluster.replicas()["orders", 0] == [2, 3]
 
 
-def test_a_move_that_somebody_cancels_is_not_waited_for(
+def test_a_canceled_move_is_not_waited_for(
     cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must look so several times."""
+    """It must be missing from several listings in a row."""
     monkeypatch.setattr(cluster, "_advance", lambda place, move: cluster.moves.clear())
     ended = penstock("cluster", "reassign", "--move", "orders-0=2,3", "--json")
     assert (ended.code, ended.json) == (1, {"done": 0, "refused": [], "cancelled": ["orders-0"]})
 
 
-def test_moves_are_seen_awaited_and_cancelled(cluster: ClusterModel, penstock: Runner) -> None:
-    """All, or those of a topic."""
+def test_moves_are_listed_awaited_and_canceled(cluster: ClusterModel, penstock: Runner) -> None:
+    """All of them, or those of one topic."""
     assert penstock("cluster", "reassign", "--status").out == "no moves under way\n"
     cluster.moves = {("users", 0): Move([3, 2]), ("orders", 2): Move([0, 3])}
     cluster.stuck = True
@@ -295,7 +297,7 @@ def test_moves_are_seen_awaited_and_cancelled(cluster: ClusterModel, penstock: R
         (("--move", "orders-0=1", "--topic", "x"), "leave --topic out"),
     ],
 )
-def test_wrong_usage_is_one_line(
+def test_wrong_usage_is_reported_in_one_line(
     cluster: ClusterModel, penstock: Runner, arguments: tuple[str, ...], words: str
 ) -> None:
     """With exit code 2."""
@@ -305,8 +307,8 @@ def test_wrong_usage_is_one_line(
     assert ended.err.count("\n") == 1
 
 
-def test_ctrl_c_says_how_to_go_on(cluster: ClusterModel) -> None:
-    """What is under way goes on, and the rest was not begun."""
+def test_ctrl_c_reports_how_to_continue(cluster: ClusterModel) -> None:
+    """Moves in progress continue, and the others have not begun."""
     cluster.stuck = True
     command = ("cluster", "rebalance", "--execute", "--at-once", "1", "--json")
     with subprocess.Popen(
@@ -325,8 +327,8 @@ def test_ctrl_c_says_how_to_go_on(cluster: ClusterModel) -> None:
     assert "penstock cluster reassign --status | --wait | --cancel" in errors
 
 
-def test_leaders_are_elected(cluster: ClusterModel, penstock: Runner) -> None:
-    """Of all topics or of some; what cannot be done is told."""
+def test_preferred_leaders_are_elected(cluster: ClusterModel, penstock: Runner) -> None:
+    """For all topics or for some. Refused elections are reported."""
     assert penstock("cluster", "elect").out == "no election was needed\n"
     cluster.spots["orders", 0].leader = 1
     cluster.spots["users", 0].leader = 2
@@ -342,7 +344,7 @@ def test_leaders_are_elected(cluster: ClusterModel, penstock: Runner) -> None:
     assert penstock("cluster", "elect", "--topic", "nope").code == 1
 
 
-def test_an_unclean_election_is_asked_about(cluster: ClusterModel, penstock: Runner) -> None:
+def test_an_unclean_election_needs_confirmation(cluster: ClusterModel, penstock: Runner) -> None:
     """It loses records."""
     spot = cluster.spots["users", 1]
     spot.leader, spot.in_sync = -1, []
@@ -353,16 +355,15 @@ def test_an_unclean_election_is_asked_about(cluster: ClusterModel, penstock: Run
     assert spot.leader == 1
 
 
-def test_a_broker_is_forgotten(cluster: ClusterModel, penstock: Runner) -> None:
-    """If it is gone."""
+def test_a_broker_is_unregistered(cluster: ClusterModel, penstock: Runner) -> None:
+    """Only if it is not running."""
     assert penstock("cluster", "forget", "9").out == "nothing counts on broker 9\n"
     assert penstock("cluster", "forget", "9", "--json").json == {"broker": 9, "was_known": False}
     ended = penstock("cluster", "forget", "1")
     assert (ended.code, ended.err) == (1, "penstock: It is running\n")
 
 
-def test_status_gives_advice(cluster: ClusterModel, penstock: Runner) -> None:
-    """For what is missing, in the order of urgency."""
+def test_status_gives_advice_by_urgency(cluster: ClusterModel, penstock: Runner) -> None:
     cluster.topics["users"].configs["min.insync.replicas"] = "2"
     del cluster.racks[1]
     for spot in cluster.spots.values():
@@ -386,8 +387,8 @@ def test_status_gives_advice(cluster: ClusterModel, penstock: Runner) -> None:
     assert "- broker 1 is not running: start it; if it is gone for good: penstock" in shown
 
 
-def test_status_of_a_cluster_that_is_being_moved(cluster: ClusterModel, penstock: Runner) -> None:
-    """Says so, and that leaders could be where they belong."""
+def test_status_during_a_reassignment(cluster: ClusterModel, penstock: Runner) -> None:
+    """It reports the moves, and leaders that are not the preferred replicas."""
     cluster.stuck = True
     cluster.moves["orders", 0] = Move([3, 2])
     cluster.spots["orders", 1].leader = 1
@@ -406,7 +407,8 @@ def test_status_of_a_cluster_that_is_being_moved(cluster: ClusterModel, penstock
 def test_replicate_gives_a_topic_more_replicas_and_moves_nothing(
     cluster: ClusterModel, penstock: Runner
 ) -> None:
-    """As for an internal topic that was created when one broker was up. Safe to repeat."""
+    """As for an internal topic that was created when only one broker was running. Safe to
+    repeat."""
     cluster.place("__consumer_offsets", *([0] for _ in range(3)))
     before = cluster.replicas()
     ended = penstock("cluster", "replicate", "__consumer_offsets", "--replicas", "3")

@@ -1,4 +1,4 @@
-"""A real cluster of three: drained, rebalanced, one broker lost and replaced."""
+"""Tests a real cluster of three brokers: drained, rebalanced, one broker lost and replaced."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def eventually(look: Callable[[], Any], holds: Callable[[Any], bool]) -> Any:
 
 
 def described(newcomer: Newcomer, holds: Callable[[Any], bool]) -> Any:
-    """Whichever broker is asked hears of a change a moment later."""
+    """Polls `cluster describe` until the condition holds, because a broker
+    may learn of a change later."""
     return eventually(lambda: newcomer("cluster", "describe", "--json").json, holds)
 
 
@@ -41,10 +42,10 @@ def replicas(found: Any) -> list[int]:
     return [broker["replicas"] for broker in found["brokers"]]
 
 
-def test_a_cluster_is_drained_rebalanced_and_mended(
+def test_a_cluster_is_drained_rebalanced_and_repaired(
     tmp_path: Path, newcomer: Newcomer, penstock: Runner
 ) -> None:
-    """Nothing is lost on the way, and `status` says at each moment what there is to do."""
+    """Nothing is lost, and `status` gives the right advice at each step."""
     session = f"session_timeout_s={patient(2):.1f}"
     settings = ("--set", session, "--set", "offsets.topic.num.partitions=2")
     with cluster(tmp_path / "data", "--brokers", "3", *settings) as (bootstrap, _):
@@ -90,7 +91,7 @@ def test_a_cluster_is_drained_rebalanced_and_mended(
             if not broker["controller"]
         )
         os.kill(lost["pid"], signal.SIGKILL)
-        # It is started again by `up`, and takes part again without being told to.
+        # `up` restarts the broker, which then takes part again without a command.
         eventually(
             lambda: newcomer("status", "--json").json,
             lambda found: (

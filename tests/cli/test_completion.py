@@ -1,4 +1,4 @@
-"""Completion as a shell asks for it: a process for each Tab, told by the environment."""
+"""Tests shell completion as a shell runs it: a process for each Tab, input in the environment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fake() -> Iterator[FakeBroker]:
 
 
 def complete(line: str, bootstrap: str) -> list[str]:
-    """What bash would offer at the end of the line."""
+    """Returns what bash would offer at the end of the line."""
     words = line.split(" ")
     environment = {
         **os.environ,
@@ -45,19 +45,19 @@ def complete(line: str, bootstrap: str) -> list[str]:
     return ended.stdout.split()
 
 
-def test_topics(fake: FakeBroker) -> None:
-    """As arguments and as options; only those that begin as what is typed."""
+def test_topics_are_completed(fake: FakeBroker) -> None:
+    """As arguments and as options; only those with the typed prefix."""
     assert complete("penstock topic describe ", fake.address) == ["orders", "users"]
     assert complete("penstock consume us", fake.address) == ["users"]
     assert complete("penstock cluster elect --topic or", fake.address) == ["orders"]
 
 
-def test_a_cluster_that_is_not_there_offers_nothing(fake: FakeBroker) -> None:
-    """And says nothing in the middle of somebody's command line."""
+def test_an_unreachable_cluster_offers_nothing(fake: FakeBroker) -> None:
+    """No error may appear in the middle of the user's command line."""
     assert complete("penstock topic describe ", "localhost:1") == []
 
 
-def test_groups(fake: FakeBroker) -> None:
-    """By their names, for every command about one."""
+def test_groups_are_completed(fake: FakeBroker) -> None:
+    """For every command that takes a group."""
     fake.model.groups["billing"] = Group()
     assert complete("penstock group describe b", fake.address) == ["billing"]

@@ -1,4 +1,4 @@
-"""`penstock consume`, against a broker made for tests."""
+"""Tests `penstock consume` with a fake broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = 1_767_225_600_000
 
 @pytest.fixture
 def orders(fake: FakeBroker) -> FakeBroker:
-    """Ten numbered records on partition 0, a second apart; three on partition 1."""
+    """Ten numbered records in partition 0, one second apart; three in partition 1."""
     topic = fake.model.add_topic("orders", 2)
     for log, numbers in zip(topic.logs, (range(10), range(100, 103)), strict=True):
         records = [
@@ -36,8 +36,8 @@ def orders(fake: FakeBroker) -> FakeBroker:
     return fake
 
 
-def test_from_beginning_until_end(orders: FakeBroker, penstock: Runner) -> None:
-    """Everything that is there, each partition in its order."""
+def test_from_beginning_until_end_shows_everything(orders: FakeBroker, penstock: Runner) -> None:
+    """Each partition in its order."""
     ended = penstock("consume", "orders", "--from-beginning", "--until-end")
     assert (ended.code, ended.err) == (0, "")
     numbers = [int(line) for line in ended.out.splitlines()]
@@ -58,23 +58,22 @@ def test_from_beginning_until_end(orders: FakeBroker, penstock: Runner) -> None:
         ((), []),
     ],
 )
-def test_where_to_begin(
+def test_the_start_position(
     orders: FakeBroker, penstock: Runner, arguments: tuple[str, ...], expected: list[int]
 ) -> None:
-    """By offset, counted from the end, by time; by default at the end."""
+    """By offset, counted from the end, or by time. By default at the end."""
     ended = penstock("consume", "orders", "-p", "0", "--until-end", *arguments)
     assert ended.code == 0
     assert [int(line) for line in ended.out.splitlines()] == expected
 
 
-def test_timeout_ends_a_quiet_tail(orders: FakeBroker, penstock: Runner) -> None:
-    """Without a record for so long."""
+def test_timeout_ends_a_tail_without_new_records(orders: FakeBroker, penstock: Runner) -> None:
     ended = penstock("consume", "orders", "--timeout", "0.05")
     assert (ended.code, ended.out) == (0, "")
 
 
-def test_new_records_are_shown_as_they_come(orders: FakeBroker) -> None:
-    """The default: a tail, which Ctrl-C ends quietly."""
+def test_new_records_are_shown_as_they_arrive(orders: FakeBroker) -> None:
+    """The default is a tail, which Ctrl-C ends quietly."""
     with subprocess.Popen(
         [*PROGRAM, "consume", "orders", "-p", "0", "--offset", "-1"],
         stdout=subprocess.PIPE,
@@ -90,8 +89,8 @@ def test_new_records_are_shown_as_they_come(orders: FakeBroker) -> None:
     assert (process.returncode, rest, errors) == (130, "", "")
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(orders: FakeBroker) -> None:
-    """`penstock consume ... | head -1`."""
+def test_a_closed_pipe_ends_it_quietly(orders: FakeBroker) -> None:
+    """As in `penstock consume ... | head -1`."""
     with subprocess.Popen(
         [*PROGRAM, "consume", "orders", "--from-beginning"],
         stdout=subprocess.PIPE,
@@ -107,8 +106,8 @@ def test_a_reader_that_goes_away_ends_it_quietly(orders: FakeBroker) -> None:
         assert process.stderr.read() == b""
 
 
-def test_json_has_everything(orders: FakeBroker, penstock: Runner) -> None:
-    """One object per line; what is no text as base64."""
+def test_json_output_has_every_field(orders: FakeBroker, penstock: Runner) -> None:
+    """One object per line. Bytes that are not text are written as base64."""
     log = orders.model.topics["orders"].logs[0] = Log()
     headers = (("h", b"x"), ("n", None))
     log.append(build_batch([Record(0, NOW, b"\xff", b'{"a":1}', headers)]))
@@ -128,15 +127,14 @@ def test_json_has_everything(orders: FakeBroker, penstock: Runner) -> None:
     assert json.loads(ended.out)["value"] == {"a": 1}
 
 
-def test_the_format_is_followed(orders: FakeBroker, penstock: Runner) -> None:
-    """Every letter of it."""
+def test_every_field_of_the_format(orders: FakeBroker, penstock: Runner) -> None:
     arguments = ("consume", "orders", "-p", "0", "--offset", "3", "-n", "1", "--format")
     ended = penstock(*arguments, r"%p/%o %k=%v %t %T\t100%%")
     assert ended.out == f"0/3 k3=3 2026-01-01T00:00:03.000Z {NOW + 3000}\t100%\n"
 
 
-def test_a_record_lost_to_retention_is_told(orders: FakeBroker, penstock: Runner) -> None:
-    """What was skipped is said on stderr, and reading goes on."""
+def test_records_lost_to_retention_are_reported(orders: FakeBroker, penstock: Runner) -> None:
+    """The skipped range is reported on stderr, and reading continues."""
     log = orders.model.topics["orders"].logs[0]
     original = orders.model.fetch
 
@@ -151,7 +149,7 @@ def test_a_record_lost_to_retention_is_told(orders: FakeBroker, penstock: Runner
 
 
 def backlog(fake: FakeBroker, count: int) -> None:
-    """So many numbered values in batches of a thousand, a null in each."""
+    """Writes this many numbered values in batches of a thousand, with one null in each."""
     log = fake.model.add_topic("many", 1).logs[0]
     for base in range(0, count, 1000):
         values = [None, *(b"%d" % (base + index) for index in range(1, 1000))]
@@ -159,10 +157,11 @@ def backlog(fake: FakeBroker, count: int) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("-n", "26500")])
-def test_a_backlog_is_shown_whole_and_in_order(
+def test_a_backlog_is_shown_completely_and_in_order(
     fake: FakeBroker, penstock: Runner, arguments: tuple[str, ...]
 ) -> None:
-    """It is written as columns after the first few polls; nobody can tell where."""
+    """After the first few polls it is read as tables. The output must not show where this
+    begins."""
     backlog(fake, 30_000)
     ended = penstock("consume", "many", "--from-beginning", "--until-end", *arguments)
     count = 26_500 if arguments else 30_000
@@ -173,8 +172,10 @@ def test_a_backlog_is_shown_whole_and_in_order(
     ]
 
 
-def test_a_backlog_ends_where_it_ended_at_the_start(fake: FakeBroker, penstock: Runner) -> None:
-    """What is written meanwhile is not shown, although it comes in the same answers."""
+def test_until_end_stops_at_the_end_offsets_of_the_start(
+    fake: FakeBroker, penstock: Runner
+) -> None:
+    """Records written meanwhile are not shown, even if they are in the same responses."""
     backlog(fake, 30_000)
     log = fake.model.topics["many"].logs[0]
     original = fake.model.fetch
@@ -188,10 +189,10 @@ def test_a_backlog_ends_where_it_ended_at_the_start(fake: FakeBroker, penstock: 
     assert (ended.code, len(ended.out.splitlines()), "late" in ended.out) == (0, 30_000, False)
 
 
-def test_a_topic_that_goes_away_ends_the_tail(
+def test_a_deleted_topic_ends_the_tail(
     orders: FakeBroker, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing to wait for; the reason is told."""
+    """There is nothing to wait for. The reason is reported."""
     monkeypatch.setattr("penstock.cli.consume_reading.SILENCE_S", 0.0)
     original = orders.model.fetch
 
@@ -219,7 +220,7 @@ def test_a_topic_that_goes_away_ends_the_tail(
         (("nope",), "topic nope does not exist", 1),
     ],
 )
-def test_what_cannot_be_consumed_is_told(
+def test_invalid_requests_are_reported(
     orders: FakeBroker, penstock: Runner, arguments: tuple[str, ...], message: str, code: int
 ) -> None:
     """In one line."""
@@ -229,7 +230,7 @@ def test_what_cannot_be_consumed_is_told(
 
 
 def test_a_terminal_gets_escapes_and_a_pipe_gets_bytes() -> None:
-    """A terminal obeys control characters; a file wants what was sent."""
+    """A terminal would obey control characters; a file must get the original bytes."""
     headers = (("h", b"\x07"),)
     record = RawRecord("orders", 0, 0, NOW, None, b"\x1b[31mred\xc3\xa9", headers)
     binary = RawRecord("orders", 0, 0, NOW, None, b"\xff\xfe")
@@ -263,13 +264,13 @@ def test_a_terminal_gets_escapes_and_a_pipe_gets_bytes() -> None:
         ("2026-01-01 00:00:00.250", NOW + 250),
     ],
 )
-def test_times_as_people_write_them(text: str, expected: int) -> None:
-    """ISO 8601, how long ago, or milliseconds."""
+def test_times_are_parsed(text: str, expected: int) -> None:
+    """ISO 8601, a time span before now, or milliseconds."""
     assert parse_time_ms(text, NOW) == expected
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10 minutes", "2026-13-01", "-5", "²"])
-def test_what_is_no_time_is_refused(text: str) -> None:
-    """With the forms that are understood."""
+def test_an_invalid_time_is_refused(text: str) -> None:
+    """The error shows the accepted forms."""
     with pytest.raises(ValueError, match="is not a time: write 2026-"):
         parse_time_ms(text, NOW)

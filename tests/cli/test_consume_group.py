@@ -1,4 +1,4 @@
-"""`penstock consume --group`, against a real broker: what was shown is committed."""
+"""Tests `penstock consume --group` with a real broker: records that were shown are committed."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def produce(topic: str, penstock: Runner, tmp_path: Path) -> Produce:
     return send
 
 
-def test_a_group_goes_on_where_it_stopped(
+def test_a_group_continues_where_it_stopped(
     topic: str, group: str, produce: Produce, penstock: Runner
 ) -> None:
-    """Exactly there, however many were asked for; and it leaves when it ends."""
+    """Exactly there, for any `-n`. The consumer leaves the group when it ends."""
     produce(range(20))
     consume = ("consume", topic, "--group", group, "--from-beginning")
     assert penstock(*consume, "-n", "7").out.split() == [str(number) for number in range(7)]
@@ -61,10 +61,10 @@ def test_a_new_group_begins_at_the_end(
     assert (ended.code, ended.out) == (0, "")
 
 
-def test_what_was_not_seen_is_shown_again(
+def test_records_that_were_not_read_are_shown_again(
     topic: str, group: str, produce: Produce, penstock: Runner
 ) -> None:
-    """A reader that goes away early takes with it only what it has read."""
+    """If the reader of the pipe exits early, only the records that it has read are committed."""
     produce(range(60_000))
     command = [*PROGRAM, "consume", topic, "--group", group, "--from-beginning"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ) as process:

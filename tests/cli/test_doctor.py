@@ -1,4 +1,4 @@
-"""`penstock doctor`: each check with what it should find, and the whole against real brokers."""
+"""Tests `penstock doctor`: each check alone, and the whole command with real brokers."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def by_name(findings: list[dict[str, str]]) -> dict[str, dict[str, str]]:
     return {each["name"]: each for each in findings}
 
 
-def test_a_fit_machine_without_a_cluster_is_no_problem(
+def test_a_healthy_machine_without_a_cluster_has_no_problem(
     penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the first start there is nothing to complain about, and the next step is told."""
+    """Before the first start there is no problem to report. The advice names the next step."""
     monkeypatch.delenv("PENSTOCK_BOOTSTRAP", raising=False)
     monkeypatch.setattr(doctor_machine, "check_port", lambda port: ok(f"port {port}"))
     monkeypatch.setattr("penstock.cli.doctor.DEFAULT_BOOTSTRAP", "localhost:1")
@@ -45,10 +45,10 @@ def test_a_fit_machine_without_a_cluster_is_no_problem(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_that_was_named_and_is_not_there_is_a_problem(
+def test_an_unreachable_cluster_that_was_named_is_a_problem(
     penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 1, lines of at most 80 columns, and what to do."""
+    """Exit code 1, lines of at most 80 columns, and advice."""
     monkeypatch.setenv("COLUMNS", "80")
     ended = penstock("doctor", "--data", str(tmp_path), "--bootstrap", "localhost:1")
     assert ended.code == 1
@@ -58,10 +58,11 @@ def test_a_cluster_that_was_named_and_is_not_there_is_a_problem(
     assert "1 problem," in ended.out.splitlines()[-1]
 
 
-def test_a_real_broker_is_asked_and_probed(
+def test_a_real_broker_is_checked_and_probed(
     penstock: Runner, tmp_path: Path, penstock_broker: Broker
 ) -> None:
-    """It answers by its own address; a record goes in and out, clocks agree, nothing is left."""
+    """The broker answers at its advertised address, a record is written and read, clocks agree, and
+    the probe leaves nothing behind."""
     ended = penstock(
         "doctor", "--probe", "--json", "--data", str(tmp_path), "-b", penstock_broker.bootstrap
     )
@@ -70,14 +71,14 @@ def test_a_real_broker_is_asked_and_probed(
     assert penstock_broker.bootstrap in found["broker 0"]["found"]
     assert "its clock agrees with ours" in found["probe 0"]["found"]
     assert found["probe reads"]["state"] == "ok"
-    # A broker whose usual port for metrics is taken has them elsewhere.
+    # A broker whose default metrics port is taken uses another one.
     assert found["health of 0"]["found"] == "ready" or found["health of 0"]["state"] == "note"
     topics = penstock("topic", "list", "--json", "-b", penstock_broker.bootstrap).json["topics"]
     assert not [each for each in topics if each["name"].startswith("penstock-doctor")]
 
 
 def test_partitions_without_a_leader_are_a_problem() -> None:
-    """In the words of `penstock status`; what is less urgent is a warning."""
+    """In the words of `penstock status`. Less urgent findings are warnings."""
     status = {
         "advice": ["1 partition without a leader: wait", "broker 2 is not running: start it"],
         "brokers": [{}],
@@ -94,8 +95,8 @@ def test_partitions_without_a_leader_are_a_problem() -> None:
     assert found.state is State.OK
 
 
-def test_a_taken_port_is_told_with_its_holder() -> None:
-    """And what to do; a port that is free is free."""
+def test_a_port_in_use_is_reported_with_its_process() -> None:
+    """With advice. A free port is ok."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         port = holder.getsockname()[1]
@@ -108,15 +109,17 @@ def test_a_taken_port_is_told_with_its_holder() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="to root everything is writable")
-def test_a_directory_that_is_not_writable(tmp_path: Path) -> None:
-    """Is a problem, and nothing else is measured there."""
+def test_a_directory_that_is_not_writable_is_a_problem(tmp_path: Path) -> None:
+    """Nothing else is measured there."""
     tmp_path.chmod(0o500)
     (found,) = doctor_machine.check_directory(str(tmp_path / "data"))
     assert (found.name, found.state) == ("data", State.PROBLEM)
 
 
-def test_files_of_another_user_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a broker that ran as root leaves them."""
+def test_files_of_another_user_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that ran as root leaves such files."""
     (tmp_path / "broker-0").mkdir()
     stranger = os.stat(tmp_path).st_uid + 4711
     monkeypatch.setattr(os, "geteuid", lambda: stranger)
@@ -125,10 +128,10 @@ def test_files_of_another_user_are_told(tmp_path: Path, monkeypatch: pytest.Monk
     assert f"chown -R {stranger}" in found.advice
 
 
-def test_root_is_told_whose_directory_it_is(
+def test_root_is_warned_about_a_directory_of_another_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a broker of root's leaves files there that their owner cannot write."""
+    """Before a broker running as root leaves files there that the owner cannot write."""
     owner = 4711
     if os.geteuid() == 0:
         os.chown(tmp_path, owner, -1)
@@ -139,8 +142,7 @@ def test_root_is_told_whose_directory_it_is(
     assert (found.state, f"user {owner}" in found.advice) == (State.WARNING, True)
 
 
-def test_a_file_in_the_place_of_a_directory(tmp_path: Path) -> None:
-    """Is told as such."""
+def test_a_file_instead_of_a_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("")
     (found,) = doctor_machine.check_directory(str(tmp_path / "data"))
     assert found.found.endswith("is a file")
@@ -158,8 +160,8 @@ broken line
     ("place", "kind"),
     [("/tmp/x", "tmpfs"), ("/tmpfoo", "ext4"), ("/mnt/my data/y", "nfs4"), ("/", "ext4")],
 )
-def test_the_deepest_mount_counts(place: str, kind: str) -> None:
-    """Also with a space in its name."""
+def test_the_deepest_mount_point_counts(place: str, kind: str) -> None:
+    """Mount points may contain spaces."""
     assert doctor_machine.file_system(place, MOUNTS) == kind
 
 
@@ -172,21 +174,21 @@ def test_the_deepest_mount_counts(place: str, kind: str) -> None:
         (100 << 20, 200 << 30, State.PROBLEM),
     ],
 )
-def test_space(free: int, total: int, state: State) -> None:
-    """Below the brokers' reserve nothing can be written."""
+def test_free_disk_space_is_checked(free: int, total: int, state: State) -> None:
+    """Below the brokers' reserve, nothing can be written."""
     assert doctor_machine.check_space(free, total, "/data").state is state
 
 
-def test_a_slow_disk() -> None:
-    """Is told with the setting that does without it."""
+def test_a_slow_disk_is_a_warning() -> None:
+    """The advice names the setting that does not wait for fsync."""
     assert doctor_machine.check_fsync(0.001, "/data").state is State.OK
     slow = doctor_machine.check_fsync(0.050, "/data")
     assert slow.state is State.WARNING
     assert "durability=replicated" in slow.advice
 
 
-def test_open_files() -> None:
-    """Enough, little, and too few; the hard limit decides who may raise it."""
+def test_the_limit_of_open_files_is_checked() -> None:
+    """Sufficient, low and too low. The hard limit decides whether root is needed to raise it."""
     assert doctor_machine.check_open_files((-1, -1)).state is State.OK
     little = doctor_machine.check_open_files((4096, 100_000))
     assert little.state is State.NOTE
@@ -196,8 +198,8 @@ def test_open_files() -> None:
     assert "as root" in few.advice
 
 
-def test_memory_and_clock() -> None:
-    """As the kernel tells of them, or does not."""
+def test_memory_and_clock_are_checked() -> None:
+    """As reported by the kernel, if it does."""
     (low,) = doctor_machine.check_memory("MemTotal: 1 kB\nMemAvailable:  1024 kB\n")
     assert low.state is State.WARNING
     assert [*doctor_machine.check_memory("")] == []
@@ -206,8 +208,8 @@ def test_memory_and_clock() -> None:
     assert doctor_machine.check_clock(None).state is State.NOTE
 
 
-def test_optional_parts() -> None:
-    """Missing ones are told with how to get them, old ones are warned of."""
+def test_optional_packages_are_checked() -> None:
+    """Missing ones are noted with how to install them, old ones are a warning."""
 
     def check(found: str | None) -> Finding:
         return doctor_machine.check_optional("pyspark", found, (4, 3), "pip", "Spark")
@@ -227,17 +229,17 @@ def test_optional_parts() -> None:
         (-4_000, State.WARNING, "5.0 s behind"),
     ],
 )
-def test_clocks_are_compared_within_what_is_certain(
+def test_clock_differences_are_reported_only_beyond_the_uncertainty(
     broker_ms: int, state: State, word: str
 ) -> None:
-    """The broker took the record between the sending and the answer."""
+    """The broker stamped the record at some moment between the request and the response."""
     found = doctor_cluster.compare_clocks("probe 1", 1_000, broker_ms, 1_010)
     assert found.state is state
     assert word in found.found
 
 
 def answering(page: bytes, broker_id: int = 3) -> list[Finding]:
-    """What the doctor finds where a server answers with this page."""
+    """Returns the findings for a server that answers with this page."""
 
     async def ask() -> list[Finding]:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -253,7 +255,7 @@ def answering(page: bytes, broker_id: int = 3) -> list[Finding]:
     return asyncio.run(ask())
 
 
-def test_what_a_broker_says_of_itself_is_told_with_its_advice() -> None:
+def test_a_brokers_health_report_is_shown_with_its_advice() -> None:
     checks = [
         {"check": "disk", "ok": True, "what": "takes writes", "advice": ""},
         {"check": "store", "ok": False, "what": "takes no writes: full", "advice": "Make room."},
@@ -279,14 +281,14 @@ def test_what_a_broker_says_of_itself_is_told_with_its_advice() -> None:
     ],
     ids=["not HTTP", "not JSON", "another broker", "endless", "nothing"],
 )
-def test_another_program_at_a_brokers_metrics_port_is_no_problem(page: bytes) -> None:
+def test_another_program_at_a_brokers_metrics_port_is_not_a_problem(page: bytes) -> None:
     (found,) = answering(page)
     assert found.state is State.NOTE
     assert "run this on the broker's machine" in found.advice
 
 
-def test_disks_of_brokers() -> None:
-    """A failed one is a problem, a nearly full one a warning."""
+def test_disks_of_brokers_are_checked() -> None:
+    """A failed disk is a problem, a nearly full one a warning."""
     error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "it broke")
     found = [
         *doctor_cluster.check_disks(
@@ -307,9 +309,7 @@ def ok(name: str) -> Finding:
     return Finding(name, State.OK, "")
 
 
-def test_internal_topics_with_too_few_replicas_are_named_with_the_command_that_repairs_them() -> (
-    None
-):
+def test_internal_topics_with_too_few_replicas_are_reported_with_the_repair_command() -> None:
     setting = "offsets.topic.replication.factor"
 
     def check(wanted: int, held: int | None, brokers: int) -> Finding | None:

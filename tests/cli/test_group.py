@@ -1,4 +1,4 @@
-"""`penstock group`, against a broker made for tests."""
+"""Tests `penstock group` with a fake broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ NOW = 1_767_225_600_000
 
 @pytest.fixture
 def orders(fake: FakeBroker) -> FakeBroker:
-    """Two partitions with ten records each, a second apart; billing has read some of the first."""
+    """Two partitions with ten records each, one second apart. The group billing
+    has read part of the first."""
     topic = fake.model.add_topic("orders", 2)
     for log in topic.logs:
         log.append(build_batch([Record(n, NOW + n * 1000, None, b"x") for n in range(10)]))
@@ -25,8 +26,7 @@ def orders(fake: FakeBroker) -> FakeBroker:
     return fake
 
 
-def test_list_shows_groups(fake: FakeBroker, penstock: Runner) -> None:
-    """With their state."""
+def test_list_shows_groups_and_their_states(fake: FakeBroker, penstock: Runner) -> None:
     assert "no groups yet" in penstock("group", "list").out
     fake.model.groups["billing"] = Group("Stable")
     assert penstock("group", "list").out.splitlines()[2].split() == [
@@ -39,8 +39,8 @@ def test_list_shows_groups(fake: FakeBroker, penstock: Runner) -> None:
     ]
 
 
-def test_describe_shows_lag_and_who_reads(orders: FakeBroker, penstock: Runner) -> None:
-    """Partitions that are read but never committed have no lag to tell."""
+def test_describe_shows_lag_and_members(orders: FakeBroker, penstock: Runner) -> None:
+    """Partitions that are assigned but have no committed offset have no lag."""
     assigned = ConsumerProtocolAssignment(
         [ConsumerProtocolAssignment.TopicPartition("orders", [0, 1])]
     )
@@ -57,22 +57,24 @@ def test_describe_shows_lag_and_who_reads(orders: FakeBroker, penstock: Runner) 
     assert [part["lag"] for part in described["partitions"]] == [6, None]
 
 
-def test_describe_survives_a_topic_that_is_gone(orders: FakeBroker, penstock: Runner) -> None:
-    """The group still remembers it."""
+def test_describe_works_with_a_deleted_topic(orders: FakeBroker, penstock: Runner) -> None:
+    """The group still has offsets for it."""
     del orders.model.topics["orders"]
     ended = penstock("group", "describe", "billing")
     assert ended.code == 0
     assert ended.out.splitlines()[3].split()[:5] == ["orders", "0", "4", "-", "-"]
 
 
-def test_lag_does_not_count_what_retention_took(orders: FakeBroker, penstock: Runner) -> None:
-    """Nobody can read it any more."""
+def test_lag_does_not_count_records_deleted_by_retention(
+    orders: FakeBroker, penstock: Runner
+) -> None:
+    """They can no longer be read."""
     orders.model.topics["orders"].logs[0].start = 7
     assert penstock("group", "describe", "billing", "--json").json["lag"] == 3
 
 
-def test_a_group_that_is_not_there_is_told(fake: FakeBroker, penstock: Runner) -> None:
-    """With exit code 1: the cluster answered."""
+def test_a_missing_group_is_an_error(fake: FakeBroker, penstock: Runner) -> None:
+    """With exit code 1, because the cluster answered."""
     ended = penstock("group", "describe", "nope")
     assert (ended.code, ended.err) == (1, "penstock: group nope does not exist\n")
 
@@ -91,10 +93,10 @@ def test_a_group_that_is_not_there_is_told(fake: FakeBroker, penstock: Runner) -
         (("--shift-by", "3"), 7),
     ],
 )
-def test_reset_moves_a_group(
+def test_reset_changes_the_offsets_of_a_group(
     orders: FakeBroker, penstock: Runner, target: tuple[str, ...], offset: int
 ) -> None:
-    """Within what the log holds; without --execute it only shows what it would do."""
+    """Targets are clamped to the log. Without --execute only the plan is shown."""
     group = orders.model.groups["billing"]
     ended = penstock("group", "reset-offsets", "billing", *target)
     assert ended.code == 0
@@ -116,7 +118,7 @@ def test_reset_moves_a_group(
 
 
 def test_reset_of_chosen_topics_and_partitions(orders: FakeBroker, penstock: Runner) -> None:
-    """A group that does not exist yet is made by it."""
+    """The command creates a group that does not exist."""
     ended = penstock("group", "reset-offsets", "new", "-t", "orders", "--to-latest", "--execute")
     assert ended.code == 0
     assert orders.model.groups["new"].offsets == {("orders", 0): 10, ("orders", 1): 10}
@@ -136,7 +138,7 @@ def test_reset_of_chosen_topics_and_partitions(orders: FakeBroker, penstock: Run
         (("-t", "orders:1", "--shift-by", "1"), "no committed offset to shift", 2),
     ],
 )
-def test_reset_refuses_what_makes_no_sense(
+def test_reset_refuses_invalid_targets(
     orders: FakeBroker, penstock: Runner, arguments: tuple[str, ...], message: str, code: int
 ) -> None:
     """And changes nothing."""
@@ -147,7 +149,7 @@ def test_reset_refuses_what_makes_no_sense(
 
 
 def test_reset_refuses_a_group_with_members(orders: FakeBroker, penstock: Runner) -> None:
-    """They would commit over it."""
+    """The members would overwrite the new offsets."""
     orders.model.groups["billing"].state = "Stable"
     orders.model.groups["billing"].members = [Member("m", "c")]
     ended = penstock("group", "reset-offsets", "billing", "--to-earliest", "--execute")
@@ -156,14 +158,14 @@ def test_reset_refuses_a_group_with_members(orders: FakeBroker, penstock: Runner
 
 
 def test_reset_of_a_group_without_offsets_needs_topics(fake: FakeBroker, penstock: Runner) -> None:
-    """There is nothing to tell them from."""
+    """Otherwise it does not know which partitions to set."""
     ended = penstock("group", "reset-offsets", "nope", "--to-earliest")
     assert ended.code == 2
     assert "say with --topic what to set" in ended.err
 
 
 def test_delete_removes_groups_without_members(orders: FakeBroker, penstock: Runner) -> None:
-    """Others are refused with what to do."""
+    """Groups with members are refused with advice."""
     orders.model.groups["busy"] = Group("Stable", members=[Member("m", "c")])
     ended = penstock("group", "delete", "billing", "busy", "nope", "--yes")
     assert (ended.code, ended.out) == (1, "deleted group billing\n")

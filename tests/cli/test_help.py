@@ -1,4 +1,4 @@
-"""What every command promises to a newcomer: help with examples, 80 columns, JSON for programs."""
+"""Tests the conventions of all commands: help with examples, 80 columns, JSON output."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_help_fits_a_terminal_and_shows_examples(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """80 columns; every example is a command that the parser takes."""
+    """80 columns; the parser accepts every example."""
     monkeypatch.chdir(tmp_path)
     for name in ("orders.txt", "orders.jsonl"):
         (tmp_path / name).touch()
@@ -60,7 +60,7 @@ def test_help_fits_a_terminal_and_shows_examples(
 
 
 def penstock_words(examples: str) -> Iterator[list[str]]:
-    """The arguments of each call of penstock, other programs and redirections left out."""
+    """Yields the arguments of each `penstock` call, without other programs and redirections."""
     for line in examples.splitlines():
         words = shlex.split(line, comments=True)
         calls = [list(call) for end, call in groupby(words, SHELL.__contains__) if not end]
@@ -70,8 +70,7 @@ def penstock_words(examples: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_programs_get_json(path: tuple[str, ...]) -> None:
-    """Of every command that has a result."""
+def test_every_command_with_a_result_has_json_output(path: tuple[str, ...]) -> None:
     options = {name for each in ALL[path].params for name in each.opts}
     assert ("--json" in options) != (path in WITHOUT_JSON)
 
@@ -79,13 +78,13 @@ def test_programs_get_json(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "path", [("status",), ("topic", "list"), ("topic", "describe"), ("group", "describe")]
 )
-def test_what_changes_can_be_watched(path: tuple[str, ...]) -> None:
+def test_commands_with_changing_results_have_watch(path: tuple[str, ...]) -> None:
     """Status, topics and lag."""
     options = {name for each in ALL[path].params for name in each.opts}
     assert {"--watch", "--interval"} <= options
 
 
-def test_names_complete_wherever_one_is_asked_for() -> None:
+def test_names_are_completed_in_every_command() -> None:
     """Topics, groups and transactional ids, as arguments and as options."""
     wanted = {"topic", "group", "transactional_id"}
     fresh = {("topic", "create"), ("topic", "from-table")}

@@ -1,4 +1,4 @@
-"""The program as a newcomer meets it: a real broker, run by `penstock up`, and every command."""
+"""Tests every command with a real broker that `penstock up` runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATIENCE_S = 150
 
 
 class Newcomer:
-    """Runs commands against a cluster: here, where that makes no difference, since it is faster."""
+    """Runs commands against a cluster, in this process, because that is faster."""
 
     def __init__(self, runner: Runner, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self._runner = runner
@@ -55,7 +55,7 @@ def newcomer(penstock: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 @contextmanager
 def cluster(data: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A running `penstock up`; yields its bootstrap addresses and its process."""
+    """Runs `penstock up`; yields its bootstrap addresses and its process."""
     command = [*PROGRAM, "up", "--data", str(data), "--port", "0", *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -77,7 +77,7 @@ def cluster(data: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Popen
 
 
 def eventually(condition: Callable[[], Any]) -> None:
-    """Other processes need their time: look again until it holds."""
+    """Polls until the condition holds; other processes need time."""
     wait = select.poll()
     end = time.monotonic() + PATIENCE_S
     while not condition():
@@ -98,8 +98,8 @@ def broker(running: str, newcomer: Newcomer) -> str:
 
 
 @pytest.mark.usefixtures("broker")
-def test_the_first_steps(newcomer: Newcomer) -> None:
-    """A topic is made, filled, read, described, changed and deleted."""
+def test_the_first_steps_of_a_new_user(newcomer: Newcomer) -> None:
+    """A topic is created, filled, read, described, changed and deleted."""
     made = newcomer("topic", "create", "orders", "-p", "3")
     assert made.out == "created topic orders: 3 partitions, replication factor 1\n"
     assert "exists" in newcomer("topic", "create", "orders", code=1).err
@@ -123,8 +123,8 @@ def test_the_first_steps(newcomer: Newcomer) -> None:
 
 @pytest.mark.usefixtures("broker")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_records_come_back_as_they_went(newcomer: Newcomer, codec: str) -> None:
-    """Keys, nulls, headers, timestamps and bytes that are no text, in every compression."""
+def test_records_are_returned_unchanged(newcomer: Newcomer, codec: str) -> None:
+    """Keys, nulls, headers, timestamps and binary data, with every compression."""
     lines = [
         {"key": "k", "value": "v", "headers": [{"key": "h", "value": "x"}], "timestamp": 1000},
         {"key": None, "value": None, "headers": [], "timestamp": 2000},
@@ -143,15 +143,15 @@ def test_records_come_back_as_they_went(newcomer: Newcomer, codec: str) -> None:
 
 @pytest.mark.usefixtures("broker")
 def test_reading_from_a_time_and_an_offset(newcomer: Newcomer) -> None:
-    """By the records' own timestamps."""
+    """By the records' timestamps."""
     given = "".join(f'{{"value": "{n}", "timestamp": {n * 1000}}}\n' for n in range(1, 11))
     newcomer.produce("timed", given, "--json-lines")
     assert newcomer("consume", "timed", "-e", "--since", "8000").out.split() == ["8", "9", "10"]
     assert newcomer("consume", "timed", "-e", "--offset", "-2").out.split() == ["9", "10"]
 
 
-def test_many_records_of_many_keys(broker: str, newcomer: Newcomer) -> None:
-    """Nothing is lost or doubled, and every key keeps its order."""
+def test_many_records_with_many_keys(broker: str, newcomer: Newcomer) -> None:
+    """Nothing is lost or duplicated, and every key keeps its order."""
     newcomer("topic", "create", "many", "-p", "4")
     newcomer.produce("many", "".join(f"k{n % 100}:{n}\n" for n in range(50_000)), "-K", ":")
     read = newcomer("consume", "many", "--from-beginning", "-e", "-f", "%k %v").out
@@ -162,8 +162,8 @@ def test_many_records_of_many_keys(broker: str, newcomer: Newcomer) -> None:
     assert seen == {f"k{key}": list(range(key, 50_000, 100)) for key in range(100)}
 
 
-def test_a_tail_shows_records_as_they_come(broker: str, newcomer: Newcomer) -> None:
-    """And ends after as many as asked for."""
+def test_a_tail_shows_records_as_they_arrive(broker: str, newcomer: Newcomer) -> None:
+    """It ends after the requested number."""
     newcomer("topic", "create", "tailed")
     with subprocess.Popen(
         [*PROGRAM, "consume", "tailed", "--offset", "0", "-n", "2", "-b", broker],
@@ -179,7 +179,7 @@ def test_a_tail_shows_records_as_they_come(broker: str, newcomer: Newcomer) -> N
 
 
 @pytest.mark.usefixtures("broker")
-def test_a_group_is_set_described_and_deleted(newcomer: Newcomer) -> None:
+def test_a_group_is_reset_described_and_deleted(newcomer: Newcomer) -> None:
     """With its lag."""
     newcomer.produce("billed", "1\n2\n3\n4\n")
     reset = ("group", "reset-offsets", "billing", "-t", "billed", "--to-offset", "1")
@@ -193,8 +193,8 @@ def test_a_group_is_set_described_and_deleted(newcomer: Newcomer) -> None:
     assert "billing does not exist" in newcomer("group", "describe", "billing", code=1).err
 
 
-def test_status_names_the_process(broker: str, newcomer: Newcomer) -> None:
-    """Which is ours to see."""
+def test_status_shows_the_process_id(broker: str, newcomer: Newcomer) -> None:
+    """Because the broker runs on this machine."""
     found = newcomer("status", "--json").json
     assert [one["address"] for one in found["brokers"]] == [broker]
     assert found["brokers"][0]["controller"] is True
@@ -203,10 +203,10 @@ def test_status_names_the_process(broker: str, newcomer: Newcomer) -> None:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_what_was_sent_is_there_after_a_restart(
+def test_records_survive_a_restart(
     newcomer: Newcomer, tmp_path: Path, ending: signal.Signals
 ) -> None:
-    """However the broker ended; a clean stop has exit code 0 and says nothing more."""
+    """After any kind of stop. A clean stop has exit code 0 and prints nothing more."""
     with cluster(tmp_path / "data") as (bootstrap, process):
         newcomer.at(bootstrap)
         newcomer.produce("kept", "one\ntwo\n")
@@ -219,8 +219,8 @@ def test_what_was_sent_is_there_after_a_restart(
         assert newcomer("consume", "kept", "--from-beginning", "-e").out == "one\ntwo\n"
 
 
-def test_what_is_taken_is_told(broker: str, tmp_path: Path) -> None:
-    """A data directory, or a port; in one line, with exit code 2."""
+def test_a_data_directory_or_port_in_use_is_reported(broker: str, tmp_path: Path) -> None:
+    """In one line, with exit code 2."""
     port = broker.rpartition(":")[2]
     with cluster(tmp_path / "taken"):
         for data, other_port, message in (
@@ -239,9 +239,9 @@ def test_what_is_taken_is_told(broker: str, tmp_path: Path) -> None:
             assert refused.stderr.count("\n") == 1
 
 
-def test_brokers_go_with_their_supervisor(tmp_path: Path) -> None:
-    """Several are told as one, once all know each other; when the supervisor is killed outright,
-    they stop by themselves."""
+def test_brokers_stop_with_their_supervisor(tmp_path: Path) -> None:
+    """Several brokers print one ready line, once all know each other. When the supervisor is
+    killed, they stop by themselves."""
     with cluster(tmp_path, "--brokers", "2") as (bootstrap, process):
         ports = [int(address.rpartition(":")[2]) for address in bootstrap.split(",")]
         assert len(ports) == 2

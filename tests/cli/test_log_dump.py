@@ -1,4 +1,4 @@
-"""`penstock log dump`: every file of a log, for people and for programs."""
+"""Tests `penstock log dump`: every file of a log, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.sample_log import START_MS, TOPIC_ID, SampleLog, new_log, stopped_l
 
 
 class Dump:
-    """Runs the command and keeps what it wrote."""
+    """Runs the command and keeps its output."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -63,7 +63,7 @@ def of_type(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def test_json_has_every_batch_and_record(sample: SampleLog, dump: Dump) -> None:
-    """One object per line, in order, with all that was appended."""
+    """One object per line, in order, with everything that was appended."""
     lines = dump.json(sample.directory)
     assert [line["base_offset"] for line in of_type(lines, "batch")] == [
         header.base_offset for header, _ in sample.batches
@@ -88,7 +88,7 @@ def test_json_has_every_batch_and_record(sample: SampleLog, dump: Dump) -> None:
 
 
 def test_the_listing_fits_80_columns(home: Path, dump: Dump) -> None:
-    """Long values are cut with an ellipsis; nothing wraps."""
+    """Long values are cut with an ellipsis; no line wraps."""
     lines = dump(home).splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.endswith("…") for line in lines)
@@ -97,15 +97,15 @@ def test_the_listing_fits_80_columns(home: Path, dump: Dump) -> None:
     assert '            trace: "\\x01"' in lines
 
 
-def test_full_shows_values_whole(home: Path, dump: Dump) -> None:
-    """For whoever wants to copy one."""
+def test_full_shows_complete_values(home: Path, dump: Dump) -> None:
+    """So they can be copied."""
     out = dump(home, "--full")
     assert "…" not in out
     assert '"value 4 value 4 value 4 value 4 value 4 "' in out
 
 
-def test_an_offset_begins_with_the_batch_that_holds_it(sample: SampleLog, dump: Dump) -> None:
-    """Earlier segments are not read, earlier records of that batch not shown."""
+def test_offset_begins_with_the_batch_that_contains_it(sample: SampleLog, dump: Dump) -> None:
+    """Earlier segments are not read, and earlier records of that batch are not shown."""
     target = next(header for header, _ in reversed(sample.batches) if header.record_count > 3)
     offset = target.base_offset + 2
     lines = dump.json(sample.directory, "--offset", str(offset), "--max", "3")
@@ -115,15 +115,15 @@ def test_an_offset_begins_with_the_batch_that_holds_it(sample: SampleLog, dump: 
     assert len(files) == 1
 
 
-def test_without_records_batches_are_counted(sample: SampleLog, dump: Dump) -> None:
-    """`--max` stops after so many of what is listed."""
+def test_without_records_max_counts_batches(sample: SampleLog, dump: Dump) -> None:
+    """`--max` stops after this many listed items."""
     lines = dump.json(sample.directory, "--no-records", "--max", "4")
     assert len(of_type(lines, "batch")) == 4
     assert of_type(lines, "record") == []
 
 
 def test_every_kind_of_file_can_be_shown(sample: SampleLog, home: Path, dump: Dump) -> None:
-    """By itself, under its own name."""
+    """Each alone, by its name."""
     first = home / f"{0:020d}.log"
     index = of_type(dump.json(first.with_suffix(".index")), "index_entry")
     times = of_type(dump.json(first.with_suffix(".timeindex")), "time_index_entry")
@@ -143,8 +143,10 @@ def test_every_kind_of_file_can_be_shown(sample: SampleLog, home: Path, dump: Du
 @pytest.mark.parametrize(
     "name", [f"{0:020d}.log.deleted", f"{0:020d}-{91:020d}.swap", f"{0:020d}-{91:020d}.cleaned"]
 )
-def test_what_interrupted_steps_left_can_be_shown(home: Path, dump: Dump, name: str) -> None:
-    """It holds batches like any segment, and says what it is."""
+def test_leftovers_of_interrupted_operations_can_be_shown(
+    home: Path, dump: Dump, name: str
+) -> None:
+    """They contain batches like any segment, and the output says what they are."""
     (home / name).write_bytes((home / f"{0:020d}.log").read_bytes())
     lines = dump.json(home / name, "--no-records")
     assert lines[0]["leftover"] == "." + name.rpartition(".")[2]
@@ -152,15 +154,15 @@ def test_what_interrupted_steps_left_can_be_shown(home: Path, dump: Dump, name: 
 
 
 def test_a_renamed_copy_of_a_log_file_can_be_shown(home: Path, dump: Dump, tmp_path: Path) -> None:
-    """Somebody mailed it."""
+    """For example a file from a bug report."""
     last = sorted(home.glob("*.log"))[-1]
     copy = tmp_path / "copy.log"
     copy.write_bytes(last.read_bytes())
     assert of_type(dump.json(copy), "batch") == of_type(dump.json(last), "batch")
 
 
-def test_damage_is_shown_in_its_place(sample: SampleLog, home: Path, dump: Dump) -> None:
-    """The listing goes on after it, and the exit code tells."""
+def test_damage_is_shown_where_it_is(sample: SampleLog, home: Path, dump: Dump) -> None:
+    """The listing continues after it, and the exit code is 1."""
     path = home / f"{0:020d}.log"
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -173,8 +175,8 @@ def test_damage_is_shown_in_its_place(sample: SampleLog, home: Path, dump: Dump)
     assert f"offsets {third.base_offset}-{third.last_offset}  " in out
 
 
-def test_a_bad_small_file_does_not_stop_the_listing(home: Path, dump: Dump) -> None:
-    """The rest of the directory is still worth seeing."""
+def test_a_bad_checkpoint_does_not_stop_the_listing(home: Path, dump: Dump) -> None:
+    """The rest of the directory is still useful."""
     (home / "penstock-checkpoint").write_bytes(b"nonsense")
     lines = dump.json(home, code=1)
     assert len(of_type(lines, "bad_file")) == 1
@@ -182,8 +184,8 @@ def test_a_bad_small_file_does_not_stop_the_listing(home: Path, dump: Dump) -> N
     assert "BAD: the checkpoint" in dump(home, code=1)
 
 
-def test_records_that_do_not_decode_are_told(tmp_path: Path, dump: Dump) -> None:
-    """The batch is sound by its CRC, its records are not."""
+def test_records_that_cannot_be_decoded_are_reported(tmp_path: Path, dump: Dump) -> None:
+    """The batch has a valid CRC, but its records are invalid."""
     sample = new_log(str(tmp_path))
     batch = build_batch([Record(0, START_MS, b"key", b"value")])
     batch[61] = 0x7E
@@ -194,8 +196,8 @@ def test_records_that_do_not_decode_are_told(tmp_path: Path, dump: Dump) -> None
     assert "BAD: the records do not decode" in dump(sample.directory, code=1)
 
 
-def test_binary_is_base64_in_json_and_hex_for_people(tmp_path: Path, dump: Dump) -> None:
-    """A value that is no UTF-8 never comes out as broken text."""
+def test_binary_values_are_base64_in_json_and_hex_as_text(tmp_path: Path, dump: Dump) -> None:
+    """A value that is not UTF-8 is never shown as broken text."""
     directory = one_record(
         tmp_path, Record(0, START_MS, b"\xff\x00", b"\x80abc", (("h", b"\xfe"),))
     )
@@ -207,8 +209,7 @@ def test_binary_is_base64_in_json_and_hex_for_people(tmp_path: Path, dump: Dump)
     assert "0xff00 = 0x80616263" in dump(directory)
 
 
-def test_hex_and_json_on_request(tmp_path: Path, dump: Dump) -> None:
-    """Keys and values each in the way that was asked for."""
+def test_keys_and_values_as_hex_or_json_on_request(tmp_path: Path, dump: Dump) -> None:
     directory = one_record(tmp_path, Record(0, START_MS, b"id", b'{"b": [1, 2]}'))
     (record,) = of_type(dump.json(directory, "--keys", "hex", "--values", "json"), "record")
     assert (record["key"], record["value"]) == ("6964", {"b": [1, 2]})
@@ -216,15 +217,15 @@ def test_hex_and_json_on_request(tmp_path: Path, dump: Dump) -> None:
     assert '"id" = "{"b": [1, 2]}"' in dump(directory, "--keys", "json")
 
 
-def test_what_is_no_json_stays_text(tmp_path: Path, dump: Dump) -> None:
-    """NaN would make the line unreadable to anything but Python."""
+def test_a_value_that_is_not_json_stays_text(tmp_path: Path, dump: Dump) -> None:
+    """Only Python could parse a line with NaN."""
     directory = one_record(tmp_path, Record(0, START_MS, b"NaN", b"not json"))
     (record,) = of_type(dump.json(directory, "--keys", "json", "--values", "json"), "record")
     assert (record["key"], record["value"]) == ("NaN", "not json")
 
 
 def test_control_characters_never_reach_the_terminal(tmp_path: Path, dump: Dump) -> None:
-    """A value must not be able to clear the screen or retitle the window of who looks at it."""
+    """A value must not be able to clear the screen or change the window title."""
     directory = one_record(
         tmp_path,
         Record(0, START_MS, b"\x1b[2J\x9b", "\x1b]0;x\x07\u202e\n".encode(), (("\x1bh", b"\r"),)),
@@ -233,7 +234,7 @@ def test_control_characters_never_reach_the_terminal(tmp_path: Path, dump: Dump)
         assert all(char.isprintable() for line in out.split("\n") for char in line)
 
 
-def test_a_time_that_is_on_no_calendar_is_a_number(tmp_path: Path, dump: Dump) -> None:
+def test_a_timestamp_outside_the_calendar_is_shown_as_a_number(tmp_path: Path, dump: Dump) -> None:
     """A producer may send any timestamp."""
     directory = one_record(tmp_path, Record(0, 2**62, None, None))
     assert f"{2**62} ms" in dump(directory)
@@ -245,13 +246,13 @@ class NoPermission(ReadOnlyDisk):
 
 
 @pytest.mark.parametrize("arguments", [["dump"], ["verify"]])
-def test_no_permission_is_one_line(
+def test_missing_permission_is_reported_in_one_line(
     home: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
 ) -> None:
-    """It says what to do, and there is no stack trace."""
+    """It says what to do, without a stack trace."""
     monkeypatch.setattr(log, "ReadOnlyDisk", NoPermission)
     assert run(["log", *arguments, str(home)]) == 2
     written = capsys.readouterr()
@@ -268,10 +269,10 @@ def test_no_permission_is_one_line(
         ("file", "of a log"),
     ],
 )
-def test_a_path_that_is_no_log_is_one_line(
+def test_a_path_that_is_not_a_log_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, name: str, message: str
 ) -> None:
-    """Missing, empty, or something else altogether."""
+    """Missing, empty, or something else."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_bytes(b"hello")
     assert run(["log", command, str(tmp_path / name)]) == 2

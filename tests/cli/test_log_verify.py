@@ -1,4 +1,4 @@
-"""`penstock log verify`: the verdict, its reasons and its exit code."""
+"""Tests `penstock log verify`: the verdict, its reasons and its exit code."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def damage(sample: SampleLog) -> str:
     return str(path)
 
 
-def test_a_sound_log_ends_with_0(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
-    """With what it holds, and the verdict last."""
+def test_a_sound_log_exits_with_0(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints a summary of the log, and the verdict last."""
     out = verify(capsys, sample.directory, "--deep")
     assert "orders-0" in out
     assert f"from 0, next is {sample.log.end_offset}" in out
@@ -45,8 +45,8 @@ def test_a_sound_log_ends_with_0(sample: SampleLog, capsys: pytest.CaptureFixtur
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_damage_ends_with_1(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
-    """And says where it is and what to do."""
+def test_damage_exits_with_1(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+    """It prints where the damage is and what to do."""
     damage(sample)
     out = verify(capsys, sample.directory, code=1)
     assert "00000000000000000000.log at byte 68" in out
@@ -55,7 +55,7 @@ def test_damage_ends_with_1(sample: SampleLog, capsys: pytest.CaptureFixture[str
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_json_is_one_object(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_object(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
     """With counts, findings and the verdict."""
     out = verify(capsys, sample.directory, "--json")
     assert out.count("\n") == 1
@@ -73,8 +73,10 @@ def test_json_is_one_object(sample: SampleLog, capsys: pytest.CaptureFixture[str
     assert (finding["path"], finding["position"]) == (path, 68)
 
 
-def test_many_logs_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row each; notes are only counted, what needs attention is listed."""
+def test_several_logs_are_shown_as_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One row each. Notes are only counted; errors and warnings are listed."""
     for partition in range(3):
         sample = stopped_log(str(tmp_path), "orders", partition)
     (Path(sample.directory) / "notes.txt").write_text("hello")
@@ -96,7 +98,7 @@ def test_many_logs_are_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_warnings_leave_a_log_sound(sample: SampleLog, capsys: pytest.CaptureFixture[str]) -> None:
-    """The next start mends it, so a script need not wake anybody."""
+    """The next start repairs the log, so a script need not raise an alarm."""
     (Path(sample.directory) / "leader-epoch-checkpoint").unlink()
     out = verify(capsys, sample.directory)
     assert "warning  leader-epoch-checkpoint" in out

@@ -1,4 +1,4 @@
-"""The program itself: how it starts, how it ends, and what it loads."""
+"""Tests the `penstock` program: how it starts, how it ends, and what it loads."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def penstock(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_version_is_told_without_loading_the_parser() -> None:
-    """`--version` is what people try first, so it must not wait for typer."""
+def test_version_does_not_load_the_parser() -> None:
+    """`--version` is what many users try first, so it must not wait for typer."""
     code = (
         "import sys\n"
         "from penstock.cli.main import main\n"
@@ -44,7 +44,7 @@ def test_the_version_is_told_without_loading_the_parser() -> None:
     assert result.stdout == f"penstock {metadata.version('penstock')}\n0 []\n"
 
 
-def test_the_version_is_an_option_among_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_works_among_other_options(capsys: pytest.CaptureFixture[str]) -> None:
     """Anywhere before the command."""
     assert run(["--version", "log"]) == 0
     assert capsys.readouterr().out == f"penstock {metadata.version('penstock')}\n"
@@ -81,7 +81,7 @@ def test_help_has_examples_and_every_command(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_commands_load_only_what_they_need(command: tuple[str, ...], heavy: set[str]) -> None:
-    """Starting time is what people notice first."""
+    """Users notice the startup time."""
     code = (
         "import sys\n"
         "from penstock.cli.app import run\n"
@@ -94,8 +94,8 @@ def test_commands_load_only_what_they_need(command: tuple[str, ...], heavy: set[
     assert result.stdout == "[]\n"
 
 
-def test_completion_knows_the_commands() -> None:
-    """As the shell asks for it, through the environment."""
+def test_completion_lists_the_commands() -> None:
+    """As the shell requests it, through the environment."""
     environment = {
         **os.environ,
         "_PENSTOCK_COMPLETE": "complete_bash",
@@ -120,16 +120,16 @@ def test_completion_knows_the_commands() -> None:
         ["log", "verify", "x", "--nonsense"],
     ],
 )
-def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """And points to the help, on stderr."""
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The error on stderr refers to the help."""
     assert run(arguments) == 2
     written = capsys.readouterr()
     assert written.out == ""
     assert "--help" in written.err
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    """`penstock log dump ... | head -1` ends quietly, as other tools do."""
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
+    """`penstock log dump ... | head -1` ends quietly, like other tools."""
     directory = stopped_log(str(tmp_path)).directory
     reader, writer = os.pipe()
     with subprocess.Popen(
@@ -142,10 +142,10 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert process.returncode == 141
 
 
-def test_an_interrupt_is_quiet(
+def test_ctrl_c_is_quiet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ctrl-C ends with 130 and no stack trace."""
+    """Exit code 130, and no stack trace."""
 
     def interrupted(disk: Disk, path: str) -> list[object]:
         raise KeyboardInterrupt
@@ -159,7 +159,7 @@ def test_an_interrupt_is_quiet(
 
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
-    """An ellipsis must not end in an encoding error."""
+    """An ellipsis must not cause an encoding error."""
     directory = stopped_log(str(tmp_path)).directory
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "60"}
     result = subprocess.run(
@@ -183,7 +183,7 @@ def test_the_exit_code_reaches_the_shell(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_is_an_interrupt_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """asyncio makes another error of it, when it comes while the loop is being closed."""
+    """If it arrives while the loop is closing, asyncio turns it into another error."""
 
     async def nothing() -> None:
         raise AssertionError("it is not run")

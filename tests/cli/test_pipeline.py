@@ -1,4 +1,4 @@
-"""`penstock pipeline` as far as it goes without Spark: projects, what runs tell, what fails."""
+"""Tests the parts of `penstock pipeline` that do not need Spark: projects, run events, errors."""
 
 from __future__ import annotations
 
@@ -50,15 +50,16 @@ PROGRESS: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Projects are made here, and remembered here and not in the user's home."""
+    """Creates projects in a temporary directory and keeps their state
+    there, not in the user's home."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("PENSTOCK_BOOTSTRAP", raising=False)
     yield tmp_path
 
 
-def test_init_makes_a_project_that_is_found_again(penstock: Runner, tmp_path: Path) -> None:
-    """One of each: a source, a table, an aggregate, a sink, and data to try it with."""
+def test_init_creates_a_project_that_is_found_again(penstock: Runner, tmp_path: Path) -> None:
+    """With a source, a table, an aggregate, a sink, and sample data."""
     ended = penstock("pipeline", "init", "views", "--bootstrap", "broker:1234")
     assert ended.code == 0
     assert "generate.py" in ended.out and "penstock pipeline run" in ended.out
@@ -72,7 +73,7 @@ def test_init_makes_a_project_that_is_found_again(penstock: Runner, tmp_path: Pa
         compile(file.read_text(), str(file), "exec")
 
 
-def test_init_writes_over_nothing(penstock: Runner, tmp_path: Path) -> None:
+def test_init_overwrites_nothing(penstock: Runner, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("kept")
     ended = penstock("pipeline", "init", "mine")
@@ -92,7 +93,8 @@ def test_list_and_status_before_any_run(penstock: Runner, tmp_path: Path) -> Non
 
 
 def test_status_shows_the_last_run(penstock: Runner, tmp_path: Path) -> None:
-    """As it was told; a runner that is gone without an end is shown as interrupted."""
+    """As the events reported it. If the runner is gone without an end event, the
+    run is shown as interrupted."""
     penstock("pipeline", "init", "views")
     view = RunView("views")
     for event in (
@@ -120,8 +122,8 @@ def test_status_shows_the_last_run(penstock: Runner, tmp_path: Path) -> None:
     assert penstock("pipeline", "list", "--json").json["pipelines"] == []
 
 
-def test_page_views_without_a_broker_are_one_line(tmp_path: Path) -> None:
-    """The generator is the newcomer's second command."""
+def test_generating_page_views_without_a_broker_fails_in_one_line(tmp_path: Path) -> None:
+    """The generator is a new user's second command."""
     make_project(tmp_path, "views", "127.0.0.1:9")
     ended = subprocess.run(
         [sys.executable, str(tmp_path / "views" / "generate.py")],
@@ -145,7 +147,7 @@ def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
         next(run.events())
 
 
-def test_a_folder_without_a_project_is_one_line(penstock: Runner) -> None:
+def test_a_folder_without_a_project_is_reported_in_one_line(penstock: Runner) -> None:
     for command in ("run", "dry-run", "status"):
         ended = penstock("pipeline", command)
         assert ended.code == 2 and ended.err.count("\n") == 1
@@ -162,13 +164,15 @@ def test_a_folder_without_a_project_is_one_line(penstock: Runner) -> None:
         ("name: x\nconfiguration:\n  a.b: 3", "a.b must be text"),
     ],
 )
-def test_a_wrong_spec_is_one_line(penstock: Runner, tmp_path: Path, text: str, reason: str) -> None:
+def test_an_invalid_spec_is_reported_in_one_line(
+    penstock: Runner, tmp_path: Path, text: str, reason: str
+) -> None:
     (tmp_path / "spark-pipeline.yml").write_text(text)
     ended = penstock("pipeline", "status")
     assert ended.code == 2 and ended.err.count("\n") == 1 and reason in ended.err
 
 
-def test_a_missing_java_is_one_line(
+def test_missing_java_is_reported_in_one_line(
     penstock: Runner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     penstock("pipeline", "init", "views")
@@ -179,7 +183,7 @@ def test_a_missing_java_is_one_line(
     assert "Spark needs Java 17 or newer and there is none: install it" in ended.err
 
 
-def test_an_old_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_old_java_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_292\"' >&2\n")
@@ -189,8 +193,10 @@ def test_an_old_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         runner.check_spark()
 
 
-def test_a_dead_broker_is_one_line(penstock: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told before a JVM is started."""
+def test_an_unreachable_broker_is_reported_in_one_line(
+    penstock: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a JVM is started."""
     monkeypatch.setattr(runner, "check_spark", lambda: None)
     penstock("pipeline", "init", "views")
     ended = penstock("pipeline", "run", "views", "--bootstrap", "127.0.0.1:1")
@@ -202,12 +208,12 @@ def test_a_dead_broker_is_one_line(penstock: Runner, monkeypatch: pytest.MonkeyP
     ("text", "topics"),
     [("", {}), ("a", {"a": 1}), (" a:3, b ,", {"a": 3, "b": 1})],
 )
-def test_topics_of_a_project(text: str, topics: dict[str, int]) -> None:
+def test_topics_of_a_project_are_parsed(text: str, topics: dict[str, int]) -> None:
     assert parse_topics(text) == topics
 
 
 @pytest.mark.parametrize("text", ["a:0", ":3", "a:x"])
-def test_topics_that_are_none(text: str) -> None:
+def test_invalid_topics_are_refused(text: str) -> None:
     with pytest.raises(PipelineError, match=r"name:partitions"):
         parse_topics(text)
 
@@ -225,7 +231,7 @@ def test_topics_that_are_none(text: str) -> None:
         ("", "it failed, and did not say why"),
     ],
 )
-def test_errors_in_one_line(text: str, line: str) -> None:
+def test_errors_are_shortened_to_one_line(text: str, line: str) -> None:
     assert one_line(text) == line
 
 
@@ -233,8 +239,8 @@ def test_a_very_long_error_is_cut() -> None:
     assert len(one_line("x" * 5_000)) == 400
 
 
-def test_what_spark_says_about_flows() -> None:
-    """Sentences become a flow and a status; a failure brings its reason along."""
+def test_sparks_messages_about_flows_are_parsed() -> None:
+    """A message becomes a flow and a status; a failure includes its reason."""
     assert flow_event("Flow spark_catalog.default.clicks is RUNNING.") == {
         "event": "flow",
         "flow": "clicks",
@@ -252,8 +258,8 @@ def test_what_spark_says_about_flows() -> None:
     assert short_name("`a`.`b`.`c`") == "c"
 
 
-def test_progress_is_cut_down_to_what_is_shown() -> None:
-    """Only offsets of topics are taken for such."""
+def test_progress_is_reduced_to_what_is_shown() -> None:
+    """Only offsets of topics are used as offsets."""
     event = progress_event("a.b.clicks", PROGRESS)
     assert event == {
         "event": "progress",
@@ -270,8 +276,8 @@ def test_progress_is_cut_down_to_what_is_shown() -> None:
     assert topic_offsets(None) == topic_offsets({"logOffset": 3}) == topic_offsets("5") == {}
 
 
-def test_a_view_is_the_sum_of_events() -> None:
-    """Rows add up over batches, the last batch with rows stays, a failure is kept."""
+def test_a_view_accumulates_events() -> None:
+    """Rows are added over batches, the last batch with rows is kept, and so is a failure."""
     view = RunView("views")
     view.apply({"event": "round", "number": 1})
     view.apply({"event": "flow", "flow": "counts", "status": "COMPLETED"})

@@ -1,4 +1,4 @@
-"""`penstock produce`, against a broker made for tests."""
+"""Tests `penstock produce` with a fake broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def given(tmp_path: Path, text: str | bytes) -> str:
 
 
 def test_lines_become_values(fake: FakeBroker, penstock: Runner, tmp_path: Path) -> None:
-    """Empty ones too, and a last one without a line break; bytes stay as they are."""
+    """Including empty lines and a last line without a line break. Bytes are not changed."""
     path = given(tmp_path, b"one\n\n\xff\x00two\nlast")
     ended = penstock("produce", "orders", "--file", path)
     assert (ended.code, ended.out) == (0, "")
@@ -45,7 +45,7 @@ def test_lines_become_values(fake: FakeBroker, penstock: Runner, tmp_path: Path)
 
 
 def test_standard_input_is_read_to_its_end(fake: FakeBroker) -> None:
-    """Through a pipe, as most will use it."""
+    """Through a pipe, the most common use."""
     result = subprocess.run(
         [*PROGRAM, "produce", "orders", "--quiet"],
         input=b"a\nb\n",
@@ -57,8 +57,8 @@ def test_standard_input_is_read_to_its_end(fake: FakeBroker) -> None:
     assert [record.value for record in sent(fake)] == [b"a", b"b"]
 
 
-def test_records_leave_while_the_input_is_still_open(fake: FakeBroker) -> None:
-    """Whoever types sees the effect of each line; Ctrl-C ends it quietly."""
+def test_records_are_sent_while_the_input_is_still_open(fake: FakeBroker) -> None:
+    """A user who types sees the effect of each line; Ctrl-C ends it quietly."""
     fake.model.add_topic("orders")
     with subprocess.Popen(
         [*PROGRAM, "produce", "orders"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
@@ -75,10 +75,8 @@ def test_records_leave_while_the_input_is_still_open(fake: FakeBroker) -> None:
     assert (process.returncode, errors) == (130, b"")
 
 
-def test_keys_stand_before_the_separator(
-    fake: FakeBroker, penstock: Runner, tmp_path: Path
-) -> None:
-    """The first one in a line counts."""
+def test_keys_precede_the_separator(fake: FakeBroker, penstock: Runner, tmp_path: Path) -> None:
+    """The first separator of a line counts."""
     path = given(tmp_path, "a:1\nb:2:3\n:4\n")
     assert penstock("produce", "orders", "-K", ":", "-f", path).code == 0
     assert [(record.key, record.value) for record in sent(fake)] == [
@@ -88,7 +86,7 @@ def test_keys_stand_before_the_separator(
     ]
 
 
-def test_a_line_without_separator_is_told_by_number(
+def test_a_line_without_a_separator_is_reported_by_number(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
     """The command ends there."""
@@ -98,7 +96,7 @@ def test_a_line_without_separator_is_told_by_number(
 
 
 def test_many_lines_keep_their_order(fake: FakeBroker, penstock: Runner, tmp_path: Path) -> None:
-    """They go as tables, and a few at the end as records; keys choose as they do for few."""
+    """Most are sent as tables, the last ones as records. Keys are routed as for a few lines."""
     fake.model.add_topic("orders", 3)
     lines = [f"k{number % 7}:{number}" for number in range(7_000)]
     path = given(tmp_path, "\n".join(lines))
@@ -115,7 +113,7 @@ def test_many_lines_keep_their_order(fake: FakeBroker, penstock: Runner, tmp_pat
     assert found == {b"k%d" % key: list(range(key, 7_000, 7)) for key in range(7)}
 
 
-def test_many_lines_may_go_to_one_partition(
+def test_many_lines_may_be_sent_to_one_partition(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
     fake.model.add_topic("orders", 3)
@@ -125,10 +123,10 @@ def test_many_lines_may_go_to_one_partition(
     assert values == [b"%d" % number for number in range(5_000)]
 
 
-def test_what_stands_before_a_bad_line_is_sent(
+def test_lines_before_a_bad_line_are_sent(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
-    """Among many lines too, and it is counted right."""
+    """Also in a large input, and the line number is correct."""
     path = given(tmp_path, "k:v\n" * 4_000 + "bad\n" + "k:v\n" * 4_000)
     ended = penstock("produce", "orders", "-K", ":", "-f", path)
     assert ended.code == 2
@@ -136,10 +134,10 @@ def test_what_stands_before_a_bad_line_is_sent(
     assert len(sent(fake)) == 4_000
 
 
-def test_json_lines_say_everything_about_a_record(
+def test_json_lines_have_every_field_of_a_record(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
-    """Key, headers, partition and timestamp; base64 for what is no text; no blank lines."""
+    """Key, headers, partition and timestamp; base64 for binary data; blank lines are ignored."""
     fake.model.add_topic("orders", 3)
     lines = [
         {
@@ -158,10 +156,10 @@ def test_json_lines_say_everything_about_a_record(
     assert (second.key, second.value) == (b"\xff", None)
 
 
-def test_what_consume_writes_produce_reads(
+def test_produce_reads_the_output_of_consume(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
-    """One's JSON lines are the other's."""
+    """Both use the same JSON lines."""
     source = '{"value":"v","key":"k","headers":[{"key":"h","value":"x"}],"timestamp":5}\n'
     source += '{"value_base64":"/w==","key":null,"timestamp":6}\n'
     penstock("produce", "orders", "--json-lines", "-f", given(tmp_path, source))
@@ -171,8 +169,9 @@ def test_what_consume_writes_produce_reads(
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_compression(fake: FakeBroker, penstock: Runner, tmp_path: Path, codec: str) -> None:
-    """By Kafka's names."""
+def test_compression_by_kafkas_names(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path, codec: str
+) -> None:
     path = given(tmp_path, "x\n" * 100)
     assert penstock("produce", "orders", "--compression", codec, "-f", path).code == 0
     batches = fake.model.topics["orders"].logs[0].batches
@@ -180,8 +179,9 @@ def test_compression(fake: FakeBroker, penstock: Runner, tmp_path: Path, codec: 
 
 
 @pytest.mark.parametrize(("acks", "number"), [("all", -1), ("1", 1), ("0", 0)])
-def test_acks(fake: FakeBroker, penstock: Runner, tmp_path: Path, acks: str, number: int) -> None:
-    """By Kafka's names."""
+def test_acks_by_kafkas_names(
+    fake: FakeBroker, penstock: Runner, tmp_path: Path, acks: str, number: int
+) -> None:
     assert penstock("produce", "orders", "--acks", acks, "-f", given(tmp_path, "x\n")).code == 0
     assert [request.acks for request in fake.asked(ApiKey.PRODUCE)] == [number]
     assert len(sent(fake)) == 1
@@ -194,10 +194,10 @@ def test_the_summary_may_be_json(fake: FakeBroker, penstock: Runner, tmp_path: P
     assert summary["partitions"] == [{"partition": 0, "first_offset": 0, "next_offset": 2}]
 
 
-def test_a_refusal_names_the_partition_and_what_to_do(
+def test_a_refusal_names_the_partition_and_the_remedy(
     fake: FakeBroker, penstock: Runner, tmp_path: Path
 ) -> None:
-    """As one line."""
+    """In one line."""
     fake.next(ApiKey.PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
     ended = penstock("produce", "orders", "-f", given(tmp_path, "x\n"))
     assert ended.code == 1
@@ -205,10 +205,10 @@ def test_a_refusal_names_the_partition_and_what_to_do(
     assert "(penstock topic alter TOPIC --config max.message.bytes=BYTES)" in ended.err
 
 
-def test_a_topic_that_may_not_be_made_is_told(
+def test_a_topic_that_is_not_auto_created_is_an_error(
     fake: FakeBroker, penstock: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the short wait that auto-creation takes elsewhere."""
+    """After the short wait that auto-creation would need."""
     fake.model.auto_create = False
     monkeypatch.setattr("penstock.client.cluster._AUTO_CREATE_WAIT_S", 0.1)
     ended = penstock("produce", "nope", "-f", given(tmp_path, "x\n"))
@@ -226,8 +226,10 @@ def test_a_topic_that_may_not_be_made_is_told(
         (("--compression", "brotli"), "'brotli'"),
     ],
 )
-def test_wrong_usage(penstock: Runner, arguments: tuple[str, ...], message: str) -> None:
-    """Ends with 2 before any broker is asked."""
+def test_wrong_usage_exits_with_2(
+    penstock: Runner, arguments: tuple[str, ...], message: str
+) -> None:
+    """Before any broker is contacted."""
     ended = penstock("produce", "orders", "-b", "127.0.0.1:1", *arguments)
     assert ended.code == 2
     assert message in ended.err
@@ -251,25 +253,24 @@ def test_wrong_usage(penstock: Runner, arguments: tuple[str, ...], message: str)
         ("[" * 100_000, "not JSON"),
     ],
 )
-def test_bad_json_lines_say_what_is_wrong(line: str, problem: str) -> None:
-    """Whatever comes in."""
+def test_bad_json_lines_are_refused_with_a_reason(line: str, problem: str) -> None:
     with pytest.raises(BadLine, match=problem):
         parse_json_line(line.encode())
 
 
 def test_json_lines_have_short_forms() -> None:
-    """Headers as an object, numbers and objects as their JSON."""
+    """Headers as an object; numbers and objects as their JSON."""
     record = parse_json_line(b'{"value": 5, "key": [1, 2], "headers": {"a": "b", "c": null}}')
     assert record == InputRecord(b"[1,2]", b"5", (("a", b"b"), ("c", None)))
 
 
 def test_separators_may_be_long() -> None:
-    """Any text, in bytes."""
+    """Any text, compared as bytes."""
     assert split_key("käse => 1".encode(), b" => ") == InputRecord("käse".encode(), b"1")
 
 
-def test_input_that_fails_is_told(penstock: Runner) -> None:
-    """A directory cannot be read, nor can the wrong end of a pipe."""
+def test_unreadable_input_is_an_error(penstock: Runner) -> None:
+    """A directory, or the wrong end of a pipe."""
     assert penstock("produce", "orders", "-b", "127.0.0.1:1", "--file", "/").code == 2
     reader, writer = os.pipe()
 
@@ -284,8 +285,8 @@ def test_input_that_fails_is_told(penstock: Runner) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1000, (1 << 20) - 1, (1 << 20) + 7, 3 << 20])
-def test_lines_are_whole_wherever_reads_end(tmp_path: Path, size: int) -> None:
-    """A line may be longer than what is read at a time."""
+def test_lines_are_complete_wherever_reads_end(tmp_path: Path, size: int) -> None:
+    """A line may be longer than one read."""
     lines = [b"a" * size, b"", b"b" * size]
 
     async def main(descriptor: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""`penstock status`, against a broker made for tests."""
+"""Tests `penstock status` with a fake broker."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from penstock.cli.local_processes import listening_process
 from penstock.client.address import Address
 
 
-def test_json_is_what_scripts_rely_on(fake: FakeBroker, penstock: Runner) -> None:
-    """Brokers with id, address, pid and whether they control; partitions that lack replicas."""
+def test_the_json_format_is_stable(fake: FakeBroker, penstock: Runner) -> None:
+    """Scripts rely on it: brokers with id, address, pid and controller flag;
+    under-replicated partitions."""
     fake.model.add_topic("orders", 2)
     found = penstock("status", "--json").json
     _, _, port = fake.address.partition(":")
@@ -50,8 +51,7 @@ def test_json_is_what_scripts_rely_on(fake: FakeBroker, penstock: Runner) -> Non
     }
 
 
-def test_people_get_a_table(fake: FakeBroker, penstock: Runner) -> None:
-    """With a line that says how well it is."""
+def test_the_table_ends_with_a_summary(fake: FakeBroker, penstock: Runner) -> None:
     ended = penstock("status")
     assert ended.code == 0
     lines = ended.out.splitlines()
@@ -63,8 +63,8 @@ def test_people_get_a_table(fake: FakeBroker, penstock: Runner) -> None:
     )
 
 
-def test_partitions_in_trouble_are_listed(fake: FakeBroker, penstock: Runner) -> None:
-    """Those that lack replicas and those without a leader; --check makes it an exit code."""
+def test_partitions_with_problems_are_listed(fake: FakeBroker, penstock: Runner) -> None:
+    """Under-replicated ones and those without a leader. `--check` sets the exit code."""
     fake.model.add_topic("fine")
     topic = fake.model.add_topic("orders", 30)
     topic.replicas, topic.in_sync = (0, 1), (0,)
@@ -86,13 +86,12 @@ def test_partitions_in_trouble_are_listed(fake: FakeBroker, penstock: Runner) ->
     assert penstock("status", "--check").code == 1
 
 
-def test_check_of_a_cluster_that_is_well(fake: FakeBroker, penstock: Runner) -> None:
-    """Ends with 0."""
+def test_check_of_a_healthy_cluster_exits_with_0(fake: FakeBroker, penstock: Runner) -> None:
     assert penstock("status", "--check").code == 0
 
 
-def test_watch_goes_on_until_stopped(fake: FakeBroker) -> None:
-    """One JSON object after another, for whoever collects them."""
+def test_watch_continues_until_stopped(fake: FakeBroker) -> None:
+    """With --json, one object after another, for programs that collect them."""
     with subprocess.Popen(
         [sys.executable, "-m", "penstock.cli.main", "status", "-w", "--interval", "0.1", "--json"],
         stdout=subprocess.PIPE,
@@ -108,18 +107,17 @@ def test_watch_goes_on_until_stopped(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no-such.invalid"])
-def test_addresses_elsewhere_have_no_process(host: str) -> None:
-    """Even when something here listens on the same port."""
+def test_addresses_of_other_machines_have_no_process(host: str) -> None:
+    """Even if a process on this machine listens on the same port."""
     assert listening_process(Address(host, 22)) is None
 
 
-def test_a_port_without_listener_has_no_process() -> None:
-    """Nor one of another machine's."""
+def test_a_port_without_a_listener_has_no_process() -> None:
     assert listening_process(Address("127.0.0.1", 1)) is None
 
 
 def test_the_same_port_at_another_address_is_another_broker(fake: FakeBroker) -> None:
-    """127.0.0.2 is this machine as well, and nobody listens there."""
+    """127.0.0.2 is this machine as well, but nothing listens there."""
     _, _, port = fake.address.partition(":")
     assert listening_process(Address("127.0.0.2", int(port))) is None
     with socket.create_server(("127.0.0.2", 0)) as server:
@@ -130,10 +128,10 @@ def test_the_same_port_at_another_address_is_another_broker(fake: FakeBroker) ->
         assert listening_process(Address("127.0.0.2", number)) == os.getpid()
 
 
-def test_a_machine_without_proc_tells_nothing(
+def test_without_proc_no_process_is_found(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And does not fail."""
+    """And nothing fails."""
     monkeypatch.setattr(local_processes, "_TABLES", ("/nonexistent",))
     host, _, port = fake.address.partition(":")
     assert listening_process(Address(host, int(port))) is None

@@ -1,5 +1,7 @@
-"""Several brokers as processes: started, watched, started again, stopped. Children are stand-ins:
-small programs that behave as a broker would."""
+"""Tests the supervisor of broker processes: it starts, watches, restarts and stops them.
+
+The children are small programs that behave like a broker.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,14 @@ def command(code: str, *arguments: str) -> tuple[str, ...]:
 
 
 class Rig:
-    """Runs a supervisor and acts on what it does, until it ends."""
+    """Runs a supervisor, and acts on its events until it ends."""
 
     def __init__(self, notes: Path) -> None:
         self.notes = notes
         self.ready: list[list[str]] = []
 
     def lives(self) -> list[tuple[str, int]]:
-        """Number and process id of every start of a child, in order."""
+        """Returns the number and process id of every start of a child, in order."""
         if not self.notes.exists():
             return []
         lines = [line.split() for line in self.notes.read_text().splitlines()]
@@ -52,7 +54,7 @@ class Rig:
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(120):
             while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)  # what is awaited happens in other processes
+                await asyncio.sleep(0.005)  # the condition becomes true in other processes
 
     def run(
         self,
@@ -90,8 +92,8 @@ def alive(pid: int) -> bool:
     return True
 
 
-def test_ready_is_told_once_when_all_are(rig: Rig) -> None:
-    """In the order of the brokers; SIGTERM stops them all, cleanly."""
+def test_ready_is_reported_once_when_all_brokers_are_ready(rig: Rig) -> None:
+    """In the order of the brokers. SIGTERM stops them all cleanly."""
 
     async def act(rig: Rig) -> None:
         await rig.until(lambda: rig.ready)
@@ -103,7 +105,7 @@ def test_ready_is_told_once_when_all_are(rig: Rig) -> None:
     assert not any(alive(pid) for _, pid in rig.lives())
 
 
-def test_ready_is_told_when_all_know_each_other(rig: Rig) -> None:
+def test_ready_is_reported_when_all_brokers_know_each_other(rig: Rig) -> None:
     """Not before, and not at all if they are stopped first."""
     asked: list[list[str]] = []
 
@@ -119,10 +121,8 @@ def test_ready_is_told_when_all_know_each_other(rig: Rig) -> None:
     assert (asked, rig.ready) == ([["h:0", "h:1"]], [])
 
 
-def test_a_broker_that_crashes_is_started_again(
-    rig: Rig, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Under the same command; the others are left alone, and ready is not told again."""
+def test_a_crashed_broker_is_restarted(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+    """With the same command. The others are not touched, and ready is not reported again."""
 
     async def act(rig: Rig) -> None:
         await rig.until(lambda: rig.ready)
@@ -137,8 +137,8 @@ def test_a_broker_that_crashes_is_started_again(
     assert "broker 1 was killed by SIGKILL; starting it again in 0.01 s" in capfd.readouterr().err
 
 
-def test_a_broker_that_was_stopped_stays_down(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
-    """Somebody meant it; when all are down, so is the supervisor."""
+def test_a_stopped_broker_stays_down(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+    """It was stopped on purpose. When all brokers are stopped, the supervisor ends."""
 
     async def act(rig: Rig) -> None:
         await rig.until(lambda: rig.ready)
@@ -150,7 +150,7 @@ def test_a_broker_that_was_stopped_stays_down(rig: Rig, capfd: pytest.CaptureFix
     assert "broker 1 was stopped; the others go on" in capfd.readouterr().err
 
 
-def test_pauses_between_crashes_double(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pauses_between_restarts_double(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
     """Up to a limit."""
     crashing = command(
         "import sys; open(sys.argv[1], 'a').write('0 0\\n'); sys.exit(7)", str(rig.notes)
@@ -172,8 +172,8 @@ def test_pauses_between_crashes_double(rig: Rig, capfd: pytest.CaptureFixture[st
     assert "ended with exit code 7" in said[0]
 
 
-def test_a_broker_that_cannot_run_at_all_ends_the_whole(rig: Rig) -> None:
-    """A wrong config does not get better by trying again."""
+def test_a_broker_that_cannot_start_ends_the_supervisor(rig: Rig) -> None:
+    """Retrying does not fix a wrong config."""
     hopeless = command("raise SystemExit(2)")
 
     async def act(rig: Rig) -> None:
@@ -185,7 +185,7 @@ def test_a_broker_that_cannot_run_at_all_ends_the_whole(rig: Rig) -> None:
 
 
 def test_a_broker_that_does_not_stop_is_killed(rig: Rig) -> None:
-    """After the time it is given, or when it is asked for twice."""
+    """After the stop timeout, or at the second stop request."""
     stubborn = BROKER.replace("def end(*_):\n    os._exit(0)", "def end(*_):\n    pass")
     stubborn = stubborn.replace("sys.stdin.read()", "threading.Event().wait()")
     commands = [command(stubborn, "0", str(rig.notes))]
@@ -205,8 +205,10 @@ def test_a_broker_that_does_not_stop_is_killed(rig: Rig) -> None:
     assert not any(alive(pid) for _, pid in rig.lives())
 
 
-def test_what_else_a_broker_prints_is_not_lost(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
-    """It goes to stderr: stdout is for the one line."""
+def test_other_output_of_a_broker_goes_to_stderr(
+    rig: Rig, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Stdout is reserved for the ready line."""
 
     async def act(rig: Rig) -> None:
         pass

@@ -1,4 +1,4 @@
-"""`penstock topic`, against a broker made for tests."""
+"""Tests `penstock topic` with a fake broker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.wire.messages import CreateTopicsResponse
 
 
 class Person(io.StringIO):
-    """Somebody at a terminal."""
+    """Standard input of a user at a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
-def test_create_says_what_was_made(fake: FakeBroker, penstock: Runner) -> None:
-    """With partitions, replicas and configs as given."""
+def test_create_reports_what_was_created(fake: FakeBroker, penstock: Runner) -> None:
+    """With partitions, replication factor and configs as given."""
     ended = penstock("topic", "create", "orders", "-p", "3", "-c", "retention.ms = 5")
     assert (ended.code, ended.err) == (0, "")
     assert ended.out == "created topic orders: 3 partitions, replication factor 1\n"
@@ -38,8 +38,8 @@ def test_create_says_what_was_made(fake: FakeBroker, penstock: Runner) -> None:
     )
 
 
-def test_create_of_what_exists_is_refused(fake: FakeBroker, penstock: Runner) -> None:
-    """Unless it was said that this is fine."""
+def test_creating_an_existing_topic_is_refused(fake: FakeBroker, penstock: Runner) -> None:
+    """Unless `--if-not-exists` is given."""
     fake.model.add_topic("orders")
     ended = penstock("topic", "create", "orders")
     assert (ended.code, ended.out) == (1, "")
@@ -51,8 +51,8 @@ def test_create_of_what_exists_is_refused(fake: FakeBroker, penstock: Runner) ->
     assert (ended.code, ended.out) == (0, "topic orders exists already\n")
 
 
-def test_a_refusal_shows_the_brokers_words(fake: FakeBroker, penstock: Runner) -> None:
-    """As one line, whatever is in them."""
+def test_a_refusal_shows_the_brokers_message(fake: FakeBroker, penstock: Runner) -> None:
+    """In one line, even if the message has several."""
     topic = CreateTopicsResponse.Topic(
         "x", error_code=ErrorCode.INVALID_CONFIG, error_message="no such config\nat all"
     )
@@ -62,15 +62,15 @@ def test_a_refusal_shows_the_brokers_words(fake: FakeBroker, penstock: Runner) -
 
 
 @pytest.mark.parametrize("setting", ["retention.ms", "=5", " =5"])
-def test_a_config_needs_key_and_value(penstock: Runner, setting: str) -> None:
-    """Said before any broker is asked."""
+def test_a_config_needs_a_key_and_a_value(penstock: Runner, setting: str) -> None:
+    """Checked before any broker is contacted."""
     ended = penstock("topic", "create", "x", "--config", setting, "-b", "127.0.0.1:1")
     assert ended.code == 2
     assert "write it as KEY=VALUE" in ended.err
 
 
-def test_list_shows_topics_in_order(fake: FakeBroker, penstock: Runner) -> None:
-    """The cluster's own only when asked for."""
+def test_list_shows_topics_sorted(fake: FakeBroker, penstock: Runner) -> None:
+    """Internal topics only on request."""
     assert "create one with: penstock topic create" in penstock("topic", "list").out
     fake.model.add_topic("users")
     fake.model.add_topic("orders", 3)
@@ -86,7 +86,7 @@ def test_list_shows_topics_in_order(fake: FakeBroker, penstock: Runner) -> None:
 def test_describe_shows_partitions_offsets_and_changed_configs(
     fake: FakeBroker, penstock: Runner
 ) -> None:
-    """Defaults only when asked for."""
+    """Default configs only on request."""
     topic = fake.model.add_topic("orders", 2, colour="red")
     topic.logs[0].append(build_batch([Record(0, 1, None, b"x"), Record(1, 2, None, b"y")]))
     ended = penstock("topic", "describe", "orders")
@@ -100,10 +100,10 @@ def test_describe_shows_partitions_offsets_and_changed_configs(
     assert described["configs"] == [{"name": "colour", "value": "red", "source": "topic"}]
 
 
-def test_describe_shows_what_there_is_and_names_what_is_not(
+def test_describe_shows_existing_topics_and_names_missing_ones(
     fake: FakeBroker, penstock: Runner
 ) -> None:
-    """Part of an answer is an answer, with exit code 1."""
+    """With exit code 1."""
     fake.model.add_topic("orders")
     ended = penstock("topic", "describe", "orders", "nope")
     assert ended.code == 1
@@ -112,7 +112,7 @@ def test_describe_shows_what_there_is_and_names_what_is_not(
 
 
 def test_describe_works_without_a_leader(fake: FakeBroker, penstock: Runner) -> None:
-    """It is then that one wants to look."""
+    """A partition without a leader is when the command is needed."""
     topic = fake.model.add_topic("orders")
     topic.leader, topic.in_sync, topic.replicas = -1, (), (0, 1)
     ended = penstock("topic", "describe", "orders")
@@ -121,7 +121,7 @@ def test_describe_works_without_a_leader(fake: FakeBroker, penstock: Runner) -> 
 
 
 def test_alter_changes_configs_and_partitions(fake: FakeBroker, penstock: Runner) -> None:
-    """All in one go."""
+    """In one command."""
     topic = fake.model.add_topic("orders", 1, old="1")
     ended = penstock("topic", "alter", "orders", "-p", "4", "-c", "a=b", "--delete-config", "old")
     assert (ended.code, ended.err) == (0, "")
@@ -129,8 +129,8 @@ def test_alter_changes_configs_and_partitions(fake: FakeBroker, penstock: Runner
     assert (len(topic.logs), topic.configs) == (4, {"a": "b"})
 
 
-def test_alter_refuses_what_cannot_be(fake: FakeBroker, penstock: Runner) -> None:
-    """No change at all, fewer partitions, no such topic."""
+def test_alter_refuses_invalid_changes(fake: FakeBroker, penstock: Runner) -> None:
+    """No change at all, fewer partitions, or a missing topic."""
     fake.model.add_topic("orders", 2)
     ended = penstock("topic", "alter", "orders")
     assert ended.code == 2
@@ -141,10 +141,10 @@ def test_alter_refuses_what_cannot_be(fake: FakeBroker, penstock: Runner) -> Non
     assert "topic nope does not exist" in ended.err
 
 
-def test_delete_needs_a_yes(
+def test_delete_needs_a_confirmation(
     fake: FakeBroker, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a person who is asked, or by an option."""
+    """An answer at the terminal, or an option."""
     fake.model.add_topic("orders")
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     ended = penstock("topic", "delete", "orders")
@@ -162,8 +162,10 @@ def test_delete_needs_a_yes(
     assert "orders" not in fake.model.topics
 
 
-def test_delete_of_several_does_what_it_can(fake: FakeBroker, penstock: Runner) -> None:
-    """And names the rest."""
+def test_deleting_several_topics_continues_after_an_error(
+    fake: FakeBroker, penstock: Runner
+) -> None:
+    """It reports the ones that failed."""
     fake.model.add_topic("a")
     ended = penstock("topic", "delete", "a", "nope", "-y")
     assert (ended.code, ended.out) == (1, "deleted topic a\n")
@@ -171,14 +173,14 @@ def test_delete_of_several_does_what_it_can(fake: FakeBroker, penstock: Runner) 
     assert penstock("topic", "delete", "nope", "-y", "--if-exists").code == 0
 
 
-def test_names_are_never_written_raw(fake: FakeBroker, penstock: Runner) -> None:
-    """A terminal would obey what is in them."""
+def test_names_are_escaped_in_the_output(fake: FakeBroker, penstock: Runner) -> None:
+    """A terminal would obey control characters in them."""
     fake.model.add_topic("red\x1b[31m")
     for arguments in (("topic", "list"), ("topic", "describe", "red\x1b[31m")):
         assert "\x1b" not in penstock(*arguments).out
 
 
-def test_tables_fit_eighty_columns(fake: FakeBroker, penstock: Runner) -> None:
+def test_tables_fit_80_columns(fake: FakeBroker, penstock: Runner) -> None:
     """Long names are folded, not cut."""
     name = "a-very-long-topic-name-" * 6
     fake.model.add_topic(name, 2, **{"some.config": "x" * 100})
@@ -191,7 +193,7 @@ def test_tables_fit_eighty_columns(fake: FakeBroker, penstock: Runner) -> None:
 
 
 @pytest.mark.parametrize("command", [("topic", "list"), ("group", "list"), ("status",)])
-def test_without_a_broker_every_command_says_what_to_do(
+def test_without_a_broker_every_command_gives_advice(
     penstock: Runner, command: tuple[str, ...]
 ) -> None:
     """In one line, with exit code 2."""
@@ -203,15 +205,15 @@ def test_without_a_broker_every_command_says_what_to_do(
     )
 
 
-def test_a_wrong_address_is_wrong_usage(penstock: Runner) -> None:
-    """And says how to write one."""
+def test_an_invalid_address_is_wrong_usage(penstock: Runner) -> None:
+    """The error shows the correct form."""
     ended = penstock("topic", "list", "--bootstrap", "localhost:kafka")
     assert ended.code == 2
     assert "--bootstrap: localhost:kafka has no valid port" in ended.err
 
 
-def test_the_shell_can_complete_topic_names(fake: FakeBroker) -> None:
-    """Those that begin as typed; none, and no error, when no broker answers."""
+def test_topic_names_are_completed(fake: FakeBroker) -> None:
+    """Those with the typed prefix. If no broker answers, none and no error."""
 
     class Context:
         def __init__(self, bootstrap: str | None) -> None:

@@ -1,4 +1,4 @@
-"""`penstock txn` on real brokers: one whose transactions are in order, one that forgot them."""
+"""Tests `penstock txn` on real brokers: a healthy one, and one with hanging transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.testing import Broker
 
 @pytest.fixture(scope="module")
 def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """Transactions hang on orders:0 and orders:1; nothing else has happened there."""
+    """Transactions hang on orders:0 and orders:1; the broker has no others."""
     data: Path = tmp_path_factory.mktemp("forgetful")
     with forgetful_broker(data, 0, 1) as (broker, _):
         yield broker
@@ -36,7 +36,7 @@ def orderly(penstock_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 def test_list_shows_ids_and_states(orderly: Broker, penstock: Runner) -> None:
-    """All of them, or those that pass the filters."""
+    """All of them, or those that match the filters."""
     name, topic = orderly.new_name("billing"), orderly.new_topic()
     leave_open(orderly, name, topic, 0)
     ended = penstock("txn", "list")
@@ -73,17 +73,17 @@ def test_list_shows_ids_and_states(orderly: Broker, penstock: Runner) -> None:
     ],
 )
 @pytest.mark.usefixtures("orderly")
-def test_wrong_usage_says_what_is_right(
+def test_wrong_usage_is_refused_with_advice(
     penstock: Runner, arguments: tuple[str, ...], message: str
 ) -> None:
-    """And ends with 2."""
+    """With exit code 2."""
     ended = penstock("txn", *arguments)
     assert ended.code == 2
     assert message in ended.err
 
 
-def test_describe_shows_what_is_open(orderly: Broker, penstock: Runner) -> None:
-    """Where each part of it begins; an id that is not there is told, the others shown."""
+def test_describe_shows_open_transactions(orderly: Broker, penstock: Runner) -> None:
+    """With the start offset in each partition. A missing id is reported, the others are shown."""
     name, topic = orderly.new_name("billing"), orderly.new_topic(partitions=2)
     leave_open(orderly, name, topic, 1)
     ended = penstock("txn", "describe", name, "no-such-id")
@@ -98,8 +98,8 @@ def test_describe_shows_what_is_open(orderly: Broker, penstock: Runner) -> None:
     assert (described["state"], described["timeout_ms"]) == ("Ongoing", 60_000)
 
 
-def test_abort_by_id_ends_what_is_open(orderly: Broker, penstock: Runner) -> None:
-    """At once, wherever it has written."""
+def test_abort_by_id_ends_an_open_transaction(orderly: Broker, penstock: Runner) -> None:
+    """At once, in all its partitions."""
     name, topic = orderly.new_name("billing"), orderly.new_topic()
     leave_open(orderly, name, topic, 0)
     refused = penstock("txn", "abort", "--partition", f"{topic}:0", "--yes")
@@ -117,8 +117,8 @@ def test_abort_by_id_ends_what_is_open(orderly: Broker, penstock: Runner) -> Non
     assert f"no transaction is open on {topic}-0 from offset 0" in nothing.err
 
 
-def test_hanging_ones_are_listed_and_aborted(hanging: Broker, penstock: Runner) -> None:
-    """The listing fits a terminal, and says how to end them."""
+def test_hanging_transactions_are_listed_and_aborted(hanging: Broker, penstock: Runner) -> None:
+    """The listing fits a terminal and shows how to end them."""
     leave_open(hanging, "orderly", "orders", 2)
     shown = penstock("txn", "list", "--hanging").out
     assert all(len(line) <= 80 for line in shown.splitlines())

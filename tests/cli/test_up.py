@@ -1,4 +1,4 @@
-"""`penstock up` and `penstock broker`: what they make of options and files, and how they fail.
+"""Tests `penstock up` and `penstock broker`: options, config files and failures.
 
 The broker itself is replaced here; `test_live.py` runs the real one.
 """
@@ -26,7 +26,8 @@ OnReady = Callable[[list[str]], None]
 
 
 def internal_replicas(count: int) -> dict[str, str]:
-    """A cluster of few brokers has groups and transactions all the same."""
+    """The replication factors of internal topics, so that groups and
+    transactions work in a small cluster."""
     return {
         "offsets.topic.replication.factor": str(count),
         "transaction.state.log.replication.factor": str(count),
@@ -34,7 +35,7 @@ def internal_replicas(count: int) -> dict[str, str]:
 
 
 class FakeRun:
-    """Stands for `run_broker`: notes the config, is ready at once, ends."""
+    """Replaces `run_broker`: it records the config, is ready at once, and ends."""
 
     def __init__(self) -> None:
         self.configs: list[BrokerConfig] = []
@@ -58,7 +59,7 @@ def running(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRun:
 
 
 def test_one_broker_runs_in_this_process(running: FakeRun, penstock: Runner) -> None:
-    """Ready is one line on stdout; everything for people is on stderr."""
+    """The ready line is on stdout; messages for people are on stderr."""
     ended = penstock("up")
     assert (ended.code, ended.out) == (0, "ready bootstrap=127.0.0.1:9092\n")
     assert f"data in {os.getcwd()}/penstock-data; Ctrl-C stops" in ended.err
@@ -72,7 +73,7 @@ def test_one_broker_runs_in_this_process(running: FakeRun, penstock: Runner) -> 
 def test_options_and_settings_reach_the_broker(
     running: FakeRun, penstock: Runner, tmp_path: Path
 ) -> None:
-    """Ours and Kafka's by their names."""
+    """Penstock's own settings and Kafka's, by their names."""
     arguments = ("--port", "19092", "--host", "localhost", "--data", str(tmp_path / "d"))
     ended = penstock("up", *arguments, "--set", "num.partitions=4", "--set", "rack = r1")
     assert ended.code == 0
@@ -84,7 +85,6 @@ def test_options_and_settings_reach_the_broker(
 
 
 def test_the_exit_code_is_the_brokers(running: FakeRun, penstock: Runner) -> None:
-    """Whatever it is."""
     running.code = 3
     assert penstock("up").code == 3
 
@@ -105,10 +105,10 @@ def test_the_exit_code_is_the_brokers(running: FakeRun, penstock: Runner) -> Non
         (StorageError("d is in use by another broker: stop it"), "d is in use by another broker"),
     ],
 )
-def test_what_keeps_it_from_starting_is_one_line(
+def test_a_failure_to_start_is_reported_in_one_line(
     running: FakeRun, penstock: Runner, error: Exception, message: str
 ) -> None:
-    """That says what to do, with exit code 2."""
+    """With advice and exit code 2."""
     running.error = error
     ended = penstock("up")
     assert (ended.code, ended.out) == (2, "")
@@ -116,10 +116,8 @@ def test_what_keeps_it_from_starting_is_one_line(
     assert ended.err.count("\n") == 1
 
 
-def test_wrong_settings_are_refused_with_the_nearest_right_one(
-    running: FakeRun, penstock: Runner
-) -> None:
-    """Before anything is made."""
+def test_a_wrong_setting_gets_a_suggestion(running: FakeRun, penstock: Runner) -> None:
+    """Before any file is created."""
     ended = penstock("up", "--set", "num.partition=4")
     assert ended.code == 2
     assert "did you mean num.partitions?" in ended.err
@@ -129,7 +127,7 @@ def test_wrong_settings_are_refused_with_the_nearest_right_one(
     assert not Path("penstock-data").exists()
 
 
-def test_a_data_directory_that_cannot_be_made_is_told(
+def test_a_data_directory_that_cannot_be_created_is_reported(
     running: FakeRun, penstock: Runner, tmp_path: Path
 ) -> None:
     """With its path."""
@@ -139,10 +137,10 @@ def test_a_data_directory_that_cannot_be_made_is_told(
     assert "file/data cannot be made (Not a directory): choose another with --data" in ended.err
 
 
-def test_several_brokers_get_a_file_each(
+def test_several_brokers_get_one_config_file_each(
     running: FakeRun, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ports follow each other, data directories lie side by side, the store is shared."""
+    """Ports are consecutive, data directories are siblings, the store is shared."""
     started: list[list[str]] = []
 
     class FakeSupervisor:
@@ -173,8 +171,10 @@ def test_several_brokers_get_a_file_each(
     assert running.configs == []
 
 
-def test_a_broker_runs_by_its_file(running: FakeRun, penstock: Runner, tmp_path: Path) -> None:
-    """And `--set` on top of it."""
+def test_a_broker_runs_with_its_config_file(
+    running: FakeRun, penstock: Runner, tmp_path: Path
+) -> None:
+    """`--set` overrides the file."""
     path = tmp_path / "broker.toml"
     path.write_text('port = 1234\nhost = "h"\n[kafka]\n"num.partitions" = 7\n')
     ended = penstock("broker", "--config", str(path), "--set", "broker_id=5")
@@ -193,7 +193,7 @@ def test_a_broker_runs_by_its_file(running: FakeRun, penstock: Runner, tmp_path:
         ("= 5", "is not TOML"),
     ],
 )
-def test_a_bad_file_is_refused_with_a_hint(
+def test_a_bad_config_file_gets_a_suggestion(
     running: FakeRun, penstock: Runner, tmp_path: Path, text: str, message: str
 ) -> None:
     """In one line."""
@@ -205,18 +205,17 @@ def test_a_bad_file_is_refused_with_a_hint(
     assert ended.err.count("\n") == 1
 
 
-def test_a_broker_needs_a_file(running: FakeRun, penstock: Runner) -> None:
-    """One that exists."""
+def test_broker_needs_an_existing_config_file(running: FakeRun, penstock: Runner) -> None:
     assert "--print-config shows what can be in one" in penstock("broker").err
     ended = penstock("broker", "--config", "nope.toml")
     assert ended.code == 2
     assert "nope.toml cannot be read: No such file or directory" in ended.err
 
 
-def test_the_printed_file_documents_every_key_and_is_valid(
+def test_the_printed_config_documents_every_key_and_is_valid(
     penstock: Runner, tmp_path: Path
 ) -> None:
-    """As it is, and with every # before a key removed."""
+    """As printed, and with every # before a key removed."""
     ended = penstock("broker", "--print-config")
     assert ended.code == 0
     path = tmp_path / "broker.toml"
@@ -234,8 +233,8 @@ def test_the_printed_file_documents_every_key_and_is_valid(
     assert load_config(str(path)).port == BrokerConfig().port
 
 
-def test_written_files_read_back() -> None:
-    """Whatever is in them."""
+def test_written_config_files_are_read_back() -> None:
+    """With any characters in them."""
     config = BrokerConfig(
         port=1, data_dir='a "quoted" \\ pâth', kafka=(("num.partitions", "3"),), idle_timeout_s=1.5
     )

@@ -1,4 +1,4 @@
-"""The options of `penstock up` and `penstock broker` for those who watch a broker."""
+"""Tests the options of `penstock up` and `penstock broker` for metrics and logs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from penstock.cli.broker_files import metrics_address
 __all__ = ["running"]
 
 
-def test_metrics_and_logs_are_options(running: FakeRun, penstock: Runner, tmp_path: Path) -> None:
-    """Of `broker`, over what the file says; and keys of the file."""
+def test_metrics_and_log_options_override_the_config_file(
+    running: FakeRun, penstock: Runner, tmp_path: Path
+) -> None:
+    """These options are also keys of the file."""
     path = tmp_path / "broker.toml"
     path.write_text('metrics = "off"\nlog_level = "debug"\n')
     options = ("--metrics", "0.0.0.0:9404", "--log-format", "json")
@@ -30,8 +32,8 @@ def test_metrics_and_logs_are_options(running: FakeRun, penstock: Runner, tmp_pa
     )
 
 
-def test_up_is_quiet_unless_told_otherwise(running: FakeRun, penstock: Runner) -> None:
-    """People who start a broker to try it want its address, not its diary."""
+def test_up_logs_only_warnings_by_default(running: FakeRun, penstock: Runner) -> None:
+    """A user who tries a broker wants its address, not its log."""
     assert penstock("up").code == 0
     assert penstock("up", "--log-level", "info").code == 0
     assert [config.log_level for config in running.configs] == ["warning", "info"]
@@ -46,14 +48,14 @@ def test_up_is_quiet_unless_told_otherwise(running: FakeRun, penstock: Runner) -
         ("off", ["off", "off"]),
     ],
 )
-def test_each_broker_has_its_own_address(
+def test_each_broker_has_its_own_metrics_address(
     penstock: Runner,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     given: str,
     expected: list[str],
 ) -> None:
-    """The ports follow each other, as those for clients do."""
+    """The ports are consecutive, like those for clients."""
     started: list[BrokerConfig] = []
 
     def run(directory: str, configs: list[BrokerConfig], on_ready: object) -> int:
@@ -66,8 +68,8 @@ def test_each_broker_has_its_own_address(
     assert [config.metrics for config in started] == expected
 
 
-def test_what_is_wrong_is_told_in_one_line(running: FakeRun, penstock: Runner) -> None:
-    """Before anything is made."""
+def test_wrong_options_are_reported_in_one_line(running: FakeRun, penstock: Runner) -> None:
+    """Before any file is created."""
     ended = penstock("up", "--metrics", "somewhere")
     assert ended.code == 2
     assert "metrics is 'somewhere': write HOST:PORT, auto or off" in ended.err
@@ -76,8 +78,10 @@ def test_what_is_wrong_is_told_in_one_line(running: FakeRun, penstock: Runner) -
     assert running.configs == []
 
 
-def test_up_tells_where_the_metrics_are(running: FakeRun, penstock: Runner, tmp_path: Path) -> None:
-    """By what the broker has noted in its directory."""
+def test_up_shows_the_address_of_the_metrics(
+    running: FakeRun, penstock: Runner, tmp_path: Path
+) -> None:
+    """It reads what the broker wrote to its data directory."""
     assert "metrics:" not in penstock("up").err
     noted = tmp_path / "penstock-data" / "broker-0"
     noted.mkdir()
@@ -86,8 +90,8 @@ def test_up_tells_where_the_metrics_are(running: FakeRun, penstock: Runner, tmp_
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}"])
-def test_a_note_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
-    """It may be of another version, or half written."""
+def test_an_unreadable_broker_file_is_ignored(tmp_path: Path, text: str) -> None:
+    """It may be from another version, or incomplete."""
     (tmp_path / "broker.json").write_text(text)
     assert metrics_address(str(tmp_path)) is None
     assert metrics_address(str(tmp_path / "nowhere")) is None

@@ -1,4 +1,4 @@
-"""`--watch`: looks that follow each other, also when the cluster goes away meanwhile."""
+"""Tests `--watch`: repeated queries, which continue while the cluster is unreachable."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ GONE = ConnectFailed("here:1", "gone")
 
 
 class Enough(Exception):
-    """The test has seen what it came for."""
+    """Ends the watch once the test has seen enough."""
 
 
 class Clock:
-    """Counts the rests instead of resting."""
+    """Counts the sleeps instead of sleeping."""
 
     def __init__(self, rests: int) -> None:
         self._left = rests
@@ -53,8 +53,8 @@ async def show(look: watching.Look[str], clock: Clock, *, as_json: bool = False)
     await watching.shown(look, text, json=as_json, watch=True, interval_s=3.0, clock=clock)
 
 
-def test_a_watch_goes_on_over_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
-    """What cannot be reached is told, and what is back is shown."""
+def test_a_watch_continues_through_an_outage(capsys: pytest.CaptureFixture[str]) -> None:
+    """An unreachable cluster is reported, and shown again once it is back."""
     clock = Clock(3)
     with pytest.raises(Enough):
         asyncio.run(show(looks("well", GONE, "well again"), clock))
@@ -65,8 +65,8 @@ def test_a_watch_goes_on_over_an_outage(capsys: pytest.CaptureFixture[str]) -> N
     assert clock.slept == [3.0, 3.0, 3.0]
 
 
-def test_programs_read_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Errors too."""
+def test_json_output_has_one_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Including errors."""
     with pytest.raises(Enough):
         asyncio.run(show(looks("well", GONE), Clock(2), as_json=True))
     first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -74,7 +74,7 @@ def test_programs_read_an_object_a_line(capsys: pytest.CaptureFixture[str]) -> N
     assert second["error"].startswith("cannot connect to here:1: gone")
 
 
-def test_the_first_look_fails_as_without_watching() -> None:
-    """A wrong address is wrong at once."""
+def test_the_first_query_fails_as_without_watch() -> None:
+    """A wrong address is reported at once."""
     with pytest.raises(ConnectFailed):
         asyncio.run(show(looks(GONE), Clock(1)))

@@ -1,4 +1,4 @@
-"""A fake broker, and real ones (`client.live`)."""
+"""Fixtures: a fake broker, and real ones (`client.live`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A broker made for tests: in memory, on a thread of its own, obedient to a script.
+"""An in-memory broker for tests, on its own thread, that answers as scripted.
 
-It answers the APIs that our client speaks, from a small model of topics and groups, through the
-real wire codec. A test may put words into its mouth: `fake.next(ApiKey.PRODUCE, ...)` says how the
-next request of that API is answered, instead of what the model would say.
+It answers the APIs that the client uses, from a small model of topics and groups, through the real
+wire codec. A test can script answers: `fake.next(ApiKey.PRODUCE, ...)` sets how the next request of
+that API is answered, instead of by the model.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from penstock.wire.schema.notation import Versions
 DROP = "drop"
 """Close the connection instead of answering."""
 DROP_AFTER = "drop after"
-"""Do what was asked, then close the connection instead of answering."""
+"""Process the request, then close the connection instead of answering."""
 SILENCE = "silence"
 """Never answer."""
 GARBAGE = "garbage"
-"""Answer with bytes that are no Kafka."""
+"""Answer with bytes that are not valid Kafka."""
 
 Step = str | ErrorCode | Response | Callable[[Any], Response]
 
 
 class FakeBroker:
-    """Use as a context manager; `address` is where it listens."""
+    """A context manager; `address` is where it listens."""
 
     def __init__(
         self, *, versions: Mapping[ApiKey, tuple[int, int]] | None = None, port: int = 0
@@ -69,7 +69,7 @@ class FakeBroker:
         self._script[key].extend(steps)
 
     def asked(self, key: ApiKey) -> list[Any]:
-        """The requests of an API so far, in order."""
+        """Returns the requests of an API so far, in order."""
         return [request for header, request in self.requests if header.api_key == key]
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class FakeBroker:
         self._loop.close()
 
     def reset_connections(self) -> None:
-        """As a broker that is killed leaves them: with a reset, not an end."""
+        """Resets all connections, as when a broker is killed, instead of closing them."""
 
         async def drop() -> None:
             for writer in self._writers:

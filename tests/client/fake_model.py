@@ -1,4 +1,4 @@
-"""What the fake broker knows: topics with their batches, groups with their offsets."""
+"""The state of the fake broker: topics with their batches, groups with their offsets."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ class Model:
         return log.append(records)
 
     async def fetch(self, request: messages.FetchRequest) -> Response:
-        """A long poll, in small steps: a test's producer works on the same loop."""
+        """Long polls in small steps, because a test's producer may run on the same loop."""
         for _ in range(max(1, request.max_wait_ms // 10)):
             answer = self._fetch(request)
             if any(
@@ -437,7 +437,7 @@ class Model:
 
 
 def refuse(request: Any, version: int, code: ErrorCode) -> Response:
-    """An answer that refuses all that was asked, where the request's API allows it to."""
+    """Returns an answer that refuses everything in the request, if the request's API allows it."""
     match request:
         case messages.ProduceRequest():
             return messages.ProduceResponse(

@@ -1,4 +1,4 @@
-"""Transactions that are open, and such as hang: made the hard way, on a real broker."""
+"""Creates open and hanging transactions on a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SETTINGS = {"transaction.state.log.num.partitions": "1"}
 def leave_open(
     broker: Broker, transactional_id: str, topic: str, *partitions: int, timeout_ms: int = 60_000
 ) -> None:
-    """A producer that wrote to these partitions in a transaction, and went away without a word."""
+    """Writes to these partitions in a transaction and closes the connections without ending it."""
 
     async def write() -> None:
         async with asyncio.timeout(LIMIT_S):
@@ -32,7 +32,7 @@ def leave_open(
             await producer.transaction().__aenter__()
             for index in partitions:
                 await (await producer.send(topic, b"open", partition=index))
-            # Given any time, it would abort what is open.
+            # If given any time to close, the producer would abort the transaction.
             await producer.close(0)
 
     asyncio.run(write())
@@ -40,8 +40,8 @@ def leave_open(
 
 @contextmanager
 def forgetful_broker(data: Path, *partitions: int) -> Iterator[tuple[Broker, str]]:
-    """A broker with a topic on whose partitions a transaction hangs: its coordinator's log was
-    lost while it was open."""
+    """Starts a broker with a topic on whose partitions a transaction hangs: the coordinator's log
+    was lost while the transaction was open."""
     with Broker(_SETTINGS, data=str(data)) as broker:
         topic = broker.new_topic(partitions=max(partitions) + 2, name="orders")
         leave_open(broker, "forgotten", topic, *partitions)

@@ -1,8 +1,8 @@
-"""A real broker to test the client against.
+"""Fixtures with a real broker for client tests.
 
-`live_broker` is one for the whole run: cheap, so prefer it, and use topics and groups of your own
-(`live_broker.new_topic(partitions=3)`, `live_broker.new_name("group")`). Whoever kills, freezes or
-stops it for the sake of a test takes `own_broker`, which nobody else has: half a second each.
+`live_broker` is shared by the whole run and cheap, so prefer it, and use separate topics and groups
+(`live_broker.new_topic(partitions=3)`, `live_broker.new_name("group")`). A test that kills, freezes
+or stops its broker uses `own_broker`, which is not shared and takes half a second to start.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.testing import Broker
 
 @pytest.fixture
 def live_broker(penstock_broker: Broker) -> Broker:
-    """The shared broker, running, whatever the test before did to it."""
+    """Returns the shared broker, running, whatever the previous test did to it."""
     penstock_broker.thaw()
     penstock_broker.start()
     return penstock_broker

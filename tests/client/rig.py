@@ -1,4 +1,4 @@
-"""How tests open a cluster: on real sockets, with short waits."""
+"""Opens clusters for tests, on real sockets, with short timeouts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def with_cluster(
     request_timeout_s: float = 5.0,
     deadline_s: float = 5.0,
 ) -> T:
-    """Run `work` on an open cluster, to its end."""
+    """Runs `work` with an open cluster."""
 
     async def main() -> T:
         cluster = cluster_of(

@@ -1,4 +1,4 @@
-"""Bootstrap addresses as people write them."""
+"""Tests parsing of bootstrap addresses."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from penstock.client.address import Address, parse_bootstrap
         ("[::1]:9093,[fe80::1]", [Address("::1", 9093), Address("fe80::1", 9092)]),
     ],
 )
-def test_addresses_are_read(text: str, addresses: list[Address]) -> None:
-    """Several, with and without port, IPv6 in brackets."""
+def test_addresses_are_parsed(text: str, addresses: list[Address]) -> None:
+    """Several addresses, with and without port, IPv6 in brackets."""
     assert list(parse_bootstrap(text)) == addresses
 
 
@@ -36,13 +36,13 @@ def test_addresses_are_read(text: str, addresses: list[Address]) -> None:
         ("[::1]9092", "write IPv6 as"),
     ],
 )
-def test_what_is_no_address_is_refused(text: str, hint: str) -> None:
-    """With the form that would be right."""
+def test_an_invalid_address_is_refused(text: str, hint: str) -> None:
+    """The error shows the correct form."""
     with pytest.raises(ValueError, match=hint):
         parse_bootstrap(text)
 
 
-def test_addresses_read_back_as_written() -> None:
-    """What is shown can be pasted into `--bootstrap`."""
+def test_addresses_are_formatted_as_they_are_parsed() -> None:
+    """A displayed address can be pasted into `--bootstrap`."""
     for address in (Address("localhost", 9092), Address("::1", 9093)):
         assert parse_bootstrap(str(address)) == (address,)

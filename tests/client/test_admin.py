@@ -1,4 +1,4 @@
-"""What operators do: topics, configs, offsets and groups, as typed coroutines."""
+"""Tests the admin coroutines: topics, configs, offsets and groups."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def broker(request: pytest.FixtureRequest) -> Any:
         yield fake
 
 
-def test_a_topic_lives_through_its_whole_life(broker: FakeBroker) -> None:
-    """Created, listed, described, grown, configured and deleted; on old brokers too."""
+def test_the_lifecycle_of_a_topic(broker: FakeBroker) -> None:
+    """Created, listed, described, extended, configured and deleted; on old brokers too."""
 
     async def work(cluster: Cluster) -> None:
         new = admin.NewTopic("orders", 2, configs={"retention.ms": "5"})
@@ -71,7 +71,7 @@ def test_a_topic_lives_through_its_whole_life(broker: FakeBroker) -> None:
 
 
 def test_defaults_of_a_new_topic_are_left_to_the_broker(fake: FakeBroker) -> None:
-    """Partitions and replicas of -1."""
+    """Partitions and replication factor are sent as -1."""
 
     async def work(cluster: Cluster) -> None:
         await admin.create_topic(cluster, admin.NewTopic("orders"))
@@ -81,8 +81,8 @@ def test_defaults_of_a_new_topic_are_left_to_the_broker(fake: FakeBroker) -> Non
     assert (asked[0].topics[0].num_partitions, asked[0].topics[0].replication_factor) == (-1, -1)
 
 
-def test_what_does_not_exist_is_named(fake: FakeBroker) -> None:
-    """By every function about one topic."""
+def test_a_missing_topic_is_named_in_the_error(fake: FakeBroker) -> None:
+    """By every function that concerns one topic."""
 
     async def configs(cluster: Cluster) -> None:
         await admin.describe_configs(cluster, admin.ResourceType.TOPIC, "nope")
@@ -102,7 +102,7 @@ def test_what_does_not_exist_is_named(fake: FakeBroker) -> None:
 
 
 def test_offsets_are_found_by_time_and_moved_by_deletion(broker: FakeBroker) -> None:
-    """The first record at or after a time; None where none is that young."""
+    """A lookup returns the first record at or after a time, or None if there is none."""
     log = broker.model.add_topic("orders", 2).logs[0]
     log.append(build_batch([Record(n, 1000 + n, None, b"x") for n in range(10)]))
 
@@ -116,8 +116,8 @@ def test_offsets_are_found_by_time_and_moved_by_deletion(broker: FakeBroker) -> 
     with_cluster(broker, work)
 
 
-def test_groups_and_their_offsets(broker: FakeBroker) -> None:
-    """Committed, read, forgotten; the group listed, described, deleted."""
+def test_group_offsets_and_groups(broker: FakeBroker) -> None:
+    """Offsets are committed, read and deleted; the group is listed, described and deleted."""
     broker.model.add_topic("orders", 2)
 
     async def work(cluster: Cluster) -> None:
@@ -139,8 +139,8 @@ def test_groups_and_their_offsets(broker: FakeBroker) -> None:
     with_cluster(broker, work)
 
 
-def test_members_and_what_they_read(broker: FakeBroker) -> None:
-    """Assignments are decoded; what is no consumer's assignment is left alone."""
+def test_members_and_their_assignments(broker: FakeBroker) -> None:
+    """Assignments are decoded; those that are not a consumer's are ignored."""
     message = ConsumerProtocolAssignment([ConsumerProtocolAssignment.TopicPartition("orders", [1])])
     members = [
         Member("m-1", "billing-app", encode_embedded(message, 1)),
@@ -160,8 +160,8 @@ def test_members_and_what_they_read(broker: FakeBroker) -> None:
     assert info.owner(PLACES[0]) is None
 
 
-def test_a_group_that_does_not_exist_is_told(broker: FakeBroker) -> None:
-    """Old brokers call it dead, new ones have a code for it."""
+def test_a_missing_group_is_an_error(broker: FakeBroker) -> None:
+    """Old brokers describe it as dead, new ones return an error code."""
 
     async def work(cluster: Cluster) -> None:
         await groups.describe_group(cluster, "nope")
@@ -172,7 +172,7 @@ def test_a_group_that_does_not_exist_is_told(broker: FakeBroker) -> None:
 
 
 def test_the_cluster_is_described(fake: FakeBroker) -> None:
-    """Brokers, controller, name."""
+    """Brokers, controller and cluster id."""
 
     async def work(cluster: Cluster) -> admin.ClusterInfo:
         return await admin.describe_cluster(cluster)

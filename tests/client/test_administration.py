@@ -1,4 +1,4 @@
-"""Admin against a real broker, and against one that does not answer."""
+"""Tests `Admin` with a real broker, and with one that does not answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def produce(broker: Broker, topic: str, *timestamps: int) -> None:
     assert producer.flush(10) == 0
 
 
-def test_topics_from_making_to_deleting(live_broker: Broker) -> None:
+def test_topics_are_created_changed_and_deleted(live_broker: Broker) -> None:
     first, second = live_broker.new_name(), live_broker.new_name()
 
     async def work(admin: Admin) -> None:
@@ -70,7 +70,7 @@ def test_topics_from_making_to_deleting(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_what_is_only_validated_is_not_made(live_broker: Broker) -> None:
+def test_validate_only_creates_nothing(live_broker: Broker) -> None:
     name = live_broker.new_name()
 
     async def work(admin: Admin) -> None:
@@ -84,7 +84,7 @@ def test_what_is_only_validated_is_not_made(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_internal_topics_are_listed_when_asked_for(live_broker: Broker) -> None:
+def test_internal_topics_are_listed_on_request(live_broker: Broker) -> None:
     group = live_broker.new_name("group")
     place = TopicPartition(live_broker.new_topic(), 0)
 
@@ -117,7 +117,7 @@ def test_configs_of_topics_and_brokers(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_a_groups_offsets_are_moved_and_forgotten(live_broker: Broker) -> None:
+def test_a_groups_offsets_are_changed_and_deleted(live_broker: Broker) -> None:
     group, topic = live_broker.new_name("group"), live_broker.new_topic(2)
     places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
@@ -144,7 +144,7 @@ def test_a_groups_offsets_are_moved_and_forgotten(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_offsets_by_time_and_records_deleted(live_broker: Broker) -> None:
+def test_offsets_by_time_and_deleted_records(live_broker: Broker) -> None:
     place = TopicPartition(live_broker.new_topic(), 0)
     base = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
     produce(live_broker, place.topic, base, base + 9000, base + 5000)
@@ -162,7 +162,7 @@ def test_offsets_by_time_and_records_deleted(live_broker: Broker) -> None:
         assert earliest is not None and earliest.offset == 2
         assert latest is not None and latest.offset == 3
         with pytest.raises(OptionError, match="no time zone"):
-            await found(datetime(2026, 1, 1))  # noqa: DTZ001 -- what is refused
+            await found(datetime(2026, 1, 1))  # noqa: DTZ001 -- must be refused
         with pytest.raises(OptionError, match="'first' is not a time"):
             await found("first")
         with pytest.raises(TopicNotFound):
@@ -171,7 +171,7 @@ def test_offsets_by_time_and_records_deleted(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_disks_and_producers_can_be_looked_at(live_broker: Broker) -> None:
+def test_disks_and_producers_are_described(live_broker: Broker) -> None:
     place = TopicPartition(live_broker.new_topic(), 0)
     produce(live_broker, place.topic, 1, 2, 3)
 
@@ -190,14 +190,14 @@ def test_disks_and_producers_can_be_looked_at(live_broker: Broker) -> None:
     with_admin(live_broker.bootstrap, work)
 
 
-def test_the_cluster_describes_itself(live_broker: Broker) -> None:
+def test_the_cluster_is_described(live_broker: Broker) -> None:
     info = with_admin(live_broker.bootstrap, lambda admin: admin.describe_cluster())
     assert [str(broker.address) for broker in info.brokers] == [live_broker.bootstrap]
     assert info.controller_id == 0
 
 
-def test_a_cluster_that_does_not_answer_is_given_up(live_broker: Broker) -> None:
-    """Within the time for a call, however long a request may take."""
+def test_a_cluster_that_does_not_answer_times_out(live_broker: Broker) -> None:
+    """Within the timeout of the call, even if the request timeout is longer."""
 
     async def main(faults: Faults) -> None:
         async with Admin(faults.bootstrap, default_api_timeout_ms=200) as admin:
@@ -209,7 +209,7 @@ def test_a_cluster_that_does_not_answer_is_given_up(live_broker: Broker) -> None
         asyncio.run(main(faults))
 
 
-def test_refusals_that_pass_are_tried_again(live_broker: Broker) -> None:
+def test_temporary_refusals_are_retried(live_broker: Broker) -> None:
     topic = live_broker.new_name()
 
     async def main(faults: Faults) -> None:
@@ -226,7 +226,7 @@ def test_refusals_that_pass_are_tried_again(live_broker: Broker) -> None:
         asyncio.run(main(faults))
 
 
-def test_a_closed_admin_says_so() -> None:
+def test_a_closed_admin_raises_closed() -> None:
     async def main() -> None:
         admin = Admin()
         with pytest.raises(Closed, match="start"):
@@ -236,7 +236,7 @@ def test_a_closed_admin_says_so() -> None:
     asyncio.run(main())
 
 
-def test_nobody_there_is_told_at_once_and_options_are_checked() -> None:
+def test_an_unreachable_broker_fails_at_once_and_options_are_checked() -> None:
     async def main() -> None:
         with pytest.raises(ConnectFailed, match="nothing listens there"):
             await Admin("127.0.0.1:1").start()

@@ -1,4 +1,4 @@
-"""The cluster's view: finding whom to ask, and asking again when that has changed."""
+"""Tests the client's cluster metadata: finding the right broker, also after a change."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def closed_port() -> int:
         return port
 
 
-def test_entering_learns_the_brokers(fake: FakeBroker) -> None:
-    """Any of the bootstrap addresses will do."""
+def test_entering_fetches_the_brokers(fake: FakeBroker) -> None:
+    """One reachable bootstrap address is enough."""
     bootstrap = f"127.0.0.1:{closed_port()},{fake.address}"
 
     async def main() -> tuple[int, list[str], str | None]:
@@ -46,8 +46,8 @@ def test_entering_learns_the_brokers(fake: FakeBroker) -> None:
     assert asyncio.run(main()) == (0, [fake.address], "fake-cluster")
 
 
-def test_a_first_contact_that_fails_is_told_at_once() -> None:
-    """Nobody waits for a deadline because of a mistyped address."""
+def test_unreachable_bootstrap_addresses_fail_at_once() -> None:
+    """A mistyped address does not have to wait for a deadline."""
     ports = closed_port(), closed_port()
     bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
 
@@ -62,10 +62,9 @@ def test_a_first_contact_that_fails_is_told_at_once() -> None:
 
 @pytest.mark.parametrize("key", [ApiKey.API_VERSIONS, ApiKey.METADATA])
 @pytest.mark.parametrize("fate", [DROP, SILENCE])
-def test_a_first_contact_goes_on_to_the_next_address(
-    fake: FakeBroker, key: ApiKey, fate: str
-) -> None:
-    """One broker that is just being killed, or is frozen, is what the others are named for."""
+def test_the_next_bootstrap_address_is_tried(fake: FakeBroker, key: ApiKey, fate: str) -> None:
+    """Several addresses are given exactly for the case that one broker is
+    being killed or is frozen."""
     with FakeBroker() as dying:
         dying.next(key, *[fate] * 4)
 
@@ -82,8 +81,8 @@ def test_a_first_contact_goes_on_to_the_next_address(
             asyncio.run(main(dying.address, nobody))
 
 
-def test_a_lost_connection_is_opened_again(fake: FakeBroker) -> None:
-    """A question that may be asked twice survives it."""
+def test_a_lost_connection_is_reopened(fake: FakeBroker) -> None:
+    """A request that is safe to repeat survives it."""
     fake.next(ApiKey.DESCRIBE_CLUSTER, DROP, DROP)
 
     async def work(cluster: Cluster) -> admin.ClusterInfo:
@@ -93,8 +92,8 @@ def test_a_lost_connection_is_opened_again(fake: FakeBroker) -> None:
     assert len(fake.asked(ApiKey.DESCRIBE_CLUSTER)) == 3
 
 
-def test_what_may_have_been_done_is_not_done_twice(fake: FakeBroker) -> None:
-    """Creating a topic again after a lost answer would say that it exists."""
+def test_a_request_that_may_have_been_processed_is_not_repeated(fake: FakeBroker) -> None:
+    """Creating a topic again after a lost response would fail because it exists."""
     fake.next(ApiKey.CREATE_TOPICS, DROP)
 
     async def work(cluster: Cluster) -> None:
@@ -105,8 +104,8 @@ def test_what_may_have_been_done_is_not_done_twice(fake: FakeBroker) -> None:
     assert len(fake.asked(ApiKey.CREATE_TOPICS)) == 1
 
 
-def test_a_controller_that_moved_is_looked_for(fake: FakeBroker) -> None:
-    """NOT_CONTROLLER means: ask who is, then ask that one."""
+def test_a_new_controller_is_found(fake: FakeBroker) -> None:
+    """After NOT_CONTROLLER, the client looks up the controller and asks it."""
     fake.next(ApiKey.CREATE_TOPICS, ErrorCode.NOT_CONTROLLER)
 
     async def work(cluster: Cluster) -> admin.CreatedTopic:
@@ -121,8 +120,8 @@ def test_a_controller_that_moved_is_looked_for(fake: FakeBroker) -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
 )
-def test_a_coordinator_that_moved_is_looked_for(fake: FakeBroker, code: ErrorCode) -> None:
-    """The group is asked about where it lives now."""
+def test_a_new_coordinator_is_found(fake: FakeBroker, code: ErrorCode) -> None:
+    """The request goes to the group's current coordinator."""
     fake.model.groups["billing"] = Group()
     fake.next(ApiKey.DESCRIBE_GROUPS, code)
 
@@ -133,8 +132,8 @@ def test_a_coordinator_that_moved_is_looked_for(fake: FakeBroker, code: ErrorCod
     assert len(fake.asked(ApiKey.FIND_COORDINATOR)) == 2
 
 
-def test_a_coordinator_that_is_not_there_yet_is_waited_for(fake: FakeBroker) -> None:
-    """A cluster that has just started has none for a moment."""
+def test_a_coordinator_that_is_not_available_yet_is_waited_for(fake: FakeBroker) -> None:
+    """A cluster that has just started has no coordinator for a short time."""
     fake.next(ApiKey.FIND_COORDINATOR, *[ErrorCode.COORDINATOR_NOT_AVAILABLE] * 3)
 
     async def work(cluster: Cluster) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -143,8 +142,8 @@ def test_a_coordinator_that_is_not_there_yet_is_waited_for(fake: FakeBroker) -> 
     assert with_cluster(fake, work) == {}
 
 
-def test_a_leader_that_moved_is_looked_for(fake: FakeBroker) -> None:
-    """Partitions that were answered are not asked for again."""
+def test_a_new_leader_is_found(fake: FakeBroker) -> None:
+    """Partitions that were answered are not requested again."""
     fake.model.add_topic("orders", 2)
     fake.next(ApiKey.LIST_OFFSETS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
     places = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
@@ -156,8 +155,7 @@ def test_a_leader_that_moved_is_looked_for(fake: FakeBroker) -> None:
     assert with_cluster(fake, work) == [0, 0]
 
 
-def test_retries_end_with_the_deadline_and_say_the_last_reason(fake: FakeBroker) -> None:
-    """However long the same answer comes."""
+def test_retries_end_at_the_deadline_and_report_the_last_error(fake: FakeBroker) -> None:
     fake.next(ApiKey.CREATE_TOPICS, *[ErrorCode.NOT_CONTROLLER] * 1000)
 
     async def work(cluster: Cluster) -> None:
@@ -167,8 +165,8 @@ def test_retries_end_with_the_deadline_and_say_the_last_reason(fake: FakeBroker)
         with_cluster(fake, work, deadline_s=0.1)
 
 
-def test_what_cannot_get_better_is_not_retried(fake: FakeBroker) -> None:
-    """A refusal is final and carries the broker's words."""
+def test_a_permanent_error_is_not_retried(fake: FakeBroker) -> None:
+    """It has the broker's message."""
     refusal = CreateTopicsResponse.Topic(
         "orders", error_code=ErrorCode.INVALID_CONFIG, error_message="no such config: colour"
     )
@@ -183,8 +181,8 @@ def test_what_cannot_get_better_is_not_retried(fake: FakeBroker) -> None:
     assert len(fake.asked(ApiKey.CREATE_TOPICS)) == 1
 
 
-def test_a_broker_that_never_answers_does_not_hang_anyone(fake: FakeBroker) -> None:
-    """Each wait ends by itself, and then all of them together."""
+def test_a_broker_that_never_answers_blocks_no_caller(fake: FakeBroker) -> None:
+    """Each request times out, and all retries end at the deadline."""
     fake.next(ApiKey.DESCRIBE_CLUSTER, *[SILENCE] * 100)
 
     async def work(cluster: Cluster) -> None:
@@ -194,8 +192,8 @@ def test_a_broker_that_never_answers_does_not_hang_anyone(fake: FakeBroker) -> N
         with_cluster(fake, work, request_timeout_s=1.0, deadline_s=2.5)
 
 
-def test_a_topic_that_is_not_there_is_told_at_once(fake: FakeBroker) -> None:
-    """Kafka calls the code retriable; who asks for a topic by name does not want to wait."""
+def test_a_missing_topic_is_reported_at_once(fake: FakeBroker) -> None:
+    """Kafka calls the error retriable, but a caller that names a topic does not want to wait."""
 
     async def work(cluster: Cluster) -> None:
         await cluster.partitions("nope")
@@ -205,8 +203,8 @@ def test_a_topic_that_is_not_there_is_told_at_once(fake: FakeBroker) -> None:
     assert "nope" not in fake.model.topics
 
 
-def test_a_topic_that_the_broker_makes_is_waited_for(fake: FakeBroker) -> None:
-    """Auto-creation answers 'unknown' until the topic has a leader."""
+def test_an_auto_created_topic_is_waited_for(fake: FakeBroker) -> None:
+    """Auto-creation answers UNKNOWN_TOPIC_OR_PARTITION until the topic has a leader."""
     fake.model.add_topic("orders", 3)
     fake.next(
         ApiKey.METADATA,
@@ -221,8 +219,8 @@ def test_a_topic_that_the_broker_makes_is_waited_for(fake: FakeBroker) -> None:
     assert with_cluster(fake, work) == 3
 
 
-def test_an_unknown_partition_is_told_from_an_unknown_topic(fake: FakeBroker) -> None:
-    """And names both."""
+def test_an_unknown_partition_is_distinguished_from_an_unknown_topic(fake: FakeBroker) -> None:
+    """The error names both topic and partition."""
     fake.model.add_topic("orders", 2)
 
     async def work(cluster: Cluster) -> None:
@@ -233,6 +231,6 @@ def test_an_unknown_partition_is_told_from_an_unknown_topic(fake: FakeBroker) ->
 
 
 def test_unknown_codes_are_shown_by_number() -> None:
-    """A newer broker may have codes that this client has never heard of."""
+    """A newer broker may return codes that this client does not know."""
     assert "999" in str(BrokerError(999))
     assert not BrokerError(999).retriable

@@ -1,4 +1,4 @@
-"""One connection: what it negotiates, how answers find their requests, how it ends."""
+"""Tests one connection: version negotiation, matching responses to requests, and how it ends."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def connected(
     return asyncio.run(main())
 
 
-def test_the_newest_common_version_is_spoken() -> None:
-    """Per API: what the broker has, what the tables have, and no more than the client can use."""
+def test_the_newest_common_version_is_used() -> None:
+    """For each API: what the broker serves, what the schema tables have,
+    and what the client can use."""
     with FakeBroker(versions={ApiKey.METADATA: (0, 5)}) as fake:
 
         async def work(connection: Connection) -> tuple[int, int, int]:
@@ -69,7 +70,7 @@ def test_the_newest_common_version_is_spoken() -> None:
 
 
 def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
-    """A broker that refuses the version of ApiVersions says which it has."""
+    """A broker that refuses the version of ApiVersions reports which ones it has."""
     with FakeBroker(versions={ApiKey.API_VERSIONS: (0, 2)}) as fake:
 
         async def work(connection: Connection) -> int:
@@ -97,8 +98,8 @@ def test_an_api_without_a_common_version_is_refused_by_name(versions: tuple[int,
         assert fake.asked(ApiKey.LIST_GROUPS) == []
 
 
-def test_many_requests_are_in_flight_and_each_gets_its_own_answer(fake: FakeBroker) -> None:
-    """Requests do not wait for the answers to earlier ones."""
+def test_requests_are_pipelined_and_each_gets_its_own_answer(fake: FakeBroker) -> None:
+    """Requests do not wait for the responses to earlier ones."""
     for name in ("a", "b", "c"):
         fake.model.add_topic(name)
 
@@ -115,8 +116,8 @@ def test_many_requests_are_in_flight_and_each_gets_its_own_answer(fake: FakeBrok
     assert connected(fake, work) == [["a"], ["b"], ["c"]]
 
 
-def test_a_request_without_an_answer_in_time_ends_the_connection(fake: FakeBroker) -> None:
-    """Everything behind it is stuck as well, and fails as lost."""
+def test_a_request_timeout_ends_the_connection(fake: FakeBroker) -> None:
+    """All requests behind it are stuck as well, and fail with `ConnectionLost`."""
     fake.next(ApiKey.METADATA, SILENCE)
 
     async def work(connection: Connection) -> list[object]:
@@ -134,8 +135,8 @@ def test_a_request_without_an_answer_in_time_ends_the_connection(fake: FakeBroke
     assert isinstance(second, ConnectionLost)
 
 
-def test_a_connection_that_the_broker_closes_is_lost(fake: FakeBroker) -> None:
-    """Requests in flight fail so that they may be tried again, and later ones at once."""
+def test_a_connection_closed_by_the_broker_is_lost(fake: FakeBroker) -> None:
+    """Requests in flight fail with a retriable error, later ones fail at once."""
     fake.next(ApiKey.METADATA, DROP)
 
     async def work(connection: Connection) -> None:
@@ -147,8 +148,8 @@ def test_a_connection_that_the_broker_closes_is_lost(fake: FakeBroker) -> None:
     connected(fake, work)
 
 
-def test_a_connection_that_is_reset_is_lost(fake: FakeBroker) -> None:
-    """As when a broker is killed."""
+def test_a_reset_connection_is_lost(fake: FakeBroker) -> None:
+    """This happens when a broker is killed."""
     fake.next(ApiKey.METADATA, SILENCE)
 
     async def work(connection: Connection) -> None:
@@ -161,8 +162,8 @@ def test_a_connection_that_is_reset_is_lost(fake: FakeBroker) -> None:
     connected(fake, work)
 
 
-def test_an_answer_that_is_no_kafka_says_so(fake: FakeBroker) -> None:
-    """Whoever gave the port of a web server is told."""
+def test_a_response_that_is_not_kafka_is_reported(fake: FakeBroker) -> None:
+    """For example when the port belongs to a web server."""
     fake.next(ApiKey.API_VERSIONS, GARBAGE)
 
     async def work(connection: Connection) -> None:
@@ -172,8 +173,8 @@ def test_an_answer_that_is_no_kafka_says_so(fake: FakeBroker) -> None:
         connected(fake, work)
 
 
-def test_an_answer_out_of_turn_ends_the_connection(fake: FakeBroker) -> None:
-    """Correlation ids must come back in the order they were sent."""
+def test_a_response_out_of_order_ends_the_connection(fake: FakeBroker) -> None:
+    """Correlation ids must return in the order in which they were sent."""
 
     async def work(connection: Connection) -> None:
         waiting = asyncio.ensure_future(connection.call(MetadataRequest(), MetadataResponse))
@@ -188,8 +189,8 @@ def test_an_answer_out_of_turn_ends_the_connection(fake: FakeBroker) -> None:
     connected(fake, work)
 
 
-def test_a_cancelled_wait_leaves_the_connection_usable(fake: FakeBroker) -> None:
-    """The answer that nobody waits for any more is dropped, and the next one is right."""
+def test_a_canceled_call_leaves_the_connection_usable(fake: FakeBroker) -> None:
+    """The response to the canceled call is dropped, and the next one is matched correctly."""
     fake.model.add_topic("a")
 
     async def work(connection: Connection) -> list[str | None]:
@@ -202,8 +203,8 @@ def test_a_cancelled_wait_leaves_the_connection_usable(fake: FakeBroker) -> None
     assert connected(fake, work) == ["a"]
 
 
-def test_writing_waits_while_the_network_is_full(fake: FakeBroker) -> None:
-    """A paused transport takes no request until it resumes, and not for ever."""
+def test_writing_waits_while_the_transport_is_full(fake: FakeBroker) -> None:
+    """A paused transport accepts no request until it resumes. The wait has a timeout."""
 
     async def work(connection: Connection) -> None:
         connection.pause_writing()
@@ -223,8 +224,8 @@ def test_writing_waits_while_the_network_is_full(fake: FakeBroker) -> None:
 @pytest.mark.parametrize(
     ("host", "reason"), [("127.0.0.1", "nothing listens there"), ("no-such.invalid", "not known")]
 )
-def test_what_keeps_a_connection_from_opening_is_said(host: str, reason: str) -> None:
-    """In words, with the address."""
+def test_a_failed_connect_reports_the_reason(host: str, reason: str) -> None:
+    """With the address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

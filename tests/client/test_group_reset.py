@@ -1,4 +1,4 @@
-"""Plans for moving a group, from what a cluster answers."""
+"""Tests the plans for resetting a group's offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ GONE = TopicPartition("gone", 0)
 
 
 class Cluster:
-    """A topic whose log goes from 10 to 20, and a group that knows it and one that is gone."""
+    """A fake cluster with a topic from offset 10 to 20, and a group with offsets in
+    it and in a deleted topic."""
 
     state = "Empty"
 
@@ -64,13 +65,13 @@ def plan(goal: Target, topics: Mapping[str, Sequence[int] | None] | None = None)
         (Target(Kind.TIME, 2_000), 20),
     ],
 )
-def test_targets_are_kept_within_the_log(goal: Target, offset: int) -> None:
-    """Of topics that are still there; one that is gone is left out."""
+def test_targets_are_clamped_to_the_log(goal: Target, offset: int) -> None:
+    """Deleted topics are left out."""
     assert plan(goal) == [Move(ORDERS, 15, offset, 20)]
 
 
-def test_topics_may_be_named() -> None:
-    """Also partitions that nothing is committed for, which cannot be shifted."""
+def test_topics_may_be_chosen() -> None:
+    """This includes partitions without a committed offset, which cannot be shifted."""
     both = plan(Target(Kind.EARLIEST), {"orders": None})
     assert [(move.place.partition, move.committed, move.lag) for move in both] == [
         (0, 15, 10),
@@ -84,8 +85,8 @@ def test_topics_may_be_named() -> None:
         plan(Target(Kind.LATEST), {"gone": None})
 
 
-def test_a_group_with_members_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would commit over it."""
+def test_a_group_with_members_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The members would overwrite the new offsets."""
     monkeypatch.setattr(Cluster, "state", "Stable")
     with pytest.raises(BrokerError, match="stop its consumers first"):
         plan(Target(Kind.LATEST))

@@ -1,4 +1,4 @@
-"""Interceptors see and change records, and cannot break the client."""
+"""Tests that interceptors see and change records, and cannot break the client."""
 
 from __future__ import annotations
 
@@ -73,14 +73,13 @@ class Dropping(ConsumerInterceptor):
         self.committed.append(offsets)
 
 
-def test_no_interceptors_no_chain() -> None:
-    """A client without them has nothing to call."""
+def test_without_interceptors_there_is_no_chain() -> None:
     assert producer_chain(()) is None
     assert consumer_chain(()) is None
 
 
-def test_each_gets_what_the_one_before_returned() -> None:
-    """And all hear of the outcome."""
+def test_each_interceptor_gets_the_result_of_the_one_before() -> None:
+    """All of them receive the outcome."""
     first, second = Appending("1"), Appending("2")
     chain = producer_chain([first, second])
     assert chain is not None
@@ -91,8 +90,8 @@ def test_each_gets_what_the_one_before_returned() -> None:
     assert first.acknowledged == second.acknowledged == [(sent, METADATA, None)]
 
 
-def test_failures_are_logged_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """What fails is skipped; those after it work on."""
+def test_failing_interceptors_are_logged_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """The interceptors after them still run."""
     last = Appending("!")
     chain = producer_chain([Failing(), Forgetful(), last])
     assert chain is not None
@@ -106,8 +105,8 @@ def test_failures_are_logged_and_passed_over(caplog: pytest.LogCaptureFixture) -
     assert "Forgetful.on_send returned NoneType instead of ProducerRecord" in caplog.text
 
 
-def test_consumers_have_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    """Records can be withheld from the caller; failures change nothing."""
+def test_consumer_interceptors_work_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    """They may withhold records from the caller; failing ones change nothing."""
     last = Dropping()
     chain = consumer_chain([Failing(), last])
     assert chain is not None
@@ -120,8 +119,7 @@ def test_consumers_have_the_same(caplog: pytest.LogCaptureFixture) -> None:
     assert "Failing.on_commit failed" in caplog.text
 
 
-def test_doing_nothing_is_allowed() -> None:
-    """An interceptor overrides what it needs."""
+def test_an_interceptor_may_override_nothing() -> None:
     sending, reading = (
         producer_chain([ProducerInterceptor()]),
         consumer_chain([ConsumerInterceptor()]),

@@ -1,4 +1,4 @@
-"""What clients count, and what a snapshot says."""
+"""Tests the metrics that clients count, and their snapshots."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.client.model import TopicPartition
 
 @given(st.lists(st.floats(1e-5, 1000), min_size=1, max_size=200))
 @settings(deadline=None, max_examples=100)
-def test_latencies_are_summed_up(times_s: list[float]) -> None:
-    """Count, mean and maximum exactly; quantiles within a tenth."""
+def test_latencies_are_summarized(times_s: list[float]) -> None:
+    """Count, mean and maximum are exact; quantiles are within a tenth."""
     meter = LatencyMeter()
     for seconds in times_s:
         meter.add(seconds)
@@ -30,8 +30,8 @@ def test_latencies_are_summed_up(times_s: list[float]) -> None:
         assert exact_ms * 0.89 <= found_ms <= exact_ms * 1.11
 
 
-def test_latencies_of_nothing_and_of_extremes() -> None:
-    """No division by nothing, no bucket beyond the last."""
+def test_latencies_without_values_and_with_extreme_values() -> None:
+    """No division by zero, and no bucket beyond the last."""
     meter = LatencyMeter()
     assert meter.snapshot().as_dict() == {
         "count": 0,
@@ -48,8 +48,8 @@ def test_latencies_of_nothing_and_of_extremes() -> None:
     assert meter.snapshot().max_ms == 1e12
 
 
-def test_a_producers_snapshot() -> None:
-    """A frozen copy, nested, and plain enough for JSON."""
+def test_a_producers_snapshot_is_a_frozen_copy() -> None:
+    """It is nested, and can be written as JSON."""
     meter = ProducerMeter()
     meter.records += 10
     meter.request_latency.add(0.002)
@@ -67,8 +67,8 @@ def test_a_producers_snapshot() -> None:
         taken.records = 0  # type: ignore[misc]
 
 
-def test_a_consumers_snapshot() -> None:
-    """Lag by partition; later changes do not reach what was taken."""
+def test_a_consumers_snapshot_is_a_frozen_copy() -> None:
+    """It has the lag by partition."""
     meter = ConsumerMeter()
     meter.polls += 2
     lag = {TopicPartition("t", 3): 9}

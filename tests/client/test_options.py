@@ -1,4 +1,4 @@
-"""Options are read once, refused with advice, and mean what Kafka's mean."""
+"""Tests client options: parsed once, refused with advice, with Kafka's meaning."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def consumer(**keywords: Any) -> ConsumerOptions:
 
 @pytest.mark.parametrize("options", KINDS)
 def test_typed_dict_and_dataclass_agree(options: type[ClientOptions]) -> None:
-    """What type checkers let through is exactly what is understood."""
+    """So type checkers accept exactly the options that are understood."""
     written = get_type_hints(KINDS[options])
     assert set(written) == options.names()
     understood = get_type_hints(options)
@@ -53,13 +53,13 @@ def test_typed_dict_and_dataclass_agree(options: type[ClientOptions]) -> None:
 
 @pytest.mark.parametrize("options", KINDS)
 def test_every_default_is_valid(options: type[ClientOptions]) -> None:
-    """Nothing but an address must be given, and a copy of valid options is valid."""
+    """Only an address must be given. A copy of valid options is valid."""
     made = options.parse("localhost", {})
     assert dataclasses.replace(made) == made
 
 
 def test_defaults_are_kafkas() -> None:
-    """Safe unless asked otherwise: acknowledged by all, each record once."""
+    """Safe by default: acknowledged by all in-sync replicas, each record once."""
     options = producer()
     assert (options.acks, options.enable_idempotence) == (-1, True)
     assert (options.linger_ms, options.batch_size) == (5, 16384)
@@ -71,13 +71,14 @@ def test_defaults_are_kafkas() -> None:
 @pytest.mark.parametrize(
     ("given", "acks"), [(0, 0), (1, 1), (-1, -1), ("all", -1), ("0", 0), ("1", 1), ("-1", -1)]
 )
-def test_acks_in_all_its_spellings(given: object, acks: int) -> None:
-    """Java writes text, Python people write numbers."""
+def test_acks_in_all_spellings(given: object, acks: int) -> None:
+    """Java programs give text, Python programs give numbers."""
     assert producer(acks=given).acks == acks
 
 
-def test_idempotence_gives_way_unless_it_was_asked_for() -> None:
-    """A default never makes other options an error; a wish that cannot be met does."""
+def test_idempotence_is_disabled_by_other_options_unless_requested() -> None:
+    """A default never makes another option invalid. An explicit request that
+    conflicts with one is refused."""
     assert not producer(acks=1).enable_idempotence
     assert not producer(max_in_flight_requests_per_connection=6).enable_idempotence
     assert not producer(retries=0).enable_idempotence
@@ -91,15 +92,15 @@ def test_idempotence_gives_way_unless_it_was_asked_for() -> None:
             producer(enable_idempotence=True, **conflict)
 
 
-def test_delivery_timeout_has_room_for_an_attempt() -> None:
-    """It grows with the others by itself; given too short, it is refused."""
+def test_the_delivery_timeout_allows_at_least_one_attempt() -> None:
+    """Its default grows with the other timeouts. A value that is too short is refused."""
     assert producer(request_timeout_ms=200_000, linger_ms=10).delivery_timeout_ms == 200_010
     with pytest.raises(OptionError, match="at least linger_ms"):
         producer(delivery_timeout_ms=30_000)
 
 
-def test_compression_by_name() -> None:
-    """Names as in Kafka; levels only where the codec has them."""
+def test_compression_is_given_by_name() -> None:
+    """Kafka's names; levels are allowed only if the codec has them."""
     assert producer(compression_type="zstd", compression_level=3).compression_type is Codec.ZSTD
     assert producer(compression_type=Codec.LZ4).compression_type is Codec.LZ4
     with pytest.raises(OptionError, match="gzip"):
@@ -127,8 +128,8 @@ def test_compression_by_name() -> None:
         (timedelta(minutes=2), ResetPolicy("duration", 120_000)),
     ],
 )
-def test_reset_policies(given: object, policy: ResetPolicy) -> None:
-    """By name, by time, by how long ago."""
+def test_reset_policies_are_parsed(given: object, policy: ResetPolicy) -> None:
+    """By name, by timestamp, or by duration."""
     assert consumer(auto_offset_reset=given).auto_offset_reset == policy
 
 
@@ -148,14 +149,15 @@ def test_reset_policies(given: object, policy: ResetPolicy) -> None:
         (5, "earliest"),
     ],
 )
-def test_reset_policies_that_are_none(given: object, advice: str) -> None:
-    """Other clients' words and half-given times are answered with the right ones."""
+def test_invalid_reset_policies_are_refused(given: object, advice: str) -> None:
+    """Names of other clients and incomplete timestamps get an error with the correct form."""
     with pytest.raises(OptionError, match=advice):
         consumer(auto_offset_reset=given)
 
 
-def test_a_policy_knows_what_to_ask_for() -> None:
-    """Kafka's special timestamps for the ends; durations count back from now, and never below 0."""
+def test_a_reset_policy_returns_the_timestamp_to_look_up() -> None:
+    """Kafka's special timestamps for both ends. Durations count back from now, and never below
+    0."""
     assert ResetPolicy("earliest").timestamp_ms(50) == -2
     assert ResetPolicy("latest").timestamp_ms(50) == -1
     assert ResetPolicy("timestamp", 7).timestamp_ms(50) == 7
@@ -189,8 +191,10 @@ def test_a_policy_knows_what_to_ask_for() -> None:
         (AdminOptions, "bootstrap.servers", "give the brokers first"),
     ],
 )
-def test_unknown_names_are_answered(options: type[ClientOptions], name: str, advice: str) -> None:
-    """With the Python spelling, our word for it, its rightful owner, or the nearest name."""
+def test_unknown_options_get_a_suggestion(
+    options: type[ClientOptions], name: str, advice: str
+) -> None:
+    """The Python spelling, Penstock's name for it, the client that has it, or the nearest name."""
     with pytest.raises(OptionError) as caught:
         options.parse("localhost", {name: 1})
     assert f"unknown option '{name}'" in str(caught.value)
@@ -219,8 +223,10 @@ def test_unknown_names_are_answered(options: type[ClientOptions], name: str, adv
         ({"interceptors": ProducerInterceptor()}, "give a list"),
     ],
 )
-def test_wrong_values_of_producers(keywords: dict[str, Any], message: str) -> None:
-    """An error names the option, repeats the value and says what to give."""
+def test_wrong_values_of_producer_options_are_refused(
+    keywords: dict[str, Any], message: str
+) -> None:
+    """The error names the option, repeats the value and says what to give."""
     with pytest.raises(OptionError) as caught:
         producer(**keywords)
     assert message in str(caught.value)
@@ -241,28 +247,30 @@ def test_wrong_values_of_producers(keywords: dict[str, Any], message: str) -> No
         ({"max_poll_records": 0}, "give 1 to"),
     ],
 )
-def test_wrong_values_of_consumers(keywords: dict[str, Any], message: str) -> None:
-    """What contradicts itself is refused before anything connects."""
+def test_wrong_values_of_consumer_options_are_refused(
+    keywords: dict[str, Any], message: str
+) -> None:
+    """Contradictory options are refused before anything connects."""
     with pytest.raises(OptionError) as caught:
         consumer(**keywords)
     assert message in str(caught.value)
 
 
-def test_without_a_group_nothing_is_committed() -> None:
-    """There is nowhere to commit to."""
+def test_auto_commit_is_off_without_a_group() -> None:
+    """Without a group there is nowhere to commit."""
     assert not consumer().enable_auto_commit
     assert consumer(group_id="g").enable_auto_commit
 
 
-def test_the_group_waits_as_long_as_a_poll_may_take() -> None:
-    """One number says how slow a member may be, unless both are given."""
+def test_the_rebalance_timeout_defaults_to_max_poll_interval_ms() -> None:
+    """One option says how slow a member may be, unless both are given."""
     assert consumer(max_poll_interval_ms=7_000).rebalance_timeout_ms == 7_000
     options = consumer(max_poll_interval_ms=7_000, rebalance_timeout_ms=9_000)
     assert options.rebalance_timeout_ms == 9_000
 
 
-def test_a_short_session_has_quicker_heartbeats() -> None:
-    """One lost heartbeat must not cost the membership; a given interval is left as it is."""
+def test_a_short_session_timeout_shortens_the_heartbeat_interval() -> None:
+    """One lost heartbeat must not end the membership. An explicit interval is not changed."""
     assert consumer(session_timeout_ms=6_000).heartbeat_interval_ms == 2_000
     assert consumer(session_timeout_ms=60_000).heartbeat_interval_ms == 3_000
     options = consumer(session_timeout_ms=6_000, heartbeat_interval_ms=5_000)
@@ -270,7 +278,7 @@ def test_a_short_session_has_quicker_heartbeats() -> None:
 
 
 def test_assignors_by_name_and_as_objects() -> None:
-    """One name, several, or objects that assign."""
+    """One name, several, or assignor objects."""
 
     class Own:
         def assign(self) -> None: ...
@@ -284,7 +292,7 @@ def test_assignors_by_name_and_as_objects() -> None:
 
 
 def test_addresses_as_text_and_as_a_list() -> None:
-    """Both ways people write them; mistakes say what an address looks like."""
+    """The error for an invalid address shows its format."""
     wanted = (Address("a", 1), Address("b", 9092))
     assert ProducerOptions.parse("a:1,b", {}).bootstrap == wanted
     assert ProducerOptions.parse(["a:1", "b"], {}).bootstrap == wanted
@@ -293,8 +301,8 @@ def test_addresses_as_text_and_as_a_list() -> None:
             ProducerOptions.parse(wrong, {})  # type: ignore[arg-type]
 
 
-def test_what_reaches_the_connections() -> None:
-    """Milliseconds become seconds, and a large fetch has room in the answer."""
+def test_options_become_cluster_and_connection_configs() -> None:
+    """Milliseconds become seconds, and the response limit exceeds a large fetch."""
     config = producer(
         client_id="me", request_timeout_ms=1_500, retry_backoff_ms=20, max_block_ms=250
     ).cluster_config()
@@ -309,7 +317,7 @@ def test_what_reaches_the_connections() -> None:
 
 
 def test_functions_become_routers() -> None:
-    """A function is a router; without one, the default is made as the options say."""
+    """A function is a router. Without one, the default router is created from the options."""
     options = producer(router=lambda topic, key, count: 0)
     assert make_router(options) is options.router
     made = make_router(producer(partitioner_ignore_keys=True))
@@ -317,8 +325,8 @@ def test_functions_become_routers() -> None:
     assert made.ignore_keys
 
 
-def test_option_errors_are_value_errors_of_the_client() -> None:
-    """They can be caught as either, and trying again does not help."""
+def test_option_errors_are_value_errors_and_client_errors() -> None:
+    """They can be caught as either, and are not retriable."""
     with pytest.raises(ValueError, match="linger_ms") as caught:
         producer(linger_ms=-1)
     assert isinstance(caught.value, ClientError)

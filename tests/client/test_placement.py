@@ -1,4 +1,4 @@
-"""Keys land where other clients put them: the same keys from librdkafka and from here."""
+"""Tests that keys are routed to the same partitions as by librdkafka."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def placed_by_us(broker: Broker, topic: str, router: Router) -> Mapping[bytes, i
 
 
 def rows_placed_by_us(broker: Broker, topic: str, router: Router) -> Mapping[int, int]:
-    """Rows per partition of a table with the same keys."""
+    """Returns the rows per partition of a table with the same keys."""
 
     async def send() -> Mapping[int, int]:
         table = pa.table({"key": KEYS, "value": [b"v"] * len(KEYS)})
@@ -62,10 +62,10 @@ def rows_placed_by_us(broker: Broker, topic: str, router: Router) -> Mapping[int
     ("partitioner", "router"),
     [("murmur2_random", DefaultRouter()), ("consistent_random", Crc32Router())],
 )
-def test_keys_land_where_librdkafka_puts_them(
+def test_keys_are_routed_like_librdkafka(
     live_broker: Broker, partitioner: str, router: Router
 ) -> None:
-    """By Java's hash and by librdkafka's own; single records and tables alike."""
+    """With Java's hash and with librdkafka's own, for single records and tables."""
     topic = live_broker.new_topic(partitions=PARTITIONS)
     theirs = placed_by_librdkafka(live_broker, topic, partitioner)
     assert set(theirs) == set(KEYS)

@@ -1,4 +1,4 @@
-"""Elections and moves, as the admin client asks for them."""
+"""Tests leader elections and reassignments with the admin client."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def code_of(outcome: BrokerError | None) -> ErrorCode:
     return ErrorCode.NONE if outcome is None else outcome.code
 
 
-def test_one_broker_has_nothing_to_move(live_broker: Broker) -> None:
-    """It says so, for each partition, by the sync admin as well."""
+def test_one_broker_has_nothing_to_reassign(live_broker: Broker) -> None:
+    """Each partition gets its error. The sync admin works the same."""
     name = live_broker.new_topic(partitions=2)
     first, second, third = (TopicPartition(name, index) for index in range(3))
     with penstock.Admin(live_broker.bootstrap) as admin:
@@ -65,8 +65,8 @@ def test_one_broker_has_nothing_to_move(live_broker: Broker) -> None:
             admin.unregister_broker(9)
 
 
-def test_a_broker_that_is_not_the_controller_is_asked_again(fake: FakeBroker) -> None:
-    """All of these are harmless to repeat."""
+def test_a_request_is_repeated_if_the_broker_is_not_the_controller(fake: FakeBroker) -> None:
+    """All these requests are safe to repeat."""
     moved = AlterPartitionReassignmentsResponse.Partition(1, 0, None)
     elected = ElectLeadersResponse.Partition(1, 0, None)
     listed = ListPartitionReassignmentsResponse.Partition(1, [2, 3, 0], [2, 3], [0])
@@ -111,8 +111,8 @@ def test_a_broker_that_is_not_the_controller_is_asked_again(fake: FakeBroker) ->
     assert fake.asked(ApiKey.LIST_PARTITION_REASSIGNMENTS)[-1].topics is None
 
 
-def test_an_old_broker_cannot_keep_the_number_of_replicas() -> None:
-    """So it is not asked to move anything."""
+def test_an_old_broker_cannot_keep_the_replication_factor() -> None:
+    """So it gets no request."""
     versions = {ApiKey.ALTER_PARTITION_REASSIGNMENTS: (0, 0)}
     with FakeBroker(versions=versions) as fake:
 

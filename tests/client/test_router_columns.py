@@ -1,4 +1,4 @@
-"""Where the rows of a table go: as records one by one would, or a batch's worth at a time."""
+"""Tests the routing of table rows: by content as for single records, or in batches without keys."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ SAME_BY_ROW: Sequence[Callable[[], Router]] = [
     st.integers(3, 9),
 )
 @settings(deadline=None, max_examples=150)
-def test_a_table_goes_where_its_rows_would(
+def test_table_rows_are_routed_like_single_records(
     make: Callable[[], Router], kind: pa.DataType, rows: list[Any], count: int
 ) -> None:
-    """Routers that decide by what a record holds decide the same for columns."""
+    """This holds for routers that decide by the record's content."""
     batch = pa.record_batch(
         {
             "key": pa.array([key for key, _, _ in rows], kind),
@@ -105,22 +105,21 @@ def test_a_table_goes_where_its_rows_would(
     assert assigned(make(), batch, view_of(count)) == wanted
 
 
-def test_null_keys_fill_batches() -> None:
-    """Rows without a key go together until a batch's worth went, around those that have one."""
+def test_rows_without_keys_fill_batches() -> None:
+    """They stay on one partition until a batch is full, independently of the rows with keys."""
     keys = [None, "k", None, None] * 250
     view = view_of(50)
     placed = assigned(DefaultRouter(), table(keys), view)
     keyed = {placed[row] for row in range(1000) if keys[row]}
     assert keyed == {assigned(DefaultRouter(), table(["k"]), view)[0]}
     free = [placed[row] for row in range(1000) if not keys[row]]
-    # 13 bytes a row and batches of 100: eight rows each.
+    # 13 bytes per row and batches of 100 bytes: eight rows each.
     runs = [len(list(run)) for _, run in groupby(free)]
     assert all(length % 8 == 0 for length in runs[:-1])
     assert len(set(free)) > 30
 
 
-def test_a_table_without_keys_or_with_a_null_column() -> None:
-    """Both are rows without keys."""
+def test_a_missing_or_null_key_column_means_no_keys() -> None:
     values = pa.array([b"x" * 90] * 200)
     for batch in (
         pa.record_batch({"value": values}),
@@ -133,16 +132,16 @@ def test_a_table_without_keys_or_with_a_null_column() -> None:
         assert set(assigned(KeyRangeRouter([b"a"]), batch, view_of(20))) == {0}
 
 
-def test_crc32_takes_an_empty_key_for_none() -> None:
-    """As for single records; slices keep their offset."""
+def test_crc32_treats_an_empty_key_as_none() -> None:
+    """As for single records. Slices of a table keep their offset."""
     batch = table(["skipped", *[""] * 200, "k"])[1:]
     placed = assigned(Crc32Router(), batch, view_of(40))
     assert len(set(placed[:-1])) > 10
     assert placed[-1] == assigned(Crc32Router(), table(["k"]), view_of(40))[0]
 
 
-def test_a_large_table_balances_itself() -> None:
-    """What a table sent somewhere counts as waiting there, so the spread stays even."""
+def test_a_large_table_is_spread_evenly() -> None:
+    """Rows that were routed to a partition count as queued there."""
     batch = pa.record_batch({"value": pa.array([b"x" * 88] * 3000)})
     for router in (DefaultRouter(), LoadAwareRouter()):
         counts = Counter(assigned(router, batch, view_of(3)))
@@ -151,8 +150,8 @@ def test_a_large_table_balances_itself() -> None:
     assert behind[2] < 60
 
 
-def test_the_partition_column_wins() -> None:
-    """Where it is null the router decides, of those rows alone."""
+def test_the_partition_column_takes_precedence() -> None:
+    """Where it is null, the router decides for those rows alone."""
     batch = table(["a", "b", "c", "d"]).append_column(
         "partition", pa.array([4, None, 2, None], pa.int64())
     )
@@ -174,8 +173,8 @@ def test_the_partition_column_wins() -> None:
         (pa.array([1 << 40, 0]), "give whole numbers"),
     ],
 )
-def test_partitions_that_do_not_exist(column: pa.Array, message: str) -> None:
-    """The error says what the topic has."""
+def test_partitions_that_do_not_exist_are_refused(column: pa.Array, message: str) -> None:
+    """The error says which partitions the topic has."""
     batch = table(["a", "b"]).append_column("partition", column)
     with pytest.raises(RoutingError, match=message):
         assigned(DefaultRouter(), batch, view_of(5))
@@ -198,15 +197,16 @@ class _Answering(Router):
         (pa.array([0, 5]), "_Answering answered partition 5"),
     ],
 )
-def test_own_routers_are_checked(answer: Any, message: str) -> None:
-    """A column of answers is checked as a single one is."""
+def test_results_of_custom_routers_are_checked(answer: Any, message: str) -> None:
+    """A column of results is checked like a single one."""
     with pytest.raises(RoutingError, match=message):
         assigned(_Answering(answer), table(["a", "b"]), view_of(5))
     assert assigned(_Answering(pa.array([3, 4])), table(["a", "b"]), view_of(5)) == [3, 4]
 
 
-def test_functions_see_each_row() -> None:
-    """Key, headers, time and about the size; rows without a timestamp have now."""
+def test_router_functions_are_called_for_each_row() -> None:
+    """With key, headers, timestamp and approximate size. Rows without a
+    timestamp get the current time."""
     seen: list[Any] = []
 
     def watch(*arguments: Any) -> int:
@@ -231,21 +231,20 @@ def test_functions_see_each_row() -> None:
     assert size == other_size + 6
 
 
-def test_time_windows_of_rows_without_a_time() -> None:
-    """They are routed by the timestamp they are about to get."""
+def test_time_windows_for_rows_without_a_timestamp() -> None:
+    """They are routed by the timestamp that they will get."""
     router = TimeWindowRouter(1000)
     wanted = router.route("t", None, (), NOW_MS, 0, view_of(7))
     assert assigned(router, table(["a", "b"]), view_of(7)) == [wanted] * 2
 
 
-def test_no_rows() -> None:
-    """An empty table has no partitions to name."""
+def test_a_table_without_rows() -> None:
     for router in (DefaultRouter(), RoundRobinRouter(), LoadAwareRouter(), TimeWindowRouter(1)):
         assert assigned(router, table([]), view_of(3)) == []
 
 
-def test_dictionary_keys() -> None:
-    """Keys that repeat are often dictionary encoded."""
+def test_dictionary_encoded_keys() -> None:
+    """Repeated keys are often dictionary encoded."""
     batch = pa.record_batch(
         {"key": pa.array(["a", "b", "a"]).dictionary_encode(), "value": pa.array(["1", "2", "3"])}
     )
@@ -254,8 +253,8 @@ def test_dictionary_keys() -> None:
     )
 
 
-def test_round_robin_goes_on_where_it_stopped() -> None:
-    """Tables and single records share one turn."""
+def test_round_robin_continues_where_it_stopped() -> None:
+    """Tables and single records share one counter."""
     router, view = RoundRobinRouter(), view_of(4)
     first = assigned(router, table(["a"] * 6), view)
     then = router.route("t", None, (), 0, 1, view)

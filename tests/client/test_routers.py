@@ -1,4 +1,4 @@
-"""Where records go, one at a time."""
+"""Tests the routing of single records."""
 
 from __future__ import annotations
 
@@ -65,14 +65,15 @@ def route(
 
 @given(st.binary(max_size=30), st.integers(1, 50))
 @settings(deadline=None, max_examples=100)
-def test_keys_go_where_java_puts_them(key: bytes, count: int) -> None:
-    """Empty keys too; and a partition without a leader is waited for, not avoided."""
+def test_keys_are_routed_like_javas(key: bytes, count: int) -> None:
+    """Empty keys too. A partition without a leader is waited for, not avoided."""
     view = view_of(count, available=[count - 1])
     assert route(DefaultRouter(), view, key) == partition_of(key, count)
 
 
-def test_keyless_records_stick_until_a_batch_went() -> None:
-    """Ten records of ten bytes fill a batch of a hundred; then chance picks anew."""
+def test_records_without_keys_stay_on_a_partition_for_one_batch() -> None:
+    """Ten records of ten bytes fill a batch of a hundred; then a new
+    partition is chosen at random."""
     router = DefaultRouter()
     view = view_of(1000)
     placed = [route(router, view) for _ in range(100)]
@@ -81,8 +82,8 @@ def test_keyless_records_stick_until_a_batch_went() -> None:
     assert len({run[0] for run in runs}) > 5
 
 
-def test_each_topic_sticks_for_itself() -> None:
-    """Another topic's records neither use up a batch nor move the partition."""
+def test_each_topic_has_its_own_sticky_partition() -> None:
+    """Records of another topic neither fill the batch nor change the partition."""
     router = DefaultRouter()
     view = view_of(1000)
     first = route(router, view, topic="a")
@@ -91,8 +92,8 @@ def test_each_topic_sticks_for_itself() -> None:
         assert route(router, view, topic="a") == first
 
 
-def test_keyless_records_avoid_partitions_without_a_leader() -> None:
-    """Unless none has one: then any will do."""
+def test_records_without_keys_avoid_partitions_without_a_leader() -> None:
+    """If no partition has a leader, any partition is used."""
     router = DefaultRouter()
     view = view_of(10, available=[3, 4], batch_size=1)
     assert {route(router, view) for _ in range(50)} == {3, 4}
@@ -100,21 +101,20 @@ def test_keyless_records_avoid_partitions_without_a_leader() -> None:
     assert {route(router, nowhere) for _ in range(100)} == {0, 1, 2, 3}
 
 
-def test_full_partitions_get_less() -> None:
-    """The longer the queue the less likely; but even the longest is tried now and then."""
+def test_partitions_with_long_queues_get_fewer_records() -> None:
+    """The longer the queue, the less likely; but even the longest is chosen occasionally."""
     counts = _spread(DefaultRouter(), queued=[0, 1000, 9900])
     assert counts[0] > counts[1] > counts[2] > 0
     assert counts[0] / counts[2] > 20
 
 
 def test_without_adaptation_queues_do_not_matter() -> None:
-    """Then all are equally likely."""
+    """All partitions are equally likely."""
     counts = _spread(DefaultRouter(adaptive=False), queued=[0, 1000, 9900])
     assert max(counts.values()) < 1.2 * min(counts.values())
 
 
 def test_equal_queues_are_equally_likely() -> None:
-    """Waiting everywhere is no reason to prefer anything."""
     counts = _spread(DefaultRouter(), queued=[500, 500, 500])
     assert max(counts.values()) < 1.2 * min(counts.values())
 
@@ -125,21 +125,21 @@ def _spread(router: Router, queued: Sequence[int]) -> Counter[int]:
 
 
 def test_keys_can_be_ignored() -> None:
-    """Records with a key are then treated like those without."""
+    """Records with a key are then routed like those without."""
     router = DefaultRouter(ignore_keys=True)
     view = view_of(1000)
     assert len({route(router, view, bytes([number])) for number in range(10)}) == 1
 
 
-def test_a_topic_that_shrank_is_not_sent_to_where_it_ended() -> None:
-    """A deleted topic may come back with fewer partitions."""
+def test_a_topic_that_shrank_is_routed_within_its_new_size() -> None:
+    """A deleted topic may be created again with fewer partitions."""
     router = DefaultRouter()
     assert route(router, view_of(10, available=[9])) == 9
     assert route(router, view_of(2, available=[1])) == 1
 
 
-def test_round_robin_takes_turns() -> None:
-    """Every available partition in order, whatever the key, from a start left to chance."""
+def test_round_robin_uses_available_partitions_in_order() -> None:
+    """With any key, from a random start."""
     router = RoundRobinRouter()
     view = view_of(4, available=[0, 2, 3])
     placed = [route(router, view, b"same") for _ in range(9)]
@@ -149,13 +149,13 @@ def test_round_robin_takes_turns() -> None:
 
 @given(st.binary(min_size=1, max_size=30), st.integers(1, 50))
 @settings(deadline=None, max_examples=50)
-def test_crc32_keys_go_where_librdkafka_puts_them(key: bytes, count: int) -> None:
+def test_crc32_keys_are_routed_like_librdkafka(key: bytes, count: int) -> None:
     """The whole unsigned CRC, modulo the number of partitions."""
     assert route(Crc32Router(), view_of(count), key) == crc32(key) % count
 
 
-def test_crc32_empty_keys() -> None:
-    """`consistent_random` takes an empty key for none; `consistent` puts both in partition 0."""
+def test_crc32_with_empty_keys() -> None:
+    """`consistent_random` treats an empty key as none; `consistent` puts both in partition 0."""
     view = view_of(50, batch_size=1)
     assert len({route(Crc32Router(), view, b"") for _ in range(50)}) > 5
     assert len({route(Crc32Router(), view, None) for _ in range(50)}) > 5
@@ -163,7 +163,7 @@ def test_crc32_empty_keys() -> None:
     assert route(Crc32Router(hash_empty_keys=True), view, None) == 0
 
 
-def test_key_ranges() -> None:
+def test_key_ranges_are_split_at_their_boundaries() -> None:
     """A boundary is the first key of the range above it."""
     router = KeyRangeRouter(["g", b"p"])
     view = view_of(3)
@@ -174,13 +174,14 @@ def test_key_ranges() -> None:
 
 @pytest.mark.parametrize("boundaries", [[], [b"b", b"a"], [b"a", b"a"]])
 def test_key_ranges_must_ascend(boundaries: list[bytes]) -> None:
-    """Empty ranges are a mistake, found when the router is made."""
+    """Empty ranges are refused when the router is created."""
     with pytest.raises(OptionError, match="ascending"):
         KeyRangeRouter(boundaries)
 
 
-def test_regions() -> None:
-    """The header decides, the last of several; among a region's partitions the key does."""
+def test_the_region_header_chooses_the_partitions() -> None:
+    """If there are several, the last one counts. Within the region's partitions, the key
+    decides."""
     router = GeographicRouter({"eu": [0, 1, 2], "us": 3})
     view = view_of(8)
     assert route(router, view, headers=(("region", b"us"),)) == 3
@@ -191,16 +192,16 @@ def test_regions() -> None:
     assert placed == [partition_of(key, 3) for key in keys]
 
 
-def test_regions_without_keys_stick_within_their_own() -> None:
-    """Available partitions of the region first; batches are filled there."""
+def test_records_without_keys_stay_within_their_region() -> None:
+    """Available partitions of the region are preferred, and batches are filled there."""
     router = GeographicRouter({"eu": [2, 5], "us": [6, 7]})
     view = view_of(8, available=[5, 6, 7], batch_size=1)
     assert {route(router, view, headers=(("region", b"eu"),)) for _ in range(20)} == {5}
     assert {route(router, view, headers=(("region", b"us"),)) for _ in range(20)} == {6, 7}
 
 
-def test_other_regions_fall_back() -> None:
-    """To the default router, or the one given."""
+def test_unknown_regions_use_the_fallback() -> None:
+    """The default router, or the one given."""
     view = view_of(8)
     router = GeographicRouter({"eu": 0}, fallback=CallableRouter(lambda topic, key, count: 7))
     assert route(router, view, b"k", headers=(("region", b"mars"),)) == 7
@@ -210,13 +211,13 @@ def test_other_regions_fall_back() -> None:
 
 
 def test_a_region_needs_a_partition() -> None:
-    """An empty list is a mistake."""
+    """An empty list is refused."""
     with pytest.raises(OptionError, match="region eu has no partitions"):
         GeographicRouter({"eu": []})
 
 
-def test_load_aware_goes_where_least_waits() -> None:
-    """Among all, the emptiest; among two by chance, never the fullest."""
+def test_load_aware_chooses_the_shortest_queue() -> None:
+    """Among all partitions the shortest queue. Among two random ones, never the longest of all."""
     queued = [50, 40, 0, 90]
     view = view_of(4, queued=queued, batch_size=1)
     assert {route(LoadAwareRouter(choices=None), view) for _ in range(20)} == {2}
@@ -225,22 +226,22 @@ def test_load_aware_goes_where_least_waits() -> None:
     assert counts[2] > counts[1] > counts[0]
 
 
-def test_load_aware_fills_a_batch_before_it_looks_again() -> None:
-    """Spreading single records would make every batch a small one."""
+def test_load_aware_fills_a_batch_before_it_chooses_again() -> None:
+    """Spreading single records would make every batch small."""
     view = view_of(100, batch_size=100)
     router = LoadAwareRouter()
     assert len({route(router, view) for _ in range(10)}) == 1
 
 
-def test_load_aware_choices() -> None:
-    """More choices than partitions is all of them; none at all is a mistake."""
+def test_load_aware_with_more_choices_than_partitions() -> None:
+    """It then considers all of them. Zero choices are refused."""
     assert route(LoadAwareRouter(choices=9), view_of(2, queued=[5, 0])) == 1
     with pytest.raises(OptionError, match="choices is 0"):
         LoadAwareRouter(choices=0)
 
 
-def test_time_windows() -> None:
-    """One window, one partition; the next window, the next partition."""
+def test_each_time_window_has_one_partition() -> None:
+    """The next window uses the next partition."""
     router = TimeWindowRouter(1000)
     view = view_of(3)
     placed = [route(router, view, timestamp_ms=when) for when in (0, 999, 1000, 2999, 3000, -1)]
@@ -249,8 +250,8 @@ def test_time_windows() -> None:
         TimeWindowRouter(0)
 
 
-def test_functions_as_routers() -> None:
-    """Of three arguments or of all six."""
+def test_functions_can_be_routers() -> None:
+    """With three arguments or all six."""
     view = view_of(5)
     assert route(CallableRouter(lambda topic, key, count: count - 1), view) == 4
 
@@ -268,8 +269,8 @@ def test_functions_as_routers() -> None:
 
 
 @pytest.mark.parametrize("answer", [-1, 5, "1", None, True])
-def test_answers_that_are_no_partition(answer: Any) -> None:
-    """The error names the router and what the topic has."""
+def test_a_result_that_is_not_a_partition_is_refused(answer: Any) -> None:
+    """The error names the router and the partitions of the topic."""
     view = view_of(5)
     with pytest.raises(RoutingError, match="CallableRouter answered"):
         route(CallableRouter(lambda topic, key, count: answer), view)
@@ -303,10 +304,10 @@ ROUTERS: Sequence[Callable[[], Router]] = [
     st.integers(0, 100),
 )
 @settings(deadline=None, max_examples=100)
-def test_every_router_names_a_partition_that_exists(
+def test_every_router_returns_an_existing_partition(
     make: Callable[[], Router], count: int, records: list[Any], seed: int
 ) -> None:
-    """Whatever the record, the load and the leaders."""
+    """For any record, load and set of leaders."""
     chance = Random(seed)
     router = make()
     for key, headers, when, size in records:
@@ -317,8 +318,8 @@ def test_every_router_names_a_partition_that_exists(
         assert checked(router, partition, view) == partition
 
 
-def test_distribution() -> None:
-    """Counts per partition, the fullest against the mean, and how even the whole is."""
+def test_the_distribution_of_records() -> None:
+    """Counts per partition, the largest relative to the mean, and the overall evenness."""
     meter = DistributionMeter()
     assert meter.snapshot() == {}
     for partition, records in ((1, 30), (0, 10), (1, 30)):
@@ -332,8 +333,9 @@ def test_distribution() -> None:
     assert meter.snapshot()["t"].skew == pytest.approx(60 / 17.5)
 
 
-def test_distribution_at_its_ends() -> None:
-    """Even is 1 and 1, all in one is n and 0, nothing at all is even."""
+def test_the_distribution_in_extreme_cases() -> None:
+    """Evenly spread: skew 1, evenness 1. All in one partition: skew n,
+    evenness 0. No records: even."""
     meter = DistributionMeter()
     meter.expect("idle", 3)
     meter.expect("one", 4)

@@ -1,4 +1,4 @@
-"""Keys and values survive the way to bytes and back, and what does not fit is refused."""
+"""Tests that keys and values survive serialization, and that unsupported ones are refused."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ JSON_VALUES = st.recursive(
 )
 
 
-def test_functions_and_objects_serve_alike() -> None:
-    """Plain functions as they are, objects by their method, nothing for bytes."""
+def test_functions_and_objects_can_be_serializers() -> None:
+    """Functions are called directly, objects by their method, and raw bytes need neither."""
     assert serialize_with(None) is None
     assert serialize_with(serializers.raw) is None
     assert deserialize_with(serializers.raw) is None
@@ -60,8 +60,8 @@ def test_functions_and_objects_serve_alike() -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, "json", Json, String])
-def test_what_is_no_serializer(wrong: Any) -> None:
-    """A class instead of an object is the usual mistake, and named as such."""
+def test_an_invalid_serializer_is_refused(wrong: Any) -> None:
+    """Passing a class instead of an object is the usual mistake, and the error says so."""
     for take in (serialize_with, deserialize_with):
         with pytest.raises(OptionError, match="give a"):
             take(wrong)
@@ -69,15 +69,15 @@ def test_what_is_no_serializer(wrong: Any) -> None:
 
 @given(st.text())
 @settings(deadline=None, max_examples=50)
-def test_text(text: str) -> None:
-    """UTF-8 unless told otherwise."""
+def test_text_is_encoded_as_utf8(text: str) -> None:
+    """Unless another encoding is given."""
     data = serializers.string.serialize(text)
     assert data == text.encode()
     assert serializers.string.deserialize(data) == text
 
 
-def test_text_encodings() -> None:
-    """Another encoding by name; an unknown one at once."""
+def test_text_in_other_encodings() -> None:
+    """An unknown encoding is refused at once."""
     assert String("latin-1").serialize("é") == b"\xe9"
     assert String("latin-1").deserialize(b"\xe9") == "é"
     with pytest.raises(LookupError):
@@ -86,20 +86,20 @@ def test_text_encodings() -> None:
 
 @given(JSON_VALUES)
 @settings(deadline=None, max_examples=100)
-def test_json(value: Any) -> None:
-    """Whatever JSON has comes back as it was."""
+def test_json_values_survive(value: Any) -> None:
+    """Any JSON value is returned unchanged."""
     assert serializers.json.deserialize(serializers.json.serialize(value)) == value
 
 
 def test_json_is_compact_and_strict() -> None:
-    """No spaces, no escapes that UTF-8 does not need, no NaN that others cannot read."""
+    """No spaces, no unnecessary escapes, and no NaN, which other readers cannot parse."""
     assert serializers.json.serialize({"a": [1, "é"]}) == '{"a":[1,"é"]}'.encode()
     with pytest.raises(ValueError, match="JSON"):
         serializers.json.serialize(math.nan)
 
 
 def test_json_hooks() -> None:
-    """What JSON does not know goes through a function, and back through another."""
+    """`default` converts types that JSON does not have, and `object_hook` converts them back."""
     own = Json(default=str, object_hook=lambda found: tuple(found.items()), sort_keys=True)
     assert own.serialize({"b": UUID(int=1), "a": 1}) == (
         b'{"a":1,"b":"00000000-0000-0000-0000-000000000001"}'
@@ -116,7 +116,9 @@ def test_json_hooks() -> None:
         (serializers.float64, ">d", math.pi),
     ],
 )
-def test_numbers_are_javas(numbers: serializers.Packed[Any], layout: str, value: float) -> None:
+def test_numbers_have_javas_format(
+    numbers: serializers.Packed[Any], layout: str, value: float
+) -> None:
     """Big-endian and of fixed size."""
     data = numbers.serialize(value)
     assert data == struct.pack(layout, value)
@@ -194,8 +196,8 @@ ORDERS: st.SearchStrategy[Order] = st.builds(
 
 @given(ORDERS)
 @settings(deadline=None, max_examples=100)
-def test_dataclasses_come_back_with_their_types(order: Order) -> None:
-    """Nested, optional, in collections: equal to what was sent, by value and by type."""
+def test_dataclasses_keep_their_types(order: Order) -> None:
+    """Nested, optional and in collections: equal to the original by value and by type."""
     orders = Dataclass(Order)
     order.parent = Order(UUID(int=1), datetime(2024, 1, 1, tzinfo=UTC), [])
     back = orders.deserialize(orders.serialize(order))
@@ -204,8 +206,8 @@ def test_dataclasses_come_back_with_their_types(order: Order) -> None:
     assert type(back.weight) is float
 
 
-def test_either_side_of_a_dataclass_may_be_newer() -> None:
-    """Fields it does not know are passed over, fields it does not find take their default."""
+def test_reader_and_writer_may_have_different_versions_of_a_dataclass() -> None:
+    """Unknown fields are ignored, missing fields get their default."""
     lines = Dataclass(Line)
     assert lines.deserialize(b'{"sku":"a","price":"1.50","later":[]}') == Line("a", Decimal("1.50"))
 
@@ -221,14 +223,14 @@ def test_either_side_of_a_dataclass_may_be_newer() -> None:
         (b"{", "Expecting"),
     ],
 )
-def test_data_that_is_no_such_dataclass(data: bytes, message: str) -> None:
+def test_data_that_does_not_match_the_dataclass_is_refused(data: bytes, message: str) -> None:
     """The error names the field."""
     with pytest.raises((ValueError, TypeError), match=message):
         Dataclass(Line).deserialize(data)
 
 
-def test_types_that_json_cannot_carry_are_found_early() -> None:
-    """When the serializer is made, not when the first record comes."""
+def test_types_that_json_cannot_represent_are_refused_early() -> None:
+    """When the serializer is created, not at the first record."""
 
     @dataclass
     class Odd:
@@ -251,8 +253,8 @@ def test_types_that_json_cannot_carry_are_found_early() -> None:
         Dataclass(Line).serialize(Line("a", object()))  # type: ignore[arg-type]
 
 
-def test_enums_of_numbers_and_odd_keys() -> None:
-    """Values of enums travel, not names; keys must be text or whole numbers."""
+def test_enums_of_numbers_and_unusual_keys() -> None:
+    """Enums are written by value, not by name. Keys must be text or integers."""
 
     holders = Dataclass(Holder)
     sent = Holder(Level.LOW, {"a": 1})
@@ -267,8 +269,7 @@ class Reading(BaseModel):
     value: float
 
 
-def test_pydantic_models() -> None:
-    """Dumped as JSON, validated on the way in."""
+def test_pydantic_models_are_serialized_and_validated() -> None:
     readings = Pydantic(Reading)
     reading = Reading(sensor="a", value=1.5)
     assert readings.deserialize(readings.serialize(reading)) == reading
@@ -290,8 +291,8 @@ NEWER = {
 VALUE = {"sensor": "a", "value": 1.5}
 
 
-def test_bare_avro() -> None:
-    """The bytes alone: a length, the text, eight bytes of a double."""
+def test_avro_without_a_prefix() -> None:
+    """Only the data: a length, the text, eight bytes of a double."""
     avro = Avro(SCHEMA)
     data = avro.serialize(VALUE)
     assert data == b"\x02a" + struct.pack("<d", 1.5)
@@ -301,8 +302,8 @@ def test_bare_avro() -> None:
         avro.deserialize(data + b"x")
 
 
-def test_avro_with_a_registrys_prefix() -> None:
-    """A zero byte, the id, the data; a reader with a newer schema asks once for the old one."""
+def test_avro_with_a_schema_registrys_prefix() -> None:
+    """A zero byte, the id, the data. A reader with a newer schema resolves the old one once."""
     old = Avro(SCHEMA, schema_id=7)
     data = old.serialize(VALUE)
     assert data[:5] == b"\x00\x00\x00\x00\x07"
@@ -320,8 +321,8 @@ def test_avro_with_a_registrys_prefix() -> None:
     assert new.deserialize(new.serialize({**VALUE, "unit": "C"}))["unit"] == "C"
 
 
-def test_avro_prefixes_that_are_wrong() -> None:
-    """An unknown id, no prefix, no id to write: each says what to give."""
+def test_wrong_avro_prefixes_are_refused() -> None:
+    """An unknown id, a missing prefix, no id to write: each error says what to give."""
     data = Avro(SCHEMA, schema_id=7).serialize(VALUE)
     with pytest.raises(ValueError, match=r"schema id 7 is not known: give Avro\(resolve"):
         Avro(SCHEMA, schema_id=8).deserialize(data)
@@ -340,7 +341,8 @@ def test_avro_prefixes_that_are_wrong() -> None:
     ],
 )
 def test_missing_libraries_are_named(module: str, use: str, extra: str) -> None:
-    """Without the library everything else imports, and its use says what to install."""
+    """Everything else can be imported without the library. Using it raises an error
+    that says what to install."""
     code = (
         f"import sys; sys.modules['{module}'] = None\n"
         "import penstock.client.serializers, penstock.client.options\n"

@@ -1,4 +1,4 @@
-"""Spans and their context, from send through headers to the handler."""
+"""Tests trace spans and their context, from send through headers to the handler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.testing import Broker
 
 
 class Traced:
-    """A provider of our own, so that no test changes the global one."""
+    """A tracer provider for one test, so that no test changes the global one."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()
@@ -44,7 +44,7 @@ def traced() -> Traced:
 
 
 def sent_by(traced: Traced, key: object = "k", value: object = "v") -> ProducerRecord[Any, Any]:
-    """A record that went through a producer and was acknowledged."""
+    """Returns a record that passed through a traced producer and was acknowledged."""
     interceptor = ProducerTracing(client_id="me", tracer_provider=traced.provider)
     record = interceptor.on_send(ProducerRecord("orders", value, key, (("h", b"1"),)))
     interceptor.on_acknowledgement(record, RecordMetadata("orders", 2, 41, 0), None)
@@ -64,8 +64,8 @@ def context(span: ReadableSpan) -> Any:
     return span.context
 
 
-def test_a_send_is_a_span_that_ends_with_the_acknowledgement(traced: Traced) -> None:
-    """Named and described as the conventions have it."""
+def test_a_send_span_ends_with_the_acknowledgment(traced: Traced) -> None:
+    """Its name and attributes follow OpenTelemetry's conventions."""
     interceptor = ProducerTracing(client_id="me", tracer_provider=traced.provider)
     record = interceptor.on_send(ProducerRecord("orders", "v", "k"))
     assert not traced.finished()
@@ -84,8 +84,8 @@ def test_a_send_is_a_span_that_ends_with_the_acknowledgement(traced: Traced) -> 
     }
 
 
-def test_the_context_travels_in_the_headers(traced: Traced) -> None:
-    """As W3C's traceparent, beside the user's own; an older one is replaced."""
+def test_the_context_is_sent_in_the_headers(traced: Traced) -> None:
+    """As W3C's traceparent, in addition to the user's headers. An older traceparent is replaced."""
     record = sent_by(traced)
     headers = dict(record.headers)
     span = traced.one("send orders")
@@ -97,7 +97,7 @@ def test_the_context_travels_in_the_headers(traced: Traced) -> None:
     assert dict(again.headers)["traceparent"] != headers["traceparent"]
 
 
-def test_failures_are_told(traced: Traced) -> None:
+def test_failures_are_recorded(traced: Traced) -> None:
     """A record that was not acknowledged leaves a span with its error."""
     interceptor = ProducerTracing(tracer_provider=traced.provider)
     record = interceptor.on_send(ProducerRecord("orders", None, b"\xff"))
@@ -110,16 +110,16 @@ def test_failures_are_told(traced: Traced) -> None:
     assert [event.name for event in span.events] == ["exception"]
 
 
-def test_unacknowledged_offsets_are_left_out(traced: Traced) -> None:
-    """With acks=0 nobody knows the offset."""
+def test_unknown_offsets_are_omitted(traced: Traced) -> None:
+    """With acks=0 the offset is unknown."""
     interceptor = ProducerTracing(tracer_provider=traced.provider)
     record = interceptor.on_send(ProducerRecord("orders", "v", "k"))
     interceptor.on_acknowledgement(record, RecordMetadata("orders", 2, -1, 0), None)
     assert "messaging.kafka.offset" not in attributes(traced.one("send orders"))
 
 
-def test_a_record_is_known_again_after_other_interceptors(traced: Traced) -> None:
-    """By the context in its headers, not by the object."""
+def test_a_record_is_recognized_after_other_interceptors(traced: Traced) -> None:
+    """By the context in its headers, not by object identity."""
 
     class Copying(ProducerInterceptor):
         def on_send(self, record: ProducerRecord[Any, Any]) -> ProducerRecord[Any, Any]:
@@ -134,8 +134,10 @@ def test_a_record_is_known_again_after_other_interceptors(traced: Traced) -> Non
     assert [attributes(span)["messaging.kafka.offset"] for span in traced.finished()] == [0, 1, 2]
 
 
-def test_forgotten_records_do_not_pile_up(traced: Traced, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a bound the oldest open span is ended."""
+def test_unfinished_spans_do_not_accumulate(
+    traced: Traced, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond a limit, the oldest open span is ended."""
     monkeypatch.setattr(tracing, "_OPEN_SPANS_MAX", 2)
     interceptor = ProducerTracing(tracer_provider=traced.provider)
     for number in range(5):
@@ -147,8 +149,8 @@ def test_forgotten_records_do_not_pile_up(traced: Traced, monkeypatch: pytest.Mo
     ]
 
 
-def test_a_poll_is_linked_to_its_senders(traced: Traced) -> None:
-    """One span per topic of a poll; records without context add no link."""
+def test_a_poll_span_is_linked_to_its_senders(traced: Traced) -> None:
+    """One span per topic of a poll. Records without context add no link."""
     headers = [sent_by(traced).headers for _ in range(2)]
     senders = {context(span).span_id for span in traced.finished()}
     records = [
@@ -176,14 +178,14 @@ def test_a_poll_is_linked_to_its_senders(traced: Traced) -> None:
     assert not traced.one("poll other").links
 
 
-def test_an_empty_poll_is_no_span(traced: Traced) -> None:
-    """Idle consumers must not fill the store."""
+def test_an_empty_poll_has_no_span(traced: Traced) -> None:
+    """Idle consumers must not fill the trace store."""
     assert ConsumerTracing(tracer_provider=traced.provider).on_consume([]) == []
     assert not traced.finished()
 
 
 def test_processing_continues_the_senders_trace(traced: Traced) -> None:
-    """What the handler does is part of the trace that began with the send."""
+    """So the handler's own spans are part of the trace that began with the send."""
     record = received(sent_by(traced).headers)
     tracer = traced.provider.get_tracer("handler")
     with (
@@ -203,8 +205,8 @@ def test_processing_continues_the_senders_trace(traced: Traced) -> None:
     assert attributes(span)["messaging.consumer.group.name"] == "g"
 
 
-def test_processing_that_fails(traced: Traced) -> None:
-    """The error is on the span once, and reaches the caller."""
+def test_an_error_during_processing_is_recorded(traced: Traced) -> None:
+    """Once on the span, and it is raised to the caller."""
     with (
         pytest.raises(KeyError, match="gone"),
         processing(received(()), tracer_provider=traced.provider),
@@ -218,7 +220,7 @@ def test_processing_that_fails(traced: Traced) -> None:
 
 
 def test_without_an_sdk_nothing_is_added() -> None:
-    """The API alone records nothing, and records travel as they were."""
+    """The OpenTelemetry API alone records nothing, and records are sent unchanged."""
     interceptor = ProducerTracing()
     record = interceptor.on_send(ProducerRecord("orders", "v", "k"))
     assert record.headers == ()
@@ -227,8 +229,8 @@ def test_without_an_sdk_nothing_is_added() -> None:
         assert not span.is_recording()
 
 
-def test_a_trace_goes_through_a_broker(traced: Traced, live_broker: Broker) -> None:
-    """From a producer's send to a consumer's handler: one trace, and the poll linked to it."""
+def test_a_trace_passes_through_a_broker(traced: Traced, live_broker: Broker) -> None:
+    """From a producer's send to a consumer's handler is one trace, and the poll is linked to it."""
     topic = live_broker.new_topic()
     provider = traced.provider
 

@@ -1,4 +1,4 @@
-"""Transactions from outside: what Admin tells of them, which hang, and how they are ended."""
+"""Tests transactions in `Admin`: listing them, finding hanging ones, and ending them."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def forgetful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker
         yield broker, topic
 
 
-def test_what_is_open_is_listed_and_described(live_broker: Broker) -> None:
-    """With its producer and its partitions; filters leave out what does not pass all of them."""
+def test_open_transactions_are_listed_and_described(live_broker: Broker) -> None:
+    """With their producers and partitions. A transaction must match all filters."""
     topic, name = live_broker.new_topic(partitions=3), live_broker.new_name("txn")
     leave_open(live_broker, name, topic, 2, 0)
 
@@ -66,8 +66,8 @@ def test_what_is_open_is_listed_and_described(live_broker: Broker) -> None:
     with_admin(live_broker, work)
 
 
-def test_a_state_that_does_not_exist_is_refused(live_broker: Broker) -> None:
-    """An empty list would say that nothing is in it."""
+def test_an_unknown_state_is_refused(live_broker: Broker) -> None:
+    """An empty list would suggest that no transaction is in that state."""
 
     async def work(admin: Admin) -> None:
         with pytest.raises(OptionError, match=r"Sleeping: no such state.*Ongoing"):
@@ -76,8 +76,8 @@ def test_a_state_that_does_not_exist_is_refused(live_broker: Broker) -> None:
     with_admin(live_broker, work)
 
 
-def test_what_is_merely_open_does_not_hang(live_broker: Broker) -> None:
-    """Its coordinator knows of it."""
+def test_an_open_transaction_is_not_hanging(live_broker: Broker) -> None:
+    """Its coordinator knows it."""
     topic = live_broker.new_topic(partitions=2)
     leave_open(live_broker, live_broker.new_name("txn"), topic, 0, 1)
 
@@ -91,7 +91,7 @@ def test_what_is_merely_open_does_not_hang(live_broker: Broker) -> None:
 
 
 def test_terminating_aborts_and_fences(live_broker: Broker) -> None:
-    """The producer that had the id learns it at its commit; an id that is not there is not made."""
+    """The producer with that id is fenced at its commit. An unknown id is not created."""
     topic, name = live_broker.new_topic(), live_broker.new_name("txn")
     place = TopicPartition(topic, 0)
 
@@ -113,8 +113,8 @@ def test_terminating_aborts_and_fences(live_broker: Broker) -> None:
     with_admin(live_broker, work)
 
 
-def test_a_hanging_transaction_is_found_and_ended(forgetful: tuple[Broker, str]) -> None:
-    """On each partition by itself; then readers of committed records get past it."""
+def test_a_hanging_transaction_is_found_and_aborted(forgetful: tuple[Broker, str]) -> None:
+    """On each partition separately. Then readers of committed records can pass it."""
     broker, topic = forgetful
 
     async def work(admin: Admin) -> None:
@@ -142,8 +142,8 @@ def test_a_hanging_transaction_is_found_and_ended(forgetful: tuple[Broker, str])
     with_admin(broker, work)
 
 
-def test_an_abort_that_comes_late_is_refused(forgetful: tuple[Broker, str]) -> None:
-    """An older epoch is not that of what is open now."""
+def test_a_late_abort_is_refused(forgetful: tuple[Broker, str]) -> None:
+    """Its epoch is older than that of the open transaction."""
     broker, topic = forgetful
     leave_open(broker, "again", topic, 2)
     place = TopicPartition(topic, 2)

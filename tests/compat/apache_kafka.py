@@ -1,9 +1,9 @@
-"""A real Apache Kafka, one node of KRaft, where the client's tests expect a broker of ours.
+"""A real Apache Kafka (one KRaft node) in place of our broker, for the client's tests.
 
-`ApacheKafka` is a `penstock.testing.Broker` with another program inside: it is started, stopped,
-killed, frozen and asked for topics in the same way, so a test of our client needs not know which of
-the two it talks to. The jars are fetched by Maven and kept in the user's cache; without Java or
-Maven whoever asks for it is skipped, and told why.
+`ApacheKafka` is a `penstock.testing.Broker` that runs another program. It is started, stopped,
+killed, frozen and asked for topics in the same way, so a test of our client need not know which of
+the two it talks to. Maven downloads the jars into the user's cache. Without Java or Maven, tests
+that need it are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from penstock.wire.messages import (
 VERSION = "4.0.0"
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 READY_S = 150.0
-"""A JVM on a busy machine; on a quiet one it takes four seconds."""
+"""For a JVM on a busy machine; on a quiet one it takes four seconds."""
 
 ASK_S = 50.0
 LIST_OFFSETS_VERSION = 6
 FIND_COORDINATOR_VERSION = 2
 LATEST = -1
 TRANSACTIONS = 1
-"""The kind of coordinator that keeps transactions."""
+"""The coordinator type of transactions."""
 
 JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
 SETTINGS = {
@@ -45,7 +45,7 @@ SETTINGS = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "1",
-    # One node has no room for more replicas, and tests have no need of fifty partitions.
+    # One node cannot have more replicas, and tests do not need fifty partitions.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.replication.factor": "1",
@@ -55,7 +55,7 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "broker.heartbeat.interval.ms": "200",
     "group.initial.rebalance.delay.ms": "0",
-    # Records of tests are years old; nothing may expire in the middle of one.
+    # Records of tests are years old; they must not expire during a test.
     "log.retention.ms": "-1",
     # The default takes a quarter of the small heap.
     "log.cleaner.dedupe.buffer.size": str(4 << 20),
@@ -63,7 +63,7 @@ SETTINGS = {
 
 
 class ApacheKafka(Broker):
-    """Use as `with ApacheKafka() as kafka`; settings and features are Kafka's own."""
+    """Use as `with ApacheKafka() as kafka`; settings and features are those of Kafka."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class ApacheKafka(Broker):
     ) -> None:
         super().__init__()
         self.features = [f"{name}={level}" for name, level in (features or {}).items()]
-        # A node that comes back is let in when the session of its former life has run out.
+        # A node that restarts is accepted when the session of its previous run has expired.
         session = {"broker.session.timeout.ms": f"{patient(2_000):.0f}"}
         self.settings = {**SETTINGS, **session, **(settings or {})}
         self.class_path = java_class_path(VERSION, "kafka_2.13")
@@ -87,7 +87,7 @@ class ApacheKafka(Broker):
         name: str | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> str:
-        """Kafka answers before its leaders know what they lead: here that is waited for."""
+        """Creates a topic and waits for its leaders: Kafka answers before they are ready."""
         made = super().new_topic(partitions, name=name, configs=configs)
         asked = [ListOffsetsRequest.Partition(n, timestamp=LATEST) for n in range(partitions)]
         request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic(made, asked)])
@@ -99,7 +99,7 @@ class ApacheKafka(Broker):
                 return made
         raise AssertionError(f"topic {made} got no leaders within {ASK_S:g} s")
 
-    # -- another program inside -----------------------------------------------------------------
+    # -- the other program ----------------------------------------------------------------------
 
     def _spawn(self, port: int) -> subprocess.Popen[str]:
         assert self._directory is not None
@@ -135,7 +135,7 @@ class ApacheKafka(Broker):
         return True
 
     def _prepare_groups(self) -> None:
-        """Both kinds of coordinators: the first to ask for one waits until its topic is there."""
+        """Waits for both coordinators: the first request for one creates its internal topic."""
         end = self._clock.monotonic() + READY_S
         for kind in (0, TRANSACTIONS):
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE

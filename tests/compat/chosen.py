@@ -1,7 +1,7 @@
-"""The part of the client's own suite that is also run on other brokers than ours.
+"""The part of the client's test suite that also runs on brokers other than ours.
 
-Each takes a broker and makes topics and groups of its own; none depends on how soon a change is
-seen by all, nor on settings and texts that are only ours.
+Each test takes a broker and creates its own topics and groups. None depends on how soon all brokers
+see a change, nor on settings and messages that only our broker has.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from client.membership import test_member as member
 from client.processing import test_live as processing
 from client.producing import test_live as producer
 from client.test_administration import (
-    test_a_groups_offsets_are_moved_and_forgotten as group_offsets,
+    test_a_groups_offsets_are_changed_and_deleted as group_offsets,
 )
-from client.test_administration import test_disks_and_producers_can_be_looked_at as inspection
-from client.test_administration import test_offsets_by_time_and_records_deleted as times
-from client.test_administration import test_the_cluster_describes_itself as cluster
-from client.test_administration import test_what_is_only_validated_is_not_made as validation
+from client.test_administration import test_disks_and_producers_are_described as inspection
+from client.test_administration import test_offsets_by_time_and_deleted_records as times
+from client.test_administration import test_the_cluster_is_described as cluster
+from client.test_administration import test_validate_only_creates_nothing as validation
 from penstock.client.membership.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY
 from penstock.testing import Broker
 
@@ -32,54 +32,54 @@ Chosen = Callable[[Broker], None]
 ranges = tables.TestRanges()
 
 CHOSEN: list[Chosen] = [
-    sync_producer.test_a_delivery_has_a_result,
-    sync_producer.test_many_threads_send_at_once,
-    sync_producer.test_send_nowait_does_not_ask,
-    sync_producer.test_tables,
+    sync_producer.test_a_delivery_resolves_when_the_record_is_acknowledged,
+    sync_producer.test_many_threads_send_concurrently,
+    sync_producer.test_send_nowait_does_not_fetch_metadata,
+    sync_producer.test_sending_an_arrow_table,
     partial(producer.test_other_acks_work_on_a_real_broker, acks=0),
     partial(producer.test_other_acks_work_on_a_real_broker, acks=1),
-    producer.test_a_topic_that_takes_small_batches_only,
-    sync_consumer.test_polling_and_iterating,
-    sync_consumer.test_commits_follow_the_iteration,
+    producer.test_batches_are_split_for_a_topic_with_a_small_limit,
+    sync_consumer.test_polling_and_iterating_share_one_position,
+    sync_consumer.test_commit_during_iteration_commits_the_records_handed_out,
     sync_consumer.test_closing_commits_what_was_handed_out,
-    sync_consumer.test_tables_and_ranges,
+    sync_consumer.test_arrow_tables_by_polling_and_by_range,
     consumer.test_a_subscription_without_a_group_reads_everything,
-    consumer.test_iteration_hands_out_one_record_after_the_other,
-    consumer.test_a_seek_with_a_fetch_in_flight_brings_no_stale_record,
-    consumer.test_paused_partitions_rest_and_go_on_where_they_were,
-    consumer.test_seeking_by_time_and_asking_for_offsets,
-    consumer.test_the_reset_policy_may_be_a_time,
-    consumer.test_offsets_are_committed_with_metadata_and_found_again,
+    consumer.test_iteration_returns_one_record_at_a_time,
+    consumer.test_no_stale_record_is_returned_after_a_seek_during_a_fetch,
+    consumer.test_a_paused_partition_resumes_where_it_stopped,
+    consumer.test_seeking_by_time_and_looking_up_offsets,
+    consumer.test_the_reset_policy_may_be_a_timestamp,
+    consumer.test_offsets_are_committed_with_metadata_and_read_back,
     consumer.test_auto_commit_commits_what_was_returned_and_nothing_else,
-    consumer.test_a_topic_that_was_deleted_is_not_made_again,
-    consumer.test_a_group_shares_partitions_and_tells_its_listeners,
-    consumer.test_a_pattern_follows_topics_that_come_later,
-    consumer.test_partitions_that_are_added_are_picked_up,
-    consumer.test_a_topic_that_does_not_exist_yet_is_waited_for,
-    consumer.test_a_topic_name_that_cannot_be_is_an_error,
-    consumer.test_headers_keys_and_times_come_along,
-    consumer.test_a_seek_does_not_wait_for_the_long_poll_before_it,
+    consumer.test_a_deleted_topic_is_not_created_again,
+    consumer.test_a_group_shares_partitions_and_calls_its_listeners,
+    consumer.test_a_pattern_subscription_finds_topics_created_later,
+    consumer.test_added_partitions_are_found,
+    consumer.test_the_consumer_waits_for_a_topic_that_does_not_exist_yet,
+    consumer.test_an_invalid_topic_name_is_an_error,
+    consumer.test_headers_keys_and_timestamps_are_returned,
+    consumer.test_a_seek_does_not_wait_for_the_running_long_poll,
     *(
-        partial(made_again.test_a_topic_that_is_made_again_is_read_from_its_first_record, way=way)
+        partial(made_again.test_a_recreated_topic_is_read_from_its_first_record, way=way)
         for way in made_again.WAYS
     ),
     tables.test_polling_tables_from_several_topics,
-    tables.test_tables_and_records_by_turns,
-    ranges.test_a_whole_topic,
-    ranges.test_bounds_by_offset_and_time,
-    ranges.test_a_part_that_is_gone_is_an_error,
-    ranges.test_a_part_that_goes_while_it_is_read_is_an_error,
+    tables.test_alternating_between_tables_and_records,
+    ranges.test_reading_a_whole_topic,
+    ranges.test_bounds_by_offset_and_by_time,
+    ranges.test_a_range_with_deleted_records_is_an_error,
+    ranges.test_records_deleted_while_a_range_is_read_are_an_error,
     *(
-        partial(member.test_members_come_and_go, assignor=assignor)
+        partial(member.test_members_join_and_leave, assignor=assignor)
         for assignor in (RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY)
     ),
-    member.test_who_cooperates_never_stops_reading_what_stays,
-    member.test_a_static_member_returns_to_its_place,
-    member.test_of_two_with_one_instance_id_the_older_is_fenced,
-    member.test_a_member_that_is_not_polled_makes_room,
-    member.test_a_refused_group_is_heard_of,
-    processing.test_dead_letters_are_the_bytes_that_came,
-    processing.test_loops_on_a_real_group,
+    member.test_a_cooperative_member_never_stops_reading_partitions_that_stay,
+    member.test_a_static_member_gets_its_partitions_back,
+    member.test_the_older_of_two_members_with_one_instance_id_is_fenced,
+    member.test_a_member_that_is_not_polled_is_replaced,
+    member.test_a_refused_join_is_raised_by_poll,
+    processing.test_dead_letters_hold_the_original_bytes,
+    processing.test_delivery_loops_continue_where_the_last_one_stopped,
     validation,
     group_offsets,
     times,
@@ -89,7 +89,7 @@ CHOSEN: list[Chosen] = [
 
 
 def shown(chosen: Any) -> str:
-    """The same in every process: two of them must agree on what there is to run."""
+    """Returns a name that is the same in every process: test workers must agree on the test ids."""
     if isinstance(chosen, partial):
         given = (getattr(each, "name", each) for each in chosen.keywords.values())
         return "-".join([shown(chosen.func), *map(str, given)])

@@ -1,4 +1,4 @@
-"""A cluster of ours as a user starts it: `penstock up`, a process of its own, on free ports."""
+"""A cluster started with `penstock up`, as its own process, on free ports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST_OUTGOING_PORT = int(
 SETTINGS = {
     # Kafka waits three seconds for more members before a group's first rebalance.
     "group.initial.rebalance.delay.ms": "0",
-    # Some tests write records of years ago: retention must not come by and delete them.
+    # Some tests write records that are years old; retention must not delete them.
     "log.retention.check.interval.ms": "86400000",
 }
 
@@ -31,10 +31,10 @@ _READY = re.compile(r"^ready bootstrap=(\S+)$", re.MULTILINE)
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` neighbouring ports that nobody listens on.
+    """Returns the first of `count` consecutive ports on which nothing listens.
 
-    Not of those that the system gives to outgoing connections: one of them could have the port of
-    a broker while that is down.
+    Ports of the range for outgoing connections are excluded: such a connection could take the port
+    of a broker while the broker is down.
     """
     for _ in range(50):
         first = random.randrange(LOWEST_PORT, FIRST_OUTGOING_PORT - count)
@@ -53,7 +53,7 @@ def _is_free(port: int) -> bool:
 
 
 class Cluster:
-    """Start it, use `bootstrap`, stop it; the data stays, so it may be started again."""
+    """Start it, use `bootstrap`, stop it. The data stays, so it can be started again."""
 
     def __init__(
         self, data: Path, brokers: int = 1, settings: Mapping[str, str] = SETTINGS
@@ -89,7 +89,7 @@ class Cluster:
         )
 
     def stop(self) -> int:
-        """SIGTERM, as a supervisor would; the exit code. Too slow a stop is a failure."""
+        """Sends SIGTERM, as a supervisor would. Returns the exit code; fails if it is slow."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -107,7 +107,7 @@ class Cluster:
             self.process.wait()
 
     def output(self, lines: int = 200) -> str:
-        """The end of what it wrote to stdout and stderr."""
+        """Returns the end of its stdout and stderr."""
         shown = []
         for path in (self.log, self.errors):
             text = path.read_text(errors="replace") if path.exists() else ""

@@ -1,6 +1,6 @@
-"""Fixtures for tests against a running broker: ours, or the one PENSTOCK_COMPAT_BOOTSTRAP names.
+"""Fixtures for tests against a running broker: ours, or the one in PENSTOCK_COMPAT_BOOTSTRAP.
 
-Pointing the suite at Apache Kafka (with `group.initial.rebalance.delay.ms=0`) tests the tests.
+Running the suite on Apache Kafka (with `group.initial.rebalance.delay.ms=0`) tests the tests.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Libraries that leave a socket to the garbage collector are not what is tested here."""
+    """Ignores sockets that libraries leave to the garbage collector; they are not tested here."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def no_litter() -> Iterator[None]:
-    """What the libraries left is collected here, not in the tests of somebody else."""
+    """Collects what the libraries left, so that it causes no warnings in other tests."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -67,7 +67,7 @@ def broker(
     try:
         bootstrap = cluster.start()
         with Admin(bootstrap) as admin:
-            # Some clients do not ask again when the coordinator of a group is still loading.
+            # Some clients do not retry while the coordinator of a group is still loading.
             for number in range(50):
                 admin.group_offsets(f"warm-up-{number}")
         yield bootstrap
@@ -80,7 +80,7 @@ def broker(
 
 @pytest.fixture(scope="session")
 def clients(broker: str) -> Iterator[Callable[[str], Client]]:
-    """A Python client by name, made once and kept for the whole session."""
+    """Returns a Python client by name; each is created once for the whole session."""
     made: dict[str, Client] = {}
 
     def client(name: str) -> Client:
@@ -101,7 +101,7 @@ def client(request: pytest.FixtureRequest, clients: Callable[[str], Client]) -> 
 
 @pytest.fixture(scope="session")
 def names() -> Iterator[str]:
-    """Names that nobody has used before, on this broker or an older one."""
+    """Names that were never used before, neither on this broker nor on an older one."""
     run = uuid.uuid4().hex[:8]
     return (f"compat-{run}-{number}" for number in count())
 
@@ -113,13 +113,13 @@ def name(names: Iterator[str]) -> Callable[[], str]:
 
 @pytest.fixture
 def topic(clients: Callable[[str], Client], names: Iterator[str]) -> TopicFactory:
-    """Makes topics; configs are written with underscores: `topic(3, retention_ms="1000")`."""
+    """Creates topics; configs are written with underscores: `topic(3, retention_ms="1000")`."""
 
     def make(partitions: int = 1, **configs: str) -> str:
         admin, made = clients(ConfluentClient.name), next(names)
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topic(made, partitions, configs=settings)
-        # Kafka answers before every part of it knows the topic.
+        # Kafka answers before all of its parts know the topic.
         assert wait_until(
             lambda: (
                 made in admin.list_topics()
@@ -134,7 +134,7 @@ def topic(clients: Callable[[str], Client], names: Iterator[str]) -> TopicFactor
 
 @pytest.fixture
 def keep() -> Iterator[Callable[[ConsumerType], ConsumerType]]:
-    """Consumers handed to it are closed when the test ends, however it ends."""
+    """Closes the consumers that are passed to it when the test ends, however it ends."""
     kept: list[Consumer] = []
 
     def keep_one(consumer: ConsumerType) -> ConsumerType:

@@ -1,4 +1,4 @@
-"""Our Java programs, compiled against a version of the client."""
+"""Compiles our Java programs against a version of the Java client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMPILE_S = 150
 
 @cache
 def compiled(version: str, directory: Path, *names: str) -> str:
-    """The class path of these, compiled into a directory; skips where Java is not there."""
+    """Returns the class path of these programs, compiled into a directory; skips without Java."""
     jars = java_class_path(version)
     compiler = tool("javac", "install a JDK")
     sources = [str(Path(HERE, "java", f"{name}.java")) for name in ("Patience", *names)]

@@ -1,10 +1,10 @@
-"""Spark's own Kafka connector, fetched once: the peer of our format.
+"""Downloads Spark's own Kafka connector, to compare our data source with it.
 
-It should have Spark's version. Maven Central has no 4.3.0 of it, and of its token provider nothing
-between 4.0.0 and that; so the newest published connector is taken, with the newest published token
-provider, on the Spark that is installed. Whoever shows results says which versions they are of.
+It should have Spark's version. Maven Central has no 4.3.0 of it, and no token provider between
+4.0.0 and that. So the newest published connector and the newest published token provider are used
+with the installed Spark. State these versions wherever results are published.
 
-`cd tests && python -m compat.spark_jars` prints the jars as `spark.jars` wants them.
+`cd tests && python -m compat.spark_jars` prints the jars in the format of `spark.jars`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEPENDENCIES: Final = (
     ("org.apache.kafka", "kafka-clients", "3.9.2"),
     ("org.apache.commons", "commons-pool2", "2.13.1"),
 )
-"""All that Spark does not bring itself."""
+"""Everything that Spark does not include itself."""
 _DEPENDENCY: Final = """    <dependency>
       <groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
       <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
@@ -43,7 +43,7 @@ _POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 
 
 def connector_jars() -> str:
-    """The jars, separated by commas; a skip where they cannot be had."""
+    """Returns the jars, separated by commas; skips if they are not available."""
     maven = tool("mvn", "install Maven")
     directory = cache_directory(f"spark-kafka-connector-{CONNECTOR}-{TOKEN_PROVIDER}")
     path = directory / "classpath"

@@ -14,7 +14,7 @@ Name = Callable[[], str]
 
 
 def test_a_topic_from_creation_to_deletion(client: Client, name: Name) -> None:
-    """It is listed and described while it lives, and gone afterwards."""
+    """It is listed and described while it exists, and gone afterwards."""
     made = name()
     client.create_topic(made, 3)
     assert wait_until(lambda: made in client.list_topics())
@@ -32,7 +32,7 @@ def test_a_topic_from_creation_to_deletion(client: Client, name: Name) -> None:
     assert refused.value.code == client.sees(Code.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-def test_a_deleted_topic_can_be_made_again(client: Client, name: Name, keep: Keep) -> None:
+def test_a_deleted_topic_can_be_created_again(client: Client, name: Name, keep: Keep) -> None:
     """The new topic of the same name is empty and starts at offset 0."""
     made = name()
     for value in (b"first life", b"second life"):
@@ -59,7 +59,7 @@ def test_a_deleted_topic_can_be_made_again(client: Client, name: Name, keep: Kee
 def test_a_bad_topic_is_refused(
     client: Client, name: Name, arguments: dict[str, int], code: Code
 ) -> None:
-    """With the code that says why; and nothing is created."""
+    """The error code says why, and nothing is created."""
     made = name()
     with pytest.raises(Refused) as refused:
         client.create_topic(made, **arguments)  # type: ignore[arg-type]
@@ -69,13 +69,13 @@ def test_a_bad_topic_is_refused(
 
 @pytest.mark.parametrize("bad", ["a b", "a/b", "ü", ".", "..", "x" * 250, "a:b"])
 def test_a_bad_name_is_refused(client: Client, bad: str) -> None:
-    """Names are letters, digits, dot, underscore and dash, 249 at most, and not a directory."""
+    """Allowed are letters, digits, dot, underscore and dash, at most 249, except "." and ".."."""
     with pytest.raises(Refused) as refused:
         client.create_topic(bad)
     assert refused.value.code == client.sees(Code.INVALID_TOPIC)
 
 
-def test_a_topic_is_made_once(client: Client, topic: TopicFactory) -> None:
+def test_a_topic_cannot_be_created_twice(client: Client, topic: TopicFactory) -> None:
     """The second creation is refused and changes nothing."""
     name = topic(2)
     with pytest.raises(Refused) as refused:
@@ -84,8 +84,8 @@ def test_a_topic_is_made_once(client: Client, topic: TopicFactory) -> None:
     assert len(client.describe_topic(name)) == 2
 
 
-def test_validation_only(client: Client, name: Name) -> None:
-    """A trial creation answers as a real one would, and creates nothing."""
+def test_validate_only_creates_nothing(client: Client, name: Name) -> None:
+    """Validation gives the same answer as a real creation, and creates nothing."""
     made = name()
     client.create_topic(made, validate_only=True)
     assert made not in client.list_topics()
@@ -94,7 +94,7 @@ def test_validation_only(client: Client, name: Name) -> None:
 
 
 def test_an_unknown_topic_is_not_described(client: Client, name: Name) -> None:
-    """Describing does not create."""
+    """Describing a topic does not create it."""
     made = name()
     with pytest.raises(Refused) as refused:
         client.describe_topic(made)
@@ -103,7 +103,7 @@ def test_an_unknown_topic_is_not_described(client: Client, name: Name) -> None:
 
 
 def test_partitions_are_added(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """Old records stay where they are, the new partitions can be used; never fewer or equal."""
+    """Old records stay where they are and new partitions can be used; the number never shrinks."""
     name = topic(2)
     client.produce(name, [Record(b"old", partition=1)])
     client.create_partitions(name, 4)
@@ -118,7 +118,7 @@ def test_partitions_are_added(client: Client, topic: TopicFactory, keep: Keep) -
 
 
 def test_configs_are_described(client: Client, topic: TopicFactory) -> None:
-    """All of them, with defaults; what was given at creation is told apart."""
+    """All configs with their defaults; those given at creation are not marked as defaults."""
     name = topic(retention_ms="123456", cleanup_policy="compact")
     configs = client.describe_configs("topic", name)
     assert configs["retention.ms"].value == "123456"
@@ -137,15 +137,15 @@ def test_configs_are_described(client: Client, topic: TopicFactory) -> None:
         assert configs[key].is_default, key
 
 
-def test_a_broker_s_configs_are_described(client: Client) -> None:
+def test_broker_configs_are_described(client: Client) -> None:
     """Tools read defaults from there."""
     broker = client.describe_cluster().controller
     configs = client.describe_configs("broker", str(broker))
     assert {"log.retention.ms", "num.partitions", "default.replication.factor"} <= set(configs)
 
 
-def test_configs_change_one_by_one(client: Client, topic: TopicFactory) -> None:
-    """Set, append, subtract and delete touch only what they name."""
+def test_configs_are_changed_incrementally(client: Client, topic: TopicFactory) -> None:
+    """Set, append, subtract and delete change only the configs that they name."""
     name = topic(retention_ms="1000000")
 
     def value(key: str) -> str | None:
@@ -169,7 +169,7 @@ def test_configs_change_one_by_one(client: Client, topic: TopicFactory) -> None:
 
 
 def test_configs_are_replaced_as_a_whole(client: Client, topic: TopicFactory) -> None:
-    """The old way: what is not named goes back to its default."""
+    """AlterConfigs resets configs that are not named to their defaults."""
     name = topic(retention_ms="1000000")
     client.replace_configs(name, {"segment.bytes": "2097152"})
 
@@ -181,7 +181,7 @@ def test_configs_are_replaced_as_a_whole(client: Client, topic: TopicFactory) ->
 
 
 def test_a_changed_limit_takes_effect(client: Client, topic: TopicFactory) -> None:
-    """max.message.bytes, lowered on a live topic, refuses what was accepted before."""
+    """max.message.bytes, lowered on a topic in use, refuses records that were accepted before."""
     name = topic()
     assert client.produce(name, [Record(b"x" * 5000)])[0].offset == 0
     client.alter_configs(name, {"max.message.bytes": ("set", "1000")})
@@ -199,7 +199,7 @@ def test_a_changed_limit_takes_effect(client: Client, topic: TopicFactory) -> No
 def test_a_group_from_first_commit_to_deletion(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """Listed and described while it lives; not deleted while it has members; then gone."""
+    """It is listed and described while it exists, and cannot be deleted while it has members."""
     made, group = topic(2), name()
     member = keep(client.member(group, made))
     assert wait_until(lambda: member.assignment() == {0, 1}, member)
@@ -223,10 +223,10 @@ def test_a_group_from_first_commit_to_deletion(
     assert refused.value.code == client.sees(Code.GROUP_ID_NOT_FOUND)
 
 
-def test_a_group_s_offsets_are_altered(
+def test_group_offsets_are_altered(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """An idle group is moved, and its next member starts there."""
+    """The offsets of an empty group are moved, and its next member starts there."""
     made, group = topic(2), name()
     client.produce(made, [Record(b"%d" % i, partition=i % 2) for i in range(20)])
     client.alter_group_offsets(group, made, {0: 4, 1: 9})
@@ -242,10 +242,10 @@ def test_a_group_s_offsets_are_altered(
     assert refused.value.code == client.sees(Code.UNKNOWN_MEMBER_ID)
 
 
-def test_a_group_s_offsets_are_deleted(
+def test_group_offsets_are_deleted(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """Those named, once nobody reads the topic in the group; the others stay."""
+    """Only the named ones, and only if no member reads the topic."""
     made, group = topic(2), name()
     member = keep(client.member(group, made))
     assert wait_until(lambda: member.assignment() == {0, 1}, member)
@@ -260,7 +260,7 @@ def test_a_group_s_offsets_are_deleted(
 
 
 def test_records_cannot_be_deleted_beyond_the_end(client: Client, topic: TopicFactory) -> None:
-    """The offset must be one that exists."""
+    """The offset must not exceed the end of the partition."""
     name = topic()
     client.produce(name, [Record(b"only")])
     with pytest.raises(Refused) as refused:
@@ -269,7 +269,7 @@ def test_records_cannot_be_deleted_beyond_the_end(client: Client, topic: TopicFa
 
 
 def test_the_cluster_is_described(client: Client, broker: str) -> None:
-    """Its id, its brokers under the addresses clients reach them by, a controller among them."""
+    """Its id, its brokers with the addresses that clients use, and a controller among them."""
     cluster = client.describe_cluster()
     assert cluster.controller in cluster.brokers
     assert set(broker.split(",")) <= set(cluster.brokers.values())

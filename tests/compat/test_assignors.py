@@ -1,8 +1,8 @@
-"""Our assignors against Java's own, on random groups.
+"""Compares our assignors with Java's, on random groups.
 
-Range and round robin must give to each member exactly what Java's give. The sticky ones may choose
-differently, but every partition must have one owner, loads must be as balanced as Java's or better,
-and with equal subscriptions no more partitions may move.
+Range and round robin must assign exactly the same partitions as Java's. The sticky assignors may
+choose differently, but every partition must have one owner, the balance must be at least as good as
+Java's, and with equal subscriptions no more partitions may move.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Group:
 
 
 def random_groups(seed: int) -> Iterator[Group]:
-    """Members with and without instance ids, topics that do not exist, claims old and new."""
+    """Yields groups with instance ids, topics that do not exist, old and new claims."""
     dice = random.Random(seed)
     for _ in range(GROUPS):
         counts = {f"t{n}": dice.randint(1, 9) for n in range(dice.randint(1, 6))}
         wishes = [*counts, "missing"]
         equal = dice.random() < 0.5
         common = dice.sample(wishes, dice.randint(1, len(wishes)))
-        # Honest claims: disjoint within a generation, as assignments are.
+        # Valid claims: disjoint within a generation, as assignments are.
         free = [TopicPartition(topic, n) for topic, count in counts.items() for n in range(count)]
         dice.shuffle(free)
         members = []
@@ -100,7 +100,7 @@ class Answer:
     given: dict[str, dict[str, frozenset[TopicPartition]]]
     """By assignor and member."""
     sent: dict[str, bytes]
-    """By member: its subscription to a sticky group, as Java writes it."""
+    """By member: its subscription for the sticky assignor, as Java encodes it."""
 
 
 def ask_java(class_path: str, groups: Sequence[Group]) -> list[Answer]:
@@ -148,17 +148,17 @@ def frozen(assignment: Assignment) -> dict[str, frozenset[TopicPartition]]:
 
 
 @pytest.mark.parametrize("assignor", [RANGE, ROUNDROBIN], ids=lambda assignor: assignor.name)
-def test_each_member_gets_what_java_gives_it(
+def test_each_member_gets_the_same_partitions_as_from_java(
     played: list[tuple[Group, Answer]], assignor: Assignor
 ) -> None:
-    """Range and round robin, to the last partition."""
+    """Range and round robin are deterministic, so the assignments are equal."""
     for group, java in played:
         ours = frozen(assignor.assign(group.counts, group.members))
         assert ours == java.given[assignor.name], described(group)
 
 
 def squares(given: Given) -> int:
-    """The smaller, the better balanced."""
+    """Returns a measure of the balance; smaller is better."""
     return sum(len(places) ** 2 for places in given.values())
 
 
@@ -168,10 +168,10 @@ def kept(group: Group, given: Given) -> int:
     )
 
 
-def test_sticky_is_as_balanced_as_javas_and_moves_no_more(
+def test_sticky_is_as_balanced_as_javas_and_moves_no_more_partitions(
     played: list[tuple[Group, Answer]],
 ) -> None:
-    """Better balance may cost moves; where the balance is the same, so are the moves at most."""
+    """A better balance may need moves; with the same balance, ours moves no more than Java's."""
     for group, java in played:
         ours, theirs = frozen(STICKY.assign(group.counts, group.members)), java.given["sticky"]
         assert Counter(p for places in ours.values() for p in places) == Counter(
@@ -183,8 +183,8 @@ def test_sticky_is_as_balanced_as_javas_and_moves_no_more(
             assert kept(group, ours) >= kept(group, theirs), described(group)
 
 
-def test_cooperation_takes_away_no_more_than_javas(played: list[tuple[Group, Answer]]) -> None:
-    """In the first step nothing moves from hand to hand, for either; and ours is as quick."""
+def test_cooperative_sticky_revokes_no_more_than_javas(played: list[tuple[Group, Answer]]) -> None:
+    """In the first step no partition moves directly between members; ours keeps no fewer."""
     for group, java in played:
         ours = frozen(COOPERATIVE_STICKY.assign(group.counts, group.members))
         theirs = java.given["cooperative-sticky"]
@@ -199,11 +199,11 @@ def test_cooperation_takes_away_no_more_than_javas(played: list[tuple[Group, Ans
             assert sum(map(len, ours.values())) >= sum(map(len, theirs.values()))
 
 
-def test_subscriptions_are_written_as_java_writes_them(
+def test_subscriptions_are_encoded_as_by_java(
     played: list[tuple[Group, Answer]],
 ) -> None:
-    """Byte for byte, but for the order of topics in the sticky assignor's own part, which in Java
-    is a hash map's; and Java's are read."""
+    """Equal byte for byte, except for the order of topics in the sticky assignor's user data, which
+    is that of a Java hash map. Java's subscriptions can be decoded."""
     for group, java in played:
         for peer in group.members:
             sent = java.sent[peer.member_id]

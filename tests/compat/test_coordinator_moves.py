@@ -1,4 +1,4 @@
-"""Clients whose coordinator moves at a bad moment."""
+"""Clients whose coordinator moves while they request committed offsets."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DEADLINE_S = 60.0
 
 
 @pytest.mark.parametrize("error", ["NOT_COORDINATOR", "COORDINATOR_LOAD_IN_PROGRESS"])
-def test_a_consumer_asks_again_for_its_offsets(
+def test_a_consumer_retries_its_request_for_committed_offsets(
     error: str, penstock_faults: Faults, penstock_topic: TopicFactory
 ) -> None:
-    """librdkafka's consumer once read nothing of what was acknowledged: the answer to its only
-    question for committed offsets came from a broker that was no longer the coordinator."""
+    """A consumer of librdkafka once read none of the acknowledged records: its only request for
+    committed offsets was answered by a broker that was no longer the coordinator."""
     topic = penstock_topic(3)
     producer: Any = Producer({"bootstrap.servers": penstock_faults.bootstrap})
     for number in range(30):

@@ -1,4 +1,4 @@
-"""Consumer groups: who reads what, as members come, go, crash and come back."""
+"""Consumer groups: which member reads what, as members join, leave, crash and come back."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from compat.conftest import CLIENTS, TopicFactory
 Keep = Callable[[Consumer], Consumer]
 Name = Callable[[], str]
 FATAL = -150
-"""How librdkafka reports an error after which a consumer is of no more use."""
+"""The code with which librdkafka reports an error that makes a consumer unusable."""
 
 STRATEGIES = [(kind.name, strategy) for kind in CLIENTS.values() for strategy in kind.strategies]
 
 
 def is_covered(partitions: int, *members: Consumer) -> bool:
-    """Every partition has exactly one owner, and the members own equally many.
+    """Returns whether every partition has exactly one owner, and the members own equally many.
 
-    In the midst of a cooperative rebalance they may own all, but not equally many."""
+    During a cooperative rebalance they may own all partitions, but not equally many."""
     owned = [member.assignment() for member in members]
     sizes = sorted(map(len, owned))
     is_even = sizes[0] > 0 and sizes[-1] - sizes[0] <= 1
@@ -61,7 +61,7 @@ def test_members_join_and_leave(
     keep: Keep,
     kind: tuple[str, str],
 ) -> None:
-    """One, two, three, then two members share all partitions, each partition owned once."""
+    """One, two, three, then two members share all partitions; each partition has one owner."""
     client_name, strategy = kind
     client, made, group = clients(client_name), topic(6), name()
     options = ConsumerOptions(strategy=strategy)
@@ -98,7 +98,7 @@ def test_the_members_read_everything_once(
 def test_a_restarted_group_continues_where_it_committed(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """After a synchronous commit and a restart nothing comes twice and nothing is missed."""
+    """After a synchronous commit and a restart no record is read twice or missed."""
     made, group = topic(3), name()
     early = produce_numbered(client, made, 3, range(90))
     first = keep(client.member(group, made))
@@ -113,10 +113,10 @@ def test_a_restarted_group_continues_where_it_committed(
     assert sorted(values(again)) == sorted(late)
 
 
-def test_what_is_not_committed_comes_again(
+def test_records_that_are_not_committed_are_delivered_again(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """A commit in the middle is where the next member starts."""
+    """The next member starts at the committed offset."""
     made, group = topic(), name()
     produce_numbered(client, made, 1, range(20))
     first = keep(client.member(group, made))
@@ -128,10 +128,10 @@ def test_what_is_not_committed_comes_again(
     assert [r.offset for r in again.received] == list(range(7, 20))
 
 
-def test_a_leaving_member_s_partitions_move_without_loss(
+def test_the_partitions_of_a_leaving_member_move_without_loss(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """The heirs of a member that committed and left continue where it stopped."""
+    """The remaining members continue at the offsets that the leaving member committed."""
     made, group = topic(4), name()
     first, second = (keep(client.member(group, made)) for _ in range(2))
     assert_covered(4, first, second)
@@ -148,10 +148,10 @@ def test_a_leaving_member_s_partitions_move_without_loss(
 
 
 @pytest.mark.parametrize("client_name", ["confluent-kafka", "kafka-python"])
-def test_cooperative_members_keep_what_they_have(
+def test_cooperative_members_keep_their_other_partitions(
     clients: Callable[[str], Client], topic: TopicFactory, name: Name, keep: Keep, client_name: str
 ) -> None:
-    """When a second member comes, the first gives up half and never the other half."""
+    """When a second member joins, the first one gives up half of its partitions, and only these."""
     client, made, group = clients(client_name), topic(4), name()
     options = ConsumerOptions(strategy="cooperative-sticky")
     first = keep(client.member(group, made, options))
@@ -167,7 +167,7 @@ def test_cooperative_members_keep_what_they_have(
 def test_a_static_member_comes_back_without_a_rebalance(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """Restarted within its session it gets the same partitions; the other notices nothing."""
+    """After a restart within its session it gets the same partitions, without a rebalance."""
     made, group = topic(4), name()
     options = ConsumerOptions(session_timeout_ms=30_000)
     first = keep(client.member(group, made, replace(options, instance_id="one")))
@@ -190,7 +190,7 @@ def test_a_static_member_comes_back_without_a_rebalance(
 def test_a_static_member_that_stays_away_loses_its_partitions(
     clients: Callable[[str], Client], topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """No leave is sent, no heartbeat comes: after the session timeout the others take over."""
+    """It sends no LeaveGroup and no heartbeats: after the session timeout the others take over."""
     client, made, group = clients("confluent-kafka"), topic(4), name()
     options = ConsumerOptions(session_timeout_ms=6000)
     first = keep(client.member(group, made, replace(options, instance_id="one")))
@@ -199,16 +199,16 @@ def test_a_static_member_that_stays_away_loses_its_partitions(
     left_at = time.monotonic()
     second.close()
     first.read_nothing(1.0)
-    is_session_over = time.monotonic() - left_at > 4.0  # As may be on a machine that is busy.
+    is_session_over = time.monotonic() - left_at > 4.0  # Possible on a busy machine.
     assert len(first.assignment()) == 2 or is_session_over
     assert wait_until(lambda: is_covered(4, first), first, within_s=120)
 
 
 @pytest.mark.parametrize("client_name", ["confluent-kafka", "kafka-python"])
-def test_of_two_with_one_instance_id_the_older_is_fenced(
+def test_the_older_of_two_members_with_one_instance_id_is_fenced(
     clients: Callable[[str], Client], topic: TopicFactory, name: Name, keep: Keep, client_name: str
 ) -> None:
-    """The newcomer takes the place; the other learns that it has lost it."""
+    """The new member takes its place; the old one gets FENCED_INSTANCE_ID."""
     client, made, group = clients(client_name), topic(2), name()
     options = ConsumerOptions(instance_id="same")
     first = keep(client.member(group, made, options))
@@ -228,10 +228,10 @@ def test_of_two_with_one_instance_id_the_older_is_fenced(
     assert_covered(2, second)
 
 
-def test_a_group_takes_up_new_partitions(
+def test_a_group_reads_new_partitions(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """Members that start after a topic has grown read the new partitions too."""
+    """Members that start after partitions were added read the new ones too."""
     made, group = topic(2), name()
     first = keep(client.member(group, made))
     assert_covered(2, first)
@@ -249,7 +249,7 @@ def test_offsets_carry_metadata(
     name: Name,
     keep: Keep,
 ) -> None:
-    """What is committed with an offset comes back with it, to any client."""
+    """Metadata committed with an offset is returned to every client."""
     made, group = topic(2), name()
     produce_numbered(client, made, 2, range(10))
     member = keep(client.member(group, made))
@@ -261,7 +261,7 @@ def test_offsets_carry_metadata(
         for partition, wanted in enumerate([(3, "where I was"), (5, "")]):
             found = reader.committed(partition)
             assert found is not None
-            # confluent-kafka sends the NUL that ends a C string along.
+            # confluent-kafka also sends the NUL that ends a C string.
             assert (found[0], found[1].rstrip("\0")) == wanted
     assert client.group_offsets(group, made) == {0: 3, 1: 5}
 
@@ -269,7 +269,7 @@ def test_offsets_carry_metadata(
 def test_a_consumer_may_commit_without_joining(
     client: Client, topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """Given partitions and a group's name, it stores offsets there; the group stays empty."""
+    """With given partitions and a group id it commits offsets there; the group stays empty."""
     made, group = topic(2), name()
     produce_numbered(client, made, 2, range(20))
     reader = keep(client.reader(made, (0, 1), group=group))
@@ -300,10 +300,10 @@ def test_groups_do_not_disturb_each_other(
     assert client.group_offsets(groups[1], made) == {}
 
 
-def test_clients_of_different_make_share_a_group(
+def test_clients_of_different_libraries_share_a_group(
     clients: Callable[[str], Client], topic: TopicFactory, name: Name, keep: Keep
 ) -> None:
-    """The leader of one library assigns partitions that members of the others understand."""
+    """A group leader of one library makes assignments that members of the others understand."""
     made, group = topic(6), name()
     members = [keep(clients(c).member(group, made)) for c in CLIENTS]
     assert_covered(6, *members)

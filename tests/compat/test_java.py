@@ -1,4 +1,4 @@
-"""The Java client, old and new: the reference that the others are measured against."""
+"""The Java client, an old and a new version: the reference for all other clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Scenario = Callable[[str], dict[str, Any]]
 
 @pytest.fixture(scope="module", params=VERSIONS)
 def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The class path of our scenarios, compiled against one version of the client."""
+    """Returns the class path of our scenarios, compiled against one version of the client."""
     jars = java_class_path(request.param)
     compiler = tool("javac", "install a JDK")
     classes = tmp_path_factory.mktemp(f"java-{request.param}")
@@ -75,7 +75,7 @@ def expected_records() -> list[dict[str, Any]]:
 
 
 def test_records(scenario: Scenario) -> None:
-    """Every codec, header, null, size and acknowledgement; idempotence; prompt long polls."""
+    """Every codec, header, null, size and acks setting; idempotence; prompt long polls."""
     steps = scenario("records")
     for codec in CODECS:
         for isolation in ("read_uncommitted", "read_committed"):
@@ -96,7 +96,7 @@ def test_records(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 def test_groups(scenario: Scenario) -> None:
-    """Four assignors, members that come and go, commits, a static member that comes back."""
+    """Four assignors, members that join and leave, commits, a static member that comes back."""
     steps = scenario("groups")
     for assignor in (
         "RangeAssignor",
@@ -123,7 +123,7 @@ def test_groups(scenario: Scenario) -> None:
 
 
 def test_offsets(scenario: Scenario) -> None:
-    """Bounds, seeks, times, pause and resume, resets, deleted records."""
+    """Bounds, seeks, timestamps, pause and resume, resets, deleted records."""
     steps = scenario("offsets")
     assert steps["bounds"] == {"first": 0, "next": 50}
     for target in (0, 33, 49, 7):
@@ -137,7 +137,7 @@ def test_offsets(scenario: Scenario) -> None:
 
 
 def test_administration(scenario: Scenario, broker: str) -> None:
-    """Cluster, topics, configs, groups, log directories: answers and refusals."""
+    """Cluster, topics, configs, groups, log directories: results and errors."""
     steps = scenario("admin")
     assert set(broker.split(",")) <= set(steps["cluster"]["nodes"])
     assert steps["cluster"]["id"]

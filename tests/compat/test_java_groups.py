@@ -1,4 +1,4 @@
-"""Groups in which our members and Java's sit side by side; either leads."""
+"""Groups with members of our client and of the Java client; either may be the group leader."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASTS = [
 
 
 class JavaMember(Consumer):
-    """A process of its own (`java/Member.java`), which polls by itself."""
+    """A separate process (`java/Member.java`), which polls by itself."""
 
     def __init__(self, class_path: str, bootstrap: str, group: str, topic: str, strategy: str):
         super().__init__(topic)
@@ -104,7 +104,7 @@ class JavaMember(Consumer):
             self._thread.join(DEADLINE_S)
             for stream in (self._process.stdin, self._process.stdout):
                 assert stream is not None
-                # It may hold a command for a process that is gone.
+                # It may still have a command for a process that is gone.
                 with suppress(BrokenPipeError):
                     stream.close()
 
@@ -144,7 +144,7 @@ def test_a_group_with_java_rebalances(
     strategy: str,
     cast: tuple[str, ...],
 ) -> None:
-    """They join one by one, then the first leaves, then the next: nothing is lost or doubled."""
+    """Members join one by one, then leave in the same order: no record is lost or duplicated."""
     company = Company(broker, name(), topic(PARTITIONS), strategy)
     try:
         for kind in cast:

@@ -1,7 +1,7 @@
-"""Kafka's own dump tool reads our files, and sees in them what we do.
+"""Kafka's own dump tool reads our files, and finds in them what we find.
 
-The tool is the real one, `kafka.tools.DumpLogSegments`, fetched as the Java clients are; where it
-cannot be had the tests are skipped and say why.
+The tool is the real `kafka.tools.DumpLogSegments`, downloaded like the Java clients. If it is not
+available, the tests are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -47,17 +47,18 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> SampleLog:
 
 
 def run_tool(class_path: str, paths: list[Path], *options: str) -> str:
-    """What the tool prints, once it has found nothing to complain about."""
+    """Returns the output of the tool, after checking that it has no complaints."""
     command = ["java", "-cp", class_path, TOOL, *options, "--files", ",".join(map(str, paths))]
     result = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=TOOL_TIMEOUT_S
     )
     assert result.returncode == 0, result.stderr
-    # Index trouble goes to stderr, with exit code 0; only the logging library may talk there.
+    # Problems with indexes go to stderr, with exit code 0; only the logging library may write
+    # there.
     complaints = [line for line in result.stderr.splitlines() if not line.startswith("SLF4J:")]
     assert not complaints, "\n".join(complaints)
     for line in result.stdout.splitlines():
-        # Payloads are ours and harmless; everything else may hold a complaint.
+        # Payloads are ours and harmless; any other text may be a complaint.
         assert not FAULTS.search(line.partition(" payload: ")[0]), line
     return result.stdout
 
@@ -67,7 +68,7 @@ def segment_files(sample: SampleLog, suffix: str) -> list[Path]:
 
 
 def index_files(sample: SampleLog) -> list[Path]:
-    """All indexes. The tool wants an offset index beside each time index, be it an empty one."""
+    """Returns all indexes. The tool needs an offset index, even an empty one, for a time index."""
     return segment_files(sample, ".index") + segment_files(sample, ".timeindex")
 
 
@@ -76,7 +77,7 @@ def numbers(pattern: str, text: str) -> list[tuple[int, ...]]:
 
 
 def sections(output: str) -> dict[Path, str]:
-    """The tool's output by the file it is about."""
+    """Returns the tool's output by file."""
     parts = re.split(r"^Dumping (.+)$", output, flags=re.MULTILINE)[1:]
     return {Path(name): text for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -136,7 +137,7 @@ def test_the_tool_reads_every_batch_and_record(class_path: str, sample: SampleLo
 
 
 def test_the_tool_reads_every_index_entry(class_path: str, sample: SampleLog) -> None:
-    """The same offsets, positions and times; the tool looks each up in the log and agrees."""
+    """The same offsets, positions and timestamps; the tool compares each with the log."""
     entries = 0
     for path, text in sections(run_tool(class_path, index_files(sample))).items():
         base = int(path.stem)
@@ -155,8 +156,7 @@ def test_the_tool_reads_every_index_entry(class_path: str, sample: SampleLog) ->
 
 
 @pytest.mark.parametrize("check", ["--verify-index-only", "--index-sanity-check"])
-def test_the_tool_finds_the_indexes_sound(class_path: str, sample: SampleLog, check: str) -> None:
-    """Both of its checks pass on every index."""
+def test_the_tool_accepts_every_index(class_path: str, sample: SampleLog, check: str) -> None:
     paths = index_files(sample)
     output = run_tool(class_path, paths, check)
     for path in paths:
@@ -169,7 +169,7 @@ def test_the_tool_finds_the_indexes_sound(class_path: str, sample: SampleLog, ch
 def test_the_tool_notices_a_wrong_index(
     class_path: str, sample: SampleLog, tmp_path: Path, suffix: str
 ) -> None:
-    """It does look: an entry that is one off is reported, so silence means agreement."""
+    """An entry that is wrong by one is reported, so no complaint means agreement."""
     stem = segment_files(sample, ".index")[0].with_suffix("")
     for kind in (".log", ".index", ".timeindex"):
         shutil.copy(stem.with_suffix(kind), tmp_path)

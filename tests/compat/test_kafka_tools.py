@@ -1,7 +1,7 @@
-"""Kafka's own command line tools, where they ask a broker for more than clients do.
+"""Kafka's own command line tools, where they send requests that clients do not.
 
-The tools are the real ones, fetched as the Java clients are; where they cannot be had the tests are
-skipped and say why.
+The tools are the real ones, downloaded like the Java clients. If they are not available, the tests
+are skipped with the reason.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def throttles(admin: Any, broker: int) -> list[str]:
 
 
 def test_verifying_a_move_clears_its_throttles(two: str, class_path: str, tmp_path: Path) -> None:
-    """The tool also deletes a throttle that has no meaning here, and must not stop at that."""
+    """The tool also deletes a throttle that our broker does not have, and must not fail there."""
     admin: Any = AdminClient({"bootstrap.servers": two})
     admin.create_topics([NewTopic("moved", 1, 1)])["moved"].result(10)
     home = admin.list_topics("moved", 10).topics["moved"].partitions[0].replicas[0]
@@ -83,7 +83,7 @@ def test_verifying_a_move_clears_its_throttles(two: str, class_path: str, tmp_pa
         assert throttles(admin, broker) == [UNLIMITED, UNLIMITED]
 
 
-def test_hanging_transactions_are_looked_for_on_any_broker(two: str, class_path: str) -> None:
+def test_hanging_transactions_can_be_searched_on_any_broker(two: str, class_path: str) -> None:
     """Followers answer for their own logs."""
     admin: Any = AdminClient({"bootstrap.servers": two})
     admin.create_topics([NewTopic("replicated", 2, 2)])["replicated"].result(10)

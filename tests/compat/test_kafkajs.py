@@ -1,4 +1,4 @@
-"""kafkajs: the JavaScript client, which ignores the least version a broker offers."""
+"""kafkajs: the JavaScript client, which ignores the minimum version that a broker supports."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def expected_records() -> list[dict[str, Any]]:
 
 
 def test_records(scenario: Scenario) -> None:
-    """Codecs, headers, nulls, large records, idempotence, acknowledgements."""
+    """Codecs, headers, nulls, large records, idempotence, acks."""
     steps = scenario("records")
     for codec in ("none", "gzip", "snappy"):
         assert steps[codec]["records"] == expected_records(), codec
@@ -70,7 +70,7 @@ def test_records(scenario: Scenario) -> None:
 
 
 def test_groups(scenario: Scenario) -> None:
-    """Members come and go, commits carry over, a waiting consumer is served at once."""
+    """Members join and leave, commits persist, a waiting consumer gets records at once."""
     steps = scenario("groups")
     assert steps["membership"] == {"covered": [True] * 5, "count": 120, "distinct": 120}
     assert steps["described"]["groups"] == [
@@ -81,7 +81,7 @@ def test_groups(scenario: Scenario) -> None:
 
 
 def test_offsets(scenario: Scenario) -> None:
-    """Bounds, times, seek, pause and resume, a group's offsets, deleted records."""
+    """Bounds, timestamps, seek, pause and resume, a group's offsets, deleted records."""
     steps = scenario("offsets")
     assert steps["bounds"] == {
         "ends": [[0, 0, 20], [1, 0, 20]],

@@ -1,4 +1,4 @@
-"""kcat on Debian's librdkafka 2.0.2: an old client that looks for single protocol versions."""
+"""kcat with Debian's librdkafka 2.0.2: an old client that checks for single protocol versions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASE_MS = HOUR_AGO_MS
 
 @pytest.fixture
 def kcat(broker: str) -> Kcat:
-    """Runs it with a mode and options; what it prints to stdout. Its failure is ours."""
+    """Runs kcat with a mode and options and returns its stdout; fails if kcat fails."""
     program = tool("kcat", "apt-get install kcat")
 
     def run(*options: str, given: str = "", fails: bool = False) -> str:
@@ -47,7 +47,7 @@ def read(kcat: Kcat, topic: str, *options: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_codecs_headers_and_nulls(kcat: Kcat, topic: TopicFactory, codec: str) -> None:
-    """Keys, nulls and repeated headers come back, whatever the codec."""
+    """Keys, nulls and repeated headers survive, with every codec."""
     name = topic()
     lines = ["key:value", "tombstone:", ":no key", *(f"{i}:{'long ' * i}" for i in range(1, 60))]
     headers = ["-H", "again=1", "-H", "null", "-H", "again=2", "-H", "empty="]
@@ -61,10 +61,10 @@ def test_codecs_headers_and_nulls(kcat: Kcat, topic: TopicFactory, codec: str) -
         assert message["headers"] == ["again", "1", "null", None, "again", "2", "empty", ""]
 
 
-def test_what_the_broker_keeps_is_compressed(
+def test_stored_batches_are_compressed(
     kcat: Kcat, clients: Callable[[str], Client], topic: TopicFactory
 ) -> None:
-    """An old librdkafka that misreads the version ranges would stop compressing, in silence."""
+    """An old librdkafka that misreads the version ranges would silently stop compressing."""
     name = topic(2)
     (line,) = ["the same words again and again " * 2000]
     for partition, codec in enumerate(["none", "zstd"]):
@@ -75,7 +75,7 @@ def test_what_the_broker_keeps_is_compressed(
 
 
 def test_a_record_of_one_mebibyte(kcat: Kcat, topic: TopicFactory, tmp_path: Path) -> None:
-    """Whole files as records."""
+    """kcat sends whole files as records."""
     name = topic(max_message_bytes="2097152")
     text = "0123456789abcdef" * 65536
     (tmp_path / "large").write_text(text)
@@ -85,7 +85,7 @@ def test_a_record_of_one_mebibyte(kcat: Kcat, topic: TopicFactory, tmp_path: Pat
 
 
 def test_idempotence(kcat: Kcat, topic: TopicFactory) -> None:
-    """Many small batches, acknowledged by all, in order and once."""
+    """Many small batches with idempotence arrive in order and once."""
     name = topic()
     lines = [str(i) for i in range(2000)]
     options = ["-X", "enable.idempotence=true", "-X", "batch.num.messages=20"]
@@ -96,7 +96,7 @@ def test_idempotence(kcat: Kcat, topic: TopicFactory) -> None:
 
 
 def test_a_key_stays_in_its_partition(kcat: Kcat, topic: TopicFactory) -> None:
-    """Keys are spread, each has one home."""
+    """Keys are spread over partitions, and each has exactly one."""
     name = topic(4)
     lines = [f"key-{i % 20}:{i}" for i in range(200)]
     kcat("-P", "-t", name, "-K:", given="\n".join(lines) + "\n")
@@ -124,7 +124,7 @@ def test_metadata(kcat: Kcat, topic: TopicFactory, broker: str) -> None:
 def test_offsets_by_number_and_time(
     kcat: Kcat, clients: Callable[[str], Client], topic: TopicFactory
 ) -> None:
-    """Queries by time, and reading from a number, from the end, and between two times."""
+    """Queries by timestamp; reading from an offset, from the end, between two timestamps."""
     name = topic()
     records = [Record(b"%d" % i, timestamp_ms=BASE_MS + 1000 * i) for i in range(30)]
     clients("confluent-kafka").produce(name, records)
@@ -142,7 +142,7 @@ def test_offsets_by_number_and_time(
 
 
 def test_a_group_resumes(kcat: Kcat, topic: TopicFactory, name: Callable[[], str]) -> None:
-    """Each run of a balanced consumer takes up where the last one stopped."""
+    """Each run of a group consumer continues where the last one stopped."""
     made, group = topic(2), name()
 
     def run() -> list[int]:
@@ -158,8 +158,8 @@ def test_a_group_resumes(kcat: Kcat, topic: TopicFactory, name: Callable[[], str
     assert run() == []
 
 
-def test_an_unknown_topic(kcat: Kcat, name: Callable[[], str]) -> None:
-    """Reading from a topic that is not there fails, and says why."""
+def test_reading_from_an_unknown_topic_fails(kcat: Kcat, name: Callable[[], str]) -> None:
+    """Reading from a topic that does not exist fails with the reason."""
     options = ["-e", "-X", "allow.auto.create.topics=false"]
     complaint = kcat("-C", "-t", name(), *options, fails=True)
     assert re.search("Unknown topic or partition", complaint)

@@ -1,10 +1,9 @@
-"""The first four milestones of a message queue, walked through as its users would.
+"""The first four milestones of a message queue, tested as its users would see them.
 
-One: topics and partitions, keys and offsets, and the files they become. Two: a producer that
-batches, retries and loses nothing while brokers die under it. Three: consumer groups that share,
-commit, and heal. Four: replicas that fall behind and catch up. Everything goes through our command
-line and unmodified clients; each test has a cluster of its own, because it looks into its files or
-kills it.
+One: topics and partitions, keys and offsets, and their files. Two: a producer that batches, retries
+and loses nothing while brokers die. Three: consumer groups that share partitions, commit offsets,
+and recover. Four: replicas that fall behind and catch up. Everything goes through our command line
+and unmodified clients. Each test has its own cluster, because it reads its files or kills it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
-    """Starts clusters, and ends them with the test."""
+    """Starts clusters, and stops them at the end of the test."""
     started: list[Cluster] = []
 
     def start_one(brokers: int = 1) -> Cluster:
@@ -76,7 +75,7 @@ def client(cluster: Cluster) -> Iterator[Client]:
 
 
 def penstock(*arguments: str, given: str = "") -> list[dict[str, Any]]:
-    """What one of our commands says in JSON, line by line."""
+    """Runs one of our commands and returns its JSON output, line by line."""
     result = subprocess.run(
         [PENSTOCK, *arguments, "--json"],
         input=given,
@@ -100,7 +99,7 @@ def records_on_disk(cluster: Cluster, topic: str, partition: int) -> list[dict[s
 
 
 def test_keys_partitions_and_offsets(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 1: a key has one home, offsets count up from 0, the ends match what was sent."""
+    """Milestone 1: a key has one partition, offsets count from 0, the end offsets are right."""
     at = ("--bootstrap", cluster.bootstrap)
     (created,) = penstock("topic", "create", "orders", "--partitions", "3", *at)
     assert created["partition_count"] == 3
@@ -129,7 +128,7 @@ def test_keys_partitions_and_offsets(cluster: Cluster, client: Client, keep: Kee
 
 
 def test_records_without_a_key_are_spread(cluster: Cluster, client: Client) -> None:
-    """Milestone 1: no key, no home; every partition gets its share."""
+    """Milestone 1: every partition gets some of the records without a key."""
     client.create_topic("spread", 3)
     placed = client.produce("spread", [Record(b"%d" % i) for i in range(90)])
     counts = Counter(p.partition for p in placed)
@@ -144,7 +143,7 @@ def test_records_without_a_key_are_spread(cluster: Cluster, client: Client) -> N
 
 
 def test_segments_roll_and_are_indexed(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 1: full segments are followed by new ones, named by offset, read as one log."""
+    """Milestone 1: full segments are followed by new ones, named by offset, and read as one log."""
     client.create_topic("rolling", 1, configs={"segment.bytes": "1048576"})
     for first in range(0, 60, 10):
         client.produce("rolling", [Record(b"%06d" % i * 10_000) for i in range(first, first + 10)])
@@ -162,7 +161,7 @@ def test_segments_roll_and_are_indexed(cluster: Cluster, client: Client, keep: K
 
 
 def test_everything_survives_a_restart(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 1: topics, records and their offsets are there again, and the count goes on."""
+    """Milestone 1: topics, records and their offsets are there again, and offsets continue."""
     client.create_topic("kept", 2)
     client.produce("kept", [Record(b"%d" % i, partition=i % 2) for i in range(20)])
     client.close()
@@ -177,8 +176,10 @@ def test_everything_survives_a_restart(cluster: Cluster, client: Client, keep: K
         again.close()
 
 
-def test_a_producer_s_hundred_keyed_records(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 2: sent in order, on disk and read back in order within each partition."""
+def test_keyed_records_keep_their_order_within_a_partition(
+    cluster: Cluster, client: Client, keep: Keep
+) -> None:
+    """Milestone 2: on disk and when read back they have the order in which they were sent."""
     client.create_topic("keyed", 2)
     client.produce("keyed", [Record(b"%d" % i, key=b"key-%d" % i) for i in range(100)])
     got = keep(client.reader("keyed", (0, 1))).read(100)
@@ -192,7 +193,7 @@ def test_a_producer_s_hundred_keyed_records(cluster: Cluster, client: Client, ke
 
 
 class AsyncProducer:
-    """Batches of two, a linger of 100 ms, acks=all, and a note of every callback."""
+    """Batches of two records, a linger of 100 ms, acks=all; every delivery callback is recorded."""
 
     def __init__(self, bootstrap: str) -> None:
         self.delivered: list[tuple[int, int]] = []
@@ -228,7 +229,7 @@ class AsyncProducer:
 
 
 def assert_each_once(sender: AsyncProducer, reader: Consumer, count: int) -> None:
-    """Every callback told success, and the log holds each record once, in order."""
+    """Checks that every callback reported success, and that each record is stored once."""
     assert not sender.failed
     assert sorted(number for number, _ in sender.delivered) == list(range(count))
     got = reader.read(count)
@@ -240,8 +241,10 @@ def assert_each_once(sender: AsyncProducer, reader: Consumer, count: int) -> Non
 
 
 @pytest.mark.slow
-def test_a_producer_outlives_its_broker(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 2: the broker is killed with records in flight; in the end each is in, once."""
+def test_a_producer_survives_a_kill_of_its_broker(
+    cluster: Cluster, client: Client, keep: Keep
+) -> None:
+    """Milestone 2: the broker is killed with records in flight; at the end each is stored once."""
     client.create_topic("logs")
     client.close()
     sender = AsyncProducer(cluster.bootstrap)
@@ -258,10 +261,10 @@ def test_a_producer_outlives_its_broker(cluster: Cluster, client: Client, keep: 
 
 
 @pytest.mark.slow
-def test_a_producer_outlives_a_partition_s_leader(
+def test_a_producer_survives_a_kill_of_the_leader(
     start: Callable[..., Cluster], keep: Keep
 ) -> None:
-    """Milestone 2: of three replicas the leader is killed; another leads, and nothing is lost."""
+    """Milestone 2: the leader of three replicas is killed; another leads, nothing is lost."""
     cluster = start(3)
     at = ("--bootstrap", cluster.bootstrap)
     with closing(ConfluentClient(cluster.bootstrap)) as admin:
@@ -287,10 +290,10 @@ def produce_numbered(client: Client, topic: str, partitions: int, wanted: range)
     client.produce(topic, [Record(b"%d" % i, partition=i % partitions) for i in wanted])
 
 
-def test_two_consumers_share_commit_and_inherit(
+def test_two_consumers_share_partitions_and_the_remaining_one_takes_over(
     cluster: Cluster, client: Client, keep: Keep
 ) -> None:
-    """Milestone 3: two partitions each, commits that last, and all four for the one who stays."""
+    """Milestone 3: each reads two partitions, commits persist, and one member gets all four."""
     client.create_topic("events", 4)
     produce_numbered(client, "events", 4, range(100))
     first, second = (keep(client.member("grp1", "events")) for _ in range(2))
@@ -302,7 +305,7 @@ def test_two_consumers_share_commit_and_inherit(
         *(first, second),
     )
     own = {member: member.assignment() for member in (first, second)}
-    # On a slow machine the first may have been alone for a while, and have read from all four.
+    # On a slow machine the first member may have been alone for a while and have read all four.
     alone = {member: len(member.received) for member in own}
 
     def own_read(member: Consumer) -> set[tuple[int, int]]:
@@ -331,7 +334,7 @@ def test_two_consumers_share_commit_and_inherit(
 
 
 def loaded_offsets(client: Client) -> dict[int, int] | None:
-    """The committed offsets; None while the coordinator loads them after a restart."""
+    """Returns the committed offsets; None while the coordinator loads them after a restart."""
     try:
         return dict(client.group_offsets("grp1", "events"))
     except Refused as refused:
@@ -339,8 +342,10 @@ def loaded_offsets(client: Client) -> dict[int, int] | None:
         return None
 
 
-def test_offsets_outlive_the_broker(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 3: what was committed is in the internal topic, and holds after kill -9."""
+def test_committed_offsets_survive_a_kill_of_the_broker(
+    cluster: Cluster, client: Client, keep: Keep
+) -> None:
+    """Milestone 3: committed offsets are in the internal topic, and survive kill -9."""
     client.create_topic("events", 2)
     produce_numbered(client, "events", 2, range(40))
     member = keep(client.member("grp1", "events"))
@@ -384,7 +389,7 @@ while True:
 
 
 class MemberProcess:
-    """A member that can be killed without a word to anybody."""
+    """A group member that can be killed without leaving the group."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[int] = []
@@ -410,7 +415,7 @@ class MemberProcess:
 
 @pytest.mark.slow
 def test_a_killed_consumer_is_replaced(cluster: Cluster, client: Client, keep: Keep) -> None:
-    """Milestone 3: a member dies in silence; the other takes all, then shares with the next."""
+    """Milestone 3: a member dies; the other takes over, then shares with a new member."""
     client.create_topic("shared", 3)
     options = ConsumerOptions(session_timeout_ms=6000)
     survivor = keep(client.member("grp2", "shared", options))
@@ -452,6 +457,6 @@ def test_a_killed_consumer_is_replaced(cluster: Cluster, client: Client, keep: K
 @pytest.mark.slow
 @pytest.mark.skipif(network.why_not() != "", reason=network.why_not())
 def test_a_follower_that_is_cut_off_falls_behind_and_comes_back() -> None:
-    """Milestone 4: its in-sync replicas shrink to two, nothing that it lacks counts before, and
-    with its wire mended it has everything and is in sync again."""
+    """Milestone 4: the ISR shrinks to two, no record that the follower lacks is acknowledged before
+    that, and after the connection is restored the follower has everything and is in sync again."""
     assert network.run_apart("chaos.isolation", timeout_s=110) == []

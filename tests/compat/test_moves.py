@@ -1,4 +1,4 @@
-"""Foreign clients move replicas and elect leaders, on a cluster of two."""
+"""Clients of other libraries move replicas and elect leaders, on a cluster of two brokers."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def two(tmp_path: Path) -> Iterator[str]:
         cluster.kill()
 
 
-def test_a_partition_is_moved_and_led_by_whom_it_should_be(two: str) -> None:
-    """kafka-python adds a replica and puts it first, confluent-kafka lets it lead; both hear, in
-    Kafka's codes, of what cannot be done."""
+def test_a_partition_is_moved_and_its_preferred_leader_elected(two: str) -> None:
+    """kafka-python adds a replica and makes it the preferred leader, confluent-kafka elects it.
+    Both get Kafka's error codes for what is not possible."""
     confluent: Any = AdminClient({"bootstrap.servers": two})
     confluent.create_topics([NewTopic("t", 1, 1)])["t"].result(120)
     home = confluent.list_topics("t", 10).topics["t"].partitions[0].replicas[0]
@@ -56,7 +56,7 @@ def test_a_partition_is_moved_and_led_by_whom_it_should_be(two: str) -> None:
     wanted = [ConfluentPartition("t", 0), ConfluentPartition("t", 7)]
     outcome = confluent.elect_leaders(ElectionType.PREFERRED, wanted).result(120)
     codes = {each.partition: error and error.code() for each, error in outcome.items()}
-    # It may have been elected by itself in the meantime.
+    # The cluster may have elected it by itself in the meantime.
     assert codes[0] in (None, 84)
     assert codes[7] == 3
     assert wait_until(lambda: partition().leader == away)

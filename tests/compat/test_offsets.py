@@ -1,4 +1,4 @@
-"""Positions in a partition: first, last, by number, by time, and what happens without one."""
+"""Positions in a partition: first, last, by offset, by timestamp, and the reset policies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def produce_numbered(client: Client, topic: str, count: int, partition: int = 0)
 
 
 def test_first_and_next_offset(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """An empty partition begins and ends at 0; a written one ends after its last record."""
+    """An empty partition begins and ends at 0; one with records ends after its last record."""
     name = topic(2)
     produce_numbered(client, name, 25, partition=1)
     reader = keep(client.reader(name, (0, 1)))
@@ -45,7 +45,7 @@ def test_first_and_next_offset(client: Client, topic: TopicFactory, keep: Keep) 
 
 
 def test_seek_by_offset(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """Forward, back, and into the middle of a batch: reading goes on exactly there."""
+    """Forward, backward, and into the middle of a batch: reading continues exactly there."""
     name = topic()
     client.produce(name, [Record(b"%d" % i) for i in range(100)], ProducerOptions(linger_ms=50))
     reader = keep(client.reader(name))
@@ -58,7 +58,7 @@ def test_seek_by_offset(client: Client, topic: TopicFactory, keep: Keep) -> None
 
 
 def test_offsets_by_time(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """The first record at or after a time; nothing when all are older; partitions apart."""
+    """The first record at or after a timestamp, by partition; none if all are older."""
     name = topic(2)
     produce_numbered(client, name, 50)
     reader = keep(client.reader(name, (0, 1)))
@@ -76,7 +76,7 @@ def test_offsets_by_time(client: Client, topic: TopicFactory, keep: Keep) -> Non
 def test_offsets_by_time_inside_one_batch(
     client: Client, topic: TopicFactory, keep: Keep, codec: str
 ) -> None:
-    """Times are those of records, not of batches, compressed or not, ordered or not."""
+    """Timestamps of records count, not of batches, compressed or not, ordered or not."""
     name = topic()
     times = [0, 10, 5, 20, 15, 30]
     client.produce(
@@ -91,7 +91,7 @@ def test_offsets_by_time_inside_one_batch(
 
 
 def test_seek_by_time(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """Looking up a time and seeking there reads from that record on."""
+    """Seeking to the offset of a timestamp reads from that record on."""
     name = topic()
     produce_numbered(client, name, 40)
     reader = keep(client.reader(name))
@@ -104,8 +104,8 @@ def test_seek_by_time(client: Client, topic: TopicFactory, keep: Keep) -> None:
     ]
 
 
-def test_the_offset_with_the_greatest_time(client: Client, topic: TopicFactory) -> None:
-    """The newest record need not be the last."""
+def test_the_offset_with_the_largest_timestamp(client: Client, topic: TopicFactory) -> None:
+    """The record with the largest timestamp need not be the last."""
     name = topic()
     client.produce(
         name, [Record(b"x", timestamp_ms=BASE_MS + t) for t in (5, 90, 30, 40)], ProducerOptions()
@@ -114,7 +114,7 @@ def test_the_offset_with_the_greatest_time(client: Client, topic: TopicFactory) 
 
 
 def test_pause_and_resume(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """A paused partition is silent while the other goes on, and loses nothing."""
+    """A paused partition returns nothing while the other continues, and loses nothing."""
     name = topic(2)
     reader = keep(client.reader(name, (0, 1)))
     client.produce(name, [Record(b"a", partition=p) for p in (0, 1)])
@@ -137,7 +137,7 @@ def test_reset_to_earliest(client: Client, topic: TopicFactory, name: Name, keep
 
 
 def test_reset_to_latest(client: Client, topic: TopicFactory, name: Name, keep: Keep) -> None:
-    """A group without offsets starts at the end: old records stay unread, new ones come."""
+    """A group without offsets starts at the end: it reads only new records."""
     made = topic()
     produce_numbered(client, made, 10)
     member = keep(client.member(name(), made, ConsumerOptions(reset="latest")))
@@ -152,7 +152,7 @@ def test_reset_to_latest(client: Client, topic: TopicFactory, name: Name, keep: 
 
 
 def test_reset_to_none(client: Client, topic: TopicFactory, name: Name, keep: Keep) -> None:
-    """Without an offset and without a policy the consumer says so, instead of guessing."""
+    """Without an offset and without a policy the consumer fails instead of guessing."""
     made = topic()
     produce_numbered(client, made, 3)
     member = keep(client.member(name(), made, ConsumerOptions(reset="none")))
@@ -161,7 +161,7 @@ def test_reset_to_none(client: Client, topic: TopicFactory, name: Name, keep: Ke
 
 
 def test_an_offset_out_of_range_is_reset(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """Beyond the end the policy applies: back to the first record there is."""
+    """A position beyond the end is reset by the policy: back to the first record."""
     name = topic()
     produce_numbered(client, name, 10)
     reader = keep(client.reader(name, options=ConsumerOptions(reset="earliest")))
@@ -170,10 +170,10 @@ def test_an_offset_out_of_range_is_reset(client: Client, topic: TopicFactory, ke
     assert [r.offset for r in reader.read(10)] == list(range(10))
 
 
-def test_deleted_records_move_the_beginning(
+def test_deleting_records_moves_the_log_start(
     client: Client, topic: TopicFactory, keep: Keep
 ) -> None:
-    """After DeleteRecords the partition begins later, even inside a batch, and so do readers."""
+    """After DeleteRecords the partition and its readers begin later, even inside a batch."""
     name = topic()
     client.produce(name, [Record(b"%d" % i) for i in range(30)], ProducerOptions(linger_ms=50))
     assert client.delete_records(name, 0, 12) == 12
@@ -188,13 +188,13 @@ def test_deleted_records_move_the_beginning(
 def test_librdkafka_reads_the_offset_that_it_has_just_committed(
     broker: str, topic: TopicFactory, name: Name
 ) -> None:
-    """An asynchronous commit, then a question for it on the same connection."""
+    """An asynchronous commit, followed by an OffsetFetch on the same connection."""
     place, group = topic(), name()
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker, "group.id": group, "enable.auto.commit": False}
     )
     try:
-        # With its coordinator known it sends both requests at once.
+        # Once it knows its coordinator, it sends both requests at once.
         first = confluent_kafka.TopicPartition(place, 0, 0)
         consumer.commit(offsets=[first], asynchronous=False)
         seen = []

@@ -1,8 +1,8 @@
-"""Our client on a real Apache Kafka: what it promises on our broker must hold on any other.
+"""Our client on a real Apache Kafka: what it promises on our broker must hold there too.
 
-A chosen part of the client's own suite runs here once more, test by test, on Kafka; then comes what
-only a Kafka can show: transactions of others, aborted and open, its own way of restarting, groups
-with its Java client and in its new protocol. One Kafka serves all tests of this file.
+A selection of the client's own tests runs here again, on Kafka. The other tests need a real Kafka:
+transactions of other clients, aborted and open, its way of restarting, groups with its Java client
+and with its new protocol. One Kafka serves all tests of this file.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def java(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("chosen", CHOSEN, ids=shown)
-def test_chosen_from_the_clients_own_suite(kafka: ApacheKafka, chosen: Chosen) -> None:
-    """What it says there."""
+def test_a_selected_test_of_the_client_passes_on_kafka(kafka: ApacheKafka, chosen: Chosen) -> None:
+    """The docstring of the selected test says what it checks."""
     chosen(kafka)
 
 
@@ -67,7 +67,7 @@ def reader(kafka: ApacheKafka, *topics: str, **options: Any) -> Consumer[Bytes, 
 
 
 def read(source: Consumer[Bytes, Bytes], count: int) -> list[Raw]:
-    """That many records, and then no more."""
+    """Reads that many records, and checks that no more arrive."""
     found: list[Raw] = []
     while len(found) < count:
         records = source.poll(10_000)
@@ -79,13 +79,13 @@ def read(source: Consumer[Bytes, Bytes], count: int) -> list[Raw]:
 
 
 def settings(kafka: ApacheKafka, **options: Any) -> dict[str, Any]:
-    """For confluent-kafka, with underscores for its dots."""
+    """Returns settings for confluent-kafka; underscores stand for dots."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     return {"bootstrap.servers": kafka.bootstrap, **given}
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Kafka's brokers hear of changes after whoever made them has had his answer."""
+    """Waits: Kafka's brokers learn of a change after the request for it was answered."""
     assert wait_until(condition), "it did not come true in time"
 
 
@@ -108,8 +108,8 @@ def content(codec: str) -> list[tuple[Bytes, Bytes, tuple[tuple[str, Bytes], ...
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_of_every_kind_and_codec(kafka: ApacheKafka, codec: Any) -> None:
-    """Sent by our sync and async producers, read by ours and by librdkafka: the same to the byte,
-    at the offsets and times that were promised."""
+    """Sent by our sync and async producers, read by our client and by librdkafka: the bytes are the
+    same, at the acknowledged offsets and timestamps."""
     topic = kafka.new_topic(configs={"max.message.bytes": str(2 * MIB)})
     options: Any = {"compression_type": codec, "linger_ms": 5, "max_request_size": 2 * MIB}
     with Producer(kafka.bootstrap, **options) as sending:
@@ -139,8 +139,8 @@ def test_records_of_every_kind_and_codec(kafka: ApacheKafka, codec: Any) -> None
     assert [(m.key(), m.value(), tuple(m.headers() or ())) for m in messages] == expected
 
 
-def test_times_of_the_log(kafka: ApacheKafka) -> None:
-    """Where the topic takes the broker's time, deliveries and records say that one."""
+def test_log_append_time_is_returned_in_deliveries_and_records(kafka: ApacheKafka) -> None:
+    """If the topic uses the broker's time, deliveries and records have that timestamp."""
     topic = kafka.new_topic(configs={"message.timestamp.type": "LogAppendTime"})
     with Producer(kafka.bootstrap) as sending:
         metadata = sending.send(topic, b"v", timestamp_ms=1_000).result(LIMIT_S)
@@ -150,8 +150,8 @@ def test_times_of_the_log(kafka: ApacheKafka) -> None:
     assert abs(record.timestamp - time.time() * 1000) < 60_000
 
 
-def test_a_topic_is_made_by_sending_to_it(kafka: ApacheKafka) -> None:
-    """Kafka answers at first that it does not know it, then that it has no leader."""
+def test_a_topic_is_created_by_sending_to_it(kafka: ApacheKafka) -> None:
+    """Kafka first answers that it does not know the topic, then that it has no leader."""
     topic = kafka.new_name("unheard-of")
     with Producer(kafka.bootstrap) as sending:
         assert sending.send(topic, b"v").result(LIMIT_S).offset == 0
@@ -160,8 +160,8 @@ def test_a_topic_is_made_by_sending_to_it(kafka: ApacheKafka) -> None:
         assert [record.value for record in read(reading, 3)] == [b"v", b"w", b"x"]
 
 
-def test_keys_go_where_java_puts_them(kafka: ApacheKafka, java: str) -> None:
-    """Ten thousand, of every length from nothing on; one by one and in tables."""
+def test_keys_go_to_the_same_partitions_as_in_java(kafka: ApacheKafka, java: str) -> None:
+    """Ten thousand keys of all lengths, starting with an empty one; one by one and in tables."""
     dice = random.Random(4)
     keys = [dice.randbytes(n % 67) for n in range(10_000)]
     partitions = 13
@@ -189,7 +189,7 @@ def test_keys_go_where_java_puts_them(kafka: ApacheKafka, java: str) -> None:
 
 
 class Transactional:
-    """A producer of librdkafka's, which writes numbers."""
+    """A producer of librdkafka that writes numbers."""
 
     def __init__(self, kafka: ApacheKafka, topic: str) -> None:
         self.topic = topic
@@ -203,7 +203,7 @@ class Transactional:
 
 
 def both_ways(kafka: ApacheKafka, topic: str, isolation: Any, count: int) -> list[int]:
-    """What polls return, in turn as records and as tables."""
+    """Returns what polls return, alternately as records and as tables."""
     numbers: list[int] = []
     options: Any = {"isolation_level": isolation, "max_partition_fetch_bytes": 400}
     with reader(kafka, topic, **options) as reading:
@@ -222,10 +222,11 @@ def ranged(kafka: ApacheKafka, topic: str, isolation: Any) -> list[int]:
         return list(map(int, reading.read_table(topic).column("value").to_pylist()))
 
 
-def test_transactions_of_others(kafka: ApacheKafka) -> None:
-    """Two that interleave, one aborted, plain records between; then one that stays open. Who reads
-    committed records sees nothing aborted and nothing beyond the open one; as records, as tables,
-    as ranges. Its beginning is shown by the admin, and when it ends the rest comes."""
+def test_transactions_of_other_clients_are_read_correctly(kafka: ApacheKafka) -> None:
+    """Two transactions that interleave, one of them aborted, with plain records between; then one
+    that stays open. A read_committed consumer gets nothing aborted and nothing after the start of
+    the open one; as records, as tables, as ranges. The admin client shows where the open one
+    starts, and when it ends the rest is delivered."""
     topic = kafka.new_topic()
     place = TopicPartition(topic, 0)
     keeps, drops, open_one = (Transactional(kafka, topic) for _ in range(3))
@@ -269,8 +270,8 @@ def test_transactions_of_others(kafka: ApacheKafka) -> None:
         assert [int(r.value or b"-1") for r in read(reading, 2)] == [number, number + 1]
 
 
-def test_offsets_that_a_transaction_commits(kafka: ApacheKafka) -> None:
-    """While it is open, who reads committed records waits for them; then they count."""
+def test_offsets_committed_by_a_transaction_are_visible_when_it_ends(kafka: ApacheKafka) -> None:
+    """While it is open, a read_committed consumer waits for the offsets; then they count."""
     topic, group = kafka.new_topic(), kafka.new_name("group")
     place = TopicPartition(topic, 0)
     with Producer(kafka.bootstrap) as sending:
@@ -301,8 +302,10 @@ def test_offsets_that_a_transaction_commits(kafka: ApacheKafka) -> None:
     [("range", (OURS, JAVA, CONFLUENT)), ("cooperative-sticky", (JAVA, OURS, CONFLUENT))],
     ids=["range", "cooperative-sticky"],
 )
-def test_a_mixed_group(kafka: ApacheKafka, java: str, strategy: str, cast: tuple[str, ...]) -> None:
-    """They join one by one, then the first leaves, then the next: nothing is lost or doubled."""
+def test_a_group_with_members_of_different_libraries(
+    kafka: ApacheKafka, java: str, strategy: str, cast: tuple[str, ...]
+) -> None:
+    """Members join one by one, then leave in the same order: no record is lost or duplicated."""
     topic, group = kafka.new_topic(PARTITIONS), kafka.new_name("group")
     company = Company(kafka.bootstrap, group, topic, strategy)
     try:
@@ -319,9 +322,10 @@ def test_a_mixed_group(kafka: ApacheKafka, java: str, strategy: str, cast: tuple
         company.close()
 
 
-def test_a_group_of_the_new_protocol(kafka: ApacheKafka) -> None:
-    """A member that speaks Kafka's newer group protocol, which the broker drives: ours joins it in
-    the old one, they share, and ours inherits all; the admin describes it."""
+def test_a_group_with_a_member_that_uses_the_new_protocol(kafka: ApacheKafka) -> None:
+    """One member uses the new group protocol (KIP-848), in which the broker assigns partitions.
+    Ours joins it with the old protocol, they share the partitions, and ours gets all when the other
+    leaves. The admin client describes the group."""
     topic, group = kafka.new_topic(4), kafka.new_name("group")
     theirs = ck.Consumer(
         settings(kafka, group_id=group, group_protocol="consumer", auto_offset_reset="earliest")
@@ -350,12 +354,13 @@ def test_a_group_of_the_new_protocol(kafka: ApacheKafka) -> None:
         asyncio.run(share(stack))
 
 
-# -- troubles -----------------------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------
 
 
-def test_a_kafka_that_is_killed_and_comes_back(kafka: ApacheKafka) -> None:
-    """Under an idempotent producer, a member of a group and an admin: each record once, in order,
-    where it was promised; nobody hangs while it is away, and nobody has to be made anew."""
+def test_clients_survive_a_kill_and_restart_of_kafka(kafka: ApacheKafka) -> None:
+    """An idempotent producer, a group member and an admin client: each record is stored once, in
+    order, at its acknowledged offset. No client hangs while Kafka is down, and none has to be
+    created again."""
     topic, group = kafka.new_topic(PARTITIONS), kafka.new_name("group")
     sent: list[Any] = []
     seen: list[Raw] = []
@@ -412,9 +417,8 @@ def knows(admin: Admin, topic: str) -> bool:
         return False
 
 
-def test_a_kafka_that_does_not_answer(kafka: ApacheKafka) -> None:
-    """Frozen, its connections open: what is asked ends in time, and what was sent arrives when it
-    goes on."""
+def test_calls_end_in_time_if_kafka_does_not_answer(kafka: ApacheKafka) -> None:
+    """Kafka is frozen with its connections open. What was sent arrives when it continues."""
     topic = kafka.new_topic()
     with (
         Admin(kafka.bootstrap, default_api_timeout_ms=300) as admin,
@@ -443,7 +447,7 @@ def test_a_kafka_that_does_not_answer(kafka: ApacheKafka) -> None:
 
 
 def test_topics_and_their_configs(kafka: ApacheKafka) -> None:
-    """From making to deleting; refusals come with Kafka's own words."""
+    """From creation to deletion; errors have Kafka's own messages."""
     first, second = kafka.new_name(), kafka.new_name()
     with Admin(kafka.bootstrap) as admin:
         made = admin.create_topics([NewTopic(first, 2, 1), NewTopic(second, 1, 1), NewTopic("/")])
@@ -474,8 +478,8 @@ def test_topics_and_their_configs(kafka: ApacheKafka) -> None:
         assert isinstance(deleted[first], TopicNotFound)
 
 
-def test_versions_are_what_both_speak(kafka: ApacheKafka) -> None:
-    """Every request goes in the newest version that is known on both sides."""
+def test_requests_use_the_newest_version_that_both_sides_know(kafka: ApacheKafka) -> None:
+    """Every request uses the newest version that both sides know."""
     topic, group = kafka.new_topic(), kafka.new_name("group")
     with Faults(kafka.bootstrap) as faults:
         with Producer(faults.bootstrap) as sending:

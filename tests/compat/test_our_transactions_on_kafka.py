@@ -1,6 +1,6 @@
-"""Our client's transactions on a real Apache Kafka: with transaction.version 2, and before it.
+"""Our client's transactions on a real Apache Kafka, with transaction.version 2 and without it.
 
-The client's own tests of transactions run here once more, on a Kafka of either kind.
+The client's own tests of transactions run here again, on both.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from penstock.client.producing.transactions import FEATURE, LEVEL
 
 CHOSEN: list[Chosen] = [
     transactions.test_a_block_is_one_transaction,
-    transactions.test_many_transactions_of_many_partitions,
-    transactions.test_the_newer_producer_of_a_name_fences_the_older,
+    transactions.test_many_transactions_over_many_partitions,
+    transactions.test_a_newer_producer_with_the_same_id_fences_the_older,
     transactions.test_offsets_are_committed_with_the_transaction,
-    transactions.test_a_record_that_was_not_delivered_aborts_its_transaction,
-    transactions.test_a_producer_that_is_closed_in_a_transaction_aborts_it,
-    sync_transactions.test_threads_share_the_transaction,
-    sync_transactions.test_offsets_go_with_the_transaction,
+    transactions.test_an_undelivered_record_aborts_its_transaction,
+    transactions.test_closing_a_producer_aborts_its_open_transaction,
+    sync_transactions.test_threads_share_one_transaction,
+    sync_transactions.test_offsets_are_committed_with_the_transaction,
     sync_copies.test_input_and_output_are_committed_together,
 ]
 
@@ -37,8 +37,8 @@ def kafka(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
         yield started
 
 
-def test_the_client_goes_the_way_of_the_cluster(kafka: ApacheKafka) -> None:
-    """By what the brokers say that they have."""
+def test_the_client_uses_the_transaction_version_of_the_cluster(kafka: ApacheKafka) -> None:
+    """The client chooses by the features that the brokers report."""
 
     async def is_older() -> bool:
         async with aio.Producer(kafka.bootstrap, transactional_id="which-way") as producer:
@@ -49,6 +49,6 @@ def test_the_client_goes_the_way_of_the_cluster(kafka: ApacheKafka) -> None:
 
 
 @pytest.mark.parametrize("chosen", CHOSEN, ids=shown)
-def test_chosen_from_the_clients_own_suite(kafka: ApacheKafka, chosen: Chosen) -> None:
-    """What it says there."""
+def test_a_selected_test_of_the_client_passes_on_kafka(kafka: ApacheKafka, chosen: Chosen) -> None:
+    """The docstring of the selected test says what it checks."""
     chosen(kafka)

@@ -1,4 +1,4 @@
-"""What a client writes is what any client reads: bytes, headers, times, order, codecs."""
+"""Every client reads what any client wrote: bytes, headers, timestamps, order, codecs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SAMPLES = (
 
 
 def samples(client: Client) -> list[Record]:
-    """All there is to send, as far as the client can send it."""
+    """Returns all samples, adapted to what the client can send."""
     if client.sends_null_headers:
         return list(SAMPLES)
     return [
@@ -81,7 +81,7 @@ def test_every_client_reads_what_any_client_wrote(
     keep: Keep,
     codec: str,
 ) -> None:
-    """Nulls, empties, repeated headers and times survive every codec, from any client to any."""
+    """Nulls, empty values, repeated headers and timestamps survive with every codec."""
     client.check_codec(codec)
     name, records = topic(), samples(client)
     placed = client.produce(name, records, ProducerOptions(codec=codec))
@@ -105,7 +105,7 @@ def test_every_client_reads_what_any_client_wrote(
 def test_a_record_of_one_mebibyte(
     client: Client, topic: TopicFactory, keep: Keep, codec: str
 ) -> None:
-    """Large records pass whole where the topic allows them, between small ones."""
+    """Large records between small ones are accepted if the topic allows them."""
     client.check_codec(codec)
     name = topic(max_message_bytes="2097152")
     large = os.urandom(1024 * 1024)
@@ -115,8 +115,10 @@ def test_a_record_of_one_mebibyte(
     assert [r.value for r in keep(client.reader(name)).read(len(values))] == values
 
 
-def test_a_record_above_the_topic_s_limit_is_refused(client: Client, topic: TopicFactory) -> None:
-    """max.message.bytes holds, and what fits is still accepted afterwards."""
+def test_a_record_above_the_limit_of_its_topic_is_refused(
+    client: Client, topic: TopicFactory
+) -> None:
+    """max.message.bytes is enforced, and records that fit are still accepted afterwards."""
     name = topic(max_message_bytes="10000")
     options = ProducerOptions(request_bytes_max=1_000_000)
     with pytest.raises(Refused) as refused:
@@ -126,8 +128,9 @@ def test_a_record_above_the_topic_s_limit_is_refused(client: Client, topic: Topi
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_acknowledgements(client: Client, topic: TopicFactory, keep: Keep, acks: int) -> None:
-    """Everything arrives with acks 0, 1 and all."""
+def test_records_arrive_with_every_acks_setting(
+    client: Client, topic: TopicFactory, keep: Keep, acks: int
+) -> None:
     name = topic()
     values = [b"%d" % i for i in range(100)]
     options = ProducerOptions(acks=acks)  # type: ignore[arg-type]
@@ -135,8 +138,10 @@ def test_acknowledgements(client: Client, topic: TopicFactory, keep: Keep, acks:
     assert [r.value for r in keep(client.reader(name)).read(100)] == values
 
 
-def test_an_idempotent_producer(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """Many batches to several partitions, with acks=all: no gap, no duplicate, order kept."""
+def test_an_idempotent_producer_keeps_order_without_gaps_or_duplicates(
+    client: Client, topic: TopicFactory, keep: Keep
+) -> None:
+    """Many batches to several partitions with acks=all: no gap, no duplicate, in order."""
     name = topic(3)
     records = [Record(b"%04d" % i, partition=i % 3) for i in range(1500)]
     options = ProducerOptions(idempotent=True, batch_bytes=1000, linger_ms=0)
@@ -156,7 +161,7 @@ def test_an_idempotent_producer(client: Client, topic: TopicFactory, keep: Keep)
 def test_a_key_always_lands_in_the_same_partition(
     client: Client, topic: TopicFactory, keep: Keep
 ) -> None:
-    """Keys are spread over all partitions, each over one, in any producer of the client."""
+    """Keys are spread over all partitions, and each producer of the client chooses the same one."""
     name = topic(5)
     keys = [b"key-%d" % i for i in range(40)]
     homes: dict[bytes, set[int]] = defaultdict(set)
@@ -171,10 +176,10 @@ def test_a_key_always_lands_in_the_same_partition(
         assert homes[record.key] == {record.partition}
 
 
-def test_all_clients_agree_where_a_key_belongs(
+def test_all_clients_choose_the_same_partition_for_a_key(
     clients: Callable[[str], Client], topic: TopicFactory
 ) -> None:
-    """With the same partitioner, clients that see the same partition count choose alike."""
+    """With the same partitioner and partition count, clients choose the same partitions."""
     name = topic(7)
     keys = [b"key-%d" % i for i in range(50)]
     choices = [
@@ -185,7 +190,7 @@ def test_all_clients_agree_where_a_key_belongs(
 
 
 def test_order_holds_over_many_batches(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """Ten thousand records in hundreds of batches come back one by one as they were sent."""
+    """Ten thousand records in hundreds of batches are read in the order in which they were sent."""
     name = topic()
     records = [Record(b"%06d" % i) for i in range(10_000)]
     client.produce(name, records, ProducerOptions(batch_bytes=2000, codec="gzip"))
@@ -197,7 +202,7 @@ def test_order_holds_over_many_batches(client: Client, topic: TopicFactory, keep
 def test_a_waiting_consumer_gets_a_record_at_once(
     client: Client, topic: TopicFactory, keep: Keep
 ) -> None:
-    """A fetch that waits for up to a minute is answered when a record comes, not later."""
+    """A fetch that may wait for up to a minute is answered as soon as a record arrives."""
     name = topic()
     reader = keep(client.reader(name, options=ConsumerOptions(wait_ms_max=60_000)))
     client.produce(name, [Record(b"warm up")])
@@ -211,10 +216,10 @@ def test_a_waiting_consumer_gets_a_record_at_once(
         assert time.monotonic() - sent < 50
 
 
-def test_a_consumer_that_waits_for_more_bytes_gets_them_in_the_end(
+def test_a_fetch_with_too_few_bytes_is_answered_after_the_maximum_wait(
     client: Client, topic: TopicFactory, keep: Keep
 ) -> None:
-    """fetch.min.bytes delays an answer, fetch.max.wait.ms ends the delay."""
+    """fetch.min.bytes delays the response, fetch.max.wait.ms limits the delay."""
     name = topic()
     client.produce(name, [Record(b"lonely")])
     options = ConsumerOptions(bytes_min=100_000, wait_ms_max=700)
@@ -227,7 +232,7 @@ def test_a_consumer_that_waits_for_more_bytes_gets_them_in_the_end(
 def test_read_committed_without_transactions_reads_everything(
     client: Client, topic: TopicFactory, keep: Keep
 ) -> None:
-    """The isolation level hides nothing where there is nothing to hide."""
+    """Without transactions the isolation level makes no difference."""
     name, records = topic(), samples(client)
     client.produce(name, records)
     reader = keep(client.reader(name, options=ConsumerOptions(isolation="read_committed")))
@@ -245,7 +250,7 @@ def test_a_topic_is_created_by_the_first_record(
 
 
 def test_log_append_time(client: Client, topic: TopicFactory, keep: Keep) -> None:
-    """On a topic with message.timestamp.type=LogAppendTime the broker's clock counts."""
+    """With message.timestamp.type=LogAppendTime the broker's clock counts."""
     name = topic(message_timestamp_type="LogAppendTime")
     before_ms = int(time.time() * 1000) - 1000
     client.produce(name, [Record(b"old", timestamp_ms=HOUR_AGO_MS)])
@@ -253,8 +258,8 @@ def test_log_append_time(client: Client, topic: TopicFactory, keep: Keep) -> Non
     assert before_ms <= got.timestamp_ms <= int(time.time() * 1000) + 1000
 
 
-def test_a_compacted_topic_wants_keys(client: Client, topic: TopicFactory) -> None:
-    """A record that compaction could never replace is refused; a keyed one is not."""
+def test_a_compacted_topic_requires_keys(client: Client, topic: TopicFactory) -> None:
+    """A record without a key is refused, because compaction could never replace it."""
     name = topic(cleanup_policy="compact")
     with pytest.raises(Refused) as refused:
         client.produce(name, [Record(b"no key")])

@@ -1,10 +1,10 @@
-"""Spark's own Kafka connector and our format, by the same tests on the same broker.
+"""Spark's own Kafka connector and our data source, with the same tests on the same broker.
 
-Every test runs once with each format and checks it against what was put into the broker, or what
-came to lie there. The versions of the connector are in `spark_jars`: Maven Central has none of the
-version of the Spark that runs here, so it is not the connector that Spark 4.3 users will have.
+Every test runs once with each format and compares it with what was sent to the broker or stored
+there. The connector's versions are in `spark_jars`: Maven Central has none for the Spark version
+that runs here, so it is not the connector that users of Spark 4.3 will have.
 
-A connector's jars must be there when the JVM starts: this module has a JVM of its own.
+A connector's jars must be there when the JVM starts, so this module has its own JVM.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 END_S = 200
 STOP_S = 100
-pytestmark = pytest.mark.timeout(300)  # Starting a JVM takes minutes on a machine that is busy.
+pytestmark = pytest.mark.timeout(300)  # Starting a JVM takes minutes on a busy machine.
 START_MS = 1_700_000_000_000
 SETTINGS = {
     "spark.master": "local[2]",
@@ -46,9 +46,10 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.sql.streaming.pollingDelay": "20ms",
-    # How long a worker and the JVM wait for each other; the usual 15 s are few on a busy machine.
+    # How long a worker and the JVM wait for each other; 15 s, the default, is short on a busy
+    # machine.
     "spark.python.authenticate.socketTimeout": "120s",
-    # Tests end before code that is optimised with care would pay.
+    # Tests end before optimized code would pay off.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
@@ -71,7 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     yield session
     gateway: Any = SparkContext._gateway
     session.stop()
-    # Others in this process shall get a JVM without these jars.
+    # Other tests in this process must get a JVM without these jars.
     gateway.proc.stdin.close()
     try:
         gateway.proc.wait(STOP_S)
@@ -103,7 +104,7 @@ Row = tuple[Any, ...]
 
 
 def sent(broker: str, topic: str, numbers: range, partitions: int = 2) -> list[Row]:
-    """Records of every sort, and the rows that they should be."""
+    """Sends records of every kind, and returns the rows that they should become."""
     rows: list[Row] = []
     offsets = dict.fromkeys(range(partitions), numbers.start // partitions)
     with Producer(broker) as producer:
@@ -146,8 +147,10 @@ def loaded(spark: SparkSession, kind: str, broker: str, **options: Any) -> DataF
 # -- the source, batch -----------------------------------------------------------------------------
 
 
-def test_columns(spark: SparkSession, kind: str, broker: str, topic: TopicFactory) -> None:
-    """The schema is that of Spark's Kafka source, to the letter."""
+def test_the_schema_is_that_of_the_kafka_source(
+    spark: SparkSession, kind: str, broker: str, topic: TopicFactory
+) -> None:
+    """The schema is exactly that of Spark's Kafka source."""
     frame = loaded(spark, kind, broker, subscribe=topic())
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -172,7 +175,7 @@ def test_columns(spark: SparkSession, kind: str, broker: str, topic: TopicFactor
         ({"subscribePattern": "TOPIC|no-such-.*"}, range(100)),
     ],
 )
-def test_a_batch(
+def test_a_batch_query_returns_the_selected_records(
     spark: SparkSession,
     kind: str,
     broker: str,
@@ -180,7 +183,7 @@ def test_a_batch(
     options: dict[str, str],
     wanted: range | list[int],
 ) -> None:
-    """Keys, values, tombstones, headers, offsets and times, for every way to say what is wanted."""
+    """Keys, values, tombstones, headers, offsets and timestamps, with every selecting option."""
     name = topic(2)
     expected = sent(broker, name, range(100))
     given = {option: text.replace("TOPIC", name) for option, text in options.items()}
@@ -191,10 +194,10 @@ def test_a_batch(
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
-def test_compressed_by_one_and_read_by_the_other(
+def test_each_format_reads_what_the_other_one_compressed(
     spark: SparkSession, kind: str, broker: str, topic: TopicFactory, codec: str
 ) -> None:
-    """What one format's sink compresses, the other's source reads."""
+    """What the sink of one format compresses, the source of the other reads."""
     name, other = topic(2), {"kafka": "penstock", "penstock": "kafka"}[kind]
     frame = spark.range(2_000).selectExpr("CAST(id AS STRING) AS key", "repeat('a', 200) AS value")
     save(frame, kind, broker, topic=name, **{"kafka.compression.type": codec})
@@ -208,10 +211,10 @@ def test_compressed_by_one_and_read_by_the_other(
 
 
 @pytest.mark.parametrize("limit", ["", "30"])
-def test_a_stream_with_a_checkpoint(
+def test_a_stream_continues_from_its_checkpoint(
     spark: SparkSession, kind: str, broker: str, topic: TopicFactory, tmp_path: Path, limit: str
 ) -> None:
-    """AvailableNow takes all there is and ends; the next run goes on from the checkpoint."""
+    """AvailableNow reads everything and ends; the next run continues from the checkpoint."""
     name, seen, sizes = topic(2), [], []
     limits = {"maxOffsetsPerTrigger": limit} if limit else {}
 
@@ -248,7 +251,7 @@ def save(frame: DataFrame, kind: str, broker: str, **options: str) -> None:
 
 
 def lying_in(broker: str, topic: str) -> list[Row]:
-    """Partition, key, value and headers of every record, in no order."""
+    """Returns partition, key, value and headers of every record, sorted."""
     with Consumer(broker) as consumer:
         rows = consumer.read_table(topic).to_pylist()
     return sorted(
@@ -262,10 +265,10 @@ def lying_in(broker: str, topic: str) -> list[Row]:
     )
 
 
-def test_both_sinks_write_the_same(
+def test_both_sinks_write_the_same_records(
     spark: SparkSession, broker: str, topic: TopicFactory, kind: str
 ) -> None:
-    """Keys go to the partitions that Kafka's hash names; headers and nulls arrive."""
+    """Keys go to the partitions given by Kafka's hash; headers and nulls arrive."""
     name, reference = topic(4), topic(4)
     frame = spark.range(500).selectExpr(
         "IF(id % 2 = 0, CAST(id AS STRING), concat('key ', id)) AS key",
@@ -279,10 +282,10 @@ def test_both_sinks_write_the_same(
     assert written == lying_in(broker, reference)
 
 
-def test_rows_that_name_topic_and_partition(
+def test_rows_may_name_their_topic_and_partition(
     spark: SparkSession, broker: str, topic: TopicFactory, kind: str
 ) -> None:
-    """The columns topic and partition decide where a row goes."""
+    """The columns topic and partition determine where a row goes."""
     one, other = topic(3), topic(3)
     frame = spark.range(30).selectExpr(
         f"IF(id < 20, '{one}', '{other}') AS topic",
@@ -294,10 +297,10 @@ def test_rows_that_name_topic_and_partition(
         assert lying_in(broker, name) == sorted((n % 3, b"", b"%d" % n, ()) for n in numbers)
 
 
-def test_a_stream_from_topic_to_topic(
+def test_a_stream_copies_a_topic_exactly_once(
     spark: SparkSession, broker: str, topic: TopicFactory, kind: str, tmp_path: Path
 ) -> None:
-    """Source and sink in one query, run twice on one checkpoint: everything once."""
+    """Source and sink in one query, run twice with one checkpoint: everything arrives once."""
     source, target = topic(2), topic(2)
     expected = []
     for first in (0, 50):
@@ -323,10 +326,10 @@ def test_a_stream_from_topic_to_topic(
     )
 
 
-def test_offsets_of_one_are_offsets_of_the_other(
+def test_both_formats_store_offsets_in_the_same_json(
     spark: SparkSession, broker: str, topic: TopicFactory, kind: str, tmp_path: Path
 ) -> None:
-    """A checkpoint holds offsets in the same JSON, so they can be carried over by hand."""
+    """A checkpoint stores offsets in the same JSON, so they can be transferred manually."""
     name = topic(2)
     sent(broker, name, range(10))
     query = (

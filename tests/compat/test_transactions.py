@@ -1,4 +1,4 @@
-"""Transactions by other people's clients: what they commit is read once, what they abort never."""
+"""Transactions of other clients: committed records are read once, aborted ones never."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ QUIET = {"log_level": 2}
 
 
 class Transactor(Protocol):
-    """A producer, one transaction at a time."""
+    """A producer that runs one transaction at a time."""
 
     def transact(self, topic: str, values: Sequence[bytes], *, commit: bool) -> None:
-        """Every value is acknowledged before the transaction ends."""
+        """Runs a transaction; every value is acknowledged before it ends."""
 
     def close(self) -> None: ...
 
@@ -125,7 +125,7 @@ def consumer_of(bootstrap: str, group: str, isolation: str = "read_committed") -
 
 
 class Reader:
-    """Reads all there is, once every transaction has ended: a commit is answered before that."""
+    """Reads everything after all transactions have ended: commits are answered before that."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self._by_isolation = {
@@ -145,7 +145,7 @@ class Reader:
         raise AssertionError(f"a transaction is open on {place.topic}-{place.partition}")
 
     def read(self, topic: str, partitions: int, isolation: str = "read_committed") -> list[bytes]:
-        """In the order of each partition, one partition after the other."""
+        """Returns the records of one partition after the other, in order."""
         found: list[bytes] = []
         consumer = self._by_isolation[isolation]
         for index in range(partitions):
@@ -175,14 +175,14 @@ def reader(broker: str, name: Name) -> Iterator[Reader]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_aborted_is_not_read(
+def test_a_read_committed_consumer_gets_no_aborted_records(
     broker: str,
     topic: TopicFactory,
     name: Name,
     reader: Reader,
     kind: str,
 ) -> None:
-    """By readers of committed records; others see it. Order is kept within each partition."""
+    """A read_uncommitted consumer gets it. Order is kept within each partition."""
     made = topic(2)
     producer = KINDS[kind](broker, name())
     transactions = [[b"%d-%d" % (number, each) for each in range(20)] for number in range(6)]
@@ -196,11 +196,12 @@ def test_what_is_aborted_is_not_read(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_java_client(
+def test_transactions_of_the_java_client(
     broker: str, topic: TopicFactory, name: Name, reader: Reader, tmp_path: Path, version: str
 ) -> None:
-    """3.9 adds partitions first; 4 lets them join with their first batch, and gets an epoch for
-    each transaction. Both commit offsets with them, and are fenced by their successors."""
+    """3.9 adds partitions first (AddPartitionsToTxn). 4.x adds them with their first batch, and
+    gets a new epoch for each transaction (KIP-890). Both commit offsets in transactions, and are
+    fenced by their successors."""
     made, group = topic(2), name()
     classes = compiled(version, tmp_path, "Transactions")
     flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m"]
@@ -223,7 +224,7 @@ def test_the_java_client(
 def test_a_second_instance_fences_the_first(
     broker: str, topic: TopicFactory, name: Name, reader: Reader
 ) -> None:
-    """What the first had open is aborted; it can commit nothing more."""
+    """Its open transaction is aborted, and it cannot commit any more."""
     made, identity = topic(2), name()
     first = ck.Producer({"bootstrap.servers": broker, "transactional.id": identity, "log_level": 0})
     first.init_transactions(DEADLINE_S)
@@ -238,11 +239,12 @@ def test_a_second_instance_fences_the_first(
     assert reader.read(made, 2) == [b"alive"]
 
 
-def test_consume_transform_produce_loses_and_doubles_nothing(
+def test_consume_transform_produce_loses_and_duplicates_nothing(
     broker: str, topic: TopicFactory, name: Name, reader: Reader
 ) -> None:
-    """Instances of one application die at any step, without a word; the next goes on from what
-    was committed: every record once, in order, and the group's offset where the input ends."""
+    """Instances of one application die at different steps without closing. The next one continues
+    from what was committed: every record is copied once and in order, and the group's offset is at
+    the end of the input."""
     source, target = topic(1), topic(1)
     count, step = 300, 25
     feed = ck.Producer({"bootstrap.servers": broker, **QUIET})
@@ -258,7 +260,7 @@ def test_consume_transform_produce_loses_and_doubles_nothing(
         producer = ck.Producer(
             {"bootstrap.servers": broker, "transactional.id": identity, "log_level": 0}
         )
-        left.append(producer)  # Gone, but not closed: nothing of it is tidied up.
+        left.append(producer)  # Never closed, as after a crash.
         producer.init_transactions(DEADLINE_S)
         consumer = consumer_of(broker, group)
         consumer.subscribe([source])
@@ -303,7 +305,7 @@ def test_consume_transform_produce_loses_and_doubles_nothing(
 def test_a_transaction_that_times_out_is_aborted(
     broker: str, topic: TopicFactory, name: Name, reader: Reader
 ) -> None:
-    """Readers of committed records are held up for no longer than that."""
+    """Read_committed consumers do not wait longer than the transaction timeout."""
     made = topic(2)
     producer = ck.Producer(
         {

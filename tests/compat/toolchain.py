@@ -1,7 +1,7 @@
-"""Foreign toolchains for the clients that are not Python: fetched once, kept in the user's cache.
+"""Toolchains for clients in other languages: downloaded once, kept in the user's cache.
 
-When a tool or its package registry is not there, the tests that need it are skipped and say which
-it was; when the fetch fails for any other reason, that is an error.
+If a tool or its package registry is not available, the tests that need it are skipped with the
+reason. If a download fails for any other reason, that is an error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def cache_directory(name: str) -> Path:
 
 
 def tool(name: str, hint: str) -> str:
-    """The path of a program, or a skip."""
+    """Returns the path of a program, or skips."""
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not on the PATH: {hint}")
@@ -77,7 +77,7 @@ def fetch(what: str, command: Sequence[str], directory: Path) -> None:
 
 
 def java_class_path(version: str, artifact: str = "kafka-clients") -> str:
-    """The jars of one of Kafka's artifacts, separated as `java -cp` wants them."""
+    """Returns the jars of one of Kafka's artifacts, in the format of `java -cp`."""
     tool("java", "install a JRE")
     maven = tool("mvn", "install Maven")
     directory = cache_directory(f"{artifact}-{version}")
@@ -90,7 +90,7 @@ def java_class_path(version: str, artifact: str = "kafka-clients") -> str:
 
 
 def node_modules(packages: Mapping[str, str]) -> Path:
-    """A directory with the packages installed, exactly in these versions."""
+    """Returns a directory with the packages installed in exactly these versions."""
     tool("node", "install Node.js")
     npm = tool("npm", "install npm")
     wanted = {"private": True, "dependencies": dict(packages)}
@@ -105,15 +105,15 @@ def node_modules(packages: Mapping[str, str]) -> Path:
 
 
 def java_flags(memory: str = "256m") -> list[str]:
-    """For short-lived programs: the first compiler level is enough, and starts sooner."""
+    """For short-lived programs: the first compiler level is enough, and starts faster."""
     slow = f"-Dslowness={slowness():.1f}"
     return ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Xmx{memory}", slow]
 
 
 def run_scenario(command: Sequence[str], extra: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run a program that prints one JSON object per step; its steps by name.
+    """Runs a program that prints one JSON object per step. Returns its steps by name.
 
-    Other output on stdout is allowed: libraries do log there.
+    Other output on stdout is allowed: some libraries log there.
     """
     try:
         result = subprocess.run(

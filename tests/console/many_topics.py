@@ -1,7 +1,7 @@
-"""A console that believes in ten thousand topics and two hundred groups, to see how it bears them.
+"""Runs a console with ten thousand made-up topics and two hundred groups.
 
-Run as a program: prints `console URL`, ends with its standard input. Its picture is made up, all
-the rest is real; brokers that hold as many would take minutes to make.
+Run as a program, it prints `console URL` and ends with its standard input. Its snapshot of the
+cluster is made up, the rest is real; creating that many topics on brokers would take minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real brokers and a real console, each in a process of its own, for the time of some tests."""
+"""Runs real brokers and a real console for tests, each in its own process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ READY_S = 150.0
 
 @contextmanager
 def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
-    """A cluster whose first broker holds everybody's offsets, so that others may be killed."""
+    """Runs a cluster whose first broker has all committed offsets, so that
+    the others may be killed."""
     with ExitStack() as stack:
         started = []
         for number in range(count):
@@ -35,7 +36,7 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
                 "offsets.topic.replication.factor": "1",
                 "offsets.topic.num.partitions": "2",
                 "num.partitions": "1",
-                # Some tests write records of years ago, which retention would delete.
+                # Some tests write records with old timestamps, which retention would delete.
                 "log.retention.check.interval.ms": "86400000",
             }
             broker = Broker(settings, data=str(directory / f"broker-{number}"))
@@ -47,7 +48,7 @@ def brokers(directory: Path, count: int) -> Iterator[list[Broker]]:
 def running_console(
     bootstrap: str, *options: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Its URL, as it printed it."""
+    """Runs a console and yields the URL that it printed."""
     command = [sys.executable, "-m", "penstock.console.main", "--bootstrap", bootstrap]
     with running([*command, "--port", "0", "--stop-with-stdin", *options], environment) as url:
         yield url
@@ -55,7 +56,7 @@ def running_console(
 
 @contextmanager
 def running(command: list[str], environment: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A program that prints `console URL` and ends with its standard input."""
+    """Runs a program that prints `console URL` and ends with its standard input."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -100,7 +101,7 @@ class Answer:
 
 @dataclass
 class Browserless:
-    """What a program other than a browser sends: every header is ours to choose."""
+    """An HTTP client that is not a browser: it chooses every header itself."""
 
     url: str
     cookie: str = ""
@@ -146,7 +147,7 @@ class Browserless:
 
 
 def eventually(look: Any, seconds: float = 15.0) -> Any:
-    """What `look` returns once that is true."""
+    """Calls `look` until it returns something true, and returns that."""
     clock = SystemClock()
     began = clock.monotonic()
     while not (found := look()):

@@ -1,6 +1,6 @@
-"""Pictures of the console for the README: `cd tests && python -m console.screenshots`.
+"""Takes screenshots of the console for the README: `cd tests && python -m console.screenshots`.
 
-They are taken in Chromium from a real console of a real cluster with made-up orders in it.
+They show a real console, in Chromium, of a real cluster with made-up orders.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def take(page: Any, url: str, theme: str) -> None:
 
 @contextmanager
 def orders(bootstrap: str) -> Iterator[None]:
-    """Orders that come in all the time, and a group that does not keep up with them."""
+    """Sends orders continuously, with a group that falls behind."""
     stop = Event()
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""`penstock console`, and the one that `penstock up` brings along."""
+"""Tests `penstock console`, and the console that `penstock up` starts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
 
 
 def line_with(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
-    """The first line that has it, from a program that writes it in time."""
+    """Returns the first matching line of the program's output, within a time limit."""
     assert process.stdout is not None
     watchdog = threading.Timer(PATIENCE_S, process.kill)
     watchdog.start()
@@ -58,8 +58,8 @@ def refused(url: str) -> bool:
         return probe.connect_ex(("127.0.0.1", int(place[1]))) != 0
 
 
-def test_up_brings_a_console_that_ends_with_it(tmp_path: Path) -> None:
-    """On loopback, its address printed; stopped with the broker, even by SIGKILL."""
+def test_up_starts_a_console_that_ends_with_it(tmp_path: Path) -> None:
+    """On loopback, with its address printed. It stops with the broker."""
     data = str(tmp_path / "data")
     with started("up", "--port", "0", "--data", data, PENSTOCK_CONSOLE="1") as up:
         url = line_with(up, r"console (http://127\.0\.0\.1:\d+/)")[1]
@@ -69,8 +69,8 @@ def test_up_brings_a_console_that_ends_with_it(tmp_path: Path) -> None:
     assert refused(url)
 
 
-def test_up_can_do_without(tmp_path: Path) -> None:
-    """`--no-console` starts nothing beside the broker."""
+def test_up_can_run_without_a_console(tmp_path: Path) -> None:
+    """`--no-console` starts no process besides the broker."""
     arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"), "--no-console")
     with started(*arguments, PENSTOCK_CONSOLE="1") as up:
         line_with(up, "^ready bootstrap=")
@@ -78,8 +78,8 @@ def test_up_can_do_without(tmp_path: Path) -> None:
         assert children.strip() == ""
 
 
-def test_a_console_dies_with_an_up_that_is_killed(tmp_path: Path) -> None:
-    """Nobody is left behind to hold its port."""
+def test_a_console_ends_when_its_up_is_killed(tmp_path: Path) -> None:
+    """No process is left behind that occupies the port."""
     process = subprocess.Popen(
         [*PROGRAM, "up", "--port", "0", "--data", str(tmp_path / "data")],
         stdout=subprocess.PIPE,
@@ -97,8 +97,9 @@ def test_a_console_dies_with_an_up_that_is_killed(tmp_path: Path) -> None:
     assert eventually(lambda: refused(url))
 
 
-def test_the_command_and_its_token() -> None:
-    """For all addresses a token is made, and no argument of the process tells it."""
+def test_the_command_creates_a_token_for_all_addresses() -> None:
+    """When it listens on all addresses, it creates a token, which is not visible
+    in the process arguments."""
     with started("console", "--port", "0", "--host", "0.0.0.0", "-b", "127.0.0.1:1") as console:
         match = line_with(console, r"console (http://0\.0\.0\.0:(\d+)/)#token=(\w{32})")
         visitor = Browserless(f"http://127.0.0.1:{match[2]}/")
@@ -107,8 +108,8 @@ def test_the_command_and_its_token() -> None:
         assert match[3] not in Path(f"/proc/{console.pid}/cmdline").read_text()
 
 
-def test_a_port_that_is_taken_is_told() -> None:
-    """In one line, with what to do."""
+def test_a_port_in_use_is_reported() -> None:
+    """In one line, with advice."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""A console whose cluster refuses what it is asked, or is slow to answer."""
+"""Tests a console whose cluster refuses requests or is slow to answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
 
 def refuse_surveys(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the looks at all topics, groups and disks succeeds."""
+    """Makes the model refuse all surveys of topics, groups and disks."""
     answers: dict[str, Response] = {
         "list_partition_reassignments": messages.ListPartitionReassignmentsResponse(
             error_code=REFUSED, error_message=None
@@ -52,10 +52,10 @@ def fake() -> Iterator[FakeBroker]:
         yield started
 
 
-def test_a_topic_that_was_changed_is_no_failure(
+def test_a_change_to_a_topic_or_group_succeeds_even_if_the_survey_after_it_fails(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the look at all topics brings that follows the change. The same for groups."""
+    """After each change, the console surveys all topics or groups."""
     refuse_surveys(fake.model, monkeypatch)
     fake.model.add_topic("read")
     fake.model.groups["readers"] = Group(offsets={("read", 0): 0})
@@ -70,7 +70,7 @@ def test_a_topic_that_was_changed_is_no_failure(
     with running_console(fake.address) as url:
         visitor = Browserless(url)
         visitor.log_in()
-        assert visitor.get("/api/topics").status != 200  # the look itself tells
+        assert visitor.get("/api/topics").status != 200  # the survey itself reports the error
         for path, body in changes:
             answer = visitor.post(f"/api/change/{path}", body)
             assert answer.status == 200, (path, answer.body)
@@ -78,10 +78,10 @@ def test_a_topic_that_was_changed_is_no_failure(
     assert not fake.model.groups
 
 
-def test_a_broker_that_was_changed_is_no_failure(
+def test_a_change_to_a_broker_succeeds_even_if_the_survey_after_it_fails(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the look at all disks or topics brings that follows the change."""
+    """After each change, the console surveys all disks or topics."""
     model = ClusterModel(fake, brokers=2)
     refuse_surveys(model, monkeypatch)
     model.place("orders", [0, 1])
@@ -91,7 +91,8 @@ def test_a_broker_that_was_changed_is_no_failure(
 
         def undrained() -> Answer | None:
             answer = visitor.post("/api/change/undrain", {"broker": 1})
-            return None if answer.status == 400 else answer  # the brokers are not known yet
+            # the console does not know the brokers yet
+            return None if answer.status == 400 else answer
 
         answer = eventually(undrained)
         assert answer.status == 200, answer.body
@@ -100,14 +101,14 @@ def test_a_broker_that_was_changed_is_no_failure(
     assert model.changed.elections
 
 
-# -- messages that come slowly ---------------------------------------------------------------------
+# -- slow messages ---------------------------------------------------------------------------------
 
 
-def test_a_page_that_ran_out_of_time_loses_no_message(
+def test_a_page_that_timed_out_loses_no_message(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader stops in the middle of what is read for the newest messages. The page does not say
-    that this is all, and later pages have every message once."""
+    """A leader stops answering while the newest messages are read. The page does not claim to be
+    complete, and later pages have every message once."""
     monkeypatch.setattr(reading, "_SILENCE_S", 1.0)
     fake.model.add_topic("slow", 2)
     with Producer(fake.address) as producer:

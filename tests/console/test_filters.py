@@ -1,4 +1,4 @@
-"""The filter language: what it picks, what it refuses, and that nothing makes it fail."""
+"""Tests the filter language: what it selects, what it refuses, and that no input makes it fail."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ ORDER = Candidate(
         "key = 'Alice'",
     ],
 )
-def test_what_passes(text: str) -> None:
+def test_matching_filters(text: str) -> None:
     """Words, fields, paths, comparisons, and their combinations."""
     assert compile_filter(text)(ORDER)
 
@@ -86,8 +86,8 @@ def test_what_passes(text: str) -> None:
         "offset < 1000",
     ],
 )
-def test_what_does_not_pass(text: str) -> None:
-    """A field that is missing compares with nothing."""
+def test_filters_that_do_not_match(text: str) -> None:
+    """A missing field matches no comparison."""
     assert not compile_filter(text)(ORDER)
 
 
@@ -108,14 +108,14 @@ def test_what_does_not_pass(text: str) -> None:
         ("x" * (LENGTH_MAX + 1), "longer than"),
     ],
 )
-def test_what_cannot_be_read_is_explained(text: str, reason: str) -> None:
-    """One sentence about what is wrong."""
+def test_an_invalid_filter_is_explained(text: str, reason: str) -> None:
+    """In one sentence."""
     with pytest.raises(BadFilter, match=reason):
         compile_filter(text)
 
 
-def test_values_that_are_no_json_have_no_fields() -> None:
-    """Nor are they an error: a topic may hold anything."""
+def test_values_that_are_not_json_have_no_fields() -> None:
+    """They are not an error, because a topic may contain anything."""
     record = Candidate(0, 0, 0, None, b"\xff{", ())
     assert not compile_filter("value.x")(record)
     assert not compile_filter("value.x = 1")(Candidate(0, 0, 0, None, None, ()))
@@ -137,8 +137,8 @@ def test_values_that_are_no_json_have_no_fields() -> None:
     ),
     st.binary(max_size=30) | st.none(),
 )  # fmt: skip
-def test_nothing_anybody_types_breaks_it(words: list[str], value: bytes | None) -> None:
-    """Either a test that answers for any record, or `BadFilter`."""
+def test_no_input_breaks_the_filter(words: list[str], value: bytes | None) -> None:
+    """The result is either a filter that works for any record, or `BadFilter`."""
     try:
         test = compile_filter(" ".join(words))
     except BadFilter:

@@ -1,4 +1,7 @@
-"""Who may ask: hosts, origins, sessions, CSRF tokens, login attempts. On a clock of its own."""
+"""Tests access checks: hosts, origins, sessions, CSRF tokens, login attempts.
+
+Uses a manual clock.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +36,14 @@ def guard(clock: HandClock | None = None, **config: object) -> Guard:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1:8090", "localhost:8090", "LOCALHOST", "[::1]:8090", "console.lan:1"]
 )
-def test_names_it_answers_to(host: str) -> None:
-    """Loopback's, and those it was told."""
+def test_accepted_host_names(host: str) -> None:
+    """Those of loopback, and those in the configuration."""
     guard(allowed_hosts=("Console.lan",)).check_origin({"host": host})
 
 
 @pytest.mark.parametrize("host", ["evil.example:8090", "", "127.0.0.1.evil.example", "[", "a@b"])
-def test_names_it_does_not_answer_to(host: str) -> None:
-    """Another site's name that was made to point here."""
+def test_other_host_names_are_refused(host: str) -> None:
+    """For example another site's name that resolves to this address."""
     with pytest.raises(NotAllowed):
         guard().check_origin({"host": host})
 
@@ -56,20 +59,22 @@ def test_names_it_does_not_answer_to(host: str) -> None:
     ],
 )
 def test_other_sites_are_refused(headers: dict[str, str]) -> None:
-    """By what the browser says of where a request comes from; another port is another site."""
+    """By the headers in which the browser reports a request's origin.
+    Another port is another site."""
     with pytest.raises(NotAllowed, match="another site"):
         guard().check_origin({"host": "localhost:8090", **headers})
 
 
-def test_our_own_page_is_not() -> None:
-    """Nor is an address typed by hand."""
+def test_the_consoles_own_page_is_accepted() -> None:
+    """And an address typed by the user."""
     own = {"host": "localhost:8090", "origin": "http://localhost:8090"}
     guard().check_origin({**own, "sec-fetch-site": "same-origin"})
     guard().check_origin({"host": "localhost:8090", "sec-fetch-site": "none"})
 
 
-def test_sessions_cannot_be_made_up() -> None:
-    """Nor taken from another console, nor used without their CSRF token."""
+def test_sessions_cannot_be_forged() -> None:
+    """Sessions of another console are refused as well, and so is a request without the CSRF
+    token."""
     one, other = guard(), guard()
     cookie = one.open_session()
     session = one.check_session(cookie)
@@ -82,8 +87,8 @@ def test_sessions_cannot_be_made_up() -> None:
             one.check_csrf(session, given)
 
 
-def test_wrong_tokens_are_counted() -> None:
-    """Five, then a minute's rest, in which even the right one is not heard."""
+def test_login_attempts_are_limited() -> None:
+    """After five wrong tokens, even the right one is refused for a minute."""
     clock = HandClock()
     watched = guard(clock, token=TOKEN)
     for _ in range(5):
@@ -95,8 +100,8 @@ def test_wrong_tokens_are_counted() -> None:
     watched.check_session(watched.login(TOKEN))
 
 
-def test_without_a_token_it_is_loopback_only() -> None:
-    """And a token must be worth its name."""
+def test_without_a_token_only_loopback_is_allowed() -> None:
+    """A token has a minimum length."""
     for host in ("0.0.0.0", "10.0.0.1", "console.lan", "::"):
         with pytest.raises(BadConsoleConfig, match="give a token"):
             ConsoleConfig(bootstrap="h:1", host=host)

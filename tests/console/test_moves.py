@@ -1,4 +1,4 @@
-"""Moves that a console carries out, against a cluster made for tests."""
+"""Tests reassignments by the console, with a model of a cluster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Seen = list[tuple[dict[int, dict[str, str]], dict[str, str]]]
 
 @pytest.fixture
 def cluster() -> Iterator[tuple[FakeBroker, ClusterModel]]:
-    """Four brokers; broker 3 is new, 0 and 1 have everything."""
+    """Four brokers; brokers 0 and 1 have all replicas."""
     with FakeBroker() as fake:
         model = ClusterModel(fake, brokers=4)
         model.place("orders", *([0, 1] for _ in range(4)))
         yield fake, model
 
 
-def test_a_throttle_is_there_while_it_is_needed(
+def test_a_throttle_is_set_only_while_replicas_are_copied(
     cluster: tuple[FakeBroker, ClusterModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Set before the first move, lifted after the last."""
+    """It is set before the first move and removed after the last."""
     fake, model = cluster
     seen: Seen = []
     alter = model._alter
@@ -53,6 +53,6 @@ def test_a_throttle_is_there_while_it_is_needed(
 
 
 def is_lifted(visitor: Browserless, model: ClusterModel) -> bool:
-    assert visitor.get("/api/topics").status == 200  # gives the others time
+    assert visitor.get("/api/topics").status == 200  # gives the other processes time
     values = [*model.broker_settings.values(), *(each.configs for each in model.topics.values())]
     return bool(model.changed.elections) and not any(values)

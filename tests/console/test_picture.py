@@ -1,4 +1,4 @@
-"""What the console makes of what it sees: problems with advice, events, rates."""
+"""Tests the console's snapshot of the cluster: problems with advice, events, rates."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ def titles(seen: Picture) -> list[str]:
     return [f"{each.severity}: {each.title}" for each in seen.problems()]
 
 
-def test_a_sound_cluster_has_no_problems() -> None:
-    """And nothing has happened yet."""
+def test_a_healthy_cluster_has_no_problems() -> None:
+    """And no events."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     assert titles(seen) == []
     assert list(seen.events) == []
 
 
-def test_nobody_to_be_reached_is_the_only_problem() -> None:
-    """What was known before is not held against the cluster."""
+def test_an_unreachable_cluster_is_the_only_problem() -> None:
+    """Problems known from before are not shown."""
     seen = picture(0, 1, t=topic(-1, ()))
     seen.on_unreachable(2_000, "refused")
     assert titles(seen) == ["critical: no broker can be reached: refused"]
@@ -52,8 +52,8 @@ def test_nobody_to_be_reached_is_the_only_problem() -> None:
     ]
 
 
-def test_a_broker_that_falls_silent_leaves_and_returns() -> None:
-    """Each step is an event; the problem is there for as long as it is one."""
+def test_a_broker_stops_answering_leaves_and_returns() -> None:
+    """Each step is an event. The problem is shown as long as it lasts."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     seen.on_brokers(2_000, cluster(0, 1), frozenset({1}))
     assert titles(seen) == ["critical: broker 1 does not answer"]
@@ -75,8 +75,8 @@ def test_a_broker_that_falls_silent_leaves_and_returns() -> None:
     ]
 
 
-def test_a_broker_that_nobody_counts_on_is_forgotten_in_time() -> None:
-    """One that partitions name is not."""
+def test_a_missing_broker_without_replicas_is_forgotten() -> None:
+    """After a while. A broker that has replicas is not forgotten."""
     seen = picture(0, 1, 2, t=topic(0, (0, 1)))
     seen.on_brokers(2_000, cluster(0), frozenset())
     assert seen.missing == {1, 2}
@@ -84,8 +84,8 @@ def test_a_broker_that_nobody_counts_on_is_forgotten_in_time() -> None:
     assert seen.missing == {1}
 
 
-def test_partitions_from_bad_to_worse() -> None:
-    """Fewer replicas than wanted, than acks=all needs, and no leader at all."""
+def test_partition_problems_by_severity() -> None:
+    """Fewer replicas than configured, fewer than acks=all needs, and no leader."""
     seen = picture(0, 1, t=topic(0, (0,)))
     assert titles(seen) == ["warning: 1 partition under-replicated: t-0"]
     seen.least_in_sync = {"t": 2}
@@ -94,8 +94,8 @@ def test_partitions_from_bad_to_worse() -> None:
     assert titles(seen) == ["critical: 1 partition without a leader: t-0"]
 
 
-def test_disks_that_fail_or_fill() -> None:
-    """By broker and path, with what to do."""
+def test_full_disks_are_a_problem() -> None:
+    """By broker, with the space that is left."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     seen.on_log_dirs(0, [LogDirInfo(0, "/data", {P0: ReplicaInfo(70, 0)}, 1000, 50)], 0.0)
     assert titles(seen) == ["warning: the disk of broker 0 is nearly full: 5 % left"]
@@ -103,8 +103,8 @@ def test_disks_that_fail_or_fill() -> None:
     assert seen.brokers()[0]["size_bytes"] == 70
 
 
-def test_rates_are_what_logs_grew_by() -> None:
-    """Over the time between two looks; a log that was cut back counts for nothing."""
+def test_rates_are_computed_from_log_growth() -> None:
+    """Over the time between two surveys. A log that was truncated counts as zero."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     seen.on_ends(1_000, {P0: 100}, 0.0)
     assert list(seen.rates) == []
@@ -115,8 +115,8 @@ def test_rates_are_what_logs_grew_by() -> None:
     assert seen.rates[-1] == (5_000, 0)
 
 
-def test_a_group_that_falls_behind_is_told() -> None:
-    """One that is far behind but catching up is not."""
+def test_a_growing_lag_is_a_problem() -> None:
+    """A group that is far behind but catching up is not."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     group = GroupLag(GroupListing("g", "Stable", "consumer", "classic"), members=2)
     seen.groups["g"] = group
@@ -127,8 +127,9 @@ def test_a_group_that_falls_behind_is_told() -> None:
     assert titles(seen) == []
 
 
-def test_bytes_come_from_how_logs_grow() -> None:
-    """Once for all replicas; by broker for each it has; retention makes nothing negative."""
+def test_byte_rates_are_computed_from_log_growth() -> None:
+    """A partition counts once in the total, and on each broker that has a replica. Retention
+    never makes a rate negative."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
 
     def look(now_ms: int, one: int, other: int) -> None:

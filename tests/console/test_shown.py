@@ -1,4 +1,4 @@
-"""How bytes are shown: what they look like, as wished, cut, and never wrongly."""
+"""Tests how bytes are displayed: detected format, requested format, truncation."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from penstock.console.shown import Format, indented, show, show_record
         (b"", "text"),
     ],
 )
-def test_what_it_looks_like(data: bytes, kind: str) -> None:
-    """Left to itself it shows JSON, else text, else hex."""
+def test_the_format_is_detected(data: bytes, kind: str) -> None:
+    """JSON if possible, otherwise text, otherwise hex."""
     assert show(data, Format())["kind"] == kind
 
 
-def test_a_null_is_told_apart_from_nothing() -> None:
-    """A tombstone is no empty text."""
+def test_null_is_distinguished_from_an_empty_value() -> None:
+    """A tombstone is not an empty text."""
     assert show(None, Format())["kind"] == "null"
     assert show(b"", Format()) == {"kind": "text", "text": "", "bytes": 0, "cut": False}
 
 
 def test_a_hex_dump_is_cut_by_lines() -> None:
-    """Only what is shown is made: a megabyte costs no more than a line."""
+    """Only the displayed part is generated: a megabyte costs no more than a line."""
     shown = show(b"\x00A" * 500_000, Format("hex"))
     assert shown["text"].startswith("00000000  00 41 00 41 ")
     assert shown["text"].splitlines()[0].endswith("|.A.A.A.A.A.A.A.A|")
@@ -47,8 +47,8 @@ def test_a_hex_dump_is_cut_by_lines() -> None:
     assert len(shown["text"]) <= 1_000
 
 
-def test_text_is_cut_and_whole_on_demand() -> None:
-    """The whole of JSON is set out in lines."""
+def test_text_is_truncated_unless_requested_in_full() -> None:
+    """Complete JSON is indented."""
     text = json.dumps({"a": "x" * 2_000})
     assert show(text.encode(), Format())["cut"]
     whole = show(text.encode(), Format(characters_max=None))
@@ -56,8 +56,8 @@ def test_text_is_cut_and_whole_on_demand() -> None:
     assert whole["text"].startswith('{\n  "a": "xxx')
 
 
-def test_avro_with_and_without_a_registrys_prefix() -> None:
-    """What the codec cannot read is shown as hex."""
+def test_avro_with_and_without_a_schema_registrys_prefix() -> None:
+    """Bytes that cannot be decoded are shown as hex."""
 
     def decode(data: bytes) -> object:
         if data != b"\x08shoe":
@@ -70,8 +70,8 @@ def test_avro_with_and_without_a_registrys_prefix() -> None:
     assert show(b"junk", Format("avro", decode))["kind"] == "hex"
 
 
-def test_a_record_has_all_its_parts() -> None:
-    """Keys and headers of an Avro topic are shown as what they look like."""
+def test_a_record_is_shown_with_all_its_fields() -> None:
+    """Keys and headers of an Avro topic are shown in their detected format."""
     record = Record[bytes | None, bytes | None]("t", 1, 5, 9, b"k", None, (("h", b"v"),))
     shown = show_record(record, Format("avro", lambda data: data))
     assert (shown["partition"], shown["offset"], shown["key"]["text"]) == (1, 5, "k")
@@ -87,14 +87,14 @@ _JSON = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(_JSON, st.sampled_from([None, 1, "\t"]))
-def test_setting_out_changes_no_value(value: object, indent: int | str | None) -> None:
-    """It reads back as what it was, whatever spaces it had."""
+def test_indenting_changes_no_value(value: object, indent: int | str | None) -> None:
+    """For any whitespace in the input."""
     text = json.dumps({"v": value}, indent=indent, ensure_ascii=False)
     assert json.loads(indented(text)) == {"v": value}
 
 
-def test_numbers_keep_their_digits() -> None:
-    """No number is read and written again."""
+def test_indenting_keeps_the_digits_of_numbers() -> None:
+    """Numbers are not parsed and written again."""
     text = '{"price":1.10,"id":12345678901234567890123,"e":[],"f":{ }}'
     assert indented(text) == (
         '{\n  "price": 1.10,\n  "id": 12345678901234567890123,\n  "e": [],\n  "f": {}\n}'
@@ -103,8 +103,7 @@ def test_numbers_keep_their_digits() -> None:
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=200), st.sampled_from(["auto", "json", "text", "hex"]))
-def test_any_bytes_can_be_shown(data: bytes, name: str) -> None:
-    """Whatever a producer wrote."""
+def test_any_bytes_can_be_displayed(data: bytes, name: str) -> None:
     shown = show(data, Format(name))
     assert shown["bytes"] == len(data)
     assert isinstance(shown["text"], str)

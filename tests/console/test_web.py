@@ -1,4 +1,4 @@
-"""A real console over HTTP, asked by a program that follows no rules."""
+"""Tests a real console over HTTP, with a client that ignores the rules of browsers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def visitor(url: str) -> Browserless:
     return found
 
 
-def test_every_answer_is_kept_safe(url: str, visitor: Browserless) -> None:
-    """Pages, data, errors and what is not there."""
+def test_every_response_has_security_headers(url: str, visitor: Browserless) -> None:
+    """Pages, data, errors and missing paths."""
     for path in ("/", "/static/main.js", "/api/topics", "/api/topics/none", "/nowhere"):
         headers = visitor.get(path).headers
         policy = headers["content-security-policy"]
@@ -46,18 +46,18 @@ def test_every_answer_is_kept_safe(url: str, visitor: Browserless) -> None:
     assert "samesite=strict" in cookie
 
 
-def test_without_a_session_nothing_is_told(url: str) -> None:
-    """Nor done."""
+def test_without_a_session_nothing_is_readable(url: str) -> None:
+    """And nothing can be changed."""
     stranger = Browserless(url)
     assert stranger.get("/api/topics").status == 401
     assert stranger.get("/api/live").status == 401
     assert stranger.post("/api/change/topic", {"name": "x"}).status == 401
 
 
-def test_a_change_needs_the_csrf_token_and_our_own_page(
+def test_a_change_needs_the_csrf_token_and_the_consoles_own_page(
     visitor: Browserless, penstock_broker: Broker
 ) -> None:
-    """A cookie alone, or another site, makes no topic."""
+    """A request with only the cookie, or from another site, creates no topic."""
     body = {"name": "forged"}
     token = visitor.csrf
     visitor.csrf = ""
@@ -72,7 +72,7 @@ def test_a_change_needs_the_csrf_token_and_our_own_page(
 
 
 def test_a_read_only_console_changes_nothing(penstock_broker: Broker) -> None:
-    """Whatever the request; looking goes on."""
+    """For every kind of change. Reading still works."""
     name = penstock_broker.new_topic()
     with running_console(penstock_broker.bootstrap, "--read-only") as url:
         visitor = Browserless(url)
@@ -89,8 +89,8 @@ def test_a_read_only_console_changes_nothing(penstock_broker: Broker) -> None:
         assert visitor.post(f"/api/read/messages/{name}", {}).status == 200
 
 
-def test_a_token_is_asked_for(penstock_broker: Broker) -> None:
-    """Only who shows it gets a session; it stands behind the number sign of what was printed."""
+def test_a_token_is_required_to_log_in(penstock_broker: Broker) -> None:
+    """The printed URL contains it in its fragment."""
     environment = {"PENSTOCK_CONSOLE_TOKEN": TOKEN}
     with running_console(penstock_broker.bootstrap, environment=environment) as url:
         assert url.endswith(f"/#token={TOKEN}")
@@ -102,8 +102,8 @@ def test_a_token_is_asked_for(penstock_broker: Broker) -> None:
         assert visitor.get("/api/topics").status == 200
 
 
-def test_what_cannot_be_meant_is_refused(visitor: Browserless, penstock_broker: Broker) -> None:
-    """With one line that says why, never with a stack trace."""
+def test_invalid_requests_are_refused(visitor: Browserless, penstock_broker: Broker) -> None:
+    """With a reason in one line, never with a stack trace."""
     name = penstock_broker.new_topic()
     bad: list[tuple[str, object]] = [
         (f"messages/{name}", {"limit": "many"}),
@@ -128,8 +128,8 @@ def test_what_cannot_be_meant_is_refused(visitor: Browserless, penstock_broker: 
     assert visitor.get("/static/../web.py").status == 404
 
 
-def test_the_raw_value_is_a_download(visitor: Browserless, penstock_broker: Broker) -> None:
-    """Never a page, whatever it holds."""
+def test_a_raw_value_is_a_download(visitor: Browserless, penstock_broker: Broker) -> None:
+    """Never a page, whatever it contains."""
     name = penstock_broker.new_topic()
     content = "<script>alert(1)</script>"
     assert visitor.post(f"/api/change/produce/{name}", {"value": content}).status == 200
@@ -142,7 +142,7 @@ def test_the_raw_value_is_a_download(visitor: Browserless, penstock_broker: Brok
 def test_pages_of_messages_have_each_message_once(
     visitor: Browserless, penstock_broker: Broker
 ) -> None:
-    """Backwards and forwards, over partitions that are not alike, with and without a filter."""
+    """Backward and forward, over partitions of different sizes, with and without a filter."""
     name = penstock_broker.new_topic(partitions=3)
     for number in range(25):
         body = {"value": str(number), "partition": 0 if number % 5 else number % 3}
@@ -162,15 +162,16 @@ def test_pages_of_messages_have_each_message_once(
             assert sorted(seen) == sorted(wanted), (start, text)
 
 
-def test_topics_are_listed_by_pages(visitor: Browserless, penstock_broker: Broker) -> None:
-    """Searched and sorted by the server; a topic is in the list once it was made here."""
+def test_topics_are_listed_in_pages(visitor: Browserless, penstock_broker: Broker) -> None:
+    """Searched and sorted by the server. A topic created in the console is listed at once."""
     names = [f"many-{number:02}" for number in range(30)]
     with Admin(penstock_broker.bootstrap) as admin:
         admin.create_topics([NewTopic(name, 1, 1) for name in names])
     assert visitor.post("/api/change/topic", {"name": "many-last"}).status == 200
 
     def page() -> dict[str, Any] | None:
-        """None until the console has seen all topics: on a busy machine its look may fail once."""
+        """Returns None until the console knows all topics. On a busy
+        machine a survey may fail once."""
         shown: dict[str, Any] = visitor.get("/api/topics?search=MANY&offset=25&limit=100").json
         return shown if shown["total"] == 31 else None
 
@@ -180,8 +181,9 @@ def test_topics_are_listed_by_pages(visitor: Browserless, penstock_broker: Broke
     assert [topic["name"] for topic in backwards["topics"]] == ["many-last"]
 
 
-def test_a_console_outlives_its_cluster() -> None:
-    """Started before it, and while it is away, it says so; then it shows what is there."""
+def test_a_console_survives_an_outage_of_its_cluster() -> None:
+    """It may start before the cluster. While the cluster is unreachable the console says so, and
+    afterwards it shows its content."""
     with Broker() as broker:
         bootstrap = broker.bootstrap
         broker.stop()

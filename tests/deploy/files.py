@@ -1,4 +1,4 @@
-"""The files of `deploy/`, read; and our own command line as a judge of the commands in them."""
+"""Reads the files of `deploy/`, and checks their commands with our own command line parser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def documents(path: str) -> list[Any]:
-    """All YAML documents of a file."""
+    """Returns all YAML documents of a file."""
     yaml = pytest.importorskip("yaml", reason="PyYAML comes with the extra [dev]")
     return list(yaml.safe_load_all((DEPLOY / path).read_text("utf-8")))
 
@@ -27,7 +27,7 @@ def document(path: str) -> Any:
 
 
 def parse(words: list[str]) -> dict[str, Any]:
-    """What our parser makes of the arguments of `penstock`; it refuses what it does not know."""
+    """Returns the options in the arguments of `penstock`; our parser refuses unknown ones."""
     name = words[0]
     assert name in COMMANDS, name
     group: Any = typer.main.get_command(build(name))
@@ -37,7 +37,7 @@ def parse(words: list[str]) -> dict[str, Any]:
 
 
 def broker_config(toml: Path, settings: list[str]) -> BrokerConfig:
-    """As `penstock broker --config FILE --set ...` has it; wrong keys are refused."""
+    """Loads the configuration of `penstock broker --config FILE --set ...`; refuses wrong keys."""
     tomllib.loads(toml.read_text("utf-8"))
     overrides = dict(each.split("=", 1) for each in settings)
     return load_config(str(toml)).with_overrides(overrides)

@@ -1,4 +1,4 @@
-"""Docker, Kubernetes and systemd files: what can be said of them without their engines."""
+"""Docker, Kubernetes and systemd files: the checks that do not need Docker or Kubernetes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def instructions(path: str) -> list[tuple[str, str]]:
     return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in lines]
 
 
-def test_the_image_holds_what_it_runs() -> None:
-    """Sources exist and are let through, the command parses, ports are those of its broker."""
+def test_the_image_contains_what_it_runs() -> None:
+    """Sources exist and are not ignored, the command parses, the ports are those of its broker."""
     steps = instructions("docker/Dockerfile")
     kept = (DEPLOY / "docker" / "Dockerfile.dockerignore").read_text("utf-8").splitlines()
     root = DEPLOY.parent
@@ -56,7 +56,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_compose_runs_three_brokers_that_find_each_other() -> None:
-    """Each with an id, a port and a name of its own, published as it is advertised."""
+    """Each has its own id, port and name, and publishes the port that it advertises."""
     brokers = {name: each for name, each in compose().items() if name.startswith("broker-")}
     assert len(brokers) == 3
     configs = []
@@ -77,7 +77,7 @@ def test_compose_runs_three_brokers_that_find_each_other() -> None:
     assert parse(compose()["console"]["command"])["bootstrap"] == addresses
 
 
-def test_etcds_know_each_other() -> None:
+def test_etcd_members_know_each_other() -> None:
     """By the names that compose gives them."""
     etcds = {name: each for name, each in compose().items() if name.startswith("etcd-")}
     members = ",".join(f"{name}=http://{name}:2380" for name in etcds)
@@ -91,8 +91,8 @@ def test_etcds_know_each_other() -> None:
 
 
 @pytest.mark.skipif(shutil.which("etcd") is None, reason="there is no etcd here")
-def test_etcd_has_these_options() -> None:
-    """As Debian's has them, which the image installs."""
+def test_etcd_supports_the_options_in_the_compose_file() -> None:
+    """The image installs Debian's etcd."""
     told = subprocess.run(
         ["etcd", "--help"], capture_output=True, text=True, timeout=30, check=False
     )
@@ -100,8 +100,8 @@ def test_etcd_has_these_options() -> None:
         assert each.partition("=")[0] in told.stdout + told.stderr
 
 
-def test_everything_that_compose_mounts_is_there() -> None:
-    """Files of ours by their paths, volumes by their names."""
+def test_everything_that_compose_mounts_exists() -> None:
+    """Our files by their paths, volumes by their names."""
     whole = document("docker/compose.yml")
     for service in whole["services"].values():
         for each in service.get("volumes", ()):
@@ -124,7 +124,7 @@ def resources() -> dict[str, Any]:
 
 
 def test_kubernetes_parts_fit_together() -> None:
-    """Selectors, services, volumes and ports name each other rightly."""
+    """Selectors, services, volumes and ports refer to each other correctly."""
     found = resources()
     brokers = found["StatefulSet penstock"]["spec"]
     pod = brokers["template"]
@@ -149,8 +149,8 @@ def test_kubernetes_parts_fit_together() -> None:
     assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(METRICS_PORT)
 
 
-def test_kubernetes_probes_ask_the_broker_itself() -> None:
-    """Whether it lives, and whether it is ready; a long recovery is not killed."""
+def test_kubernetes_probes_use_the_health_endpoints_of_the_broker() -> None:
+    """Liveness and readiness use the health endpoints; a long recovery is not killed."""
     (container,) = resources()["StatefulSet penstock"]["spec"]["template"]["spec"]["containers"]
     assert container["livenessProbe"]["httpGet"] == {"path": HEALTH[0], "port": "metrics"}
     assert container["readinessProbe"]["httpGet"] == {"path": HEALTH[1], "port": "metrics"}
@@ -158,8 +158,8 @@ def test_kubernetes_probes_ask_the_broker_itself() -> None:
     assert starting["periodSeconds"] * starting["failureThreshold"] >= 600
 
 
-def test_a_pod_runs_a_broker_with_its_own_number(tmp_path: Path) -> None:
-    """The shell's part is run by a shell; what it runs is parsed by our own parser."""
+def test_a_pod_runs_a_broker_with_its_own_id(tmp_path: Path) -> None:
+    """A shell runs the script; our own parser checks the command that the script would run."""
     found = resources()
     stateful = found["StatefulSet penstock"]
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
@@ -187,8 +187,8 @@ def test_a_pod_runs_a_broker_with_its_own_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
-def test_kustomize_builds_it() -> None:
-    """All of it, in one namespace."""
+def test_kustomize_builds_the_resources() -> None:
+    """All resources are in one namespace."""
     built = subprocess.run(
         ["kubectl", "kustomize", str(DEPLOY / "kubernetes")],
         capture_output=True,
@@ -209,7 +209,7 @@ def unit() -> dict[str, str]:
 
 
 def test_the_unit_runs_a_broker() -> None:
-    """Its command parses, its example configuration is sound and lies where it may write."""
+    """Its command parses, and its example configuration is valid and uses the state directory."""
     words = shlex.split(unit()["ExecStart"])
     assert parse(words[1:])["config"] == "/etc/penstock/broker.toml"
     config = broker_config(DEPLOY / "systemd" / "broker.toml", [])
@@ -219,7 +219,7 @@ def test_the_unit_runs_a_broker() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    """With a program that is there, and as a user that is there."""
+    """Checked with a program and a user that exist."""
     text = (DEPLOY / "systemd" / "penstock.service").read_text("utf-8")
     text = text.replace("/opt/penstock/bin/penstock", sys.executable)
     path = tmp_path / "penstock.service"

@@ -1,4 +1,4 @@
-"""Scrape configuration, alert rules and dashboard: by Prometheus' own tool, and by our names."""
+"""Scrape configuration, alert rules and dashboard, checked with promtool and our metric names."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def expressions() -> Iterator[str]:
     ],
     ids=" ".join,
 )
-def test_promtool_agrees(command: tuple[str, ...]) -> None:
-    """Syntax, and that each alert fires when it should and not before."""
+def test_promtool_accepts_configuration_and_rules(command: tuple[str, ...]) -> None:
+    """The syntax is valid, and each alert fires when it should and not before."""
     ended = subprocess.run(
         [PROMTOOL or "", *command],
         cwd=PROMETHEUS,
@@ -71,8 +71,8 @@ def test_promtool_agrees(command: tuple[str, ...]) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
 
-def test_every_alert_says_what_to_do_and_is_tried() -> None:
-    """Those that were asked for are there; each is in the rule tests."""
+def test_every_alert_has_a_description_and_a_rule_test() -> None:
+    """The required alerts exist, and each is in the rule tests."""
     names = [rule["alert"] for rule in rules()]
     assert len(names) == len(set(names))
     assert set(names) >= ASKED_FOR
@@ -84,7 +84,7 @@ def test_every_alert_says_what_to_do_and_is_tried() -> None:
 
 
 def exported() -> set[str]:
-    """Every name that a sample of a scrape can have."""
+    """Returns every name that a sample of a scrape can have."""
     names = set()
     for name, metric in BY_NAME.items():
         if metric.kind is Kind.HISTOGRAM:
@@ -96,8 +96,8 @@ def exported() -> set[str]:
     return names
 
 
-def test_every_metric_that_is_named_is_exported() -> None:
-    """In rules and dashboard; the tests of rules name no others."""
+def test_every_metric_in_rules_and_dashboard_is_exported() -> None:
+    """In rules and dashboard; the rule tests name no others."""
     known = exported()
     text = (PROMETHEUS / "penstock-alerts-test.yml").read_text("utf-8")
     series = re.findall(r"series: '([a-z_]+)\{", text)
@@ -106,8 +106,8 @@ def test_every_metric_that_is_named_is_exported() -> None:
     assert set(series) - known == {"up"}
 
 
-def test_every_label_that_is_used_is_there() -> None:
-    """What is summed or chosen by is a label of the metric."""
+def test_every_label_in_an_expression_exists() -> None:
+    """The labels in `by (...)` and in selectors are labels of the metric."""
     for expression in expressions():
         names = [re.sub("_(bucket|sum|count)$", "", each) for each in NAME.findall(expression)]
         known = OUTSIDE.union(*(BY_NAME[each].labels for each in names if each in BY_NAME))
@@ -118,7 +118,7 @@ def test_every_label_that_is_used_is_there() -> None:
 
 
 def test_every_metric_of_the_broker_is_on_the_dashboard() -> None:
-    """Or is one of the few that say nothing over time."""
+    """Except a few whose history is not useful."""
     shown = {
         re.sub("_(bucket|sum|count)$", "", name)
         for expression in expressions()
@@ -136,8 +136,8 @@ def test_every_metric_of_the_broker_is_on_the_dashboard() -> None:
     assert set(BY_NAME) - shown <= left_out
 
 
-def test_panels_lie_beside_each_other() -> None:
-    """Each has an id of its own and a place that no other has."""
+def test_panels_do_not_overlap() -> None:
+    """Each has a unique id, and no two overlap."""
     panels = dashboard()["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()
@@ -153,8 +153,8 @@ def test_panels_lie_beside_each_other() -> None:
         taken |= cells
 
 
-def test_what_is_scraped_is_what_compose_runs() -> None:
-    """Each broker by its name, at the port that its configuration says."""
+def test_prometheus_scrapes_the_brokers_of_the_compose_file() -> None:
+    """Each broker by its name, at the port in its configuration."""
     (job,) = document("prometheus/prometheus.yml")["scrape_configs"]
     (static,) = job["static_configs"]
     services = document("docker/compose.yml")["services"]
@@ -164,7 +164,6 @@ def test_what_is_scraped_is_what_compose_runs() -> None:
     assert set(static["labels"]) == {"cluster"}
 
 
-def test_rules_are_where_the_configuration_looks() -> None:
-    """Beside it."""
+def test_rule_files_are_where_the_configuration_expects_them() -> None:
     for name in document("prometheus/prometheus.yml")["rule_files"]:
         assert Path(PROMETHEUS, name).is_file()

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets`, against bytes put together by hand from Kafka's schemas."""
+"""The records of `__consumer_offsets`, compared with bytes built by hand from Kafka's schemas."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from penstock.wire.errors import ProtocolError
 
 
 def text(value: str) -> bytes:
-    """A string as all versions but the flexible ones have it: 16-bit length, then UTF-8."""
+    """Encodes a string as all versions but the flexible ones do: 16-bit length, then UTF-8."""
     data = value.encode()
     return struct.pack(">h", len(data)) + data
 
@@ -68,16 +68,16 @@ def test_offset_bytes() -> None:
     )
 
 
-def test_offset_bytes_are_known() -> None:
-    """The same again as plain hex: no code of ours has a part in the expectation."""
+def test_offset_bytes_in_hex() -> None:
+    """The same again as plain hex, so that no code of Penstock computes the expectation."""
     record = offset_record("g", "t", 0, OffsetValue(1, -1, "", 2))
     assert record.key.hex() == "000100016700017400000000"
     assert record.value is not None
     assert record.value.hex() == "00030000000000000001ffffffff00000000000000000002"
 
 
-def test_offset_with_its_own_retention_bytes() -> None:
-    """Only value version 1 has room for an expiry, at the price of the leader epoch."""
+def test_bytes_of_an_offset_with_its_own_retention() -> None:
+    """Only value version 1 has a field for the expiry time, and it has no leader epoch."""
     record = offset_record("g", "t", 0, OffsetValue(1, 9, "m", 2, 3))
     assert record.value == b"\x00\x01" + struct.pack(">q", 1) + text("m") + struct.pack(">qq", 2, 3)
     entry = read_record(*record)
@@ -107,7 +107,7 @@ def test_group_bytes() -> None:
 
 
 def test_empty_group_bytes() -> None:
-    """A group without members has neither protocol nor leader."""
+    """A group without members has no protocol and no leader."""
     record = group_record("g", GroupValue("consumer", 8, current_state_timestamp=5))
     assert record.value == (
         b"\x00\x03"
@@ -120,7 +120,6 @@ def test_empty_group_bytes() -> None:
 
 
 def test_tombstones_have_no_value() -> None:
-    """What is gone is a key without a value."""
     assert offset_record("g", "t", 1, None).value is None
     assert group_record("g", None) == LogRecord(b"\x00\x02" + text("g"), None)
 
@@ -146,7 +145,7 @@ def test_tombstones_have_no_value() -> None:
             OffsetValue(42, 3, "m", 7),
         ),
         (
-            # Version 4: compact string, and a topic id in tagged field 0, which we pass over.
+            # Version 4: compact string, and a topic id in tagged field 0, which is skipped.
             b"\x00\x04"
             + struct.pack(">qi", 42, 3)
             + b"\x02m"
@@ -161,7 +160,7 @@ def test_tombstones_have_no_value() -> None:
 def test_every_offset_version_is_read(
     key_version: int, value: bytes, expected: OffsetValue
 ) -> None:
-    """Logs that any Kafka wrote can be read."""
+    """Logs written by any version of Kafka can be read."""
     key = struct.pack(">h", key_version) + text("g") + text("t") + struct.pack(">i", 5)
     assert read_record(key, value) == OffsetEntry(OffsetKey("g", "t", 5), expected)
 
@@ -178,7 +177,7 @@ def member_bytes(version: int) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_every_group_version_is_read(version: int) -> None:
-    """Fields a version does not have come out as absent."""
+    """Fields that a version does not have get their defaults."""
     value = struct.pack(">h", version) + text("consumer") + struct.pack(">i", 7)
     value += text("range") + text("m-1")
     if version >= 2:
@@ -206,8 +205,8 @@ def test_flexible_group_version_is_read() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5, 10, 17])
-def test_other_kinds_of_groups_are_passed_over(version: int) -> None:
-    """Keys above 2 belong to groups of other protocols."""
+def test_records_of_other_group_types_are_skipped(version: int) -> None:
+    """Key versions above 2 belong to groups of other protocols."""
     assert read_record(struct.pack(">h", version) + text("g"), b"whatever") is None
     assert read_record(None, b"whatever") is None
 
@@ -224,8 +223,8 @@ def test_other_kinds_of_groups_are_passed_over(version: int) -> None:
         (b"\x00\x02" + b"\x00\x01\xff", None),
     ],
 )
-def test_damage_is_an_error(key: bytes, value: bytes | None) -> None:
-    """Neither a crash nor a guess: a record that cannot be read says so."""
+def test_a_damaged_record_is_an_error(key: bytes, value: bytes | None) -> None:
+    """It raises ProtocolError. Reading does not crash, and does not guess."""
     with pytest.raises(ProtocolError):
         read_record(key, value)
 
@@ -255,23 +254,23 @@ values = st.builds(
 
 @settings(deadline=None, max_examples=100)
 @given(names, values)
-def test_group_survives_the_log(group: str, value: GroupValue) -> None:
-    """What is written comes back, to the last field."""
+def test_a_group_survives_the_log(group: str, value: GroupValue) -> None:
+    """Every field is read as it was written."""
     assert read_record(*group_record(group, value)) == GroupEntry(GroupKey(group), value)
 
 
 @settings(deadline=None, max_examples=100)
 @given(names, names, st.integers(0, 1000), st.integers(0, 1 << 62), names, st.integers(-1, 1000))
-def test_offset_survives_the_log(
+def test_an_offset_survives_the_log(
     group: str, topic: str, partition: int, offset: int, metadata: str, epoch: int
 ) -> None:
-    """What is committed comes back, to the last field."""
+    """Every field is read as it was committed."""
     value = OffsetValue(offset, epoch, metadata, 1_700_000_000_000)
     entry = read_record(*offset_record(group, topic, partition, value))
     assert entry == OffsetEntry(OffsetKey(group, topic, partition), value)
 
 
-def test_image_keeps_the_last_word_per_key() -> None:
+def test_the_image_keeps_the_last_record_of_each_key() -> None:
     """So a compacted log replays to the same image as the whole one."""
     records = [
         offset_record("g", "t", 0, OffsetValue(1)),

@@ -1,4 +1,4 @@
-"""The partition of a group is where Kafka, too, would look for it."""
+"""A group belongs to the same partition as in Kafka."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_java_hash(text: str, expected: int) -> None:
     assert java_hash(text) == expected
 
 
-def test_partition_is_the_absolute_hash() -> None:
-    """Kafka takes the absolute value, not the lower 31 bits: they differ for negative hashes."""
+def test_the_partition_comes_from_the_absolute_hash() -> None:
+    """Kafka uses the absolute value, not the lower 31 bits. They differ for negative hashes."""
     assert partition_for_group("hello", 50) == 99162322 % 50
     assert partition_for_group("polygenelubricantt", 50) == ((1 << 31) - 1) % 50
     assert partition_for_group("polygenelubricantt", 50) != ((-(1 << 31) + 1) & 0x7FFFFFFF) % 50
 
 
 def test_the_smallest_hash_goes_to_partition_zero() -> None:
-    """The one number whose absolute value does not fit counts as zero."""
+    """It is the only number whose absolute value does not fit into 32 bits. It counts as zero."""
     assert partition_for_group("polygenelubricants", 50) == 0
     assert partition_for_group("polygenelubricants", 7) == 0

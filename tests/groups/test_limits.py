@@ -1,4 +1,4 @@
-"""How large a commit, a group id and a member may be: what is merged, split, refused."""
+"""Size limits of commits, group ids and members: what is merged, split or refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS = ("plain", "transactional")
 
 
 def commit(world: World, kind: str, group: str, offsets: list[tuple[int, int, str]]) -> list[int]:
-    """The code of each offset that was asked for; (partition, offset, metadata)."""
+    """Commits (partition, offset, metadata) and returns the error code of each."""
     token = f"commit {len(world.replies)}"
     if kind == "plain":
         partitions = [OffsetCommitRequest.Partition(at, to, -1, text) for at, to, text in offsets]
@@ -49,7 +49,7 @@ def log_bytes(world: World) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_partition_that_is_named_twice_is_stored_once_with_its_last_offset(kind: str) -> None:
-    """Each entry of the request is answered; one with too long metadata does not count."""
+    """Each entry of the request is answered. One with metadata that is too long does not count."""
     world = World(GroupConfig(offset_metadata_max=5))
     too_large = ErrorCode.OFFSET_METADATA_TOO_LARGE
     asked = [(0, 1, ""), (1, 5, ""), (0, 2, ""), (0, 3, "too long")]
@@ -62,8 +62,9 @@ def test_a_partition_that_is_named_twice_is_stored_once_with_its_last_offset(kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_small_request_with_a_long_group_id_does_not_become_a_large_log(kind: str) -> None:
-    """68 KB of request became 64 MB of log: one partition repeated, and the group id with each."""
+def test_a_small_request_with_a_long_group_id_writes_a_small_log(kind: str) -> None:
+    """A 68 KB request once wrote 64 MB of log: one partition was repeated, each time with the
+    group id."""
     world = World()
     group = "g" * 30_000
     assert set(commit(world, kind, group, [(0, at, "") for at in range(2_000)])) == {NONE}
@@ -72,7 +73,7 @@ def test_a_small_request_with_a_long_group_id_does_not_become_a_large_log(kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_commit_is_stored_in_several_batches(kind: str) -> None:
-    """Each as large as the topic allows, with one answer when all are committed."""
+    """Each batch is as large as the topic allows. There is one response, when all are committed."""
     world = World()
     world.batch_bytes_max = 20_000
     world.holds_log = True
@@ -113,8 +114,8 @@ def test_a_commit_of_too_many_bytes_is_refused_and_stores_nothing(kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_group_id_that_no_record_can_hold_is_refused(kind: str) -> None:
-    """Requests of flexible versions can have longer strings than records."""
+def test_a_group_id_that_does_not_fit_a_record_is_refused(kind: str) -> None:
+    """Requests of flexible versions can contain longer strings than records."""
     world = World()
     assert commit(world, kind, "g" * 40_000, [(0, 1, "")]) == [ErrorCode.INVALID_GROUP_ID]
     assert commit(world, kind, "g" * STRING_BYTES_MAX, [(0, 1, "")]) == [NONE]
@@ -157,8 +158,8 @@ def joined(world: World, **changes: object) -> int:
     ],
     ids=["metadata", "protocol name", "protocol type", "instance id", "client id"],
 )
-def test_a_member_that_no_record_can_hold_cannot_join(change: dict[str, object]) -> None:
-    """Its group could not store an assignment, and all other members would be stopped with it."""
+def test_a_member_that_does_not_fit_a_record_cannot_join(change: dict[str, object]) -> None:
+    """Its group could not store an assignment, so it would stop all other members too."""
     world = World()
     assert joined(world, **change) == ErrorCode.INVALID_REQUEST
     assert joined(world) == ErrorCode.MEMBER_ID_REQUIRED

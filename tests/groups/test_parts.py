@@ -1,4 +1,4 @@
-"""Tombstones by the thousand: several appends, one outcome."""
+"""Thousands of tombstones are written in several appends with one outcome."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DAY_MS = 86_400_000
     ),
     st.integers(0, 2_000),
 )
-def test_parts_hold_everything_and_fit_a_batch(records: list[LogRecord], limit: int) -> None:
-    """In order; only a record that fits no batch makes a larger one, by itself."""
+def test_parts_contain_all_records_and_fit_a_batch(records: list[LogRecord], limit: int) -> None:
+    """The order is kept. Only a record that fits no batch makes a larger one, alone."""
     parts = list(split(records, limit))
     assert [record for part in parts for record in part] == records
     for part in parts:
@@ -45,7 +45,7 @@ def test_parts_hold_everything_and_fit_a_batch(records: list[LogRecord], limit: 
 
 
 class Full(World):
-    """A group "g" with a thousand offsets, and a log that takes batches of a few of them."""
+    """A group "g" with a thousand offsets, and a log that accepts batches of only a few of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,8 +79,8 @@ class Full(World):
         return len(self.shard.core.image.offsets_of("g"))
 
 
-def test_a_group_is_gone_with_the_last_part() -> None:
-    """Not before: whoever asked is answered once, when all tombstones are in the log."""
+def test_a_group_is_deleted_when_the_last_part_is_committed() -> None:
+    """Not before. The client gets one response, when all tombstones are in the log."""
     world = Full()
     world.holds_log = True
     world.delete()
@@ -97,8 +97,8 @@ def test_a_group_is_gone_with_the_last_part() -> None:
 
 
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
-def test_a_part_that_fails_leaves_a_group_that_can_be_deleted_again(which: str) -> None:
-    """What the log took is gone here, too: a restart changes nothing."""
+def test_after_a_failed_part_the_group_can_be_deleted_again(which: str) -> None:
+    """What the log accepted is removed in memory too, so a restart changes nothing."""
     world = Full()
     world.holds_log = True
     world.delete()
@@ -121,8 +121,8 @@ def test_a_part_that_fails_leaves_a_group_that_can_be_deleted_again(which: str) 
     assert (world.deleted(), world.left()) == (ErrorCode.NONE, 0)
 
 
-def test_a_shard_that_goes_away_answers_once() -> None:
-    """However many parts are still on their way."""
+def test_a_shard_that_is_unloaded_answers_once() -> None:
+    """However many parts are still being written."""
     world = Full()
     world.holds_log = True
     world.delete()
@@ -132,8 +132,8 @@ def test_a_shard_that_goes_away_answers_once() -> None:
     assert world.deleted() == ErrorCode.NOT_COORDINATOR
 
 
-def test_offsets_are_deleted_in_parts_as_well() -> None:
-    """All at once, for the client."""
+def test_offsets_are_deleted_in_parts_too() -> None:
+    """The client sees one deletion."""
     world = Full()
     world.holds_log = True
     partitions = [OffsetDeleteRequest.Partition(index) for index in range(OFFSETS)]
@@ -147,7 +147,7 @@ def test_offsets_are_deleted_in_parts_as_well() -> None:
     assert world.left() == 0
 
 
-def test_offsets_of_a_deleted_topic_go_in_parts() -> None:
+def test_offsets_of_a_deleted_topic_are_removed_in_parts() -> None:
     """A topic may have thousands of partitions."""
     world = Full()
     world.holds_log = True
@@ -158,7 +158,7 @@ def test_offsets_of_a_deleted_topic_go_in_parts() -> None:
 
 
 def test_offsets_expire_in_parts() -> None:
-    """And their group with them."""
+    """Their group expires with them."""
     world = Full()
     world.holds_log = True
     world.advance(8 * DAY_MS)

@@ -1,4 +1,4 @@
-"""Every refusal fits its version's bytes and says its code where that version's clients look."""
+"""Every refusal can be encoded in its version, with the code where that version's clients look."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CASES: list[tuple[Request, range]] = [
 
 
 def codes_in(value: object) -> set[int]:
-    """Every non-zero error code, however deep."""
+    """Returns every non-zero error code in a message, at any depth."""
     if isinstance(value, list):
         return {code for item in value for code in codes_in(item)}
     slots = getattr(type(value), "__slots__", ())
@@ -61,15 +61,14 @@ def codes_in(value: object) -> set[int]:
     [(request, version) for request, versions in CASES for version in versions],
     ids=lambda value: value if isinstance(value, int) else type(value).__name__,
 )
-def test_refusal(request_: Request, version: int) -> None:
-    """It encodes, and the code arrives."""
+def test_a_refusal_encodes_and_its_code_arrives(request_: Request, version: int) -> None:
     refusal = refuse(request_, version, ErrorCode.NOT_COORDINATOR)
     arrived = decode(type(refusal), encode(refusal, version), version)
     assert codes_in(arrived) == {ErrorCode.NOT_COORDINATOR}
 
 
-def test_append_errors_read_as_the_coordinators() -> None:
-    """A client cannot mend a log; it is told to look for the coordinator again."""
+def test_append_errors_become_coordinator_errors() -> None:
+    """A client cannot repair a log, so the error makes it look for the coordinator again."""
     for translate in (group_append_error, offsets_append_error):
         assert translate(ErrorCode.NOT_LEADER_OR_FOLLOWER) is ErrorCode.NOT_COORDINATOR
         assert translate(ErrorCode.KAFKA_STORAGE_ERROR) is ErrorCode.NOT_COORDINATOR
@@ -82,8 +81,9 @@ def test_append_errors_read_as_the_coordinators() -> None:
     assert too_large is ErrorCode.INVALID_COMMIT_OFFSET_SIZE
 
 
-def test_a_coordinator_that_moves_lists_the_partitions_it_was_asked_for() -> None:
-    """librdkafka asks again by the code of a partition, and never without (its issue 5586)."""
+def test_a_refused_offset_fetch_lists_the_requested_partitions() -> None:
+    """librdkafka retries because of the code of a partition, and never without one (its issue
+    5586)."""
     topic = OffsetFetchRequest.GroupTopic("t", partition_indexes=[3, 5])
     request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group("g", topics=[topic])])
     for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):
@@ -97,8 +97,8 @@ def test_a_coordinator_that_moves_lists_the_partitions_it_was_asked_for() -> Non
     assert group.topics == []
 
 
-def test_offset_fetch_shapes() -> None:
-    """Old requests become questions of the new shape, and answers go back into the old one."""
+def test_old_offset_fetch_versions_are_converted() -> None:
+    """Old requests are converted to the new shape, and responses back to the old one."""
     (asked,) = groups_of(FETCH, 7)
     assert asked == OffsetFetchRequest.Group(
         "g", topics=[OffsetFetchRequest.GroupTopic("t", partition_indexes=[3])]

@@ -1,4 +1,4 @@
-"""What the transcripts do not show: bounds, races with the log, and the shapes of old versions."""
+"""What the transcripts do not show: limits, races with the log, and the shapes of old versions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY_MS = 86_400_000
 
 
 class Bench(World):
-    """A world with short words for the requests."""
+    """A world with short methods for the requests."""
 
     def __init__(self, config: GroupConfig = FAST) -> None:
         super().__init__(config)
@@ -90,7 +90,7 @@ class Bench(World):
         return response
 
     def run_group(self, count: int = 1, **options: str) -> list[str]:
-        """A stable group of as many members; their ids."""
+        """Makes a stable group with `count` members. Returns their ids."""
         tokens = [self.join(**options) for _ in range(count)]  # type: ignore[arg-type]
         self.advance(1)
         ids = [self.joined(token).member_id for token in tokens]
@@ -172,24 +172,25 @@ class Bench(World):
 # Joining
 
 
-def test_groups_need_a_name() -> None:
-    """The empty group id is refused by all that has to do with membership."""
+def test_a_group_needs_a_name() -> None:
+    """All membership requests refuse the empty group id."""
     bench = Bench()
     assert bench.joined(bench.join(group="")).error_code == ErrorCode.INVALID_GROUP_ID
     assert bench.synced(bench.sync(SyncGroupRequest())).error_code == ErrorCode.INVALID_GROUP_ID
     assert bench.leave(LeaveGroupRequest(), 4).error_code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_nameless_protocols_found_no_group() -> None:
-    """A first member must say what it is and what it can do; a refused one leaves no trace."""
+def test_a_first_member_without_protocols_is_refused() -> None:
+    """It must name its protocol type and its protocols. A refused member leaves no group behind."""
     bench = Bench()
     for token in (bench.join(kind=""), bench.join(protocols=())):
         assert bench.joined(token).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert bench.shard.list_groups() == []
 
 
-def test_unknown_members_cannot_found_a_group() -> None:
-    """A member id nobody gave out is unknown, in a group and without one."""
+def test_unknown_member_ids_are_refused() -> None:
+    """A member id that the coordinator did not assign is unknown, whether the group exists or
+    not."""
     bench = Bench()
     assert bench.joined(bench.join("ghost")).error_code == ErrorCode.UNKNOWN_MEMBER_ID
     bench.run_group()
@@ -197,14 +198,14 @@ def test_unknown_members_cannot_found_a_group() -> None:
 
 
 def test_version_0_rebalances_within_the_session_timeout() -> None:
-    """JoinGroup v0 has no rebalance timeout of its own."""
+    """JoinGroup v0 has no separate rebalance timeout."""
     bench = Bench()
     bench.join(version=0, rebalance_ms=-1)
     assert bench.shard.core.groups["g"].rebalance_timeout_ms == 10_000
 
 
-def test_protocol_named_twice_counts_once() -> None:
-    """The first one stands."""
+def test_a_protocol_that_is_named_twice_counts_once() -> None:
+    """The first one counts."""
     bench = Bench()
     token = bench.join(protocols=("range", "range", "sticky"))
     bench.advance(1)
@@ -212,8 +213,8 @@ def test_protocol_named_twice_counts_once() -> None:
     assert bench.joined(token).members[0].metadata == SUBSCRIPTION
 
 
-def test_a_tie_of_votes_goes_to_the_eldest() -> None:
-    """One vote each: the member that has been there longest has its way."""
+def test_the_oldest_members_vote_breaks_a_tie() -> None:
+    """With one vote each, the protocol of the member that joined first wins."""
     bench = Bench()
     first = bench.join(protocols=("sticky", "range"))
     bench.join(protocols=("range", "sticky"))
@@ -222,7 +223,7 @@ def test_a_tie_of_votes_goes_to_the_eldest() -> None:
 
 
 def test_a_first_join_waits_five_minutes_at_most() -> None:
-    """Somebody who cannot heartbeat yet is not kept for ever, but longer than a session."""
+    """A member that cannot send heartbeats yet may wait longer than a session, but not forever."""
     bench = Bench()
     (old,) = bench.run_group()
     token = bench.join(rebalance_ms=900_000)
@@ -236,8 +237,8 @@ def test_a_first_join_waits_five_minutes_at_most() -> None:
     assert bench.joined(token).error_code == ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_join_sent_again_replaces_the_first() -> None:
-    """Both are answered: the first at once, so that no connection waits for ever."""
+def test_a_repeated_join_replaces_the_first() -> None:
+    """Both are answered, the first one at once, so that no connection waits forever."""
     bench = Bench()
     (leader, _) = bench.run_group(2)
     first = bench.join(leader)
@@ -246,8 +247,8 @@ def test_a_join_sent_again_replaces_the_first() -> None:
     assert second not in bench.replies
 
 
-def test_static_member_returns_to_a_full_group() -> None:
-    """Its place is its own, so it needs no room."""
+def test_a_static_member_can_return_to_a_full_group() -> None:
+    """It replaces itself, so the group does not grow."""
     bench = Bench(GroupConfig(initial_rebalance_delay_ms=0, group_size_max=1))
     first = bench.join(version=5, instance="one")
     bench.advance(1)
@@ -260,8 +261,9 @@ def test_static_member_returns_to_a_full_group() -> None:
     assert bench.joined(stranger).member_id == ""
 
 
-def test_a_static_member_replaced_while_it_joins_may_wait() -> None:
-    """Its place is not new, and whoever waits for us cannot heartbeat: no session ends there."""
+def test_a_static_member_that_is_replaced_while_it_joins_may_wait() -> None:
+    """It is not a new member, and a member that waits for its join response cannot send
+    heartbeats, so its session does not expire."""
     bench = Bench(GroupConfig(initial_rebalance_delay_ms=30_000))
     first = bench.join(version=5, instance="one")
     second = bench.join(version=5, instance="one")
@@ -270,8 +272,8 @@ def test_a_static_member_replaced_while_it_joins_may_wait() -> None:
     assert bench.joined(second).error_code == ErrorCode.NONE
 
 
-def test_replacement_that_is_replaced_before_it_is_stored() -> None:
-    """Two processes with one instance id race through the log: the later one wins."""
+def test_a_replacement_that_is_replaced_before_it_is_stored_is_fenced() -> None:
+    """Two processes with one instance id race through the log. The later one wins."""
     bench = Bench()
     bench.run_group(instance="one", version=5)  # type: ignore[arg-type]
     bench.holds_log = True
@@ -284,8 +286,7 @@ def test_replacement_that_is_replaced_before_it_is_stored() -> None:
     assert bench.shard.core.image.groups["g"].members[0].member_id == bench.joined(third).member_id
 
 
-def test_replacement_that_leaves_before_it_is_stored() -> None:
-    """Then there is nothing to come back to."""
+def test_a_replacement_that_leaves_before_it_is_stored_is_unknown() -> None:
     bench = Bench()
     bench.run_group(instance="one", version=5)  # type: ignore[arg-type]
     bench.holds_log = True
@@ -300,7 +301,7 @@ def test_replacement_that_leaves_before_it_is_stored() -> None:
 # Sync, heartbeat, leave
 
 
-def test_sync_names_the_protocol_from_version_5() -> None:
+def test_sync_must_name_the_protocol_from_version_5() -> None:
     """Without it, or with another one, the member does not know what it joined."""
     bench = Bench()
     (name,) = bench.run_group()
@@ -319,8 +320,8 @@ def test_sync_names_the_protocol_from_version_5() -> None:
     assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
 
 
-def test_leader_assigns_only_to_members() -> None:
-    """What it gives to strangers reaches neither them nor the log."""
+def test_the_leader_assigns_only_to_members() -> None:
+    """Assignments to unknown members are dropped before they are written to the log."""
     bench = Bench()
     token = bench.join()
     bench.advance(1)
@@ -335,7 +336,7 @@ def test_leader_assigns_only_to_members() -> None:
 
 
 def test_heartbeats_set_no_timers() -> None:
-    """There are far too many of them; the timer finds out by itself how much is left."""
+    """There are far too many of them. When the timer fires, it computes how much time is left."""
     bench = Bench()
     (name,) = bench.run_group()
     bench.advance(5_000)
@@ -349,8 +350,8 @@ def test_heartbeats_set_no_timers() -> None:
     assert bench.state() == "Empty"
 
 
-def test_a_wall_clock_that_jumps_ends_no_session() -> None:
-    """Sessions run on ticks; somebody who sets the clock must not throw everybody out."""
+def test_a_jump_of_the_wall_clock_ends_no_session() -> None:
+    """Sessions use the monotonic clock. A change of the wall clock must not remove every member."""
     bench = Bench()
     bench.run_group()
     due = next(key for key in bench.timers if key.kind is TimerKind.SESSION)
@@ -358,8 +359,8 @@ def test_a_wall_clock_that_jumps_ends_no_session() -> None:
     assert bench.state() == "Stable"
 
 
-def test_leave_before_version_3() -> None:
-    """One member, and its error is the answer's."""
+def test_leave_before_version_3_names_one_member() -> None:
+    """Its error is the error of the response."""
     bench = Bench()
     (name,) = bench.run_group()
     unknown = bench.leave(LeaveGroupRequest("g", "ghost"), 2)
@@ -369,8 +370,8 @@ def test_leave_before_version_3() -> None:
     assert bench.state() == "Empty"
 
 
-def test_leave_in_a_batch() -> None:
-    """Each member has its own error, and all who leave cause one rebalance."""
+def test_several_members_leave_in_one_request() -> None:
+    """Each member has its own error, and together they cause one rebalance."""
     bench = Bench()
     first, second, third = bench.run_group(3)
     leaving = [LeaveGroupRequest.Member(name) for name in (first, "ghost", second)]
@@ -387,7 +388,8 @@ def test_leave_in_a_batch() -> None:
 
 
 def test_a_pending_member_may_leave() -> None:
-    """It disturbs nobody; and a rebalance need not wait for it any longer."""
+    """The group does not rebalance because of it, and a rebalance does not wait for it any
+    longer."""
     bench = Bench()
     (leader,) = bench.run_group()
     pending = bench.joined(bench.join(version=5)).member_id
@@ -401,8 +403,8 @@ def test_a_pending_member_may_leave() -> None:
 # Offsets
 
 
-def test_offset_metadata_is_bounded() -> None:
-    """Each offset for itself; the length is counted in UTF-16 units, as in Kafka."""
+def test_the_length_of_offset_metadata_is_limited() -> None:
+    """For each offset separately. The length is counted in UTF-16 units, as in Kafka."""
     bench = Bench(GroupConfig(offset_metadata_max=4))
     assert bench.committed(bench.commit({0: 1}, note="four")) == [ErrorCode.NONE]
     too_long = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -412,8 +414,8 @@ def test_offset_metadata_is_bounded() -> None:
     assert bench.offsets() == {("orders", 0): 4}
 
 
-def test_commit_of_a_member_to_no_group() -> None:
-    """Up to version 8 the generation is wrong, from 9 the group is missing."""
+def test_a_member_cannot_commit_to_a_group_that_does_not_exist() -> None:
+    """Up to version 8 the error is ILLEGAL_GENERATION, from version 9 GROUP_ID_NOT_FOUND."""
     bench = Bench()
     old = bench.commit({0: 1}, member_id="m", generation=3, version=8)
     new = bench.commit({0: 1}, member_id="m", generation=3, version=9)
@@ -422,8 +424,9 @@ def test_commit_of_a_member_to_no_group() -> None:
     assert bench.shard.list_groups() == []
 
 
-def test_a_client_may_ask_for_its_own_retention() -> None:
-    """Up to version 4; it outlives a restart and beats the broker's, both ways."""
+def test_a_client_may_set_the_retention_of_its_offsets() -> None:
+    """Up to version 4. It survives a restart and overrides the broker's retention, longer or
+    shorter."""
     bench = Bench()
     bench.commit({0: 1}, version=4, retention_ms=3_600_000)
     bench.commit({1: 1}, version=4, retention_ms=30 * DAY_MS)
@@ -434,9 +437,8 @@ def test_a_client_may_ask_for_its_own_retention() -> None:
     assert bench.offsets() == {("orders", 1): 1}
 
 
-def test_offsets_on_their_way_do_not_expire() -> None:
-    """A commit that the log has not confirmed yet keeps the old offset from its tombstone, which
-    would otherwise come after it in the log."""
+def test_offsets_with_a_commit_in_flight_do_not_expire() -> None:
+    """Otherwise the tombstone of the old offset would follow the new offset in the log."""
     bench = Bench()
     bench.commit({0: 1})
     bench.advance(7 * DAY_MS - 1_000)
@@ -449,8 +451,8 @@ def test_offsets_on_their_way_do_not_expire() -> None:
     assert bench.offsets() == {("orders", 0): 2}
 
 
-def test_offsets_set_in_an_empty_group_live_a_whole_retention() -> None:
-    """An operator resets the offsets of a group that has been Empty for long."""
+def test_offsets_set_in_an_empty_group_are_kept_for_the_whole_retention() -> None:
+    """An operator resets the offsets of a group that has been empty for a long time."""
     bench = Bench()
     (name,) = bench.run_group()
     bench.commit({0: 1}, member_id=name, generation=1)
@@ -463,8 +465,8 @@ def test_offsets_set_in_an_empty_group_live_a_whole_retention() -> None:
     assert bench.state() == "Dead"
 
 
-def test_offsets_outlive_their_group_by_the_retention() -> None:
-    """However long ago they were committed: what counts is when the last member went."""
+def test_offset_retention_counts_from_when_the_last_member_left() -> None:
+    """However long ago the offsets were committed."""
     bench = Bench(
         GroupConfig(
             initial_rebalance_delay_ms=0,
@@ -487,7 +489,7 @@ def test_offsets_outlive_their_group_by_the_retention() -> None:
 
 
 def test_a_failed_expiry_is_tried_again() -> None:
-    """The group is alive until its tombstones are in the log."""
+    """The group exists until its tombstones are in the log."""
     bench = Bench()
     bench.commit({0: 1})
     bench.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -500,8 +502,8 @@ def test_a_failed_expiry_is_tried_again() -> None:
     assert bench.offsets() == {}
 
 
-def test_deleting_a_group_takes_offsets_on_their_way_along() -> None:
-    """Or an offset would survive its group and be the next one's surprise."""
+def test_deleting_a_group_also_deletes_offsets_in_flight() -> None:
+    """Otherwise an offset would survive its group and appear in the next one with the same name."""
     bench = Bench()
     bench.commit({0: 1})
     bench.holds_log = True
@@ -519,7 +521,7 @@ def test_deleting_a_group_takes_offsets_on_their_way_along() -> None:
 
 
 def test_offsets_of_deleted_topics_are_forgotten() -> None:
-    """A topic of the same name starts from nothing."""
+    """A new topic of the same name starts without offsets."""
     bench = Bench()
     bench.commit({0: 1}, topic="orders")
     bench.commit({0: 2}, topic="payments")
@@ -527,9 +529,9 @@ def test_offsets_of_deleted_topics_are_forgotten() -> None:
     assert bench.offsets() == {("payments", 0): 2}
 
 
-def test_offset_delete_knows_what_it_cannot_know() -> None:
-    """Groups of other kinds keep all their offsets while they have members; a consumer group whose
-    subscription cannot be read may be subscribed to anything."""
+def test_offsets_that_may_be_in_use_are_not_deleted() -> None:
+    """A group of another protocol type keeps all its offsets while it has members. A consumer
+    group whose subscription cannot be decoded may be subscribed to any topic."""
     bench = Bench()
     bench.run_group(group="workers", kind="connect")
     assert bench.delete_offset("orders", "workers").error_code == ErrorCode.NON_EMPTY_GROUP
@@ -539,11 +541,11 @@ def test_offset_delete_knows_what_it_cannot_know() -> None:
     assert response.topics[0].partitions[0].error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
 
 
-# Life of a shard
+# Loading and unloading
 
 
-def test_a_loaded_group_above_the_limit_rebalances() -> None:
-    """A limit that was lowered takes effect; who joins first stays."""
+def test_a_loaded_group_above_the_size_limit_rebalances() -> None:
+    """A lowered limit takes effect, and the members that join first stay."""
     bench = Bench()
     first, second = bench.run_group(2)
     bench.config = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=1)
@@ -555,8 +557,8 @@ def test_a_loaded_group_above_the_limit_rebalances() -> None:
     assert bench.joined(stays).leader == second
 
 
-def test_old_logs_are_understood() -> None:
-    """Groups written without timestamps and rebalance timeouts go on."""
+def test_groups_in_old_formats_are_loaded() -> None:
+    """Groups stored without timestamps and rebalance timeouts continue."""
     bench = Bench()
     (name,) = bench.run_group()
     value = bench.shard.core.image.groups["g"]
@@ -566,8 +568,7 @@ def test_old_logs_are_understood() -> None:
     assert group.members[name].rebalance_timeout_ms == 10_000
 
 
-def test_unload_leaves_nothing_running() -> None:
-    """All timers are cancelled, all waiting requests answered."""
+def test_unload_cancels_timers_and_answers_requests() -> None:
     bench = Bench()
     bench.run_group(2)
     bench.join(version=5)
@@ -577,8 +578,8 @@ def test_unload_leaves_nothing_running() -> None:
     assert bench.joined(waiting).error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_an_idle_shard_looks_for_what_has_expired() -> None:
-    """From the start, and again after each look."""
+def test_an_idle_shard_checks_for_expired_offsets() -> None:
+    """From the start, and again after each check."""
     bench = Bench()
     assert {key.kind for key in bench.timers} == {TimerKind.EXPIRY}
     (key,) = bench.timers
@@ -586,8 +587,8 @@ def test_an_idle_shard_looks_for_what_has_expired() -> None:
     assert effects == [SetTimer(key, bench.ticks_ms + 600_000)]
 
 
-def test_timers_that_come_for_nothing_do_nothing() -> None:
-    """Late, early or for somebody who is gone."""
+def test_stale_timers_do_nothing() -> None:
+    """They fire late, early, or for a member that has left."""
     bench = Bench()
     (name,) = bench.run_group()
     due = next(key for key in bench.timers if key.kind is TimerKind.SESSION)
@@ -597,8 +598,8 @@ def test_timers_that_come_for_nothing_do_nothing() -> None:
         assert bench.shard.on_timer(due._replace(kind=kind, group_id="x"), bench.now) == []
 
 
-def test_appends_are_reported_in_order() -> None:
-    """Out of order the image would not be what the log says: that is a bug, and it stops."""
+def test_append_results_must_be_reported_in_order() -> None:
+    """Otherwise the image would differ from the log. This is a bug, so it stops the shard."""
     bench = Bench()
     bench.holds_log = True
     bench.commit({0: 1})
@@ -607,15 +608,14 @@ def test_appends_are_reported_in_order() -> None:
         bench.shard.on_committed(bench.waiting[1].append_id, bench.now)
 
 
-def test_states_follow_the_table() -> None:
-    """A transition nobody foresaw is a bug, and it stops."""
+def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
+    """InvariantViolated stops the shard."""
     group = Group("g", 0)
     with pytest.raises(InvariantViolated):
         group.transition(State.STABLE, 1)
 
 
-def test_replay_skips_what_is_not_ours() -> None:
-    """Records of other group protocols in the same log are no trouble."""
+def test_replay_skips_records_of_other_group_types() -> None:
     bench = Bench()
     bench.shard.replay(b"\x00\x03\x00\x01g", b"consumer group metadata")
     bench.shard.replay(*offset_record("g", "orders", 0, OffsetValue(5)))
@@ -633,23 +633,24 @@ def test_replay_skips_what_is_not_ours() -> None:
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, int]) -> None:
-    """At the start, not when they first hurt."""
+    """They are refused at startup, not when they first cause trouble."""
     with pytest.raises(ValueError, match=next(iter(settings))):
         GroupConfig(**settings)
 
 
 def test_every_answer_is_a_response() -> None:
-    """Effects carry wire messages, ready to encode."""
+    """Effects contain wire messages, ready to be encoded."""
     bench = Bench()
     bench.run_group()
     assert all(isinstance(response, Response) for response in bench.replies.values())
 
 
-# An append that takes long
+# Appends that take long
 
 
-def test_a_commit_that_takes_long_is_answered_once_and_counts_when_it_is_there() -> None:
-    """The client is sent to ask again; what then is committed after all is known all the same."""
+def test_a_slow_commit_is_answered_once_and_takes_effect_when_committed() -> None:
+    """The client gets a retriable error. If the records are committed afterwards, the offset
+    counts."""
     world = Bench()
     world.holds_log = True
     token = world.commit({0: 7})
@@ -665,8 +666,8 @@ def test_a_commit_that_takes_long_is_answered_once_and_counts_when_it_is_there()
     assert world.committed(world.commit({0: 8})) == [ErrorCode.NONE]
 
 
-def test_members_do_not_wait_for_an_assignment_that_takes_long() -> None:
-    """They may ask again meanwhile, and get what the log says once it does."""
+def test_members_do_not_wait_for_a_slow_assignment() -> None:
+    """They may retry meanwhile, and get the assignment once the log has committed it."""
     world = Bench()
     joining = world.join()
     world.advance(1)
@@ -681,8 +682,8 @@ def test_members_do_not_wait_for_an_assignment_that_takes_long() -> None:
     assert world.synced(again).assignment == b"all"
 
 
-def test_a_member_whose_sync_was_given_up_still_has_a_session() -> None:
-    """Its session went on while it waited, and ends when it is not heard of again."""
+def test_a_member_whose_sync_timed_out_still_has_a_session() -> None:
+    """Its session continued while it waited, and expires if the member sends nothing more."""
     world = Bench()
     joining = world.join()
     world.advance(1)

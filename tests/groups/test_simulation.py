@@ -1,15 +1,14 @@
-"""Clients that come, go, hang and crash, a log that stalls and fails, a broker that dies: whatever
-they do, in whatever order, the coordinator keeps its word.
+"""Simulates random clients, log failures and broker restarts against the group coordinator.
 
-Clients here follow the protocol as real ones do, each at its own random pace. After every step the
-invariants of the groups hold; on every answer:
-
+Clients come, leave, hang and crash; the log stalls and fails; the broker dies. Clients follow the
+protocol as real ones do, each at its own random pace. After every step the invariants of the
+groups hold, and these hold for every response:
 - a generation has one leader;
-- an assignment goes to the member it was made for, in the generation it was made for, never empty;
+- an assignment goes to the member and generation it was made for, and is never empty;
 - offsets are exactly those last acknowledged, also after a restart;
-- the image is what the log replays to;
+- the image is what the log replays to.
 
-and when the dust settles nobody is left without an answer.
+At the end every request has been answered.
 """
 
 from __future__ import annotations
@@ -115,7 +114,8 @@ class Simulation:
     def act(self, client: Client) -> None:
         if client.waits is not None:
             roll = self.random.random()
-            if roll < 0.05:  # It gives up on its connection and tries again.
+            # The client drops its connection and tries again.
+            if roll < 0.05:
                 client.waits = None
             elif roll < 0.07:
                 client.waits = None
@@ -250,7 +250,7 @@ class Simulation:
         client.start_over()
         client.waits = None
 
-    # The world
+    # Faults
 
     def disturb(self) -> None:
         kind = self.random.choices(
@@ -288,7 +288,8 @@ class Simulation:
             assert isinstance(response, DeleteGroupsResponse)
             if not response.results[0].error_code:
                 self.offsets.clear()
-                self.incarnation += 1  # A group that is founded anew counts from one again.
+                # A group that is created again starts with generation 1.
+                self.incarnation += 1
 
         token = self.send(answered)
         info = RequestInfo("admin", "/127.0.0.1", 2)
@@ -334,7 +335,7 @@ class Simulation:
         assert not unanswered
 
     def check_canary(self) -> None:
-        """After all that, somebody new is served as if nothing had happened."""
+        """Checks that a new client is served afterwards as if nothing had happened."""
         self.incarnation += 1  # The old group may have expired.
         canary = Client("canary", None, 9)
         for _ in range(20):
@@ -346,15 +347,14 @@ class Simulation:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_simulation(seed: int) -> None:
-    """Nothing a group's members, log and broker can do to each other breaks a promise."""
+def test_random_clients_and_faults_break_no_invariant(seed: int) -> None:
     simulation = Simulation(seed)
     simulation.run(600)
     assert simulation.answers > 50
 
 
-def test_simulation_reaches_what_it_is_for() -> None:
-    """Over all seeds there are rebalances, commits, restarts and failed appends to speak of."""
+def test_the_simulation_has_rebalances_and_commits() -> None:
+    """Without this check, a simulation that does nothing would pass."""
     generations = commits = 0
     for seed in range(5):
         simulation = Simulation(seed)

@@ -1,4 +1,4 @@
-"""Offsets committed in transactions: pending, in effect, or never."""
+"""Offsets committed in transactions: pending, in effect after a commit, dropped after an abort."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def commit_in(
     metadata: str = "",
     token: str = "",
 ) -> int | None:
-    """The code that a producer is told; None while it waits."""
+    """Returns the error code that a producer gets, or None while it waits."""
     asked = TxnOffsetCommitRequest.Partition(0, offset, -1, metadata)
     request = TxnOffsetCommitRequest(
         f"tx{producer_id}",
@@ -80,7 +80,8 @@ UNSTABLE = (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def test_an_offset_is_pending_until_its_transaction_ends() -> None:
-    """From when it is on its way into the log; the batch is its producer's."""
+    """It is pending as soon as its append is in flight. The batch carries the producer's id and
+    epoch."""
     world = World()
     commit_plainly(world, 1)
     world.holds_log = True
@@ -100,24 +101,24 @@ def test_an_offset_is_pending_until_its_transaction_ends() -> None:
     assert fetch(world, stable=True) == (5, 0)
 
 
-def test_an_aborted_offset_never_was() -> None:
-    """A group that had nothing else is as before."""
+def test_an_aborted_offset_never_takes_effect() -> None:
+    """A group without other offsets is as before."""
     world = World()
     assert commit_in(world, 7, 5) == 0
     world.carry_out(world.shard.on_marker(7, committed=False))
     assert fetch(world, stable=True) == (-1, 0)
 
 
-def test_what_was_refused_by_the_log_is_not_pending() -> None:
-    """The producer is told to ask again."""
+def test_an_offset_that_the_log_refused_is_not_pending() -> None:
+    """The producer gets a retriable error."""
     world = World()
     world.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
     assert commit_in(world, 7, 5) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert fetch(world, stable=True) == (-1, 0)
 
 
-def test_a_zombie_of_the_group_is_refused() -> None:
-    """By generation and member, where it names them; and metadata has its bound."""
+def test_a_zombie_member_is_refused() -> None:
+    """By its generation and member id, if it names them. The limit of metadata applies too."""
     world = World(GroupConfig(offset_metadata_max=3))
     assert commit_in(world, 7, 5, generation=1, member="m") == ErrorCode.ILLEGAL_GENERATION
     assert commit_in(world, 7, 5) == 0
@@ -126,7 +127,7 @@ def test_a_zombie_of_the_group_is_refused() -> None:
 
 
 def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted() -> None:
-    """What was pending in a deleted group is not made of it again by the marker."""
+    """The marker does not create a deleted group again from its pending offsets."""
     world = World(GroupConfig(offsets_retention_ms=1_000))
     assert commit_in(world, 7, 5) == 0
     world.advance(10 * world.config.offsets_retention_check_interval_ms)
@@ -154,8 +155,8 @@ def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted() -> No
         ("p1=5 gone p1=8 p1+", 8),
     ],
 )
-def test_offsets_count_from_where_they_stand_in_the_log(story: str, offset: int) -> None:
-    """Not from when their transaction ended: what was committed after them is newer."""
+def test_offsets_take_effect_in_the_order_of_the_log(story: str, offset: int) -> None:
+    """Not in the order in which the transactions ended: an offset committed later is newer."""
     image = ShardImage()
     for step in story.split():
         _play(image, step)
@@ -186,9 +187,11 @@ STEPS = st.sampled_from(
 @given(st.lists(STEPS, max_size=25))
 @settings(deadline=None, max_examples=200)
 def test_the_image_is_what_a_reader_of_committed_records_sees(steps: list[str]) -> None:
-    """The newest committed record of the partition, by its place; a tombstone ends all before."""
+    """The newest committed record of the partition, by position in the log. A tombstone removes
+    everything before it."""
     image = ShardImage()
-    log: list[tuple[int, str]] = []  # Place, and whose; "" once it counts.
+    # Position in the log, and the producer; "" once it is committed.
+    log: list[tuple[int, str]] = []
     for place, step in enumerate(steps, start=1):
         numbered = step.replace("=0", f"={place}")
         _play(image, numbered)

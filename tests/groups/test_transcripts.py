@@ -1,7 +1,7 @@
-"""Every group scenario, played and compared with its transcript.
+"""Plays every group scenario and compares the result with its transcript.
 
-`PENSTOCK_REWRITE=1 pytest tests/groups/test_transcripts.py` writes what happens into the scripts;
-read the difference before you keep it.
+`PENSTOCK_REWRITE=1 pytest tests/groups/test_transcripts.py` writes the actual results into the
+scripts. Read the diff before you keep it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ SCRIPTS = sorted((Path(__file__).parents[1] / "scripts" / "groups").glob("*.txt"
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_transcript(path: Path) -> None:
-    """The coordinator does, line by line, what the script says it does."""
+def test_the_coordinator_follows_the_transcript(path: Path) -> None:
     expected = path.read_text("utf-8")
     actual = perform(expected)
     if os.environ.get("PENSTOCK_REWRITE") == "1":
@@ -27,6 +26,6 @@ def test_transcript(path: Path) -> None:
     assert actual == expected
 
 
-def test_scripts_exist() -> None:
-    """A folder that moved must not pass for a suite that passes."""
+def test_the_scripts_exist() -> None:
+    """If the folder moved, the parametrized test would pass without running anything."""
     assert len(SCRIPTS) >= 22

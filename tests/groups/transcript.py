@@ -1,17 +1,19 @@
-"""Plays the scripts in `tests/scripts/groups`: a line at the margin happens, what follows from it
-is indented below. Text above the first empty line says what the script shows.
+"""Plays the scripts in `tests/scripts/groups`.
 
-Clients remember what they are told, as real ones do: their member id, generation and protocol. The
-log commits at once unless the script holds it. Times are seconds since the start.
+A line at the margin is an event. The indented lines below it are its consequences. The text above
+the first empty line says what the script shows.
+
+Clients remember what they receive, as real ones do: member id, generation and protocol. The log
+commits at once unless the script holds it. Times are seconds since the start.
 
     config group_size_max=2            settings of the coordinator, before anything else
     A joins (v5, range, session 10 s)  also: rebalance 60 s, instance one, type connect,
                                        group other, topics orders+payments, owning orders-0,
                                        several protocols
-    A syncs (A=orders-0; B=orders-1)   a leader says who gets what; (generation 7) to be wrong
-    A heartbeats, A leaves, A restarts (forgets who it was), remove instance one
-    A commits orders-0 at 42 "note"    a client that never joined commits as nobody; also:
-                                       (group other), (generation 7) to be wrong
+    A syncs (A=orders-0; B=orders-1)   the leader's assignment; (generation 7) to be wrong
+    A heartbeats, A leaves, A restarts (loses its member id), remove instance one
+    A commits orders-0 at 42 "note"    a client that never joined commits without a member id;
+                                       also: (group other), (generation 7) to be wrong
     A fetches orders-0 orders-1        or: A fetches everything
     describe g, list, list (Stable), delete group g, delete offset orders-0
     wait 10 s, restart broker, unload broker, log holds, log commits, log fails CODE
@@ -174,7 +176,7 @@ class Player:
     def _info(self, client: Client, default: int) -> RequestInfo:
         return RequestInfo(client.name, "/10.0.0.1", int(client.option("version", str(default))))
 
-    # What clients do
+    # Client commands
 
     def _joins(self, client: Client, words: list[str], options: list[str], text: str) -> None:
         self._read_options(client, options)
@@ -312,7 +314,7 @@ class Player:
         answer = self.world.shard.fetch_offsets(asked, require_stable=False)
         self._on_reply((client.name, "fetch", 0), response_of([answer], 8))
 
-    # What operators and the world do
+    # Operator commands and faults
 
     def _config(self, words: list[str], options: list[str]) -> None:
         settings = dict(word.split("=") for word in words)
@@ -375,7 +377,7 @@ class Player:
             )
             self.world.carry_out(shard.offset_delete(delete, info, token, now))
 
-    # What is seen
+    # Output
 
     def _on_log(self, record: LogRecord) -> None:
         entry = read_record(record.key, record.value)
@@ -465,7 +467,7 @@ class Player:
 
 
 def perform(script: str) -> str:
-    """The script with what really happens below each line."""
+    """Returns the script with the actual results below each line."""
     head, _, body = script.partition("\n\n")
     player = Player()
     lines = [head, ""]

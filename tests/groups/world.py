@@ -1,7 +1,7 @@
-"""A shard with a clock that stands still until told, a log that commits when told, and timers.
+"""Runs a shard with a manual clock, a log that commits on demand, and timers.
 
-It does what a broker's runtime does, and nothing else: carries out effects in order, reports
-appends in order, fires timers in order of time.
+It does what a broker's runtime does and nothing else: it carries out effects in order, reports
+appends in order, and fires timers in order of time.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class World:
             self.settle()
 
     def settle(self) -> None:
-        """The log takes, or refuses, all it was given."""
+        """Commits or refuses all waiting appends."""
         while self.waiting:
             self.settle_one()
 
@@ -92,7 +92,7 @@ class World:
         return min(self.timers.values(), default=None)
 
     def advance(self, milliseconds: int, after_each: Callable[[], None] = lambda: None) -> None:
-        """Let time pass, firing what falls due on the way."""
+        """Advances the clock and fires the timers that become due."""
         until = self.ticks_ms + milliseconds
         while self.timers:
             key, at_ms = min(self.timers.items(), key=lambda item: (item[1], list(item[0][1:])))
@@ -105,7 +105,7 @@ class World:
         self.ticks_ms = until
 
     def restart(self) -> None:
-        """The broker dies; another one reads the log. Nobody who waited gets an answer."""
+        """Simulates a crash: a new shard replays the log. Waiting requests get no response."""
         self.timers.clear()
         self.waiting.clear()
         self.shard = self._new_shard()

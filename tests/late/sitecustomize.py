@@ -1,14 +1,14 @@
 """Adds delays to brokers, in every Python process that has this directory on its path.
 
 `make starve LATE=1` uses it. A broker answers some requests before all their effects are visible.
-A transaction is committed, and its markers are written a moment later. A topic is created, and the
-other brokers learn of it a moment later. On a quiet machine that moment is so short that a test
-which does not wait for the effect passes nearly always. With these delays it fails every time.
+It commits a transaction, and writes the markers a moment later. It creates a topic, and the other
+brokers learn of it a moment later. On a quiet machine that moment is so short that a test which
+does not wait for the effect nearly always passes. With these delays it always fails.
 
 Python imports a module named `sitecustomize` when it starts. The delays are added when a program
-imports the modules concerned, so programs without a broker start as fast as before. pytest imports
-modules in its own way, so it loads this file as a plugin too. It cannot rewrite the assertions of a
-module that is imported already, and is told so: PYTEST_DONT_REWRITE.
+imports the affected modules, so programs without a broker start as fast as before. pytest imports
+modules in its own way, so it loads this file as a plugin too. pytest cannot rewrite the assertions
+of a module that is already imported; PYTEST_DONT_REWRITE tells it not to try.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FSYNC_S = 0.03
 
 
 def delay_markers(module: ModuleType) -> None:
-    """Transaction markers are written some time after the client's commit is answered."""
+    """Writes transaction markers some time after the client's commit is answered."""
     send = module.MarkerSender.send
 
     def late(sender: Any, marker: Any, partitions: Iterable[Any], tell: Any) -> None:
@@ -41,7 +41,7 @@ def delay_markers(module: ModuleType) -> None:
 
 
 def delay_load(module: ModuleType) -> None:
-    """A group or transaction coordinator takes some time to load its partition."""
+    """Makes group and transaction coordinators load their partitions late."""
     load: Callable[[Any], Coroutine[Any, Any, None]] = module.ShardShell.load
 
     async def late(shell: Any) -> None:
@@ -53,7 +53,7 @@ def delay_load(module: ModuleType) -> None:
 
 
 def delay_watch(module: ModuleType) -> None:
-    """Brokers learn of metadata changes late, including the broker that made them."""
+    """Delivers metadata changes late, even to the broker that made them."""
     store = module.SqliteStore if hasattr(module, "SqliteStore") else module.EtcdStore
     watch: Callable[..., AsyncGenerator[Sequence[Any], None]] = store.watch
 
@@ -69,7 +69,7 @@ def delay_watch(module: ModuleType) -> None:
 
 
 def delay_fsync(module: ModuleType) -> None:
-    """Every fsync is slow."""
+    """Makes every fsync slow."""
     fsync: Callable[[Any], None] = module.OsFile.fsync
 
     def late(file: Any) -> None:
@@ -117,7 +117,7 @@ def pytest_configure() -> None:
         module = sys.modules.get(name)
         if module is not None and not isinstance(module.__loader__, _Delaying):
             delay(module)
-    # Before pytest's own finder, which has put itself first.
+    # Insert it before pytest's own finder, which has put itself first.
     sys.meta_path.insert(0, Finder())
 
 

@@ -1,4 +1,4 @@
-"""A cluster in a dictionary: decisions are committed and come back to the image as events."""
+"""A cluster in a dictionary: decisions are committed, and reach the image as events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Conflict(Exception):
-    """A revision was not the expected one."""
+    """A key does not have the expected revision."""
 
 
 class Cluster:
@@ -44,13 +44,13 @@ class Cluster:
         return decision.result
 
     def start(self, broker_id: int, rack: str | None = None) -> BrokerInfo:
-        """A broker comes, or comes back after a kill, as another incarnation."""
+        """Starts a broker, or restarts it after a kill with a new incarnation id."""
         broker = BrokerInfo(broker_id, f"host{broker_id}", 9092, rack, self.new_id())
         self.commit(register_broker(self.image, broker, take_over=True))
         return self.image.brokers[broker_id]
 
     def kill(self, *broker_ids: int) -> None:
-        """Their leases run out."""
+        """Ends the leases of these brokers."""
         self.revision += 1
         for broker_id in broker_ids:
             del self.entries[broker_key(broker_id)]

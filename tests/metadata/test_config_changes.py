@@ -37,8 +37,8 @@ def edit(cluster: Cluster, *edits: ConfigEdit, **static: str) -> dict[str, str]:
     return dict(decision.result)
 
 
-def test_altering_replaces_all_overrides(cluster: Cluster) -> None:
-    """What is not named goes back to the default; partitions and id stay."""
+def test_alter_configs_replaces_all_overrides(cluster: Cluster) -> None:
+    """Configs that are not named return to their defaults. Partitions and topic id stay."""
     before = cluster.image.topics["t"]
     cluster.commit(alter_configs(cluster.image, TOPIC, "t", [("retention.bytes", "9")]))
     after = cluster.image.topics["t"]
@@ -50,17 +50,17 @@ def test_altering_replaces_all_overrides(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("name", ["retention.ms", "retention.m"])
 @pytest.mark.parametrize(("kind", "resource"), [(TOPIC, "t"), (BROKER, ""), (BROKER, "0")])
-def test_a_null_is_a_mistake_in_the_request(
+def test_a_null_value_is_an_invalid_request(
     cluster: Cluster, kind: ResourceType, resource: str, name: str
 ) -> None:
-    """Whether or not there is such a config: INVALID_REQUEST, as Kafka answers."""
+    """Whether or not the config exists: INVALID_REQUEST, as in Kafka."""
     with pytest.raises(KafkaError, match=name) as caught:
         alter_configs(cluster.image, kind, resource, [("flush.ms", "1"), (name, None)])
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_edits_leave_the_rest_alone(cluster: Cluster) -> None:
-    """Set, delete, and delete of what is not set."""
+def test_edits_leave_other_configs_alone(cluster: Cluster) -> None:
+    """Setting, deleting, and deleting a config that is not set."""
     after = edit(
         cluster,
         ConfigEdit("retention.ms", DELETE, None),
@@ -71,7 +71,8 @@ def test_edits_leave_the_rest_alone(cluster: Cluster) -> None:
 
 
 def test_lists_are_appended_to_and_subtracted_from(cluster: Cluster) -> None:
-    """Beginning with what the topic inherits; what is there already is not doubled."""
+    """Starting from the value that the topic inherits. A value that is already in the list is not
+    added."""
     policy = "cleanup.policy"
     assert edit(cluster, ConfigEdit(policy, APPEND, "compact"))[policy] == "delete,compact"
     assert edit(cluster, ConfigEdit(policy, APPEND, "compact"))[policy] == "delete,compact"
@@ -79,8 +80,8 @@ def test_lists_are_appended_to_and_subtracted_from(cluster: Cluster) -> None:
     assert edit(cluster, ConfigEdit(policy, SUBTRACT, "compact"))[policy] == ""
 
 
-def test_lists_begin_with_the_brokers_default(cluster: Cluster) -> None:
-    """Of the config file, too."""
+def test_lists_start_from_the_brokers_default(cluster: Cluster) -> None:
+    """The default may come from the config file."""
     append = ConfigEdit("cleanup.policy", APPEND, "delete")
     after = edit(cluster, append, log_cleanup_policy="compact")
     assert after["cleanup.policy"] == "compact,delete"
@@ -104,10 +105,10 @@ def test_lists_begin_with_the_brokers_default(cluster: Cluster) -> None:
         ),
     ],
 )
-def test_edits_that_make_no_sense(
+def test_invalid_edits_are_refused(
     cluster: Cluster, edits: list[ConfigEdit], code: ErrorCode
 ) -> None:
-    """All or nothing: one bad edit voids the request."""
+    """All or nothing: one bad edit makes the whole request fail."""
     with pytest.raises(KafkaError) as caught:
         incremental_alter_configs(
             cluster.image, TOPIC, "t", [ConfigEdit("flush.ms", SET, "1"), *edits]
@@ -115,17 +116,17 @@ def test_edits_that_make_no_sense(
     assert caught.value.code is code
 
 
-def test_anything_can_be_deleted(cluster: Cluster) -> None:
-    """An override that is not there is deleted already, whatever its name is. Kafka's tools delete
-    what they might have set."""
+def test_deleting_an_unknown_config_succeeds(cluster: Cluster) -> None:
+    """An override that does not exist counts as deleted, whatever its name. Kafka's tools delete
+    everything that they might have set."""
     for kind, name in ((TOPIC, "t"), (BROKER, "0"), (BROKER, "")):
         unknown = [ConfigEdit("no.such.key", DELETE, None), ConfigEdit("node.id", DELETE, None)]
         assert incremental_alter_configs(cluster.image, kind, name, unknown).changes == ()
 
 
-def test_brokers_accept_what_only_kafka_knows(cluster: Cluster) -> None:
-    """It is stored and has no effect. What Kafka cannot change while it runs is refused here too,
-    and so is a name that nobody knows."""
+def test_brokers_accept_configs_that_only_kafka_has(cluster: Cluster) -> None:
+    """They are stored and have no effect. A config that Kafka cannot change at runtime is refused
+    here too, and so is an unknown name."""
     throttle = "replica.alter.log.dirs.io.max.bytes.per.second"
     edits = [
         ConfigEdit(throttle, SET, "1000"),
@@ -159,7 +160,7 @@ def test_a_broker_config_that_a_newer_version_stored_is_ignored() -> None:
         BrokerConfigs(static={"from.the.future": "1"})
 
 
-def test_groups_and_client_metrics_have_nothing_to_set(cluster: Cluster) -> None:
+def test_groups_and_client_metrics_have_no_configs(cluster: Cluster) -> None:
     for kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
         edit = ConfigEdit("interval.ms", DELETE, None)
         assert incremental_alter_configs(cluster.image, kind, "g", [edit]).changes == ()
@@ -169,16 +170,16 @@ def test_groups_and_client_metrics_have_nothing_to_set(cluster: Cluster) -> None
         assert caught.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_what_changes_nothing_commits_nothing(cluster: Cluster) -> None:
-    """The answer is the same, without a revision."""
+def test_edits_that_change_nothing_commit_nothing(cluster: Cluster) -> None:
+    """The response is the same, and there is no new revision."""
     same = ConfigEdit("retention.ms", SET, "5")
     decision = incremental_alter_configs(cluster.image, TOPIC, "t", [same])
     assert decision.changes == ()
     assert decision.result == {"retention.ms": "5", "segment.bytes": "1000"}
 
 
-def test_brokers_have_configs_of_their_own_and_in_common(cluster: Cluster) -> None:
-    """An empty name stands for all brokers; without overrides the key goes."""
+def test_brokers_have_their_own_and_common_configs(cluster: Cluster) -> None:
+    """An empty name stands for all brokers. A key without overrides is deleted."""
     cluster.commit(alter_configs(cluster.image, BROKER, "", [("log.retention.ms", "5")]))
     cluster.commit(alter_configs(cluster.image, BROKER, "3", [("log.retention.ms", "6")]))
     assert cluster.image.default_broker_configs == {"log.retention.ms": "5"}
@@ -191,8 +192,9 @@ def test_brokers_have_configs_of_their_own_and_in_common(cluster: Cluster) -> No
     assert alter_configs(cluster.image, BROKER, "3", []).changes == ()
 
 
-def test_what_cannot_be_altered(cluster: Cluster) -> None:
-    """Unknown topics, other resources, brokers that are no number, read-only configs."""
+def test_resources_that_cannot_be_altered_are_refused(cluster: Cluster) -> None:
+    """Unknown topics, other resource types, broker names that are not numbers, read-only
+    configs."""
     read_only = ("num.partitions", "3")
     for resource_type, name, config, code in (
         (2, "u", ("retention.ms", "5"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -1,9 +1,9 @@
-"""No setting is accepted, shown and never read.
+"""Every setting is read by some code, or its documentation says that it has no effect.
 
-Every setting of the tables in `penstock.metadata` is read by some code, or says that it has no
-effect, or only describes what a key of the broker's config file decides. The check looks through
-the syntax trees of all modules: a broker setting is read where its name is the argument of
-`BrokerConfigs.value` and its kin, a topic setting where its field of `TopicSettings` is used.
+A setting of the tables in `penstock.metadata` may also only describe what a key of the broker's
+config file decides. The check walks the syntax trees of all modules: a broker setting is read
+where its name is the argument of `BrokerConfigs.value` and similar methods, a topic setting where
+its field of `TopicSettings` is used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from penstock.metadata.kafka_only_configs import KAFKA_ONLY_CONFIGS
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "penstock"
 READERS = frozenset(("value", "int_value", "bool_value", "text_value"))
 NOT_READING = ("sim", "testing", "cli", "client", "console", "spark")
-"""Folders whose code is no broker's: what they do with a name is to set it."""
+"""Folders whose code does not run in a broker: they only set these names."""
 
 LATER: dict[str, str] = {}
-"""Settings whose effect is on its way, and what it will be."""
+"""Settings whose effect is not implemented yet, and what it will be."""
 
 
 @cache
@@ -41,9 +41,9 @@ def broker_trees() -> tuple[ast.Module, ...]:
 
 
 def names_read(tree: ast.Module) -> Iterator[str]:
-    """The broker settings a module reads, by name.
+    """Yields the names of the broker settings that a module reads.
 
-    Of a name that is put together of pieces, the variable ones are texts of the same module.
+    If a name is an f-string, its variable parts are taken from the string constants of the module.
     """
     texts = {
         node.value
@@ -76,7 +76,7 @@ def _put_together(name: ast.JoinedStr, texts: set[str]) -> Iterator[str]:
 
 
 def fields_used(tree: ast.Module) -> Iterator[str]:
-    """Attributes that a module reads of anything but a config of its own making."""
+    """Yields the names of all attributes that a module reads."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node.attr
@@ -101,16 +101,17 @@ def unread_topic_settings(trees: tuple[ast.Module, ...]) -> list[str]:
     ]
 
 
-def test_every_broker_setting_is_read_or_says_that_it_is_not() -> None:
+def test_every_broker_setting_is_read_or_documented_as_without_effect() -> None:
     assert sorted(set(unread_broker_settings(broker_trees())) - LATER.keys()) == []
 
 
-def test_every_topic_setting_is_read_or_says_that_it_is_not() -> None:
+def test_every_topic_setting_is_read_or_documented_as_without_effect() -> None:
     assert unread_topic_settings(broker_trees()) == []
 
 
-def test_a_setting_that_nobody_reads_is_found() -> None:
-    """The check itself: without the code, everything is unread that does not say so."""
+def test_the_check_finds_settings_that_are_not_read() -> None:
+    """Without the source code, every setting is unread except those documented as without
+    effect."""
     nothing = (ast.parse("x = configs.int_value('num.partitions') + settings.retention_ms"),)
     unread = unread_broker_settings(nothing)
     assert "num.partitions" not in unread
@@ -122,19 +123,19 @@ def test_a_setting_that_nobody_reads_is_found() -> None:
     assert "preallocate" not in unread
 
 
-def test_names_are_put_together_of_texts_in_the_same_module() -> None:
+def test_names_in_f_strings_are_resolved_within_the_module() -> None:
     tree = ast.parse('configs.int_value(f"{prefix}.num.partitions"); make("offsets.topic")')
     assert set(names_read(tree)) == {"offsets.topic.num.partitions"}
 
 
-def test_what_has_no_effect_is_not_read() -> None:
-    """A mark that is out of date would be as wrong as a missing one."""
+def test_settings_marked_as_without_effect_are_not_read() -> None:
+    """An outdated mark would be as wrong as a missing one."""
     read = {name for tree in broker_trees() for name in names_read(tree)}
     marked = {name for name, definition in _broker_settings().items() if definition.no_effect}
     assert sorted(read & marked) == []
 
 
-def test_the_documentation_says_what_has_no_effect() -> None:
+def test_the_documentation_names_settings_without_effect() -> None:
     for definition in (*TOPIC_CONFIGS.values(), *_broker_settings().values()):
         says_so = "No effect in Penstock" in definition.documentation
         assert says_so == bool(definition.no_effect), definition.name
@@ -144,13 +145,13 @@ def _broker_settings() -> dict[str, Definition]:
     return {**BROKER_CONFIGS, **KAFKA_ONLY_CONFIGS}
 
 
-def test_what_describes_the_broker_names_keys_that_exist() -> None:
+def test_descriptive_settings_name_existing_config_file_keys() -> None:
     keys = {field.name for field in fields(BrokerConfig)}
     for definition in BROKER_CONFIGS.values():
         if definition.set_by:
             assert set(definition.set_by.split(" and ")) <= keys
 
 
-def test_a_setting_is_either_known_here_or_only_to_kafka() -> None:
+def test_a_setting_is_either_penstocks_or_only_kafkas() -> None:
     assert BROKER_CONFIGS.keys() & KAFKA_ONLY_CONFIGS.keys() == set()
     assert {field.name.replace("_", ".") for field in fields(TopicSettings)} == set(TOPIC_CONFIGS)

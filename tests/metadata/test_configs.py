@@ -1,4 +1,4 @@
-"""Configs: what is accepted, what holds, and where it comes from."""
+"""Configs: which values are accepted, which one is in effect, and where it comes from."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ TABLES = [*TOPIC_CONFIGS.values(), *BROKER_CONFIGS.values()]
 
 
 @pytest.mark.parametrize("definition", TABLES, ids=lambda each: each.name)
-def test_every_default_is_a_value_its_own_rules_allow(definition: Definition) -> None:
-    """So a tool can set what it was shown; and each has a sentence that explains it."""
+def test_every_default_is_a_valid_value(definition: Definition) -> None:
+    """So a tool can set the value that it was shown. Each config also has a sentence that explains
+    it."""
     text = definition.default_text()
     if text is not None and definition.name not in ("broker.id", "node.id"):
         assert definition.parse(text) == definition.default
@@ -43,7 +44,7 @@ def test_the_typed_view_has_every_topic_config() -> None:
     assert names == set(TOPIC_CONFIGS)
 
 
-def test_tools_find_what_they_ask_for() -> None:
+def test_tools_find_the_configs_they_look_up() -> None:
     """Names that known tools look up on topics and brokers, with Kafka's defaults."""
     topic = BrokerConfigs().topic({})
     assert {name: topic[name].text for name in ("cleanup.policy", "retention.ms")} == {
@@ -88,8 +89,8 @@ def test_tools_find_what_they_ask_for() -> None:
         ("unclean.leader.election.enable", ["TRUE"], ["on"]),
     ],
 )
-def test_values_are_checked(name: str, good: list[str], bad: list[str]) -> None:
-    """A bad one is refused with its name and what would be right."""
+def test_values_are_validated(name: str, good: list[str], bad: list[str]) -> None:
+    """The error for a bad value gives the config's name and a valid value."""
     for text in good:
         assert validate_topic_configs([(name, text)]) == {name: text.strip()}
     for text in bad:
@@ -99,8 +100,8 @@ def test_values_are_checked(name: str, good: list[str], bad: list[str]) -> None:
         assert re.search(r"set it|leave it out", caught.value.message)
 
 
-def test_an_unknown_name_is_refused_with_the_nearest_and_the_list() -> None:
-    """Most are typing errors; the rest want to know what there is."""
+def test_an_unknown_name_is_refused_with_a_suggestion_and_the_list() -> None:
+    """Most unknown names are typing errors. The list shows all others what exists."""
     with pytest.raises(KafkaError) as caught:
         validate_topic_configs([("retention.millis", "1")])
     assert caught.value.code is ErrorCode.INVALID_CONFIG
@@ -110,8 +111,8 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_the_list() -> None:
         validate_topic_configs([("zzz", "1")])
 
 
-def test_a_config_is_set_once_and_to_something() -> None:
-    """Twice contradicts itself; null is what deleting is for."""
+def test_duplicate_and_null_configs_are_refused() -> None:
+    """Two values contradict each other. A config is deleted by leaving it out, not by null."""
     with pytest.raises(KafkaError) as twice:
         validate_topic_configs([("retention.ms", "1"), ("retention.ms", "2")])
     assert twice.value.code is ErrorCode.INVALID_REQUEST
@@ -120,14 +121,15 @@ def test_a_config_is_set_once_and_to_something() -> None:
     assert null.value.code is ErrorCode.INVALID_CONFIG
 
 
-def test_configs_must_fit_together() -> None:
-    """A record cannot be safe for longer than it may wait."""
+def test_configs_must_be_consistent() -> None:
+    """The minimum compaction lag must not be above the maximum."""
     with pytest.raises(KafkaError, match="no more than the second"):
         validate_topic_configs([("min.compaction.lag.ms", "10"), ("max.compaction.lag.ms", "9")])
 
 
-def test_layers_are_asked_from_the_strongest_down() -> None:
-    """Topic, broker, all brokers, config file, default: each hides those below and shows them."""
+def test_layers_are_searched_from_the_most_specific_to_the_default() -> None:
+    """Topic, broker, all brokers, config file, default. Each overrides those below and lists them
+    as synonyms."""
     layers = BrokerConfigs(
         static={"log.retention.ms": "4"},
         dynamic_default={"log.retention.ms": "3"},
@@ -157,16 +159,18 @@ def test_layers_are_asked_from_the_strongest_down() -> None:
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_larger_units_stand_in_for_smaller_ones(static: dict[str, str], expected: int) -> None:
-    """The finest unit that is set wins; -1 is without limit in each."""
+def test_larger_units_are_used_where_the_smaller_ones_are_not_set(
+    static: dict[str, str], expected: int
+) -> None:
+    """The finest unit that is set is in effect. -1 means no limit in each."""
     layers = BrokerConfigs(static)
     value = layers.topic({})["retention.ms"]
     assert (value.value, value.text, value.source) == (expected, str(expected), STATIC)
     assert layers.settings({}).retention_ms == expected
 
 
-def test_a_larger_unit_is_checked_like_the_smaller() -> None:
-    """No hours are not a segment's age."""
+def test_a_larger_unit_is_validated_like_the_smaller_one() -> None:
+    """A segment age of 0 hours is refused."""
     with pytest.raises(ValueError, match=r"log\.roll\.hours"):
         BrokerConfigs({"log.roll.hours": "0"})
 
@@ -180,7 +184,7 @@ def test_topics_without_overrides_share_what_they_inherit() -> None:
 
 
 def test_settings_are_typed() -> None:
-    """Overrides and inherited values alike."""
+    """Both overrides and inherited values."""
     settings = BrokerConfigs({"log.segment.bytes": "1000"}).settings(
         {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.25"}
     )
@@ -193,13 +197,13 @@ def test_settings_are_typed() -> None:
     assert (plain.compact, plain.delete) == (False, True)
 
 
-def test_an_override_a_newer_version_knew_is_passed_over() -> None:
-    """It stays in the store; this version acts as if it were not there."""
+def test_an_override_from_a_newer_version_is_ignored() -> None:
+    """It stays in the store. This version behaves as if it were not there."""
     assert set(BrokerConfigs().topic({"future.config": "x"})) == set(TOPIC_CONFIGS)
 
 
-def test_broker_values_are_shown_as_tools_expect_them() -> None:
-    """Type, source, and whether it can be changed while the broker runs."""
+def test_broker_configs_are_described_for_tools() -> None:
+    """With type, source, and whether the value can be changed while the broker runs."""
     layers = BrokerConfigs({"num.partitions": "3", "log.dirs": "/a, /b"})
     partitions = layers.broker()["num.partitions"]
     assert (partitions.name, partitions.text, partitions.source) == ("num.partitions", "3", STATIC)
@@ -214,8 +218,8 @@ def test_broker_values_are_shown_as_tools_expect_them() -> None:
     assert layers.text_value("inter.broker.protocol.version")
 
 
-def test_asking_for_the_wrong_type_is_a_mistake_of_the_caller() -> None:
-    """It is told what is there."""
+def test_reading_a_config_as_the_wrong_type_raises_type_error() -> None:
+    """The message gives the actual value."""
     layers = BrokerConfigs()
     with pytest.raises(TypeError, match=r"log\.retention\.ms is None"):
         layers.int_value("log.retention.ms")
@@ -226,14 +230,14 @@ def test_asking_for_the_wrong_type_is_a_mistake_of_the_caller() -> None:
 
 
 @pytest.mark.parametrize("static", [{"num.partition": "3"}, {"num.partitions": "0"}])
-def test_a_config_file_is_checked_too(static: dict[str, str]) -> None:
-    """A broker that would start with it says what is wrong instead."""
+def test_the_config_file_is_validated_too(static: dict[str, str]) -> None:
+    """The broker does not start with it, and says what is wrong."""
     with pytest.raises(ValueError, match=r"num\.partitions"):
         BrokerConfigs(static)
 
 
 def test_only_dynamic_broker_configs_can_be_set_at_run_time() -> None:
-    """The others name the config file."""
+    """For the others the error refers to the config file."""
     assert validate_broker_configs([("log.retention.ms", "5")]) == {"log.retention.ms": "5"}
     for name in ("num.partitions", "log.retention.hours"):
         with pytest.raises(KafkaError, match="config file") as caught:
@@ -242,7 +246,7 @@ def test_only_dynamic_broker_configs_can_be_set_at_run_time() -> None:
 
 
 def test_secrets_are_not_shown() -> None:
-    """Their value is known to the broker and to nobody else."""
+    """Only the broker knows their values."""
     from penstock.metadata.configs import _shown
 
     secret = Definition("password", ConfigType.PASSWORD, None, "A secret.", sensitive=True)

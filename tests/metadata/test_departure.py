@@ -1,4 +1,4 @@
-"""Brokers that are gone for good."""
+"""Removing what the metadata stores about brokers that are gone for good."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def configured(cluster: Cluster, broker_id: int) -> None:
     cluster.commit(Decision((Change(key, encode_configs({"log.retention.ms": "1"}), 0),), None))
 
 
-def test_the_configs_of_a_broker_go_with_it() -> None:
-    """Or the next one of that id would have them."""
+def test_the_configs_of_a_broker_are_deleted_with_it() -> None:
+    """Otherwise the next broker with that id would have them."""
     cluster = Cluster(brokers=2)
     configured(cluster, 1)
     cluster.kill(1)
@@ -30,8 +30,8 @@ def test_the_configs_of_a_broker_go_with_it() -> None:
 
 
 @pytest.mark.parametrize(("alive", "words"), [(True, "is running"), (False, "1 .*t-0")])
-def test_who_is_counted_on_is_not_forgotten(alive: bool, words: str) -> None:
-    """Whether it runs, or only has replicas."""
+def test_a_broker_that_is_still_in_use_cannot_be_removed(alive: bool, words: str) -> None:
+    """Because it runs, or because it has replicas."""
     cluster = Cluster(brokers=1)
     cluster.create("t")
     configured(cluster, 0)

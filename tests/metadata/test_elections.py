@@ -1,4 +1,4 @@
-"""Who leads when brokers come and go."""
+"""Which replicas lead when brokers stop and start."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def only(cluster: Cluster) -> Partition:
 
 
 def set_state(cluster: Cluster, **fields: object) -> None:
-    """As if the leader had reported it."""
+    """Sets the partition's state as if its leader had reported it."""
     topic = cluster.image.topics["t"]
     fields = {"member_epochs": (), **fields}
     partition = replace(topic.partitions[0], **fields)  # type: ignore[arg-type]
@@ -45,15 +45,15 @@ def set_state(cluster: Cluster, **fields: object) -> None:
     cluster.image.apply(topic_key("t"), value, cluster.revision)
 
 
-def test_nothing_happens_while_everybody_lives() -> None:
-    """No decision, so no revision and no work."""
+def test_nothing_is_decided_while_all_brokers_are_alive() -> None:
+    """No decision, so no new revision and no work."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 6, 3)
     assert elect_leaders(cluster.image) == ()
 
 
-def test_a_dead_leader_is_followed_by_the_next_in_sync() -> None:
-    """In the order of the assignment, under the next leader epoch."""
+def test_a_dead_leader_is_replaced_by_the_next_in_sync_replica() -> None:
+    """In the order of the assignment, with the next leader epoch."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     cluster.kill(0)
@@ -62,8 +62,8 @@ def test_a_dead_leader_is_followed_by_the_next_in_sync() -> None:
     assert only(cluster) == Partition((0, 1, 2), (1, 2), (), 1, 1, 1, epochs[0], epochs)
 
 
-def test_a_dead_follower_leaves_the_in_sync_set() -> None:
-    """The leader and its epoch stay; the partition epoch tells of the change."""
+def test_a_dead_follower_leaves_the_isr() -> None:
+    """The leader and its epoch stay. The partition epoch shows the change."""
     cluster = Cluster(brokers=3)
     before = cluster.create("t", 1, 3).partitions[0]
     cluster.kill(2)
@@ -72,7 +72,7 @@ def test_a_dead_follower_leaves_the_in_sync_set() -> None:
     assert only(cluster) == replace(before, isr=(0, 1), partition_epoch=1, member_epochs=epochs)
 
 
-def test_those_that_leave_below_the_minimum_stay_eligible() -> None:
+def test_replicas_that_leave_below_min_insync_stay_eligible() -> None:
     """Nothing was committed without them, so each of them may lead."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="2")
@@ -94,9 +94,9 @@ def test_those_that_leave_below_the_minimum_stay_eligible() -> None:
     assert (only(cluster).isr, only(cluster).eligible_leaders) == ((1,), (2,))
 
 
-def test_nobody_stays_eligible_when_the_minimum_is_lowered() -> None:
-    """The leader commits nothing beside eligible leaders, so a lower minimum would have no effect
-    until they return."""
+def test_lowering_min_insync_ends_eligibility() -> None:
+    """The leader commits nothing while there are eligible leaders, so otherwise a lower minimum
+    would have no effect until they return."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="2")
     cluster.kill(1)
@@ -115,8 +115,8 @@ def test_nobody_stays_eligible_when_the_minimum_is_lowered() -> None:
     )
 
 
-def test_the_only_replica_leads_again_under_a_new_epoch() -> None:
-    """A kill and a restart, with the lease run out in between."""
+def test_the_only_replica_leads_again_with_a_new_epoch() -> None:
+    """After a kill and a restart, with the lease expired in between."""
     cluster = Cluster(brokers=1)
     cluster.create("t")
     former = cluster.image.brokers[0].broker_epoch
@@ -129,7 +129,7 @@ def test_the_only_replica_leads_again_under_a_new_epoch() -> None:
 
 
 def test_a_quick_restart_gets_a_new_epoch_too() -> None:
-    """Nobody saw the broker dead, but the end of its log may differ from what it was."""
+    """The broker's lease did not expire, but the end of its log may have changed."""
     cluster = Cluster(brokers=1)
     cluster.create("t")
     epoch = cluster.start(0).broker_epoch
@@ -139,7 +139,8 @@ def test_a_quick_restart_gets_a_new_epoch_too() -> None:
 
 
 def test_after_a_quick_restart_another_in_sync_replica_leads() -> None:
-    """The restarted one may lack what was not committed. It has what was, so it stays in sync."""
+    """The restarted one may lack uncommitted records. It has all committed ones, so it stays in
+    sync."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="3")
     epoch = cluster.start(0).broker_epoch
@@ -149,9 +150,9 @@ def test_after_a_quick_restart_another_in_sync_replica_leads() -> None:
     assert partition.member_epoch(0) == epoch
 
 
-def test_a_leader_that_restarts_before_the_others_are_known_to_be_dead_leads_again() -> None:
-    """All brokers die together and one comes back. It has what was committed, so it leads once the
-    leases of the others have ended."""
+def test_a_restarted_leader_leads_again_once_the_other_leases_expire() -> None:
+    """All brokers die together and one comes back. It has everything that was committed, so it
+    leads once the leases of the others have expired."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="1")
     cluster.start(0)
@@ -162,8 +163,8 @@ def test_a_leader_that_restarts_before_the_others_are_known_to_be_dead_leads_aga
     assert (only(cluster).leader, only(cluster).isr) == (0, (0,))
 
 
-def test_nobody_unfit_leads_unless_it_is_allowed() -> None:
-    """A replica that lacks committed records waits for one that has them."""
+def test_a_replica_that_lacks_records_does_not_lead_unless_allowed() -> None:
+    """It waits for a replica that has all committed records."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2)
     set_state(cluster, isr=(0,))
@@ -174,7 +175,7 @@ def test_nobody_unfit_leads_unless_it_is_allowed() -> None:
 
 @pytest.mark.parametrize("where", ["topic", "static"])
 def test_an_unclean_election_where_it_is_allowed(where: str) -> None:
-    """The new leader's log is the truth from now on; nobody else is eligible any more."""
+    """The new leader's log is authoritative from now on, and no other replica is eligible."""
     cluster = Cluster(brokers=2)
     name = "unclean.leader.election.enable"
     overrides = {name.replace(".", "_"): "true"} if where == "topic" else {}
@@ -189,8 +190,8 @@ def test_an_unclean_election_where_it_is_allowed(where: str) -> None:
     assert partition.leader_epoch == 1
 
 
-def test_many_topics_are_changed_in_portions() -> None:
-    """Each portion fits one commit, and one that fails does not void the others."""
+def test_many_topics_are_changed_in_several_commits() -> None:
+    """Each commit is small enough, and if one fails the others still count."""
     cluster = Cluster(brokers=2)
     count = TOPICS_MAX * 2 + 1
     for number in range(count):
@@ -211,7 +212,8 @@ def test_many_topics_are_changed_in_portions() -> None:
 def test_epochs_never_go_back_and_leaders_are_alive(
     steps: list[tuple[str, int]], min_insync: int
 ) -> None:
-    """Whatever comes and goes: one leader per epoch, in sync and alive, and never lost for good."""
+    """Whichever brokers stop and start, there is one leader for each epoch, in sync and alive. The
+    partition never loses all candidates."""
     cluster = Cluster(brokers=4)
     cluster.create("t", 1, 3, min_insync_replicas=str(min_insync))
     leaders: dict[int, tuple[int, int]] = {}
@@ -234,7 +236,7 @@ def test_epochs_never_go_back_and_leaders_are_alive(
             now = (after.leader, after.leader_broker_epoch)
             assert now[1] == cluster.image.brokers[after.leader].broker_epoch
             assert leaders.setdefault(after.leader_epoch, now) == now
-        # Somebody always holds what is committed.
+        # At least one replica always has everything that is committed.
         assert after.isr or after.eligible_leaders
         before = after
     for broker_id in range(4):

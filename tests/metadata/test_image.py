@@ -1,4 +1,4 @@
-"""The image follows the store, and says what changed."""
+"""The image follows the store and reports what changed."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def state(image: ClusterImage) -> tuple[object, ...]:
     )
 
 
-def test_a_topic_comes_changes_and_goes() -> None:
-    """Each event names the topic with what it was and what it is."""
+def test_a_topic_is_created_changed_and_deleted() -> None:
+    """Each event contains the topic before and after the change."""
     image = ClusterImage()
     first, second = topic("t", 10), topic("t", 10, **{"retention.ms": "1"})
     changed = image.apply("/penstock/topics/t", keys.encode_topic(first), 1)
@@ -55,8 +55,8 @@ def test_a_topic_comes_changes_and_goes() -> None:
     assert (image.revision, image.revision_of("/penstock/topics/t")) == (3, 0)
 
 
-def test_a_recreated_topic_is_found_by_its_new_id_only() -> None:
-    """Also when the deletion in between was not seen."""
+def test_a_recreated_topic_is_found_only_by_its_new_id() -> None:
+    """Also when the event of the deletion was missed."""
     image = ClusterImage()
     old, new = topic("t", 10), topic("t", 11)
     image.apply("/penstock/topics/t", keys.encode_topic(old), 1)
@@ -66,8 +66,8 @@ def test_a_recreated_topic_is_found_by_its_new_id_only() -> None:
     assert image.require_topic_id(new.topic_id) == new
 
 
-def test_unknown_topics_have_kafkas_errors() -> None:
-    """By name and by id, with a message for people."""
+def test_unknown_topics_raise_kafkas_errors() -> None:
+    """By name and by id, with a readable message."""
     image = ClusterImage()
     with pytest.raises(KafkaError, match="no topic 't'") as by_name:
         image.require_topic("t")
@@ -78,7 +78,7 @@ def test_unknown_topics_have_kafkas_errors() -> None:
 
 
 def test_partitions_are_found_by_index() -> None:
-    """And those that do not exist are not."""
+    """An index that does not exist gives None."""
     image = Cluster(brokers=1).image
     assert image.partition("t", 0) is None
     cluster = Cluster(brokers=1)
@@ -88,8 +88,8 @@ def test_partitions_are_found_by_index() -> None:
     assert cluster.image.partition("t", -1) is None
 
 
-def test_brokers_come_and_go_with_their_epoch() -> None:
-    """The epoch of a broker is the revision it registered at."""
+def test_a_broker_epoch_is_the_revision_of_its_registration() -> None:
+    """The event for a broker that left contains the broker as it was."""
     cluster = Cluster(brokers=2)
     before = cluster.image.brokers[1]
     assert before.broker_epoch == 2
@@ -101,7 +101,7 @@ def test_brokers_come_and_go_with_their_epoch() -> None:
 
 
 def test_an_old_event_changes_nothing() -> None:
-    """An event that comes twice, as after a reload, is harmless."""
+    """An event may arrive twice, for example after a reload."""
     cluster = Cluster(brokers=1)
     cluster.create("t")
     key = keys.topic_key("t")
@@ -113,8 +113,8 @@ def test_an_old_event_changes_nothing() -> None:
     assert state(cluster.image) == before
 
 
-def test_a_value_that_cannot_be_read_leaves_the_image_as_it_was() -> None:
-    """The broker must stop, and say why, without half a change in its image."""
+def test_a_value_that_cannot_be_decoded_leaves_the_image_unchanged() -> None:
+    """The broker must stop and give the reason, without half a change in its image."""
     cluster = Cluster(brokers=1)
     cluster.create("t")
     before = state(cluster.image)
@@ -124,23 +124,23 @@ def test_a_value_that_cannot_be_read_leaves_the_image_as_it_was() -> None:
     assert state(cluster.image) == before
 
 
-def test_two_topics_cannot_have_one_id() -> None:
-    """Requests by id would go to either."""
+def test_two_topics_cannot_have_the_same_id() -> None:
+    """A request by id could mean either."""
     image = ClusterImage()
     image.apply("/penstock/topics/a", keys.encode_topic(topic("a", 10)), 1)
     with pytest.raises(keys.MetadataInvalid, match="same id"):
         image.apply("/penstock/topics/b", keys.encode_topic(topic("b", 10)), 2)
 
 
-def test_keys_of_a_newer_version_are_passed_over() -> None:
-    """They count for the revision, and change nothing here."""
+def test_keys_of_a_newer_version_are_ignored() -> None:
+    """They raise the revision and change nothing else."""
     image = ClusterImage()
     assert not image.apply("/penstock/quotas/x", b"whatever", 5)
     assert image.revision == 5
 
 
 def test_names_that_share_metrics_collide() -> None:
-    """Dots and underscores are the same there; a name does not collide with itself."""
+    """Metric names do not distinguish dots and underscores. A name does not collide with itself."""
     cluster = Cluster(brokers=1)
     cluster.create("a.b_c")
     assert cluster.image.colliding_topic("a_b.c") == "a.b_c"
@@ -150,7 +150,7 @@ def test_names_that_share_metrics_collide() -> None:
     assert cluster.image.colliding_topic("a_b.c") is None
 
 
-def test_other_keys_are_taken_in() -> None:
+def test_other_keys_are_applied() -> None:
     """The cluster id, the controller and its epoch, broker configs, producer ids."""
     cluster = Cluster(brokers=1)
     assert cluster.commit(create_cluster(cluster.image, "the-cluster")) == "the-cluster"
@@ -175,8 +175,8 @@ def test_other_keys_are_taken_in() -> None:
     assert image.controller_epoch == 1
 
 
-def test_a_reload_tells_the_difference() -> None:
-    """Created, changed, deleted and recreated topics, and nothing about the others."""
+def test_a_reload_reports_the_differences() -> None:
+    """Created, changed, deleted and recreated topics, and no others."""
     cluster = Cluster(brokers=2)
     for name in ("same", "changed", "deleted", "recreated"):
         cluster.create(name)
@@ -220,7 +220,7 @@ _EVENTS = st.lists(
 def test_events_and_reloads_lead_to_the_same_image(
     events: list[tuple[str, int, bool]], reload_at: int
 ) -> None:
-    """Whether a broker saw every event or came back later and read everything."""
+    """Whether a broker saw every event, or was away and read everything again."""
     entries: dict[str, tuple[bytes, int]] = {}
     followed, late = ClusterImage(), ClusterImage()
     for revision, (name, number, is_put) in enumerate(events, start=1):
@@ -231,7 +231,7 @@ def test_events_and_reloads_lead_to_the_same_image(
         elif entries.pop(key, None):
             followed.apply(key, None, revision)
         else:
-            # Nothing to delete: some other key changed at this revision.
+            # Nothing to delete, so another key changed at this revision.
             followed.apply("/penstock/other", b"", revision)
         if revision == reload_at:
             late.load(((key, *entry) for key, entry in entries.items()), revision)

@@ -1,4 +1,4 @@
-"""Who holds all that is committed, and changes of the in-sync set that leaders ask for."""
+"""Which replicas have everything that is committed, and ISR changes that leaders propose."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def elect(cluster: Cluster) -> None:
 
 
 def change(cluster: Cluster, *isr: int, topic: str = "t", **fields: Any) -> IsrChange:
-    """The leader's wish on the state there is, unless `fields` say otherwise."""
+    """Returns the leader's proposal for the present state, unless `fields` change it."""
     held = cluster.image.topics[topic]
     partition = held.partitions[0]
     brokers = cluster.image.brokers
@@ -66,8 +66,8 @@ def restart(
     return cluster.image.brokers[broker_id]
 
 
-def test_a_leader_drops_and_takes_back_a_follower() -> None:
-    """Under the same leader epoch, with the partition epoch counted on."""
+def test_a_leader_removes_a_follower_and_adds_it_again() -> None:
+    """In the same leader epoch, with a new partition epoch each time."""
     cluster = Cluster(brokers=3)
     before = cluster.create("t", 1, 3).partitions[0]
     (answer,) = ask(cluster, change(cluster, 0, 1))
@@ -80,8 +80,8 @@ def test_a_leader_drops_and_takes_back_a_follower() -> None:
     assert only(cluster) == replace(before, partition_epoch=2)
 
 
-def test_an_unchanged_set_moves_the_partition_epoch() -> None:
-    """So that a request whose fate is unknown can no longer succeed."""
+def test_an_unchanged_isr_raises_the_partition_epoch() -> None:
+    """So that a proposal whose outcome is unknown can no longer succeed."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     lost = change(cluster, 0)
@@ -91,8 +91,8 @@ def test_an_unchanged_set_moves_the_partition_epoch() -> None:
     assert answer == IsrAnswer(lost.topic_id, 0, ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def test_who_leaves_below_the_minimum_stays_eligible() -> None:
-    """Until enough are in sync again."""
+def test_a_replica_that_leaves_below_min_insync_stays_eligible() -> None:
+    """Until enough replicas are in sync again."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="2")
     ask(cluster, change(cluster, 0))
@@ -117,8 +117,8 @@ def test_who_leaves_below_the_minimum_stays_eligible() -> None:
         ({"isr": ((0, 1), (1, 999))}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
-    """By Kafka's codes, and nothing is written."""
+def test_invalid_isr_changes_are_refused(fields: dict[str, Any], error: ErrorCode) -> None:
+    """With Kafka's error codes, and nothing is written."""
     cluster = Cluster(brokers=4)
     cluster.create("t", 1, 3)
     ask(cluster, change(cluster, 0, 1))
@@ -128,8 +128,8 @@ def test_what_is_refused(fields: dict[str, Any], error: ErrorCode) -> None:
     assert cluster.revision == revision
 
 
-def test_only_the_leader_of_this_epoch_is_heard() -> None:
-    """Not its predecessor, not a follower, not an earlier life of the leader."""
+def test_only_the_leader_of_this_epoch_may_change_the_isr() -> None:
+    """Not its predecessor, not a follower, not an earlier run of the leader."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     (answer,) = ask(cluster, change(cluster, 0, 1), broker=1)
@@ -147,8 +147,8 @@ def test_only_the_leader_of_this_epoch_is_heard() -> None:
     assert stale.value.code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_broker_that_stops_is_not_taken_in() -> None:
-    """It may stay until it is handed over, and leave."""
+def test_a_broker_that_is_stopping_is_not_added() -> None:
+    """It may stay in the ISR until it hands over, and it may leave."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     (answer,) = ask(cluster, change(cluster, 0, 1, 2), stopping={2})
@@ -158,8 +158,8 @@ def test_a_broker_that_stops_is_not_taken_in() -> None:
     assert answer.error == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_who_is_taken_in_must_not_restart_before_the_commit() -> None:
-    """The decision rests on its registration."""
+def test_a_replica_that_is_added_must_not_restart_before_the_commit() -> None:
+    """The decision is conditional on its registration."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2)
     ask(cluster, change(cluster, 0))
@@ -172,7 +172,7 @@ def test_who_is_taken_in_must_not_restart_before_the_commit() -> None:
 
 
 def test_a_member_whose_epoch_the_leader_does_not_know_may_stay() -> None:
-    """It has not fetched in this term; the incarnation that was noted is kept."""
+    """It has not fetched in this leader epoch. The stored broker epoch is kept."""
     cluster = Cluster(brokers=3)
     before = cluster.create("t", 1, 3).partitions[0]
     members = ((0, before.member_epochs[0]), (1, -1))
@@ -182,7 +182,7 @@ def test_a_member_whose_epoch_the_leader_does_not_know_may_stay() -> None:
 
 
 def test_many_partitions_of_many_topics_are_one_decision() -> None:
-    """One change for each topic, granted or refused one by one."""
+    """There is one change for each topic. Partitions are accepted or refused one by one."""
     cluster = Cluster(brokers=2)
     for number in range(TOPICS_MAX + 1):
         cluster.create(f"t{number}", 2, 2)
@@ -193,7 +193,7 @@ def test_many_partitions_of_many_topics_are_one_decision() -> None:
     decision = alter_isrs(cluster.image, 0, 1, changes)
     assert len(decision.changes) == TOPICS_MAX
     errors = [answer.error for answer in cluster.commit(decision)]
-    # Partition 1 of each is led by broker 1.
+    # Broker 1 leads partition 1 of each topic.
     assert errors[:2] == [ErrorCode.NONE, ErrorCode.INVALID_REQUEST]
     assert errors[-2] == ErrorCode.OPERATION_NOT_ATTEMPTED
     assert only(cluster, "t0").isr == (0,)
@@ -203,31 +203,31 @@ PARTITION = Partition((0, 1, 2), (0, 1), (2,), 0, 0, 0, 10, (10, 11, 12))
 
 
 def brokers(**epochs: tuple[int, int]) -> dict[int, BrokerInfo]:
-    """b1=(epoch, lossless since)"""
+    """For example b1=(epoch, lossless since)."""
     return {
         int(name[1:]): BrokerInfo(int(name[1:]), "h", 1, None, b"i" * 16, *pair)
         for name, pair in epochs.items()
     }
 
 
-def test_a_restart_that_may_have_lost_something_ends_membership() -> None:
-    """Of who is in sync and of who is eligible; the dead are in doubt and stay."""
+def test_a_restart_that_may_have_lost_records_ends_membership() -> None:
+    """Of in-sync and of eligible replicas. What a dead broker lost is unknown, so it stays."""
     living = brokers(b0=(10, -1), b1=(21, 11), b2=(22, 13))
     assert sound_members(PARTITION, living, synced_from=None) == {0: 10, 1: 21}
     assert sound_members(PARTITION, living, synced_from=SyncedFrom(0)) == {0: 10, 1: 21, 2: 22}
     assert sound_members(PARTITION, brokers(b1=(21, -1)), synced_from=None) == {0: 10, 2: 12}
 
 
-def test_the_last_leader_stays_when_everybody_may_have_lost_something() -> None:
-    """A partition without any candidate would be dead for ever."""
+def test_the_last_leader_stays_when_every_replica_may_have_lost_records() -> None:
+    """Without any candidate the partition would be offline forever."""
     all_lost = brokers(b0=(20, -1), b1=(21, -1), b2=(22, -1))
     assert sound_members(PARTITION, all_lost, synced_from=None) == {0: 20}
     leaderless = replace(PARTITION, leader=NO_LEADER)
     assert sound_members(leaderless, all_lost, synced_from=None) == {0: 20}
 
 
-def test_members_of_topics_stored_before_epochs_were_noted_are_believed() -> None:
-    """And noted from then on."""
+def test_members_without_stored_epochs_are_trusted() -> None:
+    """Topics stored by older versions have none. From then on the epochs are stored."""
     old = replace(PARTITION, member_epochs=())
     after = with_members(
         old, old.isr, sound_members(old, brokers(b0=(10, -1), b1=(9, -1)), synced_from=None), 3
@@ -235,8 +235,8 @@ def test_members_of_topics_stored_before_epochs_were_noted_are_believed() -> Non
     assert after.member_epochs == (10, 9, -1)
 
 
-def test_a_follower_that_lost_its_tail_is_out_until_it_has_caught_up() -> None:
-    """Though nobody saw it dead, and though it was in sync."""
+def test_a_follower_that_lost_records_is_out_until_it_has_caught_up() -> None:
+    """Although its lease did not expire, and although it was in sync."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="3")
     first = cluster.image.brokers[2].broker_epoch
@@ -252,8 +252,9 @@ def test_a_follower_that_lost_its_tail_is_out_until_it_has_caught_up() -> None:
     assert only(cluster).isr == (0, 1, 2)
 
 
-def test_a_lone_leader_that_lost_its_tail_makes_room_for_an_eligible_one() -> None:
-    """The other holds all that is committed; if it is dead, it is waited for."""
+def test_a_lone_leader_that_lost_records_gives_way_to_an_eligible_one() -> None:
+    """The other replica has everything that is committed. If it is dead, the partition waits for
+    it."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2, durability="replicated", min_insync_replicas="2")
     ask(cluster, change(cluster, 0))
@@ -267,8 +268,8 @@ def test_a_lone_leader_that_lost_its_tail_makes_room_for_an_eligible_one() -> No
     assert (only(cluster).leader, only(cluster).isr) == (1, (1,))
 
 
-def test_a_dropped_replica_is_fenced_by_a_new_leader_epoch() -> None:
-    """It would delete its log when it hears, having been taken back meanwhile."""
+def test_a_removed_replica_is_fenced_by_a_new_leader_epoch() -> None:
+    """Otherwise it could be added again, and then delete its log when it learns of its removal."""
     living = brokers(b0=(10, -1), b1=(11, -1))
     kept = replace(PARTITION, replicas=(0, 1), eligible_leaders=(), member_epochs=(10, 11))
     after = relead(PARTITION, kept, living)
@@ -280,8 +281,9 @@ def test_a_dropped_replica_is_fenced_by_a_new_leader_epoch() -> None:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "replicated"])
-def test_a_broker_with_a_new_data_directory_counts_for_nothing(durability: str) -> None:
-    """Not even where everything that counts was synced; the others go on without it."""
+def test_a_broker_with_a_new_data_directory_leaves_the_isr(durability: str) -> None:
+    """Even in topics where everything that counts was synced. The other replicas continue without
+    it."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, durability=durability, min_insync_replicas="3")
     restart(cluster, 0, lossless_since=-1, synced_since=-1)
@@ -290,8 +292,9 @@ def test_a_broker_with_a_new_data_directory_counts_for_nothing(durability: str) 
     assert (partition.leader, partition.isr, partition.eligible_leaders) == (1, (1, 2), ())
 
 
-def test_a_new_data_directory_is_remembered_over_the_next_restart() -> None:
-    """The controller may have seen neither the loss nor the life in which it happened."""
+def test_a_new_data_directory_is_remembered_after_another_restart() -> None:
+    """The controller may have seen neither the loss nor the run of the broker in which it
+    happened."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2)
     lost = restart(cluster, 0, lossless_since=-1, synced_since=-1)
@@ -306,9 +309,9 @@ def test_a_new_data_directory_is_remembered_over_the_next_restart() -> None:
     assert only(cluster).leader_broker_epoch > epoch
 
 
-def test_an_empty_replica_does_not_lead_over_those_that_have_something() -> None:
-    """It was the last in sync and its disk is gone: who leads is for an operator to say, who knows
-    that something is lost. The only replica there is begins anew."""
+def test_an_empty_replica_does_not_lead_while_others_have_records() -> None:
+    """It was the last in-sync replica and its disk is gone. An operator, who knows that records
+    are lost, must choose the leader. If it is the only replica, it starts again empty."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2)
     cluster.create("alone", 1, 1)
@@ -320,15 +323,15 @@ def test_an_empty_replica_does_not_lead_over_those_that_have_something() -> None
 
 
 def set_durability(cluster: Cluster, value: str) -> int:
-    """Switch a topic that is in use; the revision of the switch."""
+    """Changes the durability of a topic in use. Returns the revision of the change."""
     decision = alter_configs(cluster.image, ResourceType.TOPIC, "t", [("durability", value)])
     cluster.commit(decision)
     return cluster.revision
 
 
-def test_after_a_switch_to_fsync_the_disk_of_earlier_lives_is_not_trusted() -> None:
-    """A follower loses its power before it has flushed what counted until the switch: it has the
-    same disk, and must catch up all the same."""
+def test_after_a_change_to_fsync_earlier_runs_are_not_trusted() -> None:
+    """A follower loses power before it has flushed what counted until the change. It has the same
+    disk and must still catch up."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="2")
     switched = set_durability(cluster, "fsync")
@@ -338,8 +341,8 @@ def test_after_a_switch_to_fsync_the_disk_of_earlier_lives_is_not_trusted() -> N
     assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0, 1), ())
 
 
-def test_a_life_that_began_after_the_switch_is_trusted() -> None:
-    """It has counted nothing but what was synced."""
+def test_a_run_that_started_after_the_change_is_trusted() -> None:
+    """It has counted only records that were synced."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="2")
     set_durability(cluster, "fsync")
@@ -351,9 +354,9 @@ def test_a_life_that_began_after_the_switch_is_trusted() -> None:
     assert (only(cluster).isr, only(cluster).member_epoch(2)) == ((0, 1, 2), again.broker_epoch)
 
 
-def test_a_life_that_lost_nothing_keeps_the_epoch_from_before_the_switch() -> None:
-    """It stays in sync. But the same process may have registered anew, with records that it has
-    not flushed: the next loss of power must not be forgiven."""
+def test_a_lossless_run_keeps_the_epoch_from_before_the_change() -> None:
+    """It stays in sync. But the same process may have registered again with records that it has
+    not flushed, so the next power cut must still count."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, durability="replicated", min_insync_replicas="2")
     first = cluster.image.brokers[2].broker_epoch
@@ -366,8 +369,8 @@ def test_a_life_that_lost_nothing_keeps_the_epoch_from_before_the_switch() -> No
     assert only(cluster).isr == (0, 1)
 
 
-def test_every_change_of_durability_counts_and_nothing_else_does() -> None:
-    """There and back again, or by taking the override away; not another setting."""
+def test_every_change_of_durability_counts_and_no_other_change_does() -> None:
+    """Also a change and its reversal, or deleting the override."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     assert cluster.image.topics["t"].synced_from == 0
@@ -383,13 +386,13 @@ def test_every_change_of_durability_counts_and_nothing_else_does() -> None:
 
 
 def set_default(cluster: Cluster, *configs: tuple[str, str]) -> int:
-    """Set the configs of all brokers; the revision of that."""
+    """Sets the configs of all brokers. Returns the revision of the change."""
     cluster.commit(alter_configs(cluster.image, ResourceType.BROKER, "", configs))
     return cluster.revision
 
 
-def test_after_a_switch_of_the_default_the_disk_of_earlier_lives_is_not_trusted() -> None:
-    """A topic without a setting of its own changes with the default; another does not."""
+def test_after_a_change_of_the_default_earlier_runs_are_not_trusted() -> None:
+    """A topic without its own setting changes with the default, a topic with one does not."""
     cluster = Cluster(brokers=3)
     set_default(cluster, ("log.durability", "replicated"))
     cluster.create("t", 1, 3, min_insync_replicas="2")
@@ -406,8 +409,8 @@ def test_after_a_switch_of_the_default_the_disk_of_earlier_lives_is_not_trusted(
     assert (only(cluster).isr, only(cluster).member_epoch(2)) == ((0, 1, 2), again.broker_epoch)
 
 
-def test_the_switch_of_the_default_is_remembered_without_any_default() -> None:
-    """The default goes back to fsync when its override is deleted, and with it the last one."""
+def test_the_change_of_the_default_is_remembered_without_an_override() -> None:
+    """When its override is deleted, the default is fsync again, and no overrides are left."""
     cluster = Cluster(brokers=3)
     assert set_default(cluster, ("log.retention.ms", "5")) > cluster.image.default_synced_from == 0
     set_default(cluster, ("log.durability", "replicated"))
@@ -422,8 +425,8 @@ def test_the_switch_of_the_default_is_remembered_without_any_default() -> None:
     assert only(cluster).isr == (0, 1)
 
 
-def test_single_brokers_have_no_durability_of_their_own() -> None:
-    """What a broker counts must be known to who judges its restart."""
+def test_a_single_broker_cannot_set_its_own_durability() -> None:
+    """The controller that judges its restart must know which records the broker counted."""
     cluster = Cluster(brokers=1)
     with pytest.raises(KafkaError, match="for all brokers") as refused:
         alter_configs(cluster.image, ResourceType.BROKER, "0", [("log.durability", "replicated")])
@@ -431,8 +434,8 @@ def test_single_brokers_have_no_durability_of_their_own() -> None:
 
 
 def test_a_config_file_that_asked_for_less_is_not_trusted() -> None:
-    """The controller's file asks for fsync. Another's did not until its last start, which is all
-    that counts for topics that go by the file, and for no other."""
+    """The controller's config file asks for fsync. Another broker's file did not until its last
+    start. This counts only for topics that use the default of the config file."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="2")
     cluster.create("own", 1, 3, min_insync_replicas="2", durability="fsync")
@@ -445,8 +448,7 @@ def test_a_config_file_that_asked_for_less_is_not_trusted() -> None:
     assert only(cluster).isr == (0, 1, 2)
 
 
-def test_the_default_in_the_store_goes_before_config_files() -> None:
-    """Whatever they ask for."""
+def test_the_default_in_the_store_overrides_config_files() -> None:
     cluster = Cluster(brokers=3)
     set_default(cluster, ("log.durability", "fsync"))
     for each in range(3):

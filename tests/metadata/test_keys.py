@@ -1,4 +1,4 @@
-"""Values in the store: written and read back, and what is refused."""
+"""Values in the store are read as they were written, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def test_a_topic_is_read_as_it_was_written(topic: Topic) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(min_size=1), st.integers(1, 65535), st.none() | st.text(), IDS)
-def test_the_rest_is_read_as_it_was_written(
+def test_other_values_are_read_as_they_were_written(
     text: str, port: int, rack: str | None, incarnation: bytes
 ) -> None:
-    """Brokers and claims take their revision from the store."""
+    """Brokers and controller claims take their revision from the store."""
     since = port - 2
     broker = BrokerInfo(7, text, port, rack, incarnation, 99, since, since)
     assert keys.decode_broker(keys.broker_key(7), keys.encode_broker(broker), 99) == broker
@@ -95,8 +95,9 @@ def topic_fields(**partition: Any) -> dict[str, Any]:
     return {"v": 1, "id": "AQEBAQEBAQEBAQEBAQEBAQ", "configs": {}, "partitions": [fields]}
 
 
-def test_the_form_of_a_topic_is_fixed() -> None:
-    """Stores written today are read tomorrow: this text may only change with the version."""
+def test_the_format_of_a_topic_is_fixed() -> None:
+    """Future versions must read stores written today: this text may change only with the
+    version."""
     topic = Topic("t", b"\x01" * 16, (Partition((1, 2), (1,), (2,), 1, 3, 4, 5),), {"a.b": "c"})
     assert keys.encode_topic(topic) == (
         b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{"a.b":"c"},"partitions":[{"replicas":'
@@ -137,8 +138,8 @@ def test_the_form_of_a_topic_is_fixed() -> None:
         ({"colour": "red"}, "fields"),
     ],
 )
-def test_a_partition_that_cannot_be_is_refused(partition: dict[str, Any], problem: str) -> None:
-    """With the key, what is wrong, and what to do."""
+def test_an_invalid_partition_is_refused(partition: dict[str, Any], problem: str) -> None:
+    """The error contains the key, what is wrong, and what to do."""
     fields = topic_fields(**partition)
     with pytest.raises(keys.MetadataInvalid, match=problem) as caught:
         keys.decode_topic("/penstock/topics/t", json.dumps(fields).encode())
@@ -166,14 +167,14 @@ def test_a_partition_that_cannot_be_is_refused(partition: dict[str, Any], proble
         (json.dumps({**topic_fields(), "synced_from": "1"}).encode(), "synced_from"),
     ],
 )
-def test_a_value_that_cannot_be_read_is_refused(value: bytes, problem: str) -> None:
-    """Whatever lies there, the only error is `MetadataInvalid`."""
+def test_a_value_that_cannot_be_decoded_is_refused(value: bytes, problem: str) -> None:
+    """Whatever the bytes are, the only error is `MetadataInvalid`."""
     with pytest.raises(keys.MetadataInvalid, match=problem):
         keys.decode_topic("/penstock/topics/t", value)
 
 
-def test_the_revision_of_a_switch_of_durability_is_that_of_its_commit() -> None:
-    """Who writes it does not know the revision yet. Later values name it, and earlier versions
+def test_the_revision_of_a_durability_change_is_that_of_its_commit() -> None:
+    """The writer does not know the revision yet. Later values contain it, and earlier versions
     wrote none."""
     topic = keys.decode_topic("/penstock/topics/t", json.dumps(topic_fields()).encode(), 7)
     assert topic.synced_from == 0
@@ -189,8 +190,8 @@ def test_the_revision_of_a_switch_of_durability_is_that_of_its_commit() -> None:
         keys.decode_configs(key, keys.encode_configs({}, -2), 8)
 
 
-def test_configs_that_are_not_texts_are_refused() -> None:
-    """A number among them was written by somebody else."""
+def test_configs_that_are_not_strings_are_refused() -> None:
+    """Penstock never writes a number there."""
     with pytest.raises(keys.MetadataInvalid, match="texts"):
         keys.decode_configs("/penstock/configs/brokers/1", b'{"v":1,"configs":{"a":1}}')
 
@@ -206,8 +207,8 @@ def test_configs_that_are_not_texts_are_refused() -> None:
         '"host":"h","port":1,"lossless_since":"1"',
     ],
 )
-def test_a_broker_that_cannot_be_reached_is_refused(value: str) -> None:
-    """An address of nothing helps no client; nor does a proof that is none."""
+def test_an_invalid_broker_registration_is_refused(value: str) -> None:
+    """Clients cannot use an invalid address, and an invalid durability proof proves nothing."""
     text = f'{{"v":1,{value},"rack":null,"incarnation_id":"AQEBAQEBAQEBAQEBAQEBAQ"}}'
     with pytest.raises(keys.MetadataInvalid):
         keys.decode_broker("/penstock/brokers/1", text.encode(), 1)
@@ -215,13 +216,13 @@ def test_a_broker_that_cannot_be_reached_is_refused(value: str) -> None:
 
 @pytest.mark.parametrize("text", ["07", "-1", "x", "", "2147483648", "٣"])
 def test_a_broker_key_has_one_form(text: str) -> None:
-    """Or two keys could stand for one broker."""
+    """Otherwise two keys could mean the same broker."""
     with pytest.raises(keys.MetadataInvalid):
         keys.broker_id_of(keys.BROKERS_PREFIX + text, keys.BROKERS_PREFIX)
 
 
-def test_keys_lie_under_one_prefix() -> None:
-    """One watch sees them all."""
+def test_all_keys_have_one_prefix() -> None:
+    """So one watch sees them all."""
     for key in (
         keys.topic_key("t"),
         keys.broker_key(1),

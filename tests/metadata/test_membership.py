@@ -1,4 +1,4 @@
-"""Brokers, the controller and producer ids."""
+"""Broker registrations, the controller and producer ids."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def claim(cluster: Cluster, broker_id: int) -> Controller:
 
 
 def test_the_cluster_keeps_its_first_id() -> None:
-    """Of two brokers that found the store empty, one names the cluster."""
+    """If two brokers find the store empty, one of them names the cluster."""
     cluster = Cluster()
     late = create_cluster(cluster.image, "late")
     assert cluster.commit(create_cluster(cluster.image, "first")) == "first"
@@ -44,8 +44,8 @@ def test_the_cluster_keeps_its_first_id() -> None:
     assert create_cluster(cluster.image, "late").changes == ()
 
 
-def test_a_registration_goes_under_the_brokers_lease() -> None:
-    """Its epoch is the revision of the commit, so a later one is higher."""
+def test_a_registration_belongs_to_the_brokers_lease() -> None:
+    """The broker epoch is the revision of the commit, so a later one is higher."""
     cluster = Cluster()
     decision = register_broker(cluster.image, broker(10))
     assert [change.leased for change in decision.changes] == [True]
@@ -55,8 +55,8 @@ def test_a_registration_goes_under_the_brokers_lease() -> None:
     assert cluster.image.brokers[1].broker_epoch > first
 
 
-def test_a_broker_id_is_taken_while_its_broker_lives() -> None:
-    """Another incarnation needs to hold the data directory's lock to replace it."""
+def test_a_broker_id_is_taken_while_its_broker_is_alive() -> None:
+    """Another process must hold the lock of the data directory to replace it."""
     cluster = Cluster()
     cluster.commit(register_broker(cluster.image, broker(10)))
     with pytest.raises(KafkaError, match="host:9092") as caught:
@@ -69,15 +69,16 @@ def test_a_broker_id_is_taken_while_its_broker_lives() -> None:
 @pytest.mark.parametrize(
     "bad", [broker(1, -1), broker(1, 2**31), broker(1, host=""), broker(1, port=0)]
 )
-def test_a_broker_nobody_could_reach_is_not_registered(bad: BrokerInfo) -> None:
-    """Ids and addresses are checked before they are everybody's problem."""
+def test_an_unreachable_broker_is_not_registered(bad: BrokerInfo) -> None:
+    """Ids and addresses are validated before other brokers see them."""
     with pytest.raises(KafkaError) as caught:
         register_broker(Cluster().image, bad)
     assert caught.value.code is ErrorCode.INVALID_REGISTRATION
 
 
-def test_a_broker_says_that_it_is_about_to_stop() -> None:
-    """Under its lease, and without a new epoch; only the incarnation that is registered can."""
+def test_a_broker_announces_that_it_is_stopping() -> None:
+    """The key belongs to its lease, and the broker epoch does not change. Only the registered run
+    of the broker can announce it."""
     cluster = Cluster(brokers=2)
     epoch = cluster.image.brokers[1].broker_epoch
     decision = announce_stop(cluster.image, 1, epoch)
@@ -91,8 +92,8 @@ def test_a_broker_says_that_it_is_about_to_stop() -> None:
     assert not announce_stop(cluster.image, 7, 1).result
 
 
-def test_a_stop_that_was_announced_before_a_restart_holds_no_longer() -> None:
-    """The key lies under the lease of the former life, which may not have run out yet."""
+def test_a_restart_cancels_the_announcement_of_a_stop() -> None:
+    """The key belongs to the lease of the former run, which may not have expired yet."""
     cluster = Cluster(brokers=2)
     late = announce_stop(cluster.image, 1, cluster.image.brokers[1].broker_epoch)
     cluster.commit(announce_stop(cluster.image, 1, cluster.image.brokers[1].broker_epoch))
@@ -105,8 +106,8 @@ def test_a_stop_that_was_announced_before_a_restart_holds_no_longer() -> None:
     assert cluster.image.stopping == cluster.reloaded().stopping == {1}
 
 
-def test_who_begins_to_stop_is_shown_as_a_broker_that_changed() -> None:
-    """So whoever looks at brokers looks again; what changes nothing is not told."""
+def test_a_broker_that_begins_to_stop_is_reported_as_changed() -> None:
+    """So code that watches brokers looks again. An event that changes nothing is not reported."""
     cluster = Cluster(brokers=1)
     broker = cluster.image.brokers[0]
     told = Changed(brokers=(BrokerChange(0, broker, broker),))
@@ -119,7 +120,7 @@ def test_who_begins_to_stop_is_shown_as_a_broker_that_changed() -> None:
 
 
 def test_one_broker_is_the_controller() -> None:
-    """Of two that claim it, one succeeds; the other finds it taken."""
+    """If two brokers claim it, one succeeds and the other finds it taken."""
     cluster = Cluster(brokers=2)
     rival = claim_controller(cluster.image, 1)
     assert rival is not None
@@ -131,8 +132,8 @@ def test_one_broker_is_the_controller() -> None:
     assert claim_controller(cluster.image, 0) is None
 
 
-def test_controller_epochs_rise_for_ever() -> None:
-    """The last one is remembered when the claim goes with its lease."""
+def test_controller_epochs_always_increase() -> None:
+    """The last one is remembered when the claim is deleted with its lease."""
     cluster = Cluster(brokers=2)
     terms = []
     for broker_id in (0, 1, 0):
@@ -144,7 +145,7 @@ def test_controller_epochs_rise_for_ever() -> None:
 
 
 def test_a_restarted_controller_replaces_its_own_claim() -> None:
-    """It need not wait for the lease of its former life; the epoch rises all the same."""
+    """It need not wait until its former lease expires. The epoch still increases."""
     cluster = Cluster(brokers=1)
     first = claim(cluster, 0)
     cluster.start(0)
@@ -154,7 +155,7 @@ def test_a_restarted_controller_replaces_its_own_claim() -> None:
 
 
 def test_only_a_registered_broker_may_claim() -> None:
-    """And only in the incarnation that is registered when the claim is committed."""
+    """And only in the run that is registered when the claim is committed."""
     cluster = Cluster(brokers=1)
     with pytest.raises(KafkaError) as caught:
         claim_controller(cluster.image, 7)
@@ -167,7 +168,7 @@ def test_only_a_registered_broker_may_claim() -> None:
 
 
 def test_producer_ids_are_given_out_once() -> None:
-    """In blocks; of two brokers that ask at once, one must ask again."""
+    """In blocks. If two brokers ask at the same time, one must ask again."""
     cluster = Cluster()
     late = allocate_producer_ids(cluster.image, b"a" * 16)
     first = allocate_producer_ids(cluster.image, b"b" * 16)
@@ -180,8 +181,8 @@ def test_producer_ids_are_given_out_once() -> None:
     assert allocate_producer_ids(cluster.reloaded(), b"b" * 16).result.first == 1005
 
 
-def test_producer_ids_end_somewhere() -> None:
-    """They are 63 bits on the wire; there is no going round."""
+def test_producer_ids_do_not_wrap_around() -> None:
+    """They have 63 bits on the wire."""
     cluster = Cluster()
     cluster.image.next_producer_id = 2**63 - 500
     with pytest.raises(KafkaError, match="given out"):

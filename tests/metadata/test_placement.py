@@ -1,4 +1,4 @@
-"""Replicas are spread evenly, over racks, and always in the same way."""
+"""Replicas are placed evenly, spread over racks, and always in the same way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def spread(counts: Counter[int], brokers: int) -> int:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_leaders_and_replicas_are_balanced(data: st.DataObject) -> None:
-    """Without racks, or with racks of one size: brokers differ by one leader, two replicas."""
+    """Without racks, or with racks of one size, brokers differ by at most one leader and two
+    replicas."""
     per_rack, racks = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
     brokers = per_rack * racks
     replication_factor = data.draw(st.integers(1, brokers))
@@ -42,8 +43,8 @@ def test_leaders_and_replicas_are_balanced(data: st.DataObject) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_replicas_are_in_as_many_racks_as_there_are(data: st.DataObject) -> None:
-    """A rack that burns takes one replica, as long as there are racks enough."""
+def test_replicas_are_in_as_many_racks_as_possible(data: st.DataObject) -> None:
+    """If there are enough racks, the loss of one costs one replica."""
     racks: dict[int, str | None] = data.draw(
         st.dictionaries(
             st.integers(0, 50), st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=10
@@ -56,21 +57,21 @@ def test_replicas_are_in_as_many_racks_as_there_are(data: st.DataObject) -> None
         assert len({racks[each] for each in replicas}) == expected
 
 
-def test_a_dead_brokers_partitions_go_to_many() -> None:
-    """Its followers are not all on its neighbour."""
+def test_a_dead_brokers_partitions_go_to_many_brokers() -> None:
+    """Its followers are not all on the next broker."""
     placed = place_replicas(racks_of(5, 0), 40, 2, 0)
     followers = Counter(follower for leader, follower in placed if leader == 0)
     assert len(followers) == 4
     assert max(followers.values()) <= 3
 
 
-def test_the_start_moves_the_leaders() -> None:
-    """Topics of one partition do not all land on broker 0."""
+def test_the_start_index_moves_the_leaders() -> None:
+    """So topics with one partition are not all on broker 0."""
     leaders = [place_replicas(racks_of(3, 0), 1, 1, start)[0][0] for start in range(6)]
     assert leaders == [0, 1, 2, 0, 1, 2]
 
 
-def test_later_partitions_go_on_where_the_first_ended() -> None:
+def test_added_partitions_continue_where_the_first_ones_ended() -> None:
     """Leaders stay balanced over both parts."""
     racks = racks_of(4, 2)
     first = place_replicas(racks, 3, 2, 7)
@@ -78,14 +79,14 @@ def test_later_partitions_go_on_where_the_first_ended() -> None:
     assert spread(Counter(replicas[0] for replicas in first + rest), 4) == 0
 
 
-def test_neighbours_in_the_ring_are_of_different_racks() -> None:
-    """As far as the racks are of one size."""
+def test_adjacent_brokers_in_the_ring_are_in_different_racks() -> None:
+    """As long as the racks have the same size."""
     assert ring({0: "a", 1: "a", 2: "b", 3: "b", 4: "c", 5: "c"}) == (0, 2, 4, 1, 3, 5)
     assert ring({3: None, 1: None, 2: "x"}) == (1, 2, 3)
 
 
 @pytest.mark.parametrize("replication_factor", [0, 4])
-def test_what_cannot_be_placed_is_a_mistake_of_the_caller(replication_factor: int) -> None:
-    """Requests are checked before."""
+def test_an_impossible_placement_raises_value_error(replication_factor: int) -> None:
+    """Requests are validated before they get here."""
     with pytest.raises(ValueError, match="on 3 brokers"):
         place_replicas(racks_of(3, 0), 1, replication_factor, 0)

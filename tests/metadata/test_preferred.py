@@ -1,4 +1,5 @@
-"""Preferred leaders, unclean elections by hand, and brokers that hand over to stop."""
+"""Preferred leaders, unclean elections by an operator, and brokers that hand over before they
+stop."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def prefer(cluster: Cluster, index: int = 0, **rest: object) -> Election:
 
 
 def with_leader_away() -> Cluster:
-    """Broker 0 has come back and is in sync; broker 1 leads."""
+    """Returns a cluster where broker 0 has come back and is in sync, and broker 1 leads."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     cluster.kill(0)
@@ -40,7 +41,7 @@ def with_leader_away() -> Cluster:
 
 
 def test_the_preferred_replica_leads_again() -> None:
-    """Once it is in sync, under a new leader epoch."""
+    """Once it is in sync, with a new leader epoch."""
     cluster = with_leader_away()
     before = only(cluster)
     assert prefer(cluster) == Election("t", 0, ErrorCode.NONE, 0)
@@ -52,8 +53,8 @@ def test_the_preferred_replica_leads_again() -> None:
     assert prefer(cluster, 5).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_preferred_replica_that_cannot_lead_does_not() -> None:
-    """About to stop, not in sync, or not there."""
+def test_a_preferred_replica_that_cannot_lead_is_not_elected() -> None:
+    """It is stopping, not in sync, or dead."""
     cluster = with_leader_away()
     assert prefer(cluster, stopping={0}).error == ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     ask(cluster, change(cluster, 1, 2), broker=1)
@@ -66,8 +67,9 @@ def test_a_preferred_replica_that_cannot_lead_does_not() -> None:
     assert only(cluster).leader == 1
 
 
-def test_an_unclean_election_by_hand() -> None:
-    """Only where nobody leads; whoever loses least, and then nobody else is eligible."""
+def test_an_operator_can_ask_for_an_unclean_election() -> None:
+    """Only where there is no leader. The replica that loses least leads, and no other is eligible
+    then."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2)
     ask(cluster, change(cluster, 0))
@@ -84,8 +86,8 @@ def test_an_unclean_election_by_hand() -> None:
     assert partition.member_epochs == (broker.broker_epoch,)
 
 
-def test_an_unclean_election_prefers_who_has_everything() -> None:
-    """An eligible leader, if one lives."""
+def test_an_unclean_election_prefers_a_replica_with_all_records() -> None:
+    """An eligible leader, if one is alive."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3, min_insync_replicas="2")
     ask(cluster, change(cluster, 0))
@@ -98,8 +100,8 @@ def test_an_unclean_election_prefers_who_has_everything() -> None:
     assert (only(cluster).isr, only(cluster).eligible_leaders) == ((1,), (0,))
 
 
-def test_everything_is_asked_for_in_portions() -> None:
-    """Each fits one decision."""
+def test_all_partitions_are_elected_in_portions() -> None:
+    """Each portion fits one decision."""
     cluster = Cluster(brokers=1)
     for number in range(TOPICS_MAX + 1):
         cluster.create(f"t{number}", 2)
@@ -109,7 +111,8 @@ def test_everything_is_asked_for_in_portions() -> None:
 
 
 def test_a_broker_hands_over_before_it_stops() -> None:
-    """Others lead, and nobody waits for it any more; where it is alone, it stays."""
+    """Other replicas lead, and the broker leaves the ISR. Where it is the only replica, it stays
+    leader."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 3, 3, min_insync_replicas="2")
     cluster.create("alone", 3, 1)
@@ -123,8 +126,8 @@ def test_a_broker_hands_over_before_it_stops() -> None:
     assert (again.changes, again.result) == ((), 1)
 
 
-def test_a_broker_that_stops_too_is_no_heir() -> None:
-    """Unless it is left out of the in-sync set, it would have to hand over itself."""
+def test_a_broker_that_is_stopping_does_not_take_over() -> None:
+    """It would have to hand over itself, unless it leaves the ISR."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     cluster.commit(hand_over(cluster.image, 0, stopping={0, 1}))
@@ -135,7 +138,7 @@ def test_a_broker_that_stops_too_is_no_heir() -> None:
 
 
 def test_a_partition_whose_leader_died_is_left_to_the_election() -> None:
-    """Handing over a follower must not leave a leader outside of the in-sync set."""
+    """A follower that hands over must not leave a leader outside of the ISR."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 3)
     cluster.kill(0)
@@ -147,7 +150,7 @@ def test_a_partition_whose_leader_died_is_left_to_the_election() -> None:
 
 
 def test_handing_over_many_topics_takes_several_rounds() -> None:
-    """Each is one decision."""
+    """Each round is one decision."""
     cluster = Cluster(brokers=2)
     for number in range(TOPICS_MAX + 3):
         cluster.create(f"t{number}", 1, 2)
@@ -155,8 +158,8 @@ def test_handing_over_many_topics_takes_several_rounds() -> None:
     assert cluster.commit(hand_over(cluster.image, 0)) == 0
 
 
-def test_when_the_preferred_replica_is_to_lead_again() -> None:
-    """It is in sync, alive and not about to stop, and another leads."""
+def test_when_the_preferred_replica_should_lead_again() -> None:
+    """It is in sync, alive and not stopping, and another replica leads."""
     cluster = with_leader_away()
     assert is_due(cluster.image, only(cluster))
     cluster.commit(announce_stop(cluster.image, 0, cluster.image.brokers[0].broker_epoch))
@@ -170,8 +173,8 @@ def test_when_the_preferred_replica_is_to_lead_again() -> None:
 
 
 def test_large_topics_are_changed_a_few_at_a_time() -> None:
-    """A commit is bounded in bytes too: what takes part in one has not many more partitions than
-    the bound, however many are to change."""
+    """A commit is limited in bytes too. The topics in one commit have only a few more
+    partitions than the limit, however many of them change."""
     cluster = Cluster(brokers=2)
     size = PARTITIONS_MAX // 2
     for number in range(5):

@@ -1,4 +1,4 @@
-"""Moves of replicas from some brokers to others."""
+"""Reassignment: moving replicas to other brokers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def created(replicas: int = 3) -> Cluster:
     return cluster
 
 
-def test_targets_are_added_before_anybody_goes() -> None:
-    """And the move ends when all of them are in sync."""
+def test_targets_are_added_before_any_replica_is_removed() -> None:
+    """The move ends when all targets are in sync."""
     cluster = created()
     assert move(cluster, 3, 4, 1) == MoveAnswer("t", 0, ErrorCode.NONE)
     partition = only(cluster)
@@ -58,8 +58,8 @@ def test_targets_are_added_before_anybody_goes() -> None:
     assert moves_under_way(cluster.image) == ()
 
 
-def test_a_leader_that_stays_leads_on_under_a_new_epoch() -> None:
-    """So that who was dropped, and has not heard of it, is not counted."""
+def test_a_leader_that_stays_gets_a_new_epoch() -> None:
+    """So that a removed replica that has not learned of its removal does not count."""
     cluster = created()
     move(cluster, 0, 1, 3)
     (answer,) = ask(cluster, change(cluster, 0, 1, 2, 3))
@@ -67,7 +67,7 @@ def test_a_leader_that_stays_leads_on_under_a_new_epoch() -> None:
     assert (only(cluster).leader, only(cluster).leader_epoch) == (0, 1)
 
 
-def test_fewer_replicas_are_had_at_once() -> None:
+def test_replicas_are_removed_at_once() -> None:
     """If those that stay are in sync."""
     cluster = created()
     move(cluster, 1, 0)
@@ -77,8 +77,8 @@ def test_fewer_replicas_are_had_at_once() -> None:
     assert only(cluster).is_moving
 
 
-def test_another_order_is_another_preferred_leader() -> None:
-    """Nothing moves."""
+def test_another_order_changes_only_the_preferred_leader() -> None:
+    """No records are copied."""
     cluster = created()
     move(cluster, 2, 1, 0)
     partition = only(cluster)
@@ -88,8 +88,8 @@ def test_another_order_is_another_preferred_leader() -> None:
     assert cluster.revision == revision
 
 
-def test_a_move_is_cancelled() -> None:
-    """The added replicas go, in sync or not."""
+def test_a_move_can_be_canceled() -> None:
+    """The added replicas are removed, in sync or not."""
     cluster = created()
     before = only(cluster)
     assert cancel(cluster).error == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
@@ -103,8 +103,8 @@ def test_a_move_is_cancelled() -> None:
     assert partition.leader_epoch == 1
 
 
-def test_a_move_is_not_cancelled_while_only_the_new_ones_are_in_sync() -> None:
-    """They have what the others lack."""
+def test_a_move_cannot_be_canceled_while_only_added_replicas_are_in_sync() -> None:
+    """They have records that the others lack."""
     cluster = created(replicas=1)
     move(cluster, 3, 4)
     ask(cluster, change(cluster, 0, 3))
@@ -116,8 +116,9 @@ def test_a_move_is_not_cancelled_while_only_the_new_ones_are_in_sync() -> None:
     assert only(cluster).is_moving
 
 
-def test_a_move_is_changed_on_the_way() -> None:
-    """Who is in neither the original nor the new set goes at once, the leader included."""
+def test_a_move_can_be_changed_while_it_runs() -> None:
+    """A replica that is in neither the original nor the new set is removed at once, even the
+    leader."""
     cluster = created()
     move(cluster, 3, 1, 2)
     ask(cluster, change(cluster, 0, 1, 2))
@@ -128,8 +129,8 @@ def test_a_move_is_changed_on_the_way() -> None:
     assert partition.leader_epoch == 1
 
 
-def test_a_dead_target_is_waited_for() -> None:
-    """A move ends with all targets in sync, no sooner."""
+def test_a_move_waits_for_a_dead_target() -> None:
+    """A move ends when all targets are in sync, not before."""
     cluster = created()
     move(cluster, 1, 3)
     cluster.kill(1)
@@ -142,7 +143,7 @@ def test_a_dead_target_is_waited_for() -> None:
 
 
 def test_a_partition_without_a_leader_can_be_moved() -> None:
-    """Whoever holds all that is committed has to stay with it until then."""
+    """The replica that has everything that is committed stays until then."""
     cluster = created(replicas=1)
     cluster.kill(0)
     review(cluster)
@@ -161,15 +162,17 @@ def test_a_partition_without_a_leader_can_be_moved() -> None:
         ((3, 4, 1), True, ErrorCode.NONE),
     ],
 )
-def test_what_is_refused(replicas: tuple[int, ...], same_number: bool, error: ErrorCode) -> None:
-    """By Kafka's codes, with a word on what to do."""
+def test_invalid_moves_are_refused(
+    replicas: tuple[int, ...], same_number: bool, error: ErrorCode
+) -> None:
+    """With Kafka's error codes, and a message that says what to do."""
     answer = move(created(), *replicas, same_number=same_number)
     assert answer.error == error
     assert (answer.message is None) == (error == ErrorCode.NONE)
 
 
-def test_each_partition_is_answered_for_itself() -> None:
-    """Those that exist move, and are listed when asked for."""
+def test_each_partition_gets_its_own_answer() -> None:
+    """Those that exist are moved, and are listed on request."""
     cluster = created()
     decision = reassign(cluster.image, [Move("x", 0, (1,)), Move("t", 9, (1,)), Move("t", 0, (3,))])
     errors = [answer.error for answer in cluster.commit(decision)]

@@ -1,4 +1,4 @@
-"""Plans for a whole cluster."""
+"""Plans that rebalance or drain a whole cluster."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def plain(brokers: int) -> Racks:
 
 
 def grown(brokers: int, partitions: int, factor: int, racks: Racks | None = None) -> list[Placed]:
-    """As placement makes topics."""
+    """Returns partitions as placement creates them."""
     placed = place_replicas(racks or plain(brokers), partitions, factor, start_index=0)
     return topic("t", *placed)
 
 
 @st.composite
 def clusters(draw: st.DrawFn, *, with_racks: bool = True) -> tuple[Racks, list[Placed]]:
-    """Brokers in racks, and partitions of several topics placed anyhow."""
+    """Brokers in racks, and partitions of several topics with random placement."""
     brokers = draw(st.integers(1, 7))
     names = st.sampled_from(["a", "b", "c"]) if with_racks else st.none()
     racks = {broker: draw(names) for broker in range(brokers)}
@@ -88,7 +88,7 @@ def evenness(replicas: Iterable[int], racks: Mapping[int, str | None]) -> int:
 
 
 def best_evenness(factor: int, racks: Mapping[int, str | None]) -> int:
-    """Replicas dealt one by one to the rack with the fewest that has a broker left."""
+    """Deals replicas one by one to the rack that has fewest of them and a free broker."""
     room = Counter(racks.values())
     dealt: Counter[str | None] = Counter()
     for _ in range(factor):
@@ -99,8 +99,8 @@ def best_evenness(factor: int, racks: Mapping[int, str | None]) -> int:
 @settings(deadline=None, max_examples=200)
 @given(clusters())
 def test_a_plan_keeps_replication_and_spreads_racks(given_: tuple[Racks, list[Placed]]) -> None:
-    """As many replicas as before, each once, over racks as evenly as can be; and then nothing is
-    left to do."""
+    """The number of replicas stays, each on another broker, as evenly over racks as possible. A
+    second plan has nothing to do."""
     racks, partitions = given_
     planned = plan(racks, partitions)
     check_valid(planned, racks, partitions)
@@ -119,10 +119,10 @@ def test_a_plan_keeps_replication_and_spreads_racks(given_: tuple[Racks, list[Pl
 
 @settings(deadline=None, max_examples=200)
 @given(clusters(with_racks=False))
-def test_without_racks_replicas_are_level_and_no_move_is_in_vain(
+def test_without_racks_replicas_are_even_and_no_copy_is_wasted(
     given_: tuple[Racks, list[Placed]],
 ) -> None:
-    """Give or take one; and as many are copied as brokers have too many, no more."""
+    """Brokers differ by at most one, and only the surplus of overloaded brokers is copied."""
     racks, partitions = given_
     planned = plan(racks, partitions)
     outcome = carried_out(planned, partitions)
@@ -133,8 +133,8 @@ def test_without_racks_replicas_are_level_and_no_move_is_in_vain(
 
 @settings(deadline=None, max_examples=100)
 @given(clusters())
-def test_leaders_are_as_level_as_the_replicas_allow(given_: tuple[Racks, list[Placed]]) -> None:
-    """No chain of hand-overs leads from a broker to one that leads two partitions less."""
+def test_leaders_are_as_even_as_the_replicas_allow(given_: tuple[Racks, list[Placed]]) -> None:
+    """No chain of handovers leads from a broker to one that leads at least two partitions fewer."""
     racks, partitions = given_
     outcome = carried_out(plan(racks, partitions), partitions)
     counts = leads(outcome, racks)
@@ -153,7 +153,7 @@ def test_leaders_are_as_level_as_the_replicas_allow(given_: tuple[Racks, list[Pl
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 6), st.integers(1, 40), st.data())
-def test_a_new_broker_takes_its_share(brokers: int, partitions: int, data: st.DataObject) -> None:
+def test_a_new_broker_gets_its_share(brokers: int, partitions: int, data: st.DataObject) -> None:
     """One of n+1 brokers gets about 1/(n+1) of all replicas, and nothing else is moved."""
     factor = data.draw(st.integers(1, brokers))
     placed = carried_out(
@@ -171,7 +171,8 @@ def test_a_new_broker_takes_its_share(brokers: int, partitions: int, data: st.Da
 @settings(deadline=None, max_examples=100)
 @given(clusters(), st.data())
 def test_a_broker_is_drained(given_: tuple[Racks, list[Placed]], data: st.DataObject) -> None:
-    """Of everything, whether it runs or not; or it is said that nobody could take it over."""
+    """It keeps no replica, whether it runs or not. If no other broker can take them, an error says
+    so."""
     racks, partitions = given_
     gone = data.draw(st.sampled_from([*racks]))
     if data.draw(st.booleans()):
@@ -200,7 +201,7 @@ def test_a_broker_is_drained(given_: tuple[Racks, list[Placed]], data: st.DataOb
 def test_excluded_brokers_are_left_alone(
     given_: tuple[Racks, list[Placed]], data: st.DataObject
 ) -> None:
-    """So are those that are away for the moment."""
+    """Whether they run or not."""
     racks, partitions = given_
     left_out = data.draw(st.sets(st.sampled_from([*racks])))
     runs = data.draw(st.booleans())
@@ -210,8 +211,8 @@ def test_excluded_brokers_are_left_alone(
         assert (step.before[0] in left_out) == (step.after[0] in left_out)
 
 
-def test_drained_leaders_are_handed_to_who_has_the_records() -> None:
-    """Rather than to the new replica, which has to copy them first."""
+def test_drained_leaderships_go_to_replicas_that_have_the_records() -> None:
+    """The new replica would have to copy them first."""
     placed = topic("t", (0, 1), (0, 2), size_bytes=10)
     planned = plan(plain(4), placed, drain=[0], level=False)
     assert planned.steps == (
@@ -222,16 +223,17 @@ def test_drained_leaders_are_handed_to_who_has_the_records() -> None:
     assert planned.copied_bytes == 20
 
 
-def test_a_topic_is_taken_from_where_it_is_thickest() -> None:
-    """A new broker gets some of each topic rather than all of one."""
+def test_replicas_are_taken_from_the_topic_with_the_most() -> None:
+    """A new broker gets some partitions of each topic rather than all of one."""
     placed = [*topic("a", *[(0,)] * 8), *topic("b", *[(0,)] * 8)]
     planned = plan(plain(2), placed)
     moved = Counter(step.topic for step in planned.steps)
     assert moved == {"a": 4, "b": 4}
 
 
-def test_racks_come_before_level_loads() -> None:
-    """Two replicas in two racks, one of which has one broker: that one holds half of all."""
+def test_racks_take_precedence_over_even_loads() -> None:
+    """Two replicas in two racks, and one rack has a single broker, which therefore has half of
+    all."""
     racks: Racks = {0: "a", 1: "a", 2: "b"}
     placed = topic("t", (0, 1), (1, 0), (0, 1), (1, 0))
     planned = plan(racks, placed)
@@ -240,9 +242,9 @@ def test_racks_come_before_level_loads() -> None:
     assert {each: load.replicas for each, load in planned.after.loads.items()} == {0: 2, 1: 2, 2: 4}
 
 
-def test_loads_are_levelled_through_others() -> None:
-    """Broker 2 gets too much for the sake of racks, and 3, which has nothing, can take none of it:
-    4 takes it, and gives 3 what it had."""
+def test_loads_are_evened_out_through_other_brokers() -> None:
+    """Broker 2 gets too much because of the racks, and broker 3, which has nothing, can take none
+    of it. Broker 4 takes it, and gives its own replica to 3."""
     racks: Racks = {0: "a", 1: "a", 2: "b", 3: "a", 4: "b"}
     placed = [*topic("t", (3, 1), (2, 0)), *topic("u", (4,))]
     planned = plan(racks, placed)
@@ -252,7 +254,7 @@ def test_loads_are_levelled_through_others() -> None:
 
 
 def test_another_order_of_the_same_brokers_copies_nothing() -> None:
-    """It is how leaders are balanced."""
+    """This is how leaders are balanced."""
     placed = topic("t", (0, 1), (0, 1), (0, 1), (0, 1), size_bytes=5)
     planned = plan(plain(2), placed)
     assert [step.added for step in planned.steps] == [(), ()]
@@ -263,8 +265,8 @@ def test_another_order_of_the_same_brokers_copies_nothing() -> None:
     assert planned.after.loads == {0: Load(4, 2, 20), 1: Load(4, 2, 20)}
 
 
-def test_a_large_cluster_is_planned_in_time() -> None:
-    """A fourth broker for 2,000 partitions of three replicas in each of three topics."""
+def test_a_large_cluster_can_be_planned() -> None:
+    """A seventh broker for 6,000 partitions with three replicas each."""
     racks: Racks = {each: f"r{each % 3}" for each in range(6)}
     placed = [
         Placed(f"t{number}", index, replicas)

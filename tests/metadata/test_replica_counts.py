@@ -1,4 +1,4 @@
-"""More replicas for partitions that have too few."""
+"""Adding replicas to partitions that have too few."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.metadata.rebalance import Placed
 from penstock.metadata.replica_counts import TooFewBrokers, add_replicas
 
 
-def test_what_is_there_stays_and_new_replicas_are_spread() -> None:
+def test_existing_replicas_stay_and_new_ones_are_spread() -> None:
     placed = [Placed("t", index, (0,)) for index in range(6)]
     steps = add_replicas(dict.fromkeys(range(4)), placed, {"t"}, 3)
     assert all(step.after[0] == 0 and len(set(step.after)) == 3 for step in steps)
@@ -24,8 +24,8 @@ def test_racks_without_a_replica_come_first() -> None:
     assert step.after == (0, 2)
 
 
-def test_only_what_lacks_replicas_changes() -> None:
-    """Also where a replica is on a broker that does not run: it may come back."""
+def test_only_partitions_that_lack_replicas_change() -> None:
+    """A replica on a broker that does not run counts: the broker may come back."""
     placed = [Placed("t", 0, (0, 9)), Placed("t", 1, (1,)), Placed("u", 0, (0,))]
     steps = add_replicas({0: None, 1: None, 2: None}, placed, {"t"}, 2, exclude=[2])
     assert [(step.topic, step.index, step.after) for step in steps] == [("t", 1, (1, 0))]

@@ -1,4 +1,4 @@
-"""How topics of any size lie in the store: whole, or divided into chunks of partitions."""
+"""How topics of any size are stored: in one key, or divided into chunks of partitions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ LARGE = 6_000
 
 
 def commit(cluster: Cluster, decision: Decision[object]) -> None:
-    """As etcd would, within its limits."""
+    """Commits as etcd would, within its limits."""
     size = sum(len(change.key) + len(change.value or b"") for change in decision.changes)
-    # What etcd adds for each key, compare and guard is less than this.
+    # An upper bound for what etcd adds for each key, compare and guard.
     keys_in_all = 2 * len(decision.changes) + len(decision.guards)
     assert size + 200 * keys_in_all < ETCD_BYTES_MAX
     assert len(decision.changes) + len(decision.guards) + 1 <= ETCD_KEYS_MAX
@@ -44,7 +44,7 @@ def commit(cluster: Cluster, decision: Decision[object]) -> None:
 
 
 def read_back(cluster: Cluster) -> None:
-    """What the image made of the events is what a broker reads that starts now."""
+    """Checks that the image equals what a broker that starts now reads."""
     assert cluster.reloaded().topics == cluster.image.topics
 
 
@@ -66,8 +66,8 @@ def leaders(cluster: Cluster) -> set[int]:
     return {partition.leader for partition in cluster.image.topics["t"].partitions}
 
 
-def test_small_topics_stay_one_key() -> None:
-    """In the form that every version reads."""
+def test_a_small_topic_is_one_key() -> None:
+    """In the format that every version reads."""
     cluster = Cluster(brokers=3)
     topic = cluster.create("t", 1000, 3)
     assert topic.chunk_partitions == 0
@@ -75,7 +75,7 @@ def test_small_topics_stay_one_key() -> None:
     assert keys.decode_topic(keys.topic_key("t"), value) == topic
 
 
-def test_a_large_topic_is_created_by_one_commit_and_read_back() -> None:
+def test_a_large_topic_is_created_in_one_commit_and_read_again() -> None:
     cluster = large()
     topic = cluster.image.topics["t"]
     assert len(topic.partitions) == LARGE
@@ -85,7 +85,7 @@ def test_a_large_topic_is_created_by_one_commit_and_read_back() -> None:
 
 
 def test_the_largest_topic_fits_one_commit() -> None:
-    """And so does its deletion, which leaves nothing behind."""
+    """So does its deletion, which leaves no keys behind."""
     cluster = Cluster(brokers=3)
     before = set(cluster.entries)
     topic = cluster.create("t", PARTITIONS_MAX, 3)
@@ -98,8 +98,8 @@ def test_the_largest_topic_fits_one_commit() -> None:
     assert cluster.image._chunks == {}
 
 
-def test_what_does_not_fit_one_commit_is_refused() -> None:
-    """With what to do instead, and before much time was spent on it."""
+def test_a_topic_that_does_not_fit_one_commit_is_refused() -> None:
+    """The error says what to do instead, and comes before much work was done."""
     cluster = Cluster(brokers=40)
     with pytest.raises(KafkaError, match="add partitions later"):
         cluster.create("t", PARTITIONS_MAX, 40)
@@ -111,8 +111,8 @@ def test_what_does_not_fit_one_commit_is_refused() -> None:
         create_topic(cluster.image, spec, topic_id=cluster.new_id(), defaults=TopicDefaults())
 
 
-def test_a_broker_of_a_large_topic_dies_and_returns() -> None:
-    """Every commit is within etcd's limits, also when all partitions differ from each other."""
+def test_elections_in_a_large_topic_stay_within_etcds_limits() -> None:
+    """Also when every partition has a different state."""
     cluster = large()
     cluster.kill(0)
     assert elect_all(cluster) > 5
@@ -141,8 +141,8 @@ def test_a_large_topic_is_handed_over_in_portions() -> None:
         commit(cluster, elect(cluster.image, portion))
 
 
-def test_a_change_writes_the_chunks_it_touches() -> None:
-    """And compares the head: the topic may be deleted, or its configs change, meanwhile."""
+def test_a_change_writes_only_the_chunks_it_affects() -> None:
+    """It is conditional on the head: meanwhile the topic may be deleted, or its configs changed."""
     cluster = large()
     cluster.kill(2)
     decision = elect_leaders(cluster.image)[0]
@@ -156,8 +156,9 @@ def test_a_change_writes_the_chunks_it_touches() -> None:
     elect_all(cluster)
 
 
-def test_a_switch_of_durability_of_the_largest_topic_writes_its_head_alone() -> None:
-    """The revision of the switch lies there: it stays when chunks change, or other configs."""
+def test_a_durability_change_of_the_largest_topic_writes_only_its_head() -> None:
+    """The head contains the revision of the change. It stays when chunks or other configs
+    change."""
     cluster = Cluster(brokers=3)
     cluster.create("t", PARTITIONS_MAX, 3)
     for name, value in (("durability", "replicated"), ("durability", "fsync")):
@@ -176,7 +177,7 @@ def test_a_switch_of_durability_of_the_largest_topic_writes_its_head_alone() -> 
 
 
 def test_a_topic_that_grows_large_is_divided() -> None:
-    """Later it grows by chunks; what is seen on the way is always whole."""
+    """Later it grows by chunks. Every state on the way is complete."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 700, 3)
     for count in (2_000, 2_001, 4_345):
@@ -189,7 +190,7 @@ def test_a_topic_that_grows_large_is_divided() -> None:
 
 
 def test_a_large_topic_of_an_earlier_version_is_divided_by_its_next_change() -> None:
-    """It was stored whole, however large."""
+    """It was stored in one key, however large."""
     cluster = Cluster(brokers=3)
     topic = cluster.create("t", 1, 3)
     old = replace(topic, partitions=topic.partitions * 4_000)
@@ -206,7 +207,7 @@ def test_a_large_topic_of_an_earlier_version_is_divided_by_its_next_change() -> 
 
 
 def test_a_head_without_its_chunks_is_refused() -> None:
-    """Going on with half a topic would be worse than not going on."""
+    """Continuing with half a topic would be worse than stopping."""
     cluster = large()
     missing = keys.chunk_key(cluster.image.topics["t"].topic_id, 3)
     entries = [(key, *entry) for key, entry in cluster.entries.items() if key != missing]
@@ -214,7 +215,7 @@ def test_a_head_without_its_chunks_is_refused() -> None:
         ClusterImage().load(entries, cluster.revision)
 
 
-def test_a_reload_tells_of_a_large_topic_once() -> None:
+def test_a_reload_reports_a_large_topic_once() -> None:
     """However many of its keys have changed meanwhile."""
     cluster = large()
     behind = cluster.reloaded()
@@ -227,8 +228,9 @@ def test_a_reload_tells_of_a_large_topic_once() -> None:
     assert (change.before, change.after) == (before, cluster.image.topics["t"])
 
 
-def test_the_form_of_a_divided_topic_is_fixed() -> None:
-    """Stores written today are read tomorrow: this text may only change with the version."""
+def test_the_format_of_a_divided_topic_is_fixed() -> None:
+    """Future versions must read stores written today: this text may change only with the
+    version."""
     plain = Partition((1, 2), (1, 2), (), 1, 0, 0, 7, (7, 8))
     busy = Partition((1, 2), (2,), (1,), 2, 3, 4, 9, (8, 6), (2,), (1,))
     topic = Topic("t", b"\x01" * 16, (plain, busy), {"a.b": "c"}, 500)
@@ -268,7 +270,7 @@ def partitions(draw: st.DrawFn) -> Partition:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(partitions(), min_size=1, max_size=8))
-def test_a_chunk_reads_back_as_it_was_written(held: list[Partition]) -> None:
+def test_a_chunk_is_read_as_it_was_written(held: list[Partition]) -> None:
     key = keys.chunk_key(b"\x01" * 16, 0)
     assert keys.decode_chunk(key, keys.encode_chunk(held)) == tuple(held)
 
@@ -287,20 +289,20 @@ def test_a_chunk_reads_back_as_it_was_written(held: list[Partition]) -> None:
         (b'{"v":2,"epochs":{},"partitions":[[[1]]]}', "format version"),
     ],
 )
-def test_a_chunk_that_cannot_be_is_refused(value: bytes, problem: str) -> None:
+def test_an_invalid_chunk_is_refused(value: bytes, problem: str) -> None:
     key = keys.chunk_key(b"\x01" * 16, 0)
     with pytest.raises(keys.MetadataInvalid, match=problem):
         keys.decode_chunk(key, value)
 
 
 @pytest.mark.parametrize("key", ["/penstock/partitions/x/0", "/penstock/partitions/x"])
-def test_a_key_of_a_chunk_that_cannot_be_is_refused(key: str) -> None:
+def test_an_invalid_chunk_key_is_refused(key: str) -> None:
     with pytest.raises(keys.MetadataInvalid):
         ClusterImage().apply(key, b"", 1)
 
 
 def test_many_replicas_make_smaller_chunks() -> None:
-    """A chunk is bounded in bytes, not only in partitions."""
+    """A chunk is limited in bytes, not only in partitions."""
     partition = Partition(tuple(range(100)), tuple(range(100)), (), 0, 0, 0, 1, (1,) * 100)
     topic = divided(Topic("t", b"\x01" * 16, (partition,) * 1000, {}))
     assert 1 < topic.chunk_partitions < 200

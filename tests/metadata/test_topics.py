@@ -52,20 +52,21 @@ def refused(cluster: Cluster, spec: TopicSpec) -> KafkaError:
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__consumer_offsets"])
-def test_good_names(name: str) -> None:
+def test_valid_topic_names(name: str) -> None:
     """Letters, digits, dots, underscores and dashes, up to 249."""
     validate_topic_name(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a b", "a/b", "ä", "a\n", "a:b", "٣"])
-def test_bad_names(name: str) -> None:
-    """Refused with Kafka's code, and never created."""
+def test_invalid_topic_names(name: str) -> None:
+    """They are refused with Kafka's error code, and nothing is created."""
     error = refused(Cluster(brokers=1), TopicSpec(name, 1, 1))
     assert error.code is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_topic_is_created_as_asked_for() -> None:
-    """All replicas in sync, the first leads under the broker epoch it has, all epochs at 0."""
+def test_a_topic_is_created_as_requested() -> None:
+    """All replicas are in sync, the first one leads with its present broker epoch, all epochs are
+    0."""
     cluster = Cluster(brokers=3)
     topic = create(cluster, TopicSpec("t", 3, 2, configs=[("retention.ms", " 5 ")]), 1)
     assert cluster.image.topics["t"] == topic
@@ -78,8 +79,8 @@ def test_a_topic_is_created_as_asked_for() -> None:
     assert not topic.is_internal
 
 
-def test_defaults_fill_in_what_is_not_said() -> None:
-    """-1 stands for them, as in CreateTopics from version 4 on."""
+def test_defaults_are_used_for_what_is_not_given() -> None:
+    """-1 stands for the default, as in CreateTopics from version 4 on."""
     topic = create(Cluster(brokers=3), TopicSpec("t"))
     assert len(topic.partitions) == 4
     assert {len(partition.replicas) for partition in topic.partitions} == {2}
@@ -99,15 +100,15 @@ def test_defaults_fill_in_what_is_not_said() -> None:
         (TopicSpec("t", 1, 1, configs=[("retention.ms", "x")]), ErrorCode.INVALID_CONFIG),
     ],
 )
-def test_what_cannot_be_is_refused(spec: TopicSpec, code: ErrorCode) -> None:
-    """With the code Kafka's clients know, and a message that says what to do."""
+def test_invalid_topics_are_refused(spec: TopicSpec, code: ErrorCode) -> None:
+    """With the code that Kafka's clients know, and a message that says what to do."""
     error = refused(Cluster(brokers=3), spec)
     assert error.code is code
     assert error.message.endswith(".")
 
 
-def test_a_name_is_taken_once() -> None:
-    """By the topic itself, or by one that shares its metrics."""
+def test_a_name_can_be_used_once() -> None:
+    """A second topic is refused, and so is one with the same metric names."""
     cluster = Cluster(brokers=1)
     cluster.create("a.b")
     assert refused(cluster, TopicSpec("a.b", 1, 1)).code is ErrorCode.TOPIC_ALREADY_EXISTS
@@ -116,8 +117,8 @@ def test_a_name_is_taken_once() -> None:
     assert "'a.b'" in error.message
 
 
-def test_two_creations_on_one_image_cannot_both_succeed() -> None:
-    """The second finds the key there and is decided again."""
+def test_two_creations_based_on_one_image_cannot_both_succeed() -> None:
+    """The second one finds that the key exists, and must be decided again."""
     cluster = Cluster(brokers=1)
     decisions = [
         create_topic(
@@ -130,8 +131,8 @@ def test_two_creations_on_one_image_cannot_both_succeed() -> None:
         cluster.commit(decisions[1])
 
 
-def test_an_assignment_by_hand_is_kept() -> None:
-    """In the order given: the first replica is the preferred leader."""
+def test_a_manual_assignment_is_kept() -> None:
+    """In the given order: the first replica is the preferred leader."""
     spec = TopicSpec("t", assignments=[(1, [0, 2]), (0, [2, 1])])
     topic = create(Cluster(brokers=3), spec)
     assert [partition.replicas for partition in topic.partitions] == [(2, 1), (0, 2)]
@@ -150,29 +151,31 @@ def test_an_assignment_by_hand_is_kept() -> None:
         [(0, [0]), (2, [1])],
     ],
 )
-def test_an_assignment_that_cannot_be_is_refused(assignments: Any) -> None:
-    """No replicas, twice the same, unknown brokers, uneven, gaps, doubles."""
+def test_an_invalid_assignment_is_refused(assignments: Any) -> None:
+    """No replicas, the same twice, unknown brokers, different counts, gaps, duplicates."""
     error = refused(Cluster(brokers=3), TopicSpec("t", assignments=assignments))
     assert error.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 @pytest.mark.parametrize(("partitions", "replicas"), [(1, -1), (-1, 1)])
-def test_an_assignment_leaves_no_room_for_numbers(partitions: int, replicas: int) -> None:
+def test_an_assignment_excludes_partition_and_replica_counts(
+    partitions: int, replicas: int
+) -> None:
     """They could only contradict it."""
     spec = TopicSpec("t", partitions, replicas, assignments=[(0, [0])])
     assert refused(Cluster(brokers=1), spec).code is ErrorCode.INVALID_REQUEST
 
 
-def test_a_topic_id_that_is_taken_is_a_mistake_of_the_caller() -> None:
-    """It drew badly: reserved ids and those of other topics are not used."""
+def test_a_topic_id_that_is_taken_raises_value_error() -> None:
+    """The caller must draw another: reserved ids and those of other topics cannot be used."""
     cluster = Cluster(brokers=1)
     for topic_id in (ZERO_ID, cluster.create("t").topic_id):
         with pytest.raises(ValueError, match="draw another"):
             create_topic(cluster.image, TopicSpec("u", 1, 1), topic_id=topic_id, defaults=DEFAULTS)
 
 
-def test_deleting_by_name_and_by_id() -> None:
-    """The key goes, the name is free again, the next topic has another id."""
+def test_topics_are_deleted_by_name_and_by_id() -> None:
+    """The key is deleted, the name is free again, and the next topic gets another id."""
     cluster = Cluster(brokers=1)
     first = cluster.create("t")
     assert cluster.commit(delete_topic(cluster.image, name="t")) == first
@@ -182,8 +185,8 @@ def test_deleting_by_name_and_by_id() -> None:
     assert topic_key("t") not in cluster.entries
 
 
-def test_deleting_what_is_not_there() -> None:
-    """The codes differ for names and ids; naming both, or neither, is no request."""
+def test_invalid_deletions_are_refused() -> None:
+    """The codes for unknown names and ids differ. A request must give exactly one of the two."""
     cluster = Cluster(brokers=1)
     topic = cluster.create("t")
     requests: list[tuple[dict[str, Any], ErrorCode]] = [
@@ -199,8 +202,8 @@ def test_deleting_what_is_not_there() -> None:
         assert caught.value.code is code
 
 
-def test_partitions_are_added_behind_the_others() -> None:
-    """The old ones stay untouched; leaders go on round the ring."""
+def test_partitions_are_added_after_the_others() -> None:
+    """The old ones do not change. Leaders continue around the ring."""
     cluster = Cluster(brokers=3)
     before = cluster.create("t", 2, 2, start_index=1)
     after = cluster.commit(create_partitions(cluster.image, "t", 6))
@@ -212,7 +215,7 @@ def test_partitions_are_added_behind_the_others() -> None:
 
 
 def test_partitions_are_added_as_assigned() -> None:
-    """The assignments are for the new partitions only."""
+    """The assignments are only for the new partitions."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 1, 2)
     after = cluster.commit(create_partitions(cluster.image, "t", 3, [[2, 1], [0, 2]]))
@@ -232,10 +235,10 @@ def test_partitions_are_added_as_assigned() -> None:
         (3, [[0, 9]], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_topics_do_not_shrink_or_grow_crooked(
+def test_invalid_partition_counts_and_assignments_are_refused(
     count: int, assignments: Any, code: ErrorCode
 ) -> None:
-    """Fewer, as many, too many, or not as many assignments as new partitions."""
+    """Fewer, as many, too many, or another number of assignments than of new partitions."""
     cluster = Cluster(brokers=3)
     cluster.create("t", 2, 2)
     with pytest.raises(KafkaError) as caught:
@@ -243,8 +246,8 @@ def test_topics_do_not_shrink_or_grow_crooked(
     assert caught.value.code is code
 
 
-def test_partitions_need_a_topic_and_brokers_enough() -> None:
-    """New replicas go to live brokers only."""
+def test_new_partitions_need_a_topic_and_enough_brokers() -> None:
+    """New replicas are placed only on live brokers."""
     cluster = Cluster(brokers=2)
     cluster.create("t", 1, 2)
     cluster.kill(1)
@@ -257,8 +260,8 @@ def test_partitions_need_a_topic_and_brokers_enough() -> None:
         assert caught.value.code is code
 
 
-def test_a_controller_whose_term_is_over_changes_nothing() -> None:
-    """Its decision rests on its claim, and that is gone."""
+def test_a_former_controller_changes_nothing() -> None:
+    """Its decision is conditional on its claim, which is gone."""
     cluster = Cluster(brokers=2)
     claim = claim_controller(cluster.image, 0)
     assert claim is not None
@@ -274,13 +277,13 @@ def test_a_controller_whose_term_is_over_changes_nothing() -> None:
     assert topic_key("t") not in cluster.entries
 
 
-def test_internal_topics_are_known_by_name() -> None:
+def test_internal_topics_are_recognized_by_name() -> None:
     """Tools and Spark leave them out of listings."""
     assert Cluster(brokers=1).create("__consumer_offsets", 50).is_internal
 
 
 def test_new_partitions_are_not_placed_on_a_cordoned_broker() -> None:
-    """Nor are more of a topic that is there; who names it by hand gets it (KIP-1066)."""
+    """This holds for existing topics too. A manual assignment may name the broker (KIP-1066)."""
     cluster = Cluster(brokers=3)
     cordon = Change(broker_config_key(1), encode_configs({"cordoned.log.dirs": "*"}), 0)
     cluster.commit(Decision((cordon,), None))

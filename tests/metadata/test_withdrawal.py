@@ -1,4 +1,4 @@
-"""A damaged replica is no longer among those that hold everything, and cannot slip in again."""
+"""A damaged replica leaves the ISR and cannot be added again by accident."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def after(made: ClusterImage, broker_id: int, *, offline: bool = False) -> Parti
     return decode_topic("t", change.value).partitions[0]
 
 
-def test_a_follower_leaves_and_the_leader_begins_a_new_term() -> None:
-    """In the old one it might be taken in by a fetch from before."""
+def test_a_follower_leaves_and_the_leader_gets_a_new_epoch() -> None:
+    """In the old epoch an earlier fetch could add it again."""
     found = after(image(partition((0, 1, 2), leader=0)), 2)
     assert found is not None
     assert (found.isr, found.eligible_leaders) == ((0, 1), ())
@@ -45,15 +45,15 @@ def test_a_follower_leaves_and_the_leader_begins_a_new_term() -> None:
     assert found.member_epochs == (1, 2)
 
 
-def test_a_leader_is_succeeded_by_one_in_sync() -> None:
-    """The first of the assignment."""
+def test_a_leader_is_replaced_by_an_in_sync_replica() -> None:
+    """By the first one of the assignment."""
     found = after(image(partition((0, 1, 2), leader=0)), 0)
     assert found is not None
     assert (found.isr, found.leader, found.leader_broker_epoch) == ((1, 2), 1, 2)
 
 
-def test_below_the_minimum_it_is_not_even_eligible() -> None:
-    """Others that are stay so: they hold everything."""
+def test_below_min_insync_a_damaged_replica_is_not_even_eligible() -> None:
+    """Other eligible replicas stay eligible: they have everything."""
     found = after(image(partition((0, 1), leader=0), min_insync_replicas="2"), 1)
     assert found is not None
     assert (found.isr, found.eligible_leaders) == ((0,), ())
@@ -63,34 +63,34 @@ def test_below_the_minimum_it_is_not_even_eligible() -> None:
     assert (found.isr, found.eligible_leaders) == ((0,), (2,))
 
 
-def test_one_that_counts_no_more_still_gets_a_new_term() -> None:
-    """The leader might be about to take it in."""
+def test_a_replica_outside_the_isr_causes_a_new_epoch_too() -> None:
+    """The leader might be about to add it."""
     found = after(image(partition((0, 1), leader=0)), 2)
     assert found is not None
     assert (found.isr, found.leader, found.leader_epoch) == ((0, 1), 0, 6)
 
 
-def test_the_last_one_in_sync_stays() -> None:
-    """A damaged copy is better than none; the dead do not count as others."""
+def test_the_last_in_sync_replica_stays() -> None:
+    """A damaged copy is better than none. Dead replicas do not count."""
     assert after(image(partition((0,), leader=0)), 0) is None
     assert after(image(partition((0, 1), leader=0), living=(0,)), 0) is None
 
 
-def test_an_election_that_is_due_comes_first() -> None:
-    """The leader is dead: who leads next is not for the damaged one to say."""
+def test_a_pending_election_comes_first() -> None:
+    """If the leader is dead, the damaged replica does not decide which one leads next."""
     assert after(image(partition((0, 1, 2), leader=0), living=(1, 2)), 2) is None
     assert after(image(partition((0, 1), leader=-1)), 2) is None
 
 
-def test_a_topic_that_is_gone_is_passed_over() -> None:
-    """The rest is done all the same."""
+def test_a_deleted_topic_is_skipped() -> None:
+    """The other partitions are still changed."""
     made = image(partition((0, 1, 2), leader=0))
     decision = withdraw(made, 2, [("gone", 0), ("t", 0), ("t", 7)])
     assert decision.result == (("t", 0),)
 
 
-def test_a_log_that_is_offline_is_succeeded_by_an_eligible_one() -> None:
-    """A damaged one stays: it can serve what is sound. One that is offline serves nothing."""
+def test_an_offline_log_is_replaced_by_an_eligible_replica() -> None:
+    """A damaged leader stays: it can serve the valid records. An offline one serves nothing."""
     held = image(partition((0,), leader=0, eligible=(1, 2)), min_insync_replicas="2")
     assert after(held, 0) is None
     found = after(held, 0, offline=True)
@@ -99,8 +99,8 @@ def test_a_log_that_is_offline_is_succeeded_by_an_eligible_one() -> None:
     assert (found.leader_epoch, found.leader_broker_epoch) == (6, 2)
 
 
-def test_a_log_that_is_offline_is_succeeded_by_anybody_only_where_that_is_allowed() -> None:
-    """The one that takes over holds all there is from then on."""
+def test_an_offline_log_is_replaced_by_any_replica_only_where_allowed() -> None:
+    """The new leader's log is authoritative from then on."""
     alone = partition((0,), leader=0)
     assert after(image(alone), 0, offline=True) is None
     found = after(image(alone, unclean_leader_election_enable="true"), 0, offline=True)
@@ -108,7 +108,7 @@ def test_a_log_that_is_offline_is_succeeded_by_anybody_only_where_that_is_allowe
     assert (found.isr, found.member_epochs, found.leader) == ((1,), (2,), 1)
 
 
-def test_an_offline_log_is_never_led_by_nobody() -> None:
-    """It would be given back to the same broker at once."""
+def test_an_offline_log_keeps_its_leader_if_there_is_no_other() -> None:
+    """Without a leader, the election would choose the same broker again at once."""
     held = partition((0,), leader=0, eligible=(1,))
     assert after(image(held, living=(0,), min_insync_replicas="2"), 0, offline=True) is None

@@ -1,4 +1,4 @@
-"""A network in memory, a clock that stands still, sessions that do as the test says."""
+"""Fakes for the server: a network in memory, a clock that the test advances, scripted sessions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def framed(*bodies: bytes) -> bytes:
 
 
 def unframed(stream: bytes) -> list[bytes]:
-    """The bodies of the whole frames in a stream; what is left over is a broken answer."""
+    """Returns the bodies of the frames in a stream. A partial frame at the end fails the test."""
     bodies = []
     while stream:
         size = 4 + struct.unpack_from(">i", stream)[0]
@@ -34,7 +34,7 @@ def unframed(stream: bytes) -> list[bytes]:
 
 
 def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run an async test on a loop of its own."""
+    """Runs an async test on a new event loop."""
 
     @wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -47,7 +47,7 @@ def in_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
 
 
 async def settle() -> None:
-    """Let callbacks of finished futures run."""
+    """Lets the callbacks of finished futures run."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -67,12 +67,14 @@ class FakeClock:
 
 
 class MemoryTransport:
-    """The client's end and the transport in one: bytes wait on both sides until they are taken."""
+    """The server's transport and the client's end in one. Bytes wait on each side until they are
+    read.
+    """
 
     def __init__(self, receiver: BufferedReceiver, peer: tuple[str, int], window: int) -> None:
         self.receiver = receiver
         self.window = window
-        """How much the peer takes without being asked; beyond, answers stay in the buffer."""
+        """How many more bytes the peer reads. Responses beyond that stay in the write buffer."""
         self.inbox = bytearray()
         self.unsent = bytearray()
         self.received = bytearray()
@@ -88,10 +90,10 @@ class MemoryTransport:
         self._eof = False
         receiver.connection_made(self)
 
-    # -- the peer
+    # -- what the peer does
 
     def deliver(self, data: bytes = b"") -> None:
-        """The peer sends; as much is read as the connection lets."""
+        """Sends as the peer. The connection reads as much as it accepts."""
         self.inbox += data
         while self.inbox and self.reading and not self._closing:
             place = memoryview(self.receiver.get_buffer(-1))
@@ -106,12 +108,12 @@ class MemoryTransport:
                 self.close()
 
     def end(self) -> None:
-        """The peer sends no more."""
+        """Ends the peer's sending half."""
         self._eof = True
         self.deliver()
 
     def take(self, size: int) -> None:
-        """The peer reads that much more."""
+        """Lets the peer read that much more."""
         self.window += size
         self._drain()
 
@@ -209,7 +211,7 @@ class MemoryNetwork:
         raise AssertionError("a server does not connect")
 
     def open(self, host: str = "10.1.1.1", window: int = 1 << 30) -> MemoryTransport:
-        """A peer connects; it takes `window` bytes of answers before it stalls."""
+        """Connects a peer that reads `window` bytes of responses and then stalls."""
         assert self._accept is not None
         self._next_port += 1
         receiver = cast(BufferedReceiver, self._accept())
@@ -218,11 +220,12 @@ class MemoryNetwork:
 
 @dataclass
 class Script:
-    """A session whose requests say what they want.
+    """A session in which each request says how it is to be answered.
 
-    b"e..." is echoed, b"d..." too, by a future that is done; b"f..." waits for the test, b"s..."
-    too, and overlaps with no other request; b"n..." has no answer, b"p" and b"x" fail, b"c..." is
-    echoed and closes, b"b<size>" is answered with that many bytes.
+    b"e..." is echoed. b"d..." is echoed by a future that is already done. b"f..." waits for the
+    test. b"s..." waits too, and overlaps with no other request. b"n..." has no response. b"p" and
+    b"x" fail. b"c..." is echoed and closes the connection. b"b<size>" is answered with that many
+    bytes.
     """
 
     peer: Peer
@@ -230,7 +233,7 @@ class Script:
     futures: dict[bytes, asyncio.Future[Sequence[Part] | None]] = field(default_factory=dict)
     closed: int = 0
     at_once: bool = False
-    """Whether frames in borrowed memory are served as they are, if they are to be echoed."""
+    """Whether frames in borrowed memory are served in place, if they are to be echoed."""
 
     def on_borrowed(self, frame: memoryview) -> Answer:
         return self.on_frame(frame) if self.at_once and bytes(frame[:1]) == b"e" else None
@@ -296,7 +299,7 @@ class Rig:
         return transport, self.sessions[-1]
 
     async def ticks(self, seconds: float) -> None:
-        """Time passes, a tick a second."""
+        """Advances the clock, with one tick per second."""
         for _ in range(int(seconds)):
             self.clock.now += 1
             self.server.tick()

@@ -1,4 +1,4 @@
-"""Answers leave in request order, whatever becomes of the requests."""
+"""Responses leave in request order, whether requests succeed, wait or fail."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .fakes import framed, in_loop, rig, settle
 
 
 @in_loop
-async def test_an_answer_that_is_ready_leaves_at_once() -> None:
-    """No turn of the loop passes between a request and its answer."""
+async def test_a_response_that_is_ready_is_sent_at_once() -> None:
+    """The event loop does not run between a request and its response."""
     transport, _ = (await rig()).connect()
     transport.deliver(framed(b"e1"))
     assert transport.answers() == [b"e1"]
 
 
 @in_loop
-async def test_answers_to_one_read_leave_in_one_write() -> None:
-    """A burst of pipelined requests costs one system call for all its answers."""
+async def test_responses_to_one_read_are_sent_in_one_write() -> None:
+    """A burst of pipelined requests costs one system call for all its responses."""
     transport, session = (await rig()).connect()
     bodies = [b"e%d" % number for number in range(50)]
     transport.deliver(framed(*bodies))
@@ -31,8 +31,10 @@ async def test_answers_to_one_read_leave_in_one_write() -> None:
 
 
 @in_loop
-async def test_answers_wait_for_earlier_ones() -> None:
-    """Futures finish out of order, ready answers overtake none, silent requests take no turn."""
+async def test_responses_wait_for_earlier_ones() -> None:
+    """Futures finish out of order, ready responses do not overtake, and requests without a response
+    do not hold up the others.
+    """
     transport, session = (await rig()).connect()
     transport.deliver(framed(b"d0", b"f1", b"e2", b"n3", b"f4", b"d5"))
     assert session.frames == [b"d0", b"f1", b"e2", b"n3", b"f4", b"d5"]
@@ -47,8 +49,10 @@ async def test_answers_wait_for_earlier_ones() -> None:
 
 
 @in_loop
-async def test_a_request_begins_when_all_before_it_are_answered() -> None:
-    """Unless its session lets it overlap: then only the answers keep their order."""
+async def test_a_request_starts_when_all_earlier_requests_are_answered() -> None:
+    """If its session lets it overlap, it starts at once, and only the responses keep their
+    order.
+    """
     transport, session = (await rig()).connect()
     transport.deliver(framed(b"f1", b"f2", b"s3", b"s4", b"f5", b"f6", b"e7"))
     begun = [[b"f1", b"f2"], [b"s3"], [b"s4"], [b"f5", b"f6", b"e7"]]
@@ -60,8 +64,8 @@ async def test_a_request_begins_when_all_before_it_are_answered() -> None:
 
 
 @in_loop
-async def test_requests_that_wait_for_their_turn_are_served_when_the_peer_has_hung_up() -> None:
-    """What came whole is served, however long the requests before it take."""
+async def test_queued_requests_are_served_after_the_peer_has_hung_up() -> None:
+    """Every complete request is served, however long the requests before it take."""
     transport, session = (await rig()).connect()
     transport.deliver(framed(b"s1", b"s2", b"n3"))
     transport.end()
@@ -74,8 +78,7 @@ async def test_requests_that_wait_for_their_turn_are_served_when_the_peer_has_hu
 
 
 @in_loop
-async def test_a_future_may_turn_out_to_have_no_answer() -> None:
-    """None from a future, pending or done already, is no response."""
+async def test_a_future_that_resolves_to_none_sends_no_response() -> None:
     transport, session = (await rig()).connect()
     transport.deliver(framed(b"f1", b"f2", b"e3"))
     session.futures[b"f1"].set_result(None)
@@ -85,8 +88,8 @@ async def test_a_future_may_turn_out_to_have_no_answer() -> None:
 
 
 @in_loop
-async def test_the_counters_tell_what_happened() -> None:
-    """Requests, responses and bytes both ways are counted, lengths included."""
+async def test_requests_responses_and_bytes_are_counted() -> None:
+    """The bytes include the four bytes of length."""
     started = await rig()
     transport, session = started.connect()
     transport.deliver(framed(b"e1", b"n2", b"f3"))
@@ -100,7 +103,7 @@ async def test_the_counters_tell_what_happened() -> None:
 
 @in_loop
 async def test_frames_are_writable() -> None:
-    """Offsets can be stamped into a request where it lies, also in one that spans reads."""
+    """Offsets can be written into a request in place, also if it spans several reads."""
     started = await rig(read_buffer_bytes=8)
     seen: list[memoryview] = []
     started.server.new_session = lambda _peer: Keeper(seen)
@@ -129,8 +132,8 @@ class Keeper:
 
 
 @in_loop
-async def test_a_protocol_error_closes_after_the_answers_before_it() -> None:
-    """What was asked before is answered; what comes after is not even looked at."""
+async def test_a_protocol_error_closes_the_connection_after_the_earlier_responses() -> None:
+    """Earlier requests are answered; later ones are not even looked at."""
     started = await rig()
     transport, session = started.connect()
     transport.deliver(framed(b"f1", b"p", b"e3"))
@@ -149,8 +152,8 @@ async def test_a_protocol_error_closes_after_the_answers_before_it() -> None:
 
 
 @in_loop
-async def test_a_bad_length_closes_after_the_answers_before_it() -> None:
-    """Frames ahead of rubbish in the same read are served."""
+async def test_a_bad_length_closes_the_connection_after_the_earlier_responses() -> None:
+    """Frames before garbage in the same read are served."""
     transport, _ = (await rig(frame_bytes_max=100)).connect()
     transport.deliver(framed(b"e1") + b"GET / HTTP/1.1\r\n\r\n")
     await settle()
@@ -159,10 +162,10 @@ async def test_a_bad_length_closes_after_the_answers_before_it() -> None:
 
 
 @in_loop
-async def test_a_failed_request_closes_its_connection_only(
+async def test_a_failed_request_closes_only_its_own_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """An error of ours is logged with its traceback; the other connections go on."""
+    """An unexpected exception is logged with its traceback, and other connections go on."""
     started = await rig()
     transport, _ = started.connect()
     other, _ = started.connect()
@@ -178,8 +181,8 @@ async def test_a_failed_request_closes_its_connection_only(
 
 @pytest.mark.parametrize("how", ["protocol", "bug", "cancelled"])
 @in_loop
-async def test_a_failed_future_closes_in_its_turn(how: str) -> None:
-    """Answers before the failed request leave, those after it do not."""
+async def test_a_failed_future_closes_the_connection_after_the_earlier_responses(how: str) -> None:
+    """Responses after the failed request are not sent."""
     transport, session = (await rig()).connect()
     transport.deliver(framed(b"f1", b"f2", b"e3"))
     failed = session.futures[b"f2"]
@@ -196,8 +199,8 @@ async def test_a_failed_future_closes_in_its_turn(how: str) -> None:
 
 
 @in_loop
-async def test_a_session_can_close_after_its_answer() -> None:
-    """A refused login is told so, and then the line is cut."""
+async def test_a_session_can_close_the_connection_after_its_response() -> None:
+    """A refused login gets its response before the connection is closed."""
     transport, session = (await rig()).connect()
     transport.deliver(framed(b"f1", b"c2", b"e3"))
     session.finish(b"f1")
@@ -209,7 +212,7 @@ async def test_a_session_can_close_after_its_answer() -> None:
 
 @in_loop
 async def test_a_session_can_lower_the_frame_limit() -> None:
-    """Before authentication a session takes small frames only."""
+    """Before authentication, a session accepts small frames only."""
     transport, session = (await rig()).connect()
     session.peer.frame_bytes_max = 10
     transport.deliver(framed(b"e" * 10))
@@ -222,8 +225,8 @@ async def test_a_session_can_lower_the_frame_limit() -> None:
 
 
 @in_loop
-async def test_a_lost_connection_tells_its_session_and_leaves_the_futures() -> None:
-    """The peer is gone while requests are pending: nothing is cancelled, nothing is written."""
+async def test_a_lost_connection_notifies_its_session_and_cancels_no_futures() -> None:
+    """The peer is gone while requests are pending. Their results are not written anywhere."""
     started = await rig()
     transport, session = started.connect()
     transport.deliver(framed(b"f1", b"f2"))
@@ -237,10 +240,10 @@ async def test_a_lost_connection_tells_its_session_and_leaves_the_futures() -> N
 
 
 @in_loop
-async def test_a_session_that_cannot_be_made_costs_its_connection_only(
+async def test_a_failure_to_create_a_session_closes_only_that_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The listener survives whatever new_session does."""
+    """The listener survives any exception of new_session."""
     started = await rig(connections_max=1)
 
     def broken(_peer: object) -> Keeper:
@@ -259,8 +262,8 @@ async def test_a_session_that_cannot_be_made_costs_its_connection_only(
 
 
 @in_loop
-async def test_what_came_whole_before_the_end_is_served() -> None:
-    """A producer that waits for nothing may send and hang up at once."""
+async def test_requests_received_completely_before_eof_are_served() -> None:
+    """A producer with acks=0 may send and hang up at once."""
     started = await rig(requests_in_flight_max=1)
     transport, session = started.connect()
     transport.deliver(framed(b"f1", b"n2", b"e3"))
@@ -276,7 +279,7 @@ async def test_what_came_whole_before_the_end_is_served() -> None:
 
 
 @in_loop
-async def test_answers_for_a_peer_that_hung_up_are_not_waited_for_long() -> None:
+async def test_a_peer_that_hung_up_loses_its_connection_after_the_eof_timeout() -> None:
     """A consumer that died with a request parked for minutes frees its connection in seconds."""
     started = await rig(eof_timeout_s=5)
     transport, session = started.connect()
@@ -290,8 +293,10 @@ async def test_answers_for_a_peer_that_hung_up_are_not_waited_for_long() -> None
 
 
 @in_loop
-async def test_stop_lets_pending_answers_leave() -> None:
-    """Stopping refuses the new, finishes the begun, and ends when all are gone."""
+async def test_stop_waits_for_pending_responses() -> None:
+    """A stopping server refuses new connections and requests, finishes those in progress, and
+    returns when all connections are closed.
+    """
     started = await rig()
     idle, _ = started.connect()
     busy, session = started.connect()
@@ -313,8 +318,8 @@ async def test_stop_lets_pending_answers_leave() -> None:
 
 
 @in_loop
-async def test_stop_drops_what_does_not_finish() -> None:
-    """A future that never comes, or a peer that never reads, does not hold up the stop."""
+async def test_stop_drops_connections_that_do_not_finish_in_time() -> None:
+    """Neither a future that never resolves nor a peer that never reads delays the stop."""
     started = await rig(write_buffer_bytes=10)
     stuck, session = started.connect()
     stuck.deliver(framed(b"f1"))
@@ -328,8 +333,10 @@ async def test_stop_drops_what_does_not_finish() -> None:
 
 
 @in_loop
-async def test_borrowed_frames_are_served_in_order_with_the_others() -> None:
-    """Those that a session takes as they lie and those it wants to keep, in one read or in two."""
+async def test_frames_served_in_place_keep_their_order_with_the_others() -> None:
+    """A session serves some frames in the read buffer and has others copied, in one read or in
+    two.
+    """
     started = await rig(read_buffer_bytes=64)
     transport, session = started.connect()
     session.at_once = True
@@ -341,7 +348,7 @@ async def test_borrowed_frames_are_served_in_order_with_the_others() -> None:
 
 @in_loop
 async def test_frames_that_wait_are_not_overwritten() -> None:
-    """They lie in memory of their own, since other connections read into what they came in."""
+    """They are copied, because other connections read into the same buffer."""
     started = await rig(requests_in_flight_max=1)
     transport, session = started.connect()
     session.at_once = True
@@ -354,8 +361,8 @@ async def test_frames_that_wait_are_not_overwritten() -> None:
 
 
 @in_loop
-async def test_the_short_rest_of_a_frame_comes_with_what_follows_it() -> None:
-    """One read, not one for the rest and one for the others."""
+async def test_the_short_rest_of_a_frame_is_read_together_with_the_next_frames() -> None:
+    """One read, and so one write, instead of one for the rest and one for the others."""
     started = await rig()
     transport, session = started.connect()
     stream = framed(b"e" + bytes(50_000), b"e2", b"e3")

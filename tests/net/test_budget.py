@@ -1,4 +1,4 @@
-"""The request bytes of all connections together are bounded, and nobody starves."""
+"""The request bytes of all connections together are bounded, and no connection starves."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Asker:
         self.granted += 1
 
 
-def test_turns_come_in_the_order_of_asking() -> None:
-    """And only so many at once as there is room for."""
+def test_connections_that_wait_for_the_budget_read_in_the_order_of_asking() -> None:
+    """Only as many are resumed at once as the budget has space for."""
     budget = RequestBudget(2 * TURN_BYTES)
     budget.charge(2 * TURN_BYTES)
     askers = [Asker() for _ in range(4)]
@@ -35,8 +35,8 @@ def test_turns_come_in_the_order_of_asking() -> None:
     assert not budget.exhausted
 
 
-def test_with_room_nobody_waits() -> None:
-    """Nor is anybody favoured."""
+def test_with_space_left_no_connection_waits() -> None:
+    """No connection is favored either."""
     budget = RequestBudget(100)
     budget.hold(99)
     asker = Asker()
@@ -45,7 +45,7 @@ def test_with_room_nobody_waits() -> None:
 
 
 def test_one_half_read_request_at_a_time_is_favoured() -> None:
-    """Full of half-read requests, the budget lets them be finished, one after the other."""
+    """When half-read requests fill the budget, it lets them be finished one after the other."""
     budget = RequestBudget(100)
     first, second, third = Asker(), Asker(), Asker()
     budget.hold(100)
@@ -60,8 +60,8 @@ def test_one_half_read_request_at_a_time_is_favoured() -> None:
     assert budget.favoured is second
 
 
-def test_who_has_begun_nothing_is_not_favoured() -> None:
-    """It might have nothing to send, and stand in the way of those who have."""
+def test_a_connection_without_a_half_read_request_is_not_favoured() -> None:
+    """It might have nothing to send, and would block those that have."""
     budget = RequestBudget(100)
     idle, begun = Asker(), Asker()
     budget.hold(100)
@@ -71,8 +71,8 @@ def test_who_has_begun_nothing_is_not_favoured() -> None:
     assert idle.granted == 0
 
 
-def test_nobody_is_favoured_while_answers_are_due() -> None:
-    """If most of the budget is of whole requests, it comes back by itself."""
+def test_no_connection_is_favoured_while_responses_will_free_the_budget() -> None:
+    """If complete requests hold most of the budget, their responses give it back."""
     budget = RequestBudget(100)
     asker = Asker()
     budget.charge(51)
@@ -83,8 +83,7 @@ def test_nobody_is_favoured_while_answers_are_due() -> None:
     assert asker.granted == 1
 
 
-def test_one_who_waited_and_left_holds_up_nobody() -> None:
-    """The next in line takes the place."""
+def test_a_waiting_connection_that_leaves_does_not_block_the_next() -> None:
     budget = RequestBudget(100)
     favoured, gone, next_one = Asker(), Asker(), Asker()
     budget.hold(100)
@@ -99,9 +98,10 @@ def test_one_who_waited_and_left_holds_up_nobody() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=12), st.integers(0, 300))
-def test_all_are_served_and_the_bound_holds(sizes: list[int], parked: int) -> None:
-    """Whatever is half read comes whole in the end; the sum passes the bound by one request, and a
-    turn for each."""
+def test_every_half_read_request_is_completed_and_the_bound_holds(
+    sizes: list[int], parked: int
+) -> None:
+    """The sum exceeds the bound by at most one request, plus one step for each connection."""
     budget = RequestBudget(300)
     budget.charge(parked)
     askers = {Asker(): size for size in sizes}
@@ -134,8 +134,10 @@ def test_all_are_served_and_the_bound_holds(sizes: list[int], parked: int) -> No
 
 
 @in_loop
-async def test_an_announcement_takes_nothing() -> None:
-    """Peers that announce more than the budget has, and send nothing of it, starve nobody."""
+async def test_a_length_without_data_takes_nothing_from_the_budget() -> None:
+    """Peers that announce more than the budget has, and send none of it, do not block other
+    peers.
+    """
     started = await rig(request_bytes_max=100_000, frame_bytes_max=90_000)
     for _ in range(10):
         silent, _ = started.connect()
@@ -147,8 +149,10 @@ async def test_an_announcement_takes_nothing() -> None:
 
 
 @in_loop
-async def test_who_stalls_with_a_request_half_sent_is_dropped_when_others_wait() -> None:
-    """In two ticks, not when the time for a request is up; one that goes on sending is not."""
+async def test_a_peer_that_stalls_in_a_request_is_dropped_when_others_wait() -> None:
+    """It is dropped after two ticks, before its frame timeout. A peer that keeps sending is not
+    dropped.
+    """
     started = await rig(large_request_bytes_max=400_000, frame_bytes_max=300_000)
     body = framed(b"e" + bytes(299_999))
     stalled = [started.connect()[0] for _ in range(2)]
@@ -170,7 +174,9 @@ async def test_who_stalls_with_a_request_half_sent_is_dropped_when_others_wait()
 
 @in_loop
 async def test_small_requests_do_not_wait_for_large_ones_that_stall() -> None:
-    """However many peers announce large requests and stop half way; their sum is bounded."""
+    """Any number of peers may announce large requests and stop half way. The memory that these take
+    is bounded.
+    """
     started = await rig(large_request_bytes_max=4_000_000, frame_bytes_max=1 << 20, tick_s=3600)
     server = started.server
     body = framed(bytes(1 << 20))
@@ -187,8 +193,8 @@ async def test_small_requests_do_not_wait_for_large_ones_that_stall() -> None:
 
 
 @in_loop
-async def test_slow_is_not_stalled_while_nobody_waits() -> None:
-    """With memory for all, a request may take as long as the time for requests allows."""
+async def test_a_slow_request_is_not_dropped_while_no_other_waits() -> None:
+    """With memory for all, a request may take as long as the frame timeout allows."""
     started = await rig(request_bytes_max=400_000)
     slow, _ = started.connect()
     body = framed(b"e" + bytes(99_999))
@@ -199,8 +205,10 @@ async def test_slow_is_not_stalled_while_nobody_waits() -> None:
 
 
 @in_loop
-async def test_a_request_that_makes_no_progress_is_given_up() -> None:
-    """Long before the time for a request is up, if it holds memory: though nobody waits for it."""
+async def test_a_request_that_holds_memory_and_makes_no_progress_is_dropped() -> None:
+    """It is dropped long before the frame timeout, even if no other request waits for its
+    memory.
+    """
     started = await rig(frame_stall_timeout_s=10, frame_timeout_s=60)
     body = framed(b"e" + bytes(299_999))
     stalled, slow, small = (started.connect()[0] for _ in range(3))
@@ -220,8 +228,10 @@ async def test_a_request_that_makes_no_progress_is_given_up() -> None:
 
 
 @in_loop
-async def test_the_time_in_which_a_peer_was_not_read_is_no_stall() -> None:
-    """A request that came behind others waits for them, and its sender with it."""
+async def test_the_time_during_which_a_peer_was_not_read_does_not_count_as_a_stall() -> None:
+    """A request behind others is not read until they are answered, so its sender has to wait
+    too.
+    """
     started = await rig(frame_stall_timeout_s=10, requests_in_flight_max=1)
     transport, session = started.connect()
     rest = framed(b"e" + bytes(99_999))
@@ -238,8 +248,8 @@ async def test_the_time_in_which_a_peer_was_not_read_is_no_stall() -> None:
 
 
 @in_loop
-async def test_a_frame_beyond_the_budget_is_not_read_on() -> None:
-    """While answers are due that will free it, a large frame stays with its sender."""
+async def test_a_large_frame_is_not_read_further_while_the_budget_is_full() -> None:
+    """While pending responses will free the budget, the rest of the frame stays with its sender."""
     started = await rig(request_bytes_max=10_000, read_buffer_bytes=100)
     busy, session = started.connect()
     busy.deliver(framed(b"f" + bytes(5999)))
@@ -261,7 +271,7 @@ async def test_a_frame_beyond_the_budget_is_not_read_on() -> None:
 
 @in_loop
 async def test_half_read_frames_can_always_be_finished() -> None:
-    """A budget taken up by begun frames alone does not lock up."""
+    """A budget that half-read frames use up completely does not deadlock."""
     started = await rig(request_bytes_max=1000, read_buffer_bytes=50, frame_bytes_max=500)
     connections = [started.connect()[0] for _ in range(6)]
     body = b"e" + bytes(399)
@@ -280,7 +290,9 @@ async def test_half_read_frames_can_always_be_finished() -> None:
 
 @in_loop
 async def test_a_lost_connection_gives_its_bytes_back() -> None:
-    """Pending, waiting and half-read frames count no longer, nor does its place in the queue."""
+    """Its pending, queued and half-read frames no longer count, and it leaves the queue for the
+    budget.
+    """
     started = await rig(request_bytes_max=1000, requests_in_flight_max=1)
     first, _ = started.connect()
     first.deliver(framed(b"f" + bytes(299), b"e" + bytes(299)) + framed(b"e" + bytes(299))[:50])
@@ -300,8 +312,8 @@ async def test_a_lost_connection_gives_its_bytes_back() -> None:
 
 
 @in_loop
-async def test_closing_gives_back_what_is_half_read() -> None:
-    """At once, though answers to earlier requests may still be long in coming."""
+async def test_closing_gives_back_the_bytes_of_a_half_read_frame() -> None:
+    """At once, even if earlier requests take long to be answered."""
     started = await rig(request_bytes_max=1000)
     transport, session = started.connect()
     transport.deliver(framed(b"f1", b"c2") + framed(b"e" + bytes(399))[:200])
@@ -312,7 +324,7 @@ async def test_closing_gives_back_what_is_half_read() -> None:
 
 @in_loop
 async def test_an_exhausted_budget_makes_reads_small() -> None:
-    """Whoever has not noticed yet takes only a little of what is already too much."""
+    """A connection that has not been paused yet adds only a little to what is already too much."""
     started = await rig(request_bytes_max=100)
     busy, session = started.connect()
     busy.deliver(framed(b"f" + bytes(199)))

@@ -1,4 +1,4 @@
-"""What one peer may cost."""
+"""Limits on what one peer can cost the server: requests, bytes, time and connections."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from .fakes import framed, in_loop, rig, settle
 
 
 @in_loop
-async def test_too_many_requests_in_flight_are_not_read() -> None:
-    """Beyond the limit frames wait in order, reading stops, and both go on when there is room."""
+async def test_reading_stops_at_the_limit_of_requests_in_flight() -> None:
+    """Frames beyond the limit wait in order. Serving and reading resume when requests are
+    answered.
+    """
     transport, session = (await rig(requests_in_flight_max=2)).connect()
     transport.deliver(framed(b"f1", b"f2", b"e3", b"f4", b"f5", b"e6"))
     assert session.frames == [b"f1", b"f2"]
@@ -35,8 +37,8 @@ async def test_too_many_requests_in_flight_are_not_read() -> None:
 
 
 @in_loop
-async def test_the_last_request_within_the_limit_stops_reading() -> None:
-    """At the limit nothing more is read, although no frame waits yet."""
+async def test_the_last_request_within_the_limit_already_stops_reading() -> None:
+    """At the limit nothing more is read, although no frame is queued yet."""
     transport, session = (await rig(requests_in_flight_max=1)).connect()
     transport.deliver(framed(b"f1"))
     assert not transport.is_reading()
@@ -46,8 +48,8 @@ async def test_the_last_request_within_the_limit_stops_reading() -> None:
 
 
 @in_loop
-async def test_too_many_bytes_in_flight_are_not_read() -> None:
-    """The limit in bytes works as that in requests; a larger request passes when it is alone."""
+async def test_requests_beyond_the_limit_of_bytes_in_flight_wait() -> None:
+    """A request that is larger than the limit is served when it is the only one."""
     transport, session = (await rig(bytes_in_flight_max=100)).connect()
     transport.deliver(framed(b"f" + b"1" * 49, b"f" + b"2" * 39, b"f" + b"3" * 299, b"e4"))
     assert len(session.frames) == 2
@@ -66,7 +68,7 @@ async def test_too_many_bytes_in_flight_are_not_read() -> None:
 
 @in_loop
 async def test_bytes_at_the_limit_stop_reading() -> None:
-    """A request as large as the limit allows is the last one read until it is answered."""
+    """A request of exactly the limit is the last one read until it is answered."""
     transport, session = (await rig(bytes_in_flight_max=100)).connect()
     transport.deliver(framed(b"f" + bytes(99)))
     assert not transport.is_reading()
@@ -76,8 +78,8 @@ async def test_bytes_at_the_limit_stop_reading() -> None:
 
 
 @in_loop
-async def test_a_slow_reader_is_neither_read_nor_served() -> None:
-    """What waits for it is never more than the mark and one answer, and nothing is lost."""
+async def test_requests_of_a_slow_reader_are_neither_read_nor_served() -> None:
+    """At most the write buffer's limit plus one response is unsent, and nothing is lost."""
     transport, session = (await rig(write_buffer_bytes=2000)).connect(window=0)
     transport.deliver(framed(*[b"b1000"] * 100))
     assert not transport.is_reading()
@@ -99,8 +101,8 @@ async def test_a_slow_reader_is_neither_read_nor_served() -> None:
 
 
 @in_loop
-async def test_answers_of_futures_wait_for_a_slow_reader() -> None:
-    """A future that finishes while the peer does not read adds nothing to the write buffer."""
+async def test_responses_of_futures_wait_for_a_slow_reader() -> None:
+    """A future that resolves while the peer does not read adds nothing to the write buffer."""
     transport, session = (await rig(write_buffer_bytes=10)).connect(window=0)
     transport.deliver(framed(b"f1", b"f2", b"f3"))
     session.futures[b"f1"].set_result([framed(bytes(100))])
@@ -115,8 +117,10 @@ async def test_answers_of_futures_wait_for_a_slow_reader() -> None:
 
 
 @in_loop
-async def test_a_peer_that_takes_nothing_is_dropped() -> None:
-    """Progress, however slow, keeps it; none for the timeout does not."""
+async def test_a_peer_that_reads_nothing_is_dropped() -> None:
+    """Any progress, however slow, keeps its connection. No progress for the whole timeout ends
+    it.
+    """
     started = await rig(write_buffer_bytes=10, write_stall_timeout_s=30)
     transport, session = started.connect(window=0)
     transport.deliver(framed(b"b1000"))
@@ -131,8 +135,8 @@ async def test_a_peer_that_takes_nothing_is_dropped() -> None:
 
 
 @in_loop
-async def test_a_closing_connection_does_not_wait_for_ever() -> None:
-    """A peer that was sent away and does not read its last answer is dropped as well."""
+async def test_a_closing_connection_whose_peer_does_not_read_is_dropped() -> None:
+    """The write stall timeout also applies to the last response before a close."""
     started = await rig(write_stall_timeout_s=30)
     transport, _ = started.connect(window=0)
     transport.deliver(framed(b"c1"))
@@ -144,7 +148,7 @@ async def test_a_closing_connection_does_not_wait_for_ever() -> None:
 
 @in_loop
 async def test_idle_connections_are_closed() -> None:
-    """Requests put it off; a request that is pending does, too."""
+    """Each request restarts the idle timeout, and a pending request suspends it."""
     started = await rig(idle_timeout_s=600)
     transport, session = started.connect()
     await started.ticks(599)
@@ -162,8 +166,8 @@ async def test_idle_connections_are_closed() -> None:
 
 
 @in_loop
-async def test_a_frame_must_complete_in_time() -> None:
-    """A byte now and then does not keep a connection; whole frames do."""
+async def test_a_frame_must_be_complete_within_its_timeout() -> None:
+    """A byte now and then does not keep a connection open; complete frames do."""
     started = await rig(frame_timeout_s=60)
     slow, _ = started.connect()
     steady, _ = started.connect()
@@ -180,8 +184,7 @@ async def test_a_frame_must_complete_in_time() -> None:
 
 
 @in_loop
-async def test_a_length_that_trickles_in_is_a_frame_begun() -> None:
-    """The time runs from the first byte of the length, whatever comes after it."""
+async def test_the_frame_timeout_starts_with_the_first_byte_of_the_length() -> None:
     started = await rig(frame_timeout_s=60)
     transport, _ = started.connect()
     for byte in framed(bytes(100))[:3]:
@@ -191,8 +194,7 @@ async def test_a_length_that_trickles_in_is_a_frame_begun() -> None:
 
 
 @in_loop
-async def test_a_place_is_given_up_with_the_connection() -> None:
-    """Addresses that came and went are not remembered."""
+async def test_the_addresses_of_closed_connections_are_not_remembered() -> None:
     started = await rig()
     for number in range(50):
         transport, _ = started.connect(f"10.0.1.{number}")
@@ -201,8 +203,8 @@ async def test_a_place_is_given_up_with_the_connection() -> None:
 
 
 @in_loop
-async def test_time_we_did_not_read_is_not_the_peers_fault() -> None:
-    """A frame stuck behind a full pipeline has its whole time again once we read."""
+async def test_the_frame_timeout_does_not_run_while_the_server_does_not_read() -> None:
+    """A frame behind a full pipeline has its whole timeout again once the server reads on."""
     started = await rig(frame_timeout_s=60, requests_in_flight_max=1)
     transport, session = started.connect()
     transport.deliver(framed(b"f1") + framed(b"e2")[:5])
@@ -218,8 +220,8 @@ async def test_time_we_did_not_read_is_not_the_peers_fault() -> None:
 
 @pytest.mark.parametrize("length", [-1, 1001, 0x7FFFFFFF])
 @in_loop
-async def test_an_impossible_length_closes_on_sight(length: int) -> None:
-    """Nothing is read beyond the four bytes, nothing is kept for it."""
+async def test_an_impossible_length_closes_the_connection_at_once(length: int) -> None:
+    """The server reads nothing beyond the four bytes and allocates nothing for the frame."""
     started = await rig(frame_bytes_max=1000)
     transport, session = started.connect()
     transport.deliver(struct.pack(">i", length))
@@ -230,10 +232,12 @@ async def test_an_impossible_length_closes_on_sight(length: int) -> None:
 
 
 @in_loop
-async def test_connections_are_limited_in_all_and_per_address(
+async def test_connections_are_limited_in_total_and_per_address(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Excess is closed at once; places that become free can be taken; the log does not flood."""
+    """Excess connections are closed at once, a closed connection makes space for a new one, and the
+    rejections do not flood the log.
+    """
     started = await rig(connections_max=3, connections_per_address_max=2)
     with caplog.at_level(logging.WARNING):
         first, _ = started.connect("10.0.0.9")
@@ -262,7 +266,6 @@ async def test_connections_are_limited_in_all_and_per_address(
 @pytest.mark.parametrize(
     ("name", "value"), [("connections_max", 0), ("idle_timeout_s", -1.0), ("port", 70000)]
 )
-def test_nonsense_in_the_configuration_is_refused(name: str, value: float) -> None:
-    """The error names the setting."""
+def test_an_invalid_setting_is_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         ServerConfig(**{name: value})  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Any mix of peers, requests, answers and slowness: order, bounds and bookkeeping hold."""
+"""For any mix of peers, requests, responses and slowness, the server keeps order and its limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS = st.lists(
 
 
 class World:
-    """Three peers; each knows what it sent and what should come back."""
+    """Three peers. For each one it knows what was sent and what should come back."""
 
     def __init__(self, started: Rig) -> None:
         self.started = started
@@ -36,7 +36,7 @@ class World:
             self.cut.append(b"")
 
     def send(self, which: int, kinds: list[bytes], cut: int) -> None:
-        """Frames, the last of them in two pieces."""
+        """Sends frames, the last of them in two pieces."""
         bodies = []
         for kind in kinds:
             self.number += 1
@@ -75,10 +75,10 @@ class World:
 
 @settings(deadline=None, max_examples=150)
 @given(steps=STEPS, cuts=st.integers(0, 6))
-def test_order_bounds_and_bookkeeping(
+def test_every_peer_gets_its_responses_in_order_and_the_budget_is_returned(
     steps: list[tuple[str, int, int | list[bytes] | None]], cuts: int
 ) -> None:
-    """Whatever happens, each peer gets exactly its answers, in order, and all bytes come back."""
+    """The limits hold after every step."""
 
     async def scenario() -> None:
         world = World(
@@ -113,7 +113,7 @@ def test_order_bounds_and_bookkeeping(
 
 
 async def finish(world: World) -> None:
-    """Send what was cut off, read all, finish all: nothing may be left anywhere."""
+    """Sends what was held back, reads and finishes everything. Nothing may be left anywhere."""
     for which, (transport, _) in enumerate(world.peers):
         transport.deliver(world.cut[which])
         transport.take(1 << 30)

@@ -1,4 +1,4 @@
-"""Answers leave by the cheapest way, in order and whole, from memory and from files."""
+"""Responses are sent in order and complete, from memory and from files, without needless copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONTENT = bytes(number % 251 for number in range(1 << 20)) * 4
 
 
 class Range:
-    """Bytes of a file; counts who read them into memory."""
+    """A range of a file that counts how often it is read into memory."""
 
     def __init__(self, file: int, position: int, size: int) -> None:
         self.position = position
@@ -44,12 +44,12 @@ class Range:
 
 
 def answer_of(*parts: Part) -> list[Part]:
-    """Those parts as one frame."""
+    """Returns the parts as one frame."""
     return [struct.pack(">i", sum(map(len, parts))), *parts]
 
 
 class FromFile(Script):
-    """A session whose requests b"r<position> <size>" are answered from a file with the content."""
+    """A session that answers requests b"r<position> <size>" from a file that has CONTENT."""
 
     def __init__(self, peer: Peer, file: int) -> None:
         super().__init__(peer)
@@ -67,7 +67,7 @@ class FromFile(Script):
 
 @contextmanager
 def content() -> Iterator[Callable[[Peer], FromFile]]:
-    """Makes sessions that answer from a file."""
+    """Yields a factory of sessions that answer from a file."""
     with TemporaryFile() as file:
         file.write(CONTENT)
         file.flush()
@@ -79,14 +79,14 @@ def ranges_of(sessions: Sequence[Script]) -> list[Range]:
 
 
 def wanted(position: int, size: int) -> tuple[bytes, bytes]:
-    """A request and its answer."""
+    """Returns a request and its response."""
     body = b"r%d %d" % (position, size)
     return framed(body), b"<" + body + CONTENT[position : position + size] + b">"
 
 
 @on_both_loops
 async def test_a_range_of_a_file_is_sent_without_being_read(live: Live) -> None:
-    """Between what comes before and after it in its answer."""
+    """It is sent between the parts of its response that come before and after it."""
     with content() as live.script:
         client = await live.client(await live.server())
         for position, size in ((0, 200_000), (123_457, 300_001), (7, 130_000)):
@@ -97,8 +97,10 @@ async def test_a_range_of_a_file_is_sent_without_being_read(live: Live) -> None:
 
 
 @on_both_loops
-async def test_many_ranges_to_a_peer_that_is_slow_to_take_them(live: Live) -> None:
-    """What the socket does not take at once follows in order, and the server does not read on."""
+async def test_many_ranges_reach_a_slow_peer_in_order(live: Live) -> None:
+    """What the socket does not accept at once follows later. The server reads no more requests
+    meanwhile.
+    """
     with content() as live.script:
         client = await live.client(await live.server(), limit=1 << 16)
         pairs = [wanted(number * 1000, 1_000_000 + number) for number in range(24)]
@@ -113,8 +115,8 @@ async def test_many_ranges_to_a_peer_that_is_slow_to_take_them(live: Live) -> No
 
 
 @on_both_loops
-async def test_a_file_that_is_shorter_than_it_was_ends_the_connection(live: Live) -> None:
-    """Half an answer cannot be taken back, and must not pass for a whole one."""
+async def test_a_file_that_became_shorter_ends_the_connection(live: Live) -> None:
+    """Half a response cannot be taken back, and must not look like a complete one."""
     with content() as live.script:
         client = await live.client(await live.server())
         client.writer.write(framed(b"r%d %d" % (len(CONTENT) - 1000, 200_000)))
@@ -123,8 +125,8 @@ async def test_a_file_that_is_shorter_than_it_was_ends_the_connection(live: Live
 
 
 @on_both_loops
-async def test_the_connection_closes_when_its_owner_says_so(live: Live) -> None:
-    """Sending past the transport leaves nothing behind that would keep the socket open."""
+async def test_a_connection_that_sent_from_a_file_can_be_closed(live: Live) -> None:
+    """Sending to the socket directly leaves nothing behind that would keep it open."""
     with content() as live.script:
         server = await live.server()
         client = await live.client(server)
@@ -137,8 +139,8 @@ async def test_the_connection_closes_when_its_owner_says_so(live: Live) -> None:
 
 
 @on_both_loops
-async def test_a_peer_that_reads_nothing_costs_a_piece_of_memory(live: Live) -> None:
-    """However much it has asked for; once it reads, it gets all of it."""
+async def test_a_peer_that_reads_nothing_costs_a_bounded_amount_of_memory(live: Live) -> None:
+    """The amount does not depend on how much it has asked for. Once it reads, it gets all of it."""
     with content() as live.script:
         server = await live.server()
         client = await live.client(server, limit=1 << 12)
@@ -156,7 +158,7 @@ async def test_a_peer_that_reads_nothing_costs_a_piece_of_memory(live: Live) -> 
 
 @on_both_loops
 async def test_a_connection_that_closes_sends_the_rest_of_its_file_first(live: Live) -> None:
-    """Also what the socket did not take when the session said to close."""
+    """This includes what the socket had not accepted when the session closed the connection."""
     with content() as live.script:
         server = await live.server()
         client = await live.client(server, limit=1 << 12)
@@ -169,8 +171,8 @@ async def test_a_connection_that_closes_sends_the_rest_of_its_file_first(live: L
 
 
 @in_loop
-async def test_without_a_socket_ranges_are_read() -> None:
-    """A transport of another kind, an encrypted one say, gets memory."""
+async def test_a_transport_without_a_socket_gets_ranges_from_memory() -> None:
+    """An encrypted transport, for example, cannot use sendfile."""
     started = await rig()
     with content() as started.script:
         transport, _ = started.connect()
@@ -180,8 +182,7 @@ async def test_without_a_socket_ranges_are_read() -> None:
 
 
 @in_loop
-async def test_an_answer_that_must_wait_stays_in_its_file() -> None:
-    """Behind one that is not ready yet: nothing is read before its turn comes."""
+async def test_a_response_that_waits_for_an_earlier_one_is_not_read_from_its_file() -> None:
     started = await rig()
     with content() as started.script:
         transport, session = started.connect()
@@ -193,8 +194,7 @@ async def test_an_answer_that_must_wait_stays_in_its_file() -> None:
         assert transport.answers() == [b"f", expected]
 
 
-def test_only_ranges_are_read() -> None:
-    """What is in memory stays where it is."""
+def test_in_memory_reads_ranges_and_does_not_copy_the_rest() -> None:
     with TemporaryFile() as file:
         file.write(CONTENT)
         file.flush()

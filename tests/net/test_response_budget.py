@@ -1,4 +1,4 @@
-"""Answers that peers do not take are bounded over all connections."""
+"""Responses that peers do not read are bounded over all connections."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Held:
         self.dropped = True
 
 
-def test_what_is_held_counts_until_it_is_released() -> None:
+def test_held_bytes_count_until_they_are_released() -> None:
     budget = ResponseBudget(100)
     one, two = Held(), Held()
     budget.hold(one, 30)
@@ -28,8 +28,8 @@ def test_what_is_held_counts_until_it_is_released() -> None:
     assert (budget.used, budget.room, budget.holders) == (50, 50, 1)
 
 
-def test_who_made_no_progress_for_the_longest_time_is_dropped() -> None:
-    """As many as it takes, and nobody who reads."""
+def test_the_holders_without_progress_for_the_longest_time_are_dropped() -> None:
+    """Only as many as necessary are dropped, and none that reads."""
     budget = ResponseBudget(100)
     first, reads, second, last = (Held() for _ in range(4))
     for holder in (first, reads, second):
@@ -40,8 +40,8 @@ def test_who_made_no_progress_for_the_longest_time_is_dropped() -> None:
     assert budget.used == 89
 
 
-def test_growth_is_no_progress() -> None:
-    """A peer that asks for more and takes nothing keeps its place."""
+def test_growth_does_not_count_as_progress() -> None:
+    """A peer that asks for more and reads nothing keeps its position among those to be dropped."""
     budget = ResponseBudget(100)
     greedy, other = Held(), Held()
     budget.hold(greedy, 30)
@@ -51,8 +51,8 @@ def test_growth_is_no_progress() -> None:
     assert (greedy.dropped, other.dropped) == (True, False)
 
 
-def test_followers_and_the_last_are_not_dropped() -> None:
-    """Replication goes on, and one answer may be larger than the bound."""
+def test_followers_and_the_newest_holder_are_not_dropped() -> None:
+    """Replication goes on, and one response may be larger than the bound."""
     budget = ResponseBudget(100)
     follower, client = Held(is_replica=True), Held()
     budget.hold(follower, 90)
@@ -63,8 +63,10 @@ def test_followers_and_the_last_are_not_dropped() -> None:
 
 
 @in_loop
-async def test_connections_that_take_nothing_are_dropped_for_those_that_do() -> None:
-    """The sum stays below the bound, the good peer gets all its answers, and all is given back."""
+async def test_connections_that_read_nothing_are_dropped_for_those_that_read() -> None:
+    """The sum stays below the bound, the good peer gets all its responses, and everything is
+    released.
+    """
     started = await rig(response_bytes_max=1_000_000, write_buffer_bytes=1000)
     server = started.server
     good, _ = started.connect()

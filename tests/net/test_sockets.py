@@ -1,4 +1,4 @@
-"""The server on real sockets, under uvloop and under asyncio's own loop."""
+"""The server on real sockets, on uvloop and on asyncio's own event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ LIMIT_S = 100.0
 
 
 def on_both_loops(test: Callable[[Live], Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Give the test a place to start servers on each kind of loop, and time to finish."""
+    """Runs the test on each kind of event loop with a deadline. `Live` starts its servers and
+    clients.
+    """
 
     @wraps(test)
     def run(loop_kind: str) -> None:
@@ -45,13 +47,13 @@ def on_both_loops(test: Callable[[Live], Coroutine[Any, Any, None]]) -> Callable
         with asyncio.Runner(loop_factory=LOOPS[loop_kind]) as runner:
             runner.run(main())
 
-    del run.__wrapped__  # or pytest would look for the arguments of the test itself
+    del run.__wrapped__  # otherwise pytest would look for the arguments of the test itself
     marked: Callable[..., None] = pytest.mark.parametrize("loop_kind", LOOPS)(run)
     return marked
 
 
 class Live:
-    """Servers and clients of one test."""
+    """The servers and clients of one test."""
 
     def __init__(self) -> None:
         self.sessions: list[Script] = []
@@ -92,7 +94,9 @@ class Client:
         return await self.reader.readexactly(size)
 
     async def ended(self) -> bool:
-        """Waits for the server to hang up; whether it did so politely."""
+        """Waits for the server to hang up. Returns whether it closed the connection without a
+        reset.
+        """
         try:
             return await self.reader.read(1) == b""
         except ConnectionResetError:
@@ -100,13 +104,13 @@ class Client:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
+    while not condition():  # noqa: ASYNC110 - what is waited for has no event
         await asyncio.sleep(0)
 
 
 @on_both_loops
 async def test_pipelined_requests_are_answered_in_order(live: Live) -> None:
-    """Answers that are ready in reverse arrive as they were asked for."""
+    """The responses become ready in reverse order."""
     client = await live.client(await live.server())
     names = [b"f%d" % number for number in range(20)]
     client.writer.write(framed(*names))
@@ -118,8 +122,7 @@ async def test_pipelined_requests_are_answered_in_order(live: Live) -> None:
 
 
 @on_both_loops
-async def test_one_byte_at_a_time(live: Live) -> None:
-    """Segmentation means nothing, down to single bytes."""
+async def test_requests_may_arrive_one_byte_at_a_time(live: Live) -> None:
     client = await live.client(await live.server())
     for byte in framed(b"e1", b"e-two", b"e3"):
         client.writer.write(bytes([byte]))
@@ -129,8 +132,8 @@ async def test_one_byte_at_a_time(live: Live) -> None:
 
 
 @on_both_loops
-async def test_large_requests_and_answers(live: Live) -> None:
-    """Requests beyond one read and answers beyond one write arrive whole."""
+async def test_large_requests_and_responses_arrive_complete(live: Live) -> None:
+    """Requests larger than one read and responses larger than one write."""
     client = await live.client(await live.server())
     body = b"e" + bytes(range(256)) * 12_000
     client.writer.write(framed(body, b"e2", body))
@@ -140,7 +143,7 @@ async def test_large_requests_and_answers(live: Live) -> None:
 
 
 @on_both_loops
-async def test_a_slow_reader_costs_a_bounded_amount(live: Live) -> None:
+async def test_a_slow_reader_costs_a_bounded_amount_of_memory(live: Live) -> None:
     """It asks for 400 MB and reads nothing: few requests are served until it reads."""
     server = await live.server(write_buffer_bytes=100_000)
     client = await live.client(server, limit=1 << 16)
@@ -157,8 +160,8 @@ async def test_a_slow_reader_costs_a_bounded_amount(live: Live) -> None:
 
 
 @on_both_loops
-async def test_a_giant_length_is_refused(live: Live) -> None:
-    """The connection is closed after the answer that was due, and the server lives."""
+async def test_a_huge_length_closes_the_connection(live: Live) -> None:
+    """The response that was due is sent first, and the server goes on."""
     server = await live.server()
     client = await live.client(server)
     client.writer.write(framed(b"e1") + struct.pack(">i", 0x7FFFFFFF))
@@ -170,8 +173,10 @@ async def test_a_giant_length_is_refused(live: Live) -> None:
 
 
 @on_both_loops
-async def test_a_half_closed_peer_gets_its_answers(live: Live) -> None:
-    """Send, shut down the sending half, read: all is served, then the server hangs up."""
+async def test_a_half_closed_peer_gets_its_responses(live: Live) -> None:
+    """The peer sends, shuts down its sending half and reads. The server serves everything, then
+    hangs up.
+    """
     client = await live.client(await live.server())
     client.writer.write(framed(b"e1", b"f2", b"n3"))
     client.writer.write_eof()
@@ -184,8 +189,8 @@ async def test_a_half_closed_peer_gets_its_answers(live: Live) -> None:
 
 
 @on_both_loops
-async def test_a_peer_that_fell_silent_is_dropped(live: Live) -> None:
-    """Nothing comes and nobody hangs up: the timer of the server finds it."""
+async def test_a_silent_peer_is_dropped_after_the_idle_timeout(live: Live) -> None:
+    """No data and no FIN arrives, so only the server's timer can find it."""
     server = await live.server(tick_s=0.01, idle_timeout_s=0.05)
     client = await live.client(server)
     client.writer.write(framed(b"e1"))
@@ -214,8 +219,8 @@ async def test_a_reset_connection_is_forgotten(live: Live) -> None:
 
 
 @on_both_loops
-async def test_many_connections(live: Live) -> None:
-    """Two hundred at once, each with its own conversation; excess is closed at once."""
+async def test_connections_up_to_the_limit_are_served_and_more_are_closed(live: Live) -> None:
+    """Two hundred connections at once, each with its own requests."""
     server = await live.server(connections_max=200)
     clients = [await live.client(server) for _ in range(200)]
     for number, client in enumerate(clients):
@@ -230,8 +235,8 @@ async def test_many_connections(live: Live) -> None:
 
 
 @on_both_loops
-async def test_stop_while_a_future_is_pending(live: Live) -> None:
-    """The pending answer leaves, new connections are refused, idle ones are closed."""
+async def test_stop_sends_a_pending_response_and_closes_idle_connections(live: Live) -> None:
+    """New connections are refused meanwhile."""
     server = await live.server()
     idle = await live.client(server)
     busy = await live.client(server)
@@ -258,8 +263,7 @@ def has_ipv6() -> bool:
 
 
 @on_both_loops
-async def test_both_internet_protocols(live: Live) -> None:
-    """The session knows its peer's address, whichever kind it is."""
+async def test_a_session_knows_the_address_of_its_ipv4_or_ipv6_peer(live: Live) -> None:
     for host in ["127.0.0.1", "::1"] if has_ipv6() else ["127.0.0.1"]:
         client = await live.client(await live.server(host=host))
         client.writer.write(framed(b"e1"))
@@ -270,7 +274,7 @@ async def test_both_internet_protocols(live: Live) -> None:
 
 
 class Listening:
-    """The least a receiver must be: no base class of asyncio's."""
+    """A minimal receiver, without a base class of asyncio."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -294,8 +298,7 @@ class Listening:
 
 
 @on_both_loops
-async def test_connecting_out(live: Live) -> None:
-    """The same network connects, with TCP_NODELAY, and fails with OSError in time."""
+async def test_the_network_connects_with_nodelay_and_fails_with_oserror(live: Live) -> None:
     server = await live.server()
     receiver = Listening()
     network = SocketNetwork()
@@ -314,7 +317,9 @@ async def test_connecting_out(live: Live) -> None:
 
 @on_both_loops
 async def test_a_closed_connection_is_forgotten_at_once(live: Live) -> None:
-    """It holds what came of its last request, so it must not wait for the collector of cycles."""
+    """It holds the data of its last request, so it must not wait for the cyclic garbage
+    collector.
+    """
 
     def alive() -> int:
         return sum(type(each) is Connection for each in gc.get_objects())

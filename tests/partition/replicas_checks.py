@@ -1,14 +1,16 @@
-"""What must hold after every step of the walk; the numbers are those of the correctness notes.
+"""The invariants that must hold after every step of the random walk.
+
+The numbers are those of the correctness notes.
 
 I1   logs agree below their high watermarks, and wherever an offset has the same epoch in both
-I2   the leader, and I3 every candidate, holds all that was ever committed
-I4   the leader counts everybody who is in sync
-I6   who is eligible is not in sync, and there is nobody eligible beside enough in sync
-I7   one leader for each epoch; epochs never fall within a log
-I8   the latest offset that clients are told never goes back
-I10  somebody still has all that was committed
+I2   the leader, and I3 every candidate for leadership, has everything that was ever committed
+I4   the leader counts every in-sync replica
+I6   no eligible leader replica is in sync, and there are none while enough replicas are in sync
+I7   there is one leader for each epoch; epochs never decrease within a log
+I8   the latest offset that clients receive never goes back
+I10  at least one replica still has everything that was committed
 I11  the partition epoch never goes back
-E3   what was acknowledged is there in the end; E14 the cluster mends itself
+E3   every acknowledged record is there in the end; E14 the cluster recovers by itself
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the walk over a partition's replicas is made of: nodes, messages, scenarios, bugs."""
+"""The parts of the random walk over a partition's replicas: nodes, messages, scenarios, bugs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.partition.replication import AlterIsr, Leadership
 
 
 class Violated(Exception):
-    """An invariant does not hold; the message says which and where."""
+    """An invariant does not hold; the message says which one, and where."""
 
 
 class Record(NamedTuple):
@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The metadata at one moment, as nodes come to see it."""
+    """The metadata at one moment. Each node sees it with a delay."""
 
     partition: Partition
     brokers: dict[int, int]
@@ -36,7 +36,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What one walk is like. Drawn from the seed, printed with a failure."""
+    """The settings of one walk. Drawn from the seed, printed with a failure."""
 
     seed: int
     brokers: int
@@ -47,7 +47,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Bugs:
-    """What to leave out of the machines; the defaults leave out nothing."""
+    """The rules to leave out of the machines; the defaults leave out none."""
 
     leadership: type[Leadership] = Leadership
     follower: type[Follower] = Follower
@@ -61,7 +61,7 @@ class Bugs:
 
 
 class Node:
-    """A broker: a disk that outlives it, and what it knows while it runs."""
+    """A broker: a disk that survives restarts, and the state of the running process."""
 
     def __init__(self, broker_id: int) -> None:
         self.id = broker_id
@@ -69,7 +69,7 @@ class Node:
         self.broker_epoch = -1
         self.lossless_since = -1
         self.lossless = True
-        """Nothing that was written is gone since the last start."""
+        """True if nothing that was written has been lost since the last start."""
         self.records: list[Record] = []
         self.durable = 0
         self.epochs = LeaderEpochs()
@@ -95,7 +95,7 @@ class Node:
         self.records.append(record)
 
     def forget(self) -> None:
-        """The process is gone."""
+        """Clears everything that the process knew."""
         self.up = False
         self.leadership = None
         self.follower = None
@@ -114,7 +114,8 @@ class Message:
     receiver: int
     body: Any
     incarnation: int
-    """Of whoever is to get the answer; an answer to a dead process goes nowhere."""
+    """The broker epoch of the node that gets the answer. An answer to an earlier epoch is
+    dropped."""
 
 
 @dataclass(frozen=True)
@@ -184,13 +185,14 @@ FAULTS = (
 def scenario(seed: int) -> Scenario:
     random = Random(seed)
     weights = {name: weight * random.choice((0.4, 1.0, 2.5)) for name, weight in ACTIONS.items()}
-    # A few kinds of faults in each walk, and plenty of them, find more than all kinds at once.
+    # A few kinds of faults in each walk, with many of each, find more than all kinds at once.
     active = random.sample(FAULTS, random.randint(2, 5))
     for name in FAULTS:
         weights[name] *= 3.0 if name in active else 0.0
     durability = random.choice(("fsync", "replicated"))
     if durability == "replicated":
-        # How many may lose power is counted against min.insync.replicas, and moves thin it out.
+        # The number of brokers that may lose power is counted against min.insync.replicas, and
+        # moves would leave fewer replicas with the records.
         weights["set_min_insync"] = weights["move"] = 0.0
     with_one = durability == "fsync" and random.random() < 0.5
     least = 1 if with_one else random.choice((2, 2, 3))
@@ -199,10 +201,10 @@ def scenario(seed: int) -> Scenario:
 
 @dataclass
 class Seen:
-    """What the outside has been told, and may rely on."""
+    """What clients have received and may rely on."""
 
     committed: list[Record] = field(default_factory=list)
     acknowledged: dict[int, int] = field(default_factory=dict)
     latest: dict[int, int] = field(default_factory=dict)
-    """The largest answer to ListOffsets by leader epoch."""
+    """The largest answer to ListOffsets, by leader epoch."""
     leaders: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Leaders, followers and the controller of the walk: what each does with what it hears."""
+"""The leaders, followers and controller of the walk: how each reacts to messages and metadata."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Roles:
         self.stopping.discard(node.id)
 
     def publish(self) -> None:
-        """What the store holds now becomes visible, to each node in its own time."""
+        """Adds the store's present state to the history. Each node sees it with its own delay."""
         image = self.cluster.image
         epochs = {each.broker_id: each.broker_epoch for each in image.brokers.values()}
         now = Snapshot(self.partition, epochs, self.min_insync, frozenset(self.stopping))
@@ -124,7 +124,7 @@ class Roles:
         return True
 
     def look(self, node: Node) -> None:
-        """The node acts on what it sees."""
+        """Makes the node act on the snapshot that it has seen."""
         sight = self.history[node.seen]
         partition = sight.partition
         if node.id not in partition.replicas:
@@ -189,7 +189,7 @@ class Roles:
         return node.durable if self.synced and not self.bugs.counts_unsynced else node.end
 
     def after_leading(self, node: Node) -> None:
-        """The high watermark may have moved: what is below it is committed, whatever follows."""
+        """Notes that everything below the high watermark is committed, whatever happens next."""
         held = node.leadership
         assert held is not None
         if held.high_watermark > node.end:
@@ -420,7 +420,7 @@ class Roles:
         self.after_leading(node)
 
     def do_time_out(self) -> None:
-        """A node gives up on a request, which may arrive all the same."""
+        """A node stops waiting for a request. The request may still arrive."""
         node = self.random.choice(self.nodes)
         if node.follower is not None and node.sent is not None:
             node.follower.on_lost(node.sent, self.now_ms)

@@ -1,11 +1,11 @@
-"""A partition's replicas, the store and the network between them, in one seeded random walk.
+"""Runs a partition's replicas, the store and the network between them in one seeded random walk.
 
-The machines are the real ones: `Leadership`, `Follower`, `alter_isrs`, `elect_leaders`, the moves
-of replicas and leaders. Logs are lists of (epoch, value), of which a prefix is on disk. Every
-message may be late, lost, or arrive after its sender has given up on it; every node learns of the
-metadata in its own time; decisions may be committed long after they were made. After every step the
-invariants of `replicas_checks` are checked. `Bugs` are the machines with one rule left out, to
-prove that the walk finds what happens then.
+The machines are the real ones: `Leadership`, `Follower`, `alter_isrs`, `elect_leaders`, and the
+moves of replicas and leaders. Logs are lists of (epoch, value), of which a prefix is on disk.
+Every message may be late, lost, or arrive after its sender has stopped waiting for it. Every node
+learns of metadata changes with its own delay. Decisions may be committed long after they were
+made. After every step the invariants of `replicas_checks` are checked. `Bugs` are the machines
+with one rule left out; they prove that the walk finds the consequences.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .replicas_model import Node, Violated
 from .replicas_roles import LAG_MAX_MS, TOPIC, Roles
 
 ROUNDS_MAX = 60
-"""After all faults are over: fetches, proposals and news go round this often at most."""
+"""The most rounds of fetches, proposals and metadata updates after all faults are over."""
 
 
 class World(Roles):
-    # The course of things
+    # Ordinary actions
 
     def do_tick(self) -> None:
         self.now_ms += self.random.choice((10, 100, LAG_MAX_MS, 2 * LAG_MAX_MS))
@@ -95,7 +95,8 @@ class World(Roles):
         node.durable = node.end
 
     def may_lose(self, node: Node) -> bool:
-        """With `replicated` fewer than min.insync.replicas may be short of what they wrote."""
+        """With `replicated`, fewer than min.insync.replicas replicas may have lost what they
+        wrote."""
         return self.synced or len(self.wounded | {node.id}) < self.min_insync
 
     def heal_wounds(self) -> None:
@@ -107,7 +108,7 @@ class World(Roles):
                 self.wounded.discard(each)
 
     def do_expire(self) -> None:
-        """A lease runs out, of a dead broker or of one that does not notice as yet."""
+        """A lease expires: that of a dead broker, or of a live one that has not noticed yet."""
         node = self.random.choice(self.nodes)
         if node.id in self.cluster.image.brokers and (not node.up or self.random.random() < 0.3):
             self.unregister(node)
@@ -124,7 +125,7 @@ class World(Roles):
                 self.start(node)
 
     def do_bounce(self) -> None:
-        """Down and up at once: nobody sees it dead."""
+        """Stops and starts a broker so quickly that its lease does not expire."""
         if self.random.random() < 0.5:
             self.do_kill()
         else:
@@ -141,7 +142,8 @@ class World(Roles):
         self.look(node)
 
     def do_stop(self) -> None:
-        """A clean stop: hand over, flush, go; restarted by `restart`."""
+        """A clean stop: hand over leadership, flush, exit. The `restart` action starts the broker
+        again."""
         node = self.random.choice(self.nodes)
         if not node.up or node.id not in self.cluster.image.brokers:
             return
@@ -169,7 +171,8 @@ class World(Roles):
         check(self)
 
     def heal(self) -> None:
-        """No more faults: within bounded time all replicas are in sync and everything is read."""
+        """Ends all faults. Within bounded time all replicas are in sync and have every
+        acknowledged record."""
         self.stopping.clear()
         self.held.clear()
         for node in self.nodes:
@@ -193,7 +196,7 @@ class World(Roles):
         self.check_converged()
 
     def mend(self, node: Node) -> None:
-        """All is on disk; whatever was sent and is not under way any more was lost."""
+        """Syncs the node's log, and counts requests as lost once no message is in flight."""
         node.durable = node.end
         if node.leadership is not None:
             node.leadership.on_own_end(self.counted(node))

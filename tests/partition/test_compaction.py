@@ -1,4 +1,4 @@
-"""Compaction of batches, against a model that is a dict from key to newest record."""
+"""Compaction of batches, compared with a model: a dict from each key to its newest record."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def clean(
     keys_max: int = 10**6,
     last_data_offsets: dict[int, int] | None = None,
 ) -> tuple[list[Buffer], int]:
-    """One round over a log of batches: what is left, and the offset the map covered up to."""
+    """Runs one round over a log of batches. Returns what is left, and the end of what the map
+    covered."""
     offsets = OffsetMap(keys_max * ENTRY_BYTES_MAX, start)
     for batch in log:
         header = validate(batch)
@@ -101,34 +102,33 @@ def compacted(batch: bytes, newest: dict[bytes, int], *, end: int, **options: in
     )
 
 
-def test_newest_record_of_each_key_stays() -> None:
-    """Older ones go, the survivors keep offset, timestamp and place."""
+def test_the_newest_record_of_each_key_stays() -> None:
+    """Older records are removed. The others keep their offsets, timestamps and order."""
     batch = batch_of((b"a", b"1"), (b"b", b"2"), (b"a", b"3"))
     left, end = clean([batch])
     assert end == 3
     assert records_of(left) == read_records(batch)[1:]
 
 
-def test_unchanged_batch_is_the_same_object() -> None:
-    """Nothing is decoded and encoded again for nothing."""
+def test_an_unchanged_batch_is_returned_as_the_same_object() -> None:
+    """Nothing is decoded and encoded without need."""
     batch = batch_of((b"a", b"1"), (b"b", b"2"))
     assert compacted(batch, {b"a": 0, b"b": 1}, end=2) is batch
 
 
-def test_superseded_batch_disappears() -> None:
-    """No record, no batch."""
+def test_a_superseded_batch_is_removed() -> None:
     assert compacted(batch_of((b"a", b"1")), {b"a": 7}, end=8) is None
 
 
-def test_records_without_key_are_dropped() -> None:
-    """They mean nothing in a compacted topic."""
+def test_records_without_a_key_are_dropped() -> None:
+    """They have no meaning in a compacted topic."""
     left = compacted(batch_of((None, b"1"), (b"a", b"2")), {b"a": 1}, end=2)
     assert left is not None
     assert [record.offset for record in read_records(left)] == [1]
 
 
-def test_what_the_map_does_not_cover_stays() -> None:
-    """Even without key, even if an older map entry knows the key."""
+def test_records_that_the_map_does_not_cover_stay() -> None:
+    """This holds for records without a key too, and for keys that the map has at a lower offset."""
     batch = batch_of((b"a", b"0"), (b"a", b"1"), (None, b"2"), (b"a", None), base=5)
     left = compacted(batch, {b"a": 6}, end=7)
     assert left is not None
@@ -136,7 +136,7 @@ def test_what_the_map_does_not_cover_stays() -> None:
 
 
 def test_control_batches_stay() -> None:
-    """A marker is no keyed record, whatever the map says of its key's bytes."""
+    """A marker is not a keyed record, even if the map contains the bytes of its key."""
     marker = bytes(
         control_batch(
             ControlMarker(ControlType.COMMIT, 0), producer_id=1, producer_epoch=0, timestamp=0
@@ -151,7 +151,7 @@ def test_control_batches_stay() -> None:
 
 
 def test_aborted_data_is_dropped_and_supersedes_nothing() -> None:
-    """The newest committed record is the newest."""
+    """The newest committed record of the key stays the newest."""
     batch = batch_of((b"a", b"1"), base=4)
     offsets = OffsetMap(10**6)
     assert map_batch(offsets, batch, validate(batch), start_offset=0, aborted=True)
@@ -159,8 +159,9 @@ def test_aborted_data_is_dropped_and_supersedes_nothing() -> None:
     assert compacted(batch, {}, end=5, aborted=1) is None
 
 
-def test_tombstone_lives_until_its_horizon() -> None:
-    """First cleaning stamps the horizon, cleanings before it change nothing, after it removes."""
+def test_a_tombstone_stays_until_its_delete_horizon() -> None:
+    """The first cleaning stamps the horizon. Later ones change nothing until the horizon has
+    passed."""
     log: list[Buffer] = [batch_of((b"a", b"1"), (b"b", b"2"), (b"a", None))]
     stamped, _ = clean(log, now=100)
     header = validate(stamped[0])
@@ -173,14 +174,14 @@ def test_tombstone_lives_until_its_horizon() -> None:
     assert validate(late[0]).delete_horizon_ms == 100 + RETENTION_MS
 
 
-def test_horizon_waits_until_the_whole_batch_is_covered() -> None:
-    """A tombstone whose older records may still be there must not start to expire."""
+def test_the_delete_horizon_waits_until_the_whole_batch_is_covered() -> None:
+    """A tombstone must not start to expire while older records of its key may still exist."""
     batch = batch_of((b"a", None), (b"b", None))
     assert compacted(batch, {b"a": 0}, end=1, now=100) is batch
 
 
-def test_expired_tombstone_behind_the_map_stays() -> None:
-    """Only what was read can be judged."""
+def test_an_expired_tombstone_that_the_map_does_not_cover_stays() -> None:
+    """Older records of its key may still exist."""
     stamped, _ = clean([batch_of((b"a", None), (b"b", None))], now=0)
     left = compacted(bytes(stamped[0]), {b"a": 0}, end=1, now=10**6)
     assert left is not None
@@ -188,16 +189,16 @@ def test_expired_tombstone_behind_the_map_stays() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [-(2**63), 2**63 - 1, -1])
-def test_absurd_timestamps_do_not_stop_compaction(timestamp: int) -> None:
-    """Deltas that fit no number are avoided; such a tombstone at worst stays."""
+def test_extreme_timestamps_do_not_stop_compaction(timestamp: int) -> None:
+    """Deltas that would overflow are avoided. At worst such a tombstone stays."""
     records = [Record(0, 0, b"a", b"1"), Record(1, timestamp, b"b", None), Record(2, 5, b"a", b"2")]
     log: list[Buffer] = [bytes(build_batch(records))]
     left, _ = clean(log, now=10**12)
     assert records_of(left) == records[1:]
 
 
-def test_needed_batch_stays_as_a_bare_header() -> None:
-    """Offsets, producer, sequence and epoch survive the records."""
+def test_a_needed_batch_stays_as_a_header_without_records() -> None:
+    """Its offsets, producer, sequence and epoch are kept."""
     batch = bytes(
         build_batch(
             [Record(5, 1, b"a", b"x"), Record(6, 9, b"a", b"y")],
@@ -219,8 +220,8 @@ def test_needed_batch_stays_as_a_bare_header() -> None:
     assert compacted(bytes(left), {b"a": 20}, end=21) is None
 
 
-def test_which_batches_are_needed_empty() -> None:
-    """The last of an active producer, and the last of the cleaned part."""
+def test_which_batches_must_stay_even_when_empty() -> None:
+    """The last batch of an active producer, and the last one of the cleaned part."""
     header = read_header(
         build_batch([Record(5, 0, b"a", b"")], producer_id=8, producer_epoch=0, base_sequence=0)
     )
@@ -233,7 +234,7 @@ def test_which_batches_are_needed_empty() -> None:
 
 
 def test_log_append_time_is_kept() -> None:
-    """Every survivor still has the time the broker gave the batch."""
+    """Every remaining record still has the time that the broker gave the batch."""
     batch = bytes(
         build_batch(
             [Record(i, i, key, b"v") for i, key in enumerate((b"a", b"b", b"a"))],
@@ -246,8 +247,8 @@ def test_log_append_time_is_kept() -> None:
     assert [record.timestamp for record in records_of(left)] == [777, 777]
 
 
-def test_log_append_time_survives_an_absurd_base_timestamp() -> None:
-    """The producer's own clock does not matter then, however wrong it was."""
+def test_log_append_time_survives_an_extreme_base_timestamp() -> None:
+    """With log append time, the producer's clock does not matter, however wrong it was."""
     batch = bytes(
         build_batch(
             [Record(i, -(2**63), key, b"v") for i, key in enumerate((b"a", b"b", b"a"))],
@@ -262,8 +263,8 @@ def test_log_append_time_survives_an_absurd_base_timestamp() -> None:
     ]
 
 
-def test_full_map_covers_up_to_the_record_that_did_not_fit() -> None:
-    """A batch with more keys than the map still makes progress, record by record."""
+def test_a_full_map_covers_up_to_the_record_that_did_not_fit() -> None:
+    """A batch with more keys than fit into the map still makes progress, record by record."""
     keys = [bytes([65 + i]) * 40 for i in range(5)]
     log: list[Buffer] = [batch_of(*((key, b"v") for key in keys), *((key, b"w") for key in keys))]
     start, rounds = 0, 0
@@ -283,7 +284,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """A keyed history as producers leave it: idempotent or not, with or without compression."""
+    """A history of keyed batches: idempotent or not, compressed or not."""
     keys = st.sampled_from([None, b"", b"a", b"b", b"c", b"k" * 40, b"k" * 39 + b"l"])
     values = st.sampled_from([None, b"", b"x", b"y" * 30])
     log, offset, sequences = [], 0, {1: 0, 2: 0}
@@ -322,12 +323,13 @@ def producer_states(log: Iterable[Buffer]) -> ProducerStates:
 
 
 def sequences_of(log: Iterable[Buffer]) -> list[ProducerEntry]:
-    """The last batch of each producer; its newest timestamp may go with the record that had it."""
+    """Returns each producer's last batch, without its timestamp: the record that had it may be
+    gone."""
     return sorted(entry._replace(timestamp=0) for entry in producer_states(log).entries())
 
 
 def unchangeable(header: BatchHeader) -> tuple[int, ...]:
-    """What compaction leaves as it is, whatever it does to the records."""
+    """Returns the header fields that compaction never changes."""
     return (
         header.base_offset,
         header.last_offset,
@@ -340,7 +342,7 @@ def unchangeable(header: BatchHeader) -> tuple[int, ...]:
 
 
 def table_of(records: Iterable[Record]) -> dict[bytes, bytes]:
-    """What a reader who keeps the latest value per key ends up with."""
+    """Returns the table that a reader builds by keeping the latest value of each key."""
     table: dict[bytes, bytes] = {}
     for record in records:
         if record.key is None:
@@ -353,7 +355,8 @@ def table_of(records: Iterable[Record]) -> dict[bytes, bytes]:
 
 
 def model(records: Iterable[Record], end: int, without_tombstones: bool) -> list[Record]:
-    """Compaction in four lines: the newest of each key below `end`, all from there on."""
+    """Compaction in four lines: below `end` the newest record of each key, from there on all
+    records."""
     below = [record for record in records if record.offset < end]
     newest = {record.key: record for record in below if record.key is not None}
     kept = [r for r in newest.values() if not (without_tombstones and r.value is None)]
@@ -365,9 +368,10 @@ def model(records: Iterable[Record], end: int, without_tombstones: bool) -> list
 def test_rounds_of_compaction_agree_with_the_model(
     history: History, keys_max: int, uncleanable: int
 ) -> None:
-    """With any map size and bound: after each round exactly the newest record per key is left
-    below what was covered; nothing at or above the bound is touched; offsets, order, headers and
-    all else of the survivors are as they were; a reader's table is the same (I14)."""
+    """With any map size and bound: after each round exactly the newest record of each key is left
+    below the covered offset. Nothing at or above the bound is changed. Offsets, order, headers and
+    everything else of the remaining records are as before, and a reader's table is the same
+    (I14)."""
     original = records_of(history.log)
     uncleanable = min(uncleanable, history.end)
     last_data_offsets = producer_states(history.log).last_data_offsets()
@@ -402,8 +406,9 @@ def test_rounds_of_compaction_agree_with_the_model(
 @settings(deadline=None, max_examples=80)
 @given(histories(), st.integers(0, 10**13))
 def test_compacting_twice_changes_nothing_more(history: History, now: int) -> None:
-    """Before the horizons the second round hands back the very batches of the first, whether it
-    takes the log for clean or for dirty; after them only tombstones are gone, and then it rests."""
+    """Before the delete horizons, the second round returns the same batch objects as the first,
+    whether it starts in the clean or the dirty part. After them only tombstones are removed, and
+    then nothing more changes."""
     log: list[Buffer] = list(history.log)
     once, end = clean(log, now=now)
     for start in (0, end):

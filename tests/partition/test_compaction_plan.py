@@ -1,4 +1,4 @@
-"""Which segments a round of compaction reads and rewrites, and the map it decides by."""
+"""Which segments a round of compaction reads and rewrites, and the offset map that it builds."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def planned(
     )
 
 
-def test_never_cleaned_log_is_all_dirty() -> None:
+def test_a_log_that_was_never_cleaned_is_all_dirty() -> None:
     """Everything below the active segment is read."""
     assert planned(FOUR) == CompactionPlan(0, 40, (0, 10, 20, 30), 0, 150)
 
 
-def test_clean_part_is_not_read_again() -> None:
-    """The map holds dirty keys only; a segment cleaned in part counts as dirty."""
+def test_the_clean_part_is_not_read_again() -> None:
+    """The map holds only dirty keys. A segment that was cleaned in part counts as dirty."""
     assert planned(FOUR, checkpoint=20) == CompactionPlan(20, 40, (20, 30), 30, 120)
     assert planned(FOUR, checkpoint=25) == CompactionPlan(25, 40, (20, 30), 30, 120)
     assert planned(FOUR, checkpoint=40) == CompactionPlan(40, 40, (), 150, 0)
@@ -62,14 +62,14 @@ def test_clean_part_is_not_read_again() -> None:
 
 @pytest.mark.parametrize(("stable", "end"), [(40, 40), (39, 30), (30, 30), (29, 20), (5, 0)])
 def test_nothing_from_the_last_stable_offset_on_is_touched(stable: int, end: int) -> None:
-    """A segment that reaches above it stays out whole (I14)."""
+    """A segment that reaches above it is left alone as a whole (I14)."""
     found = planned(FOUR, stable=stable)
     assert found.uncleanable_offset == end
     assert found.map_segments == tuple(base for base in (0, 10, 20, 30) if base < end)
 
 
-def test_young_segments_and_all_behind_them_wait() -> None:
-    """min.compaction.lag.ms holds records back from compaction, but not those cleaned before."""
+def test_young_segments_and_all_after_them_wait() -> None:
+    """min.compaction.lag.ms keeps records from being compacted, except those cleaned before."""
     segments = [replace(each, newest_ms=100) for each in FOUR]
     segments[1] = replace(segments[1], newest_ms=500)
     assert planned(segments, lag=50, now=550).map_segments == (0, 10, 20, 30)
@@ -78,21 +78,21 @@ def test_young_segments_and_all_behind_them_wait() -> None:
     assert planned(segments, lag=0, now=0).map_segments == (0, 10, 20, 30)
 
 
-def test_checkpoint_outside_the_log_starts_over() -> None:
-    """Below the start or beyond the closed part it cannot be trusted."""
+def test_a_checkpoint_outside_the_log_starts_over() -> None:
+    """A checkpoint below the log start or beyond the closed segments cannot be trusted."""
     assert planned(FOUR, checkpoint=41).first_dirty_offset == 0
     assert planned(FOUR, checkpoint=3, start=12) == CompactionPlan(12, 40, (10, 20, 30), 10, 140)
 
 
-def test_plan_never_runs_backwards() -> None:
-    """With the stable offset below the checkpoint there is simply nothing to do."""
+def test_a_plan_never_ends_before_its_start() -> None:
+    """If the last stable offset is below the checkpoint, there is nothing to do."""
     found = planned(FOUR, checkpoint=30, stable=15)
     assert (found.first_dirty_offset, found.uncleanable_offset) == (30, 30)
     assert found.map_segments == ()
 
 
 def test_dirty_ratio() -> None:
-    """Dirty bytes of all; an empty log is clean."""
+    """Dirty bytes divided by all bytes. An empty log is clean."""
     assert dirty_ratio(75, 25) == 0.25
     assert dirty_ratio(0, 0) == 0.0
     assert planned(FOUR, checkpoint=20).dirty_ratio == 0.8
@@ -115,8 +115,8 @@ def grouped(
     )
 
 
-def test_small_neighbours_are_joined() -> None:
-    """As long as log and indexes fit one segment."""
+def test_small_adjacent_segments_are_merged() -> None:
+    """As long as the log and each index fit into one segment."""
     near = {"active": 40}
     assert grouped(FOUR, **near) == [(0, 10, 20, 30)]
     assert grouped(FOUR, size=70, **near) == [(0, 10, 20), (30,)]
@@ -127,7 +127,7 @@ def test_small_neighbours_are_joined() -> None:
 
 
 def test_only_segments_below_the_end_are_rewritten() -> None:
-    """A segment that the map covers in part is rewritten too."""
+    """A segment that the map covers only in part is rewritten too."""
     assert grouped(FOUR, end=20, active=40) == [(0, 10)]
     assert grouped(FOUR, end=21, active=40) == [(0, 10, 20)]
     assert grouped(FOUR, end=0) == []
@@ -135,7 +135,7 @@ def test_only_segments_below_the_end_are_rewritten() -> None:
 
 
 def test_offsets_of_a_group_fit_its_index() -> None:
-    """Relative offsets have 31 bits; an empty segment adds none."""
+    """Relative offsets have 31 bits. An empty segment adds none."""
     far = 2**31
     assert grouped([segment(0), segment(5)], active=far) == [(0, 5)]
     assert grouped([segment(0), segment(5)], active=far + 1) == [(0,), (5,)]
@@ -151,9 +151,9 @@ def test_offsets_of_a_group_fit_its_index() -> None:
     st.lists(st.tuples(st.integers(1, 2**30), st.integers(0, 60)), min_size=1, max_size=12),
     st.integers(30, 150),
 )
-def test_groups_partition_the_log_and_fit(shapes: list[tuple[int, int]], limit: int) -> None:
-    """Each segment is in one group, in order; a group of several respects every limit, and no
-    two neighbouring groups could have been one."""
+def test_every_segment_is_in_one_group_that_fits(shapes: list[tuple[int, int]], limit: int) -> None:
+    """Groups keep the order of the segments. A group of several respects every limit, and no two
+    adjacent groups could have been merged."""
     segments, base = [], 0
     for span, size in shapes:
         segments.append(segment(base, size))
@@ -179,8 +179,8 @@ def test_groups_partition_the_log_and_fit(shapes: list[tuple[int, int]], limit: 
         )
 
 
-def test_map_tells_the_newest_offset() -> None:
-    """Of a key seen twice, the later offset; of a key not seen, -1."""
+def test_the_map_returns_the_newest_offset() -> None:
+    """The later offset of a key that was added twice, and -1 for an unknown key."""
     offsets = OffsetMap(10_000, start_offset=5)
     assert offsets.end_offset == 5
     assert offsets.add(b"a", 5)
@@ -195,7 +195,7 @@ def test_map_tells_the_newest_offset() -> None:
 
 
 def test_long_keys_differing_in_one_byte_are_different() -> None:
-    """Around the length where keys turn into digests none is taken for another."""
+    """Keys of about the length from which the map stores digests are not confused."""
     offsets = OffsetMap(10**6)
     keys = [b"k" * size + tail for size in range(28, 40) for tail in (b"", b"x", b"y")]
     keys = sorted(set(keys))
@@ -204,8 +204,8 @@ def test_long_keys_differing_in_one_byte_are_different() -> None:
     assert [offsets.get(key) for key in keys] == list(range(len(keys)))
 
 
-def test_a_short_key_cannot_pose_as_a_digest() -> None:
-    """A key that spells out another key's digest is still its own key."""
+def test_a_short_key_is_not_mistaken_for_a_digest() -> None:
+    """A key whose bytes equal the digest of another key is still a different key."""
     from hashlib import blake2b
 
     offsets = OffsetMap(10**4)
@@ -214,8 +214,8 @@ def test_a_short_key_cannot_pose_as_a_digest() -> None:
     assert offsets.get(blake2b(long_key, digest_size=32).digest()) == -1
 
 
-def test_full_map_refuses_new_keys_only() -> None:
-    """Known keys are still followed, and what was refused is not covered."""
+def test_a_full_map_refuses_only_new_keys() -> None:
+    """Known keys are still updated, and a refused record is not covered."""
     offsets = OffsetMap(2 * ENTRY_BYTES_MAX)
     keys = [bytes([number]) * 40 for number in range(3)]
     assert offsets.add(keys[0], 0)
@@ -227,15 +227,15 @@ def test_full_map_refuses_new_keys_only() -> None:
     assert offsets.get(keys[0]) == 3
 
 
-def test_map_that_holds_nothing_is_refused() -> None:
-    """Compaction would never progress with it."""
+def test_a_map_too_small_for_one_key_is_refused() -> None:
+    """Compaction would never make progress with it."""
     with pytest.raises(ValueError, match="holds no key"):
         OffsetMap(ENTRY_BYTES_MAX - 1)
 
 
 @pytest.mark.parametrize("key_bytes", [4, 31, 64])
-def test_map_stays_within_its_budget(key_bytes: int) -> None:
-    """What the interpreter really allocates, growth of the table included, is below the limit."""
+def test_the_map_stays_within_its_memory_budget(key_bytes: int) -> None:
+    """The memory that Python allocates is below the limit, including growth of the table."""
     budget = 2_000_000
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Leader epochs: which wrote what, and where each ended."""
+"""Leader epochs: which epoch wrote which offsets, and where each epoch ended."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
 
 
 def some() -> LeaderEpochs:
-    """Epoch 2 wrote [10, 20), 5 wrote [20, 35), 6 writes from 35 on."""
+    """Epoch 2 wrote [10, 20), epoch 5 [20, 35), and epoch 6 writes from 35 on."""
     return LeaderEpochs([EpochStart(2, 10), EpochStart(5, 20), EpochStart(6, 35)])
 
 
-def test_nothing_is_known_of_an_empty_log() -> None:
-    """No epoch, no end."""
+def test_an_empty_log_has_no_epochs() -> None:
     epochs = LeaderEpochs()
     assert epochs.entries == ()
     assert epochs.latest == UNDEFINED_EPOCH
@@ -33,7 +32,7 @@ def test_nothing_is_known_of_an_empty_log() -> None:
 
 
 def test_an_epoch_starts_where_it_first_writes() -> None:
-    """Later batches of the same epoch are no news."""
+    """Later batches of the same epoch add no entry."""
     epochs = LeaderEpochs()
     assert epochs.assign(3, 0)
     assert not epochs.assign(3, 10)
@@ -42,49 +41,49 @@ def test_an_epoch_starts_where_it_first_writes() -> None:
     assert epochs.latest == 4
 
 
-def test_an_epoch_that_wrote_nothing_gives_way() -> None:
-    """Two leaders cannot have begun at one offset: the first left no record."""
+def test_an_epoch_without_records_is_replaced() -> None:
+    """Two epochs cannot start at the same offset: the first one wrote no record."""
     epochs = LeaderEpochs([EpochStart(3, 0), EpochStart(4, 20)])
     epochs.assign(7, 20)
     assert epochs.entries == (EpochStart(3, 0), EpochStart(7, 20))
 
 
-def test_entries_that_contradict_a_new_one_go() -> None:
-    """They stand for records that this log no longer has."""
+def test_entries_that_contradict_a_new_one_are_removed() -> None:
+    """They belong to records that this log no longer has."""
     epochs = some()
     epochs.assign(4, 15)
     assert epochs.entries == (EpochStart(2, 10), EpochStart(4, 15))
 
 
-def test_latest_epoch_ends_with_the_log() -> None:
-    """It is being written still."""
+def test_the_latest_epoch_ends_with_the_log() -> None:
+    """The leader of that epoch is still writing."""
     assert some().end_offset_for(6, 50) == EpochEnd(6, 50)
 
 
-def test_earlier_epoch_ends_where_the_next_begins() -> None:
-    """That is where a follower of it truncates to."""
+def test_an_earlier_epoch_ends_where_the_next_begins() -> None:
+    """A follower in that epoch truncates to this offset."""
     assert some().end_offset_for(5, 50) == EpochEnd(5, 35)
     assert some().end_offset_for(2, 50) == EpochEnd(2, 20)
 
 
-def test_unknown_epoch_is_answered_with_the_one_below() -> None:
-    """After fast fail-overs the asker's epoch may have left no record here (KIP-279)."""
+def test_an_unknown_epoch_is_answered_with_the_next_lower_one() -> None:
+    """After quick failovers the follower's epoch may have written nothing here (KIP-279)."""
     assert some().end_offset_for(4, 50) == EpochEnd(2, 20)
 
 
-def test_epoch_older_than_all_ended_before_them() -> None:
+def test_an_epoch_older_than_all_entries_ends_at_the_first_one() -> None:
     """Its records were deleted, or it never wrote here."""
     assert some().end_offset_for(1, 50) == EpochEnd(1, 10)
 
 
-def test_newer_epoch_is_undefined() -> None:
-    """The asker knows more than this log: it must not truncate by this answer."""
+def test_the_end_of_a_newer_epoch_is_undefined() -> None:
+    """The follower knows more than this log does. It must not truncate because of this answer."""
     assert some().end_offset_for(7, 50) == UNDEFINED
     assert some().end_offset_for(UNDEFINED_EPOCH, 50) == UNDEFINED
 
 
-def test_truncation_forgets_what_was_cut() -> None:
-    """An epoch stays if any of its records may."""
+def test_truncation_removes_the_epochs_that_were_cut_off() -> None:
+    """An epoch stays if any of its records may remain."""
     epochs = some()
     assert not epochs.truncate_from_end(36)
     assert epochs.truncate_from_end(35)
@@ -93,8 +92,8 @@ def test_truncation_forgets_what_was_cut() -> None:
     assert list(epochs.entries) == []
 
 
-def test_deletion_moves_the_first_start_up() -> None:
-    """The epoch that holds the log start begins there now."""
+def test_deletion_raises_the_first_start_offset() -> None:
+    """The epoch that contains the log start offset now begins there."""
     epochs = some()
     assert not epochs.truncate_from_start(5)
     assert not epochs.truncate_from_start(10)
@@ -106,8 +105,8 @@ def test_deletion_moves_the_first_start_up() -> None:
     assert list(epochs.entries) == [EpochStart(6, 99)]
 
 
-def test_each_offset_has_its_epoch() -> None:
-    """What a fetch reports as the epoch of its last record."""
+def test_every_offset_has_an_epoch() -> None:
+    """A fetch reports this as the epoch of its last record."""
     found = [some().epoch_at(offset) for offset in (9, 10, 19, 20, 34, 35, 1000)]
     assert found == [UNDEFINED_EPOCH, 2, 2, 5, 5, 6, 6]
 
@@ -121,8 +120,9 @@ CALLS = st.one_of(
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(CALLS, max_size=12))
-def test_entries_always_rise(calls: list[tuple[str, int, int]]) -> None:
-    """In epoch and in offset, whatever is called; and "changed" is the truth."""
+def test_entries_always_increase(calls: list[tuple[str, int, int]]) -> None:
+    """Both epochs and offsets increase after any calls, and the returned flag says whether the
+    entries changed."""
     epochs = LeaderEpochs()
     for name, first, second in calls:
         before = epochs.entries
@@ -144,7 +144,8 @@ def test_entries_always_rise(calls: list[tuple[str, int, int]]) -> None:
     asked=st.integers(0, 20),
 )
 def test_answers_agree_with_a_plain_log(runs: list[tuple[int, int]], asked: int) -> None:
-    """Against a list of the epoch of every record: the end is the first record of a later one."""
+    """Compared with a list of every record's epoch: an epoch ends at the first record of a later
+    one."""
     written: list[int] = []
     epoch = 0
     for step, count in runs:
@@ -161,8 +162,9 @@ def test_answers_agree_with_a_plain_log(runs: list[tuple[int, int]], asked: int)
     assert [epochs.epoch_at(offset) for offset in range(len(written))] == written
 
 
-def test_an_epoch_that_wrote_nothing_gives_way_to_an_older_one() -> None:
-    """A leader noted its epoch and wrote nothing; its successor's log goes on in the one before."""
+def test_an_epoch_without_records_can_be_replaced_by_an_older_one() -> None:
+    """A leader stored its epoch and wrote nothing. Its successor's log continues in the epoch
+    before."""
     epochs = LeaderEpochs([EpochStart(4, 3), EpochStart(5, 10)])
     assert epochs.assign(4, 10)
     assert epochs.entries == (EpochStart(4, 3),)

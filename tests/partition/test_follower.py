@@ -1,4 +1,4 @@
-"""What a follower does with the answers to its fetches."""
+"""What a follower does with the responses to its fetches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def answer(
 
 
 def told(machine: Follower, reply: FetchAnswer, view: LogView) -> tuple[Effect, ...]:
-    """One round: fetch, answer, effects."""
+    """Runs one round: a fetch, its response, the effects."""
     fetch = machine.next_fetch(view, 0)
     assert fetch is not None
     return machine.on_answer(fetch, reply, view, 0)
@@ -58,8 +58,9 @@ def diverging(epoch: int, end: int, start: int = 0) -> FetchAnswer:
     return FetchAnswer(ErrorCode.NONE, 0, start, EpochEnd(epoch, end))
 
 
-def test_it_asks_from_its_end_with_its_last_epoch() -> None:
-    """The epoch of the last record, not of one that was only noted; one fetch at a time."""
+def test_a_follower_fetches_from_its_log_end_with_its_last_epoch() -> None:
+    """The last record's epoch counts, not one that was stored without records. One fetch at a
+    time."""
     machine = follower()
     view = log(10, (1, 0), (4, 10), start=2)
     assert machine.next_fetch(view, 0) == Fetch(3, 7, 10, 1, 2, 1)
@@ -68,15 +69,16 @@ def test_it_asks_from_its_end_with_its_last_epoch() -> None:
     assert last_epoch(log(5, (1, 0), start=5)) == -1
 
 
-def test_it_asks_only_when_what_it_has_counts() -> None:
-    """The leader takes the offset for what is safe here."""
+def test_a_follower_fetches_only_when_all_its_records_count() -> None:
+    """The leader treats the fetch offset as safe on this replica."""
     machine = follower()
     assert machine.next_fetch(log(10, counted=9), 0) is None
     assert machine.next_fetch(log(10), 0) is not None
 
 
-def test_batches_are_appended_and_the_leader_followed() -> None:
-    """High watermark and log start, as far as the own log goes."""
+def test_batches_are_appended_and_the_leaders_offsets_adopted() -> None:
+    """The follower adopts the high watermark and log start offset, as far as its own log
+    reaches."""
     machine = follower()
     spans = (BatchSpan(10, 13, 1, 50), BatchSpan(13, 14, 7, 60))
     effects = told(machine, answer(*spans, high_watermark=20, start=4), log(10))
@@ -95,8 +97,8 @@ def test_batches_are_appended_and_the_leader_followed() -> None:
         BatchSpan(11, 12, 8, 9),
     ],
 )
-def test_what_does_not_follow_on_is_refused(bad: BatchSpan) -> None:
-    """An overlap, an epoch that falls or is not out yet. What came before is kept."""
+def test_a_batch_that_does_not_continue_the_log_is_refused(bad: BatchSpan) -> None:
+    """An overlap, a lower epoch, or an epoch above the leader's. The batches before it are kept."""
     machine = follower()
     good = BatchSpan(10, 11, 1, 9)
     appended, retry = told(machine, answer(good, bad), log(10))
@@ -106,15 +108,15 @@ def test_what_does_not_follow_on_is_refused(bad: BatchSpan) -> None:
     assert machine.next_fetch(log(11), BACKOFF_MS) is not None
 
 
-def test_compaction_leaves_gaps() -> None:
-    """Offsets may be missing from a leader's log, and are then missing here: before and between
-    batches, and whatever the topic's cleanup.policy is by now."""
+def test_gaps_left_by_compaction_are_accepted() -> None:
+    """Offsets may be missing from a leader's log, before and between batches. The follower accepts
+    this whatever the topic's cleanup.policy is now."""
     spans = BatchSpan(15, 20, 1, 9), BatchSpan(40, 41, 1, 9)
     assert told(follower(), answer(*spans), log(10)) == (Append(spans, 18),)
 
 
 def test_a_corrupt_batch_is_fetched_again() -> None:
-    """Sound ones before it are kept."""
+    """The valid batches before it are kept."""
     first, second = bytearray(61), bytearray(61)
     for batch, offset in ((first, 5), (second, 6)):
         write_header(batch, 0, BatchHeader(offset, 49, 1, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1))
@@ -132,21 +134,21 @@ def test_a_corrupt_batch_is_fetched_again() -> None:
 @pytest.mark.parametrize(
     ("epoch", "end", "cut"),
     [
-        (2, 12, 12),  # both know it, the leader's ended first
-        (2, 18, 15),  # both know it, it ended here first
-        (3, 14, 15),  # not known here: what came before it may be shared
+        (2, 12, 12),  # both have it, the leader's ended first
+        (2, 18, 15),  # both have it, it ended here first
+        (3, 14, 15),  # unknown here: only the records before it may match
         (1, 8, 5),
         (0, 3, 0),
     ],
 )
-def test_a_diverging_log_is_cut_exactly(epoch: int, end: int, cut: int) -> None:
-    """To the last offset that may be shared, however far below the end."""
+def test_a_diverging_log_is_truncated_exactly(epoch: int, end: int, cut: int) -> None:
+    """It is truncated to the last offset that both logs may share, however far below the end."""
     view = log(20, (1, 0), (2, 5), (5, 15))
     assert told(follower(), diverging(epoch, end), view) == (Truncate(cut, False),)
 
 
-def test_cutting_takes_as_many_rounds_as_needed() -> None:
-    """After quick changes of leaders each log has epochs the other has not."""
+def test_truncation_takes_as_many_rounds_as_needed() -> None:
+    """After quick leader changes each log may have epochs that the other one does not have."""
     machine = follower()
     view = log(20, (1, 0), (3, 8), (5, 15))
     assert told(machine, diverging(4, 18), view) == (Truncate(15, False),)
@@ -157,14 +159,14 @@ def test_cutting_takes_as_many_rounds_as_needed() -> None:
     assert (fetch.offset, fetch.last_fetched_epoch) == (8, 1)
 
 
-def test_a_cut_that_cuts_nothing_is_not_repeated_for_ever() -> None:
-    """A leader that says such a thing is asked again later."""
+def test_a_truncation_that_removes_nothing_is_retried_later() -> None:
+    """Otherwise the follower and this leader would repeat it forever."""
     (effect,) = told(follower(), diverging(1, 30), log(20))
     assert isinstance(effect, RetryAt)
 
 
-def test_what_is_committed_is_not_cut() -> None:
-    """It may be the last copy: the follower halts and says why."""
+def test_committed_records_are_not_truncated() -> None:
+    """They may be the last copy: the follower halts and gives the reason."""
     machine = follower(high_watermark=12)
     (effect,) = told(machine, diverging(1, 11), log(20))
     assert isinstance(effect, Halt)
@@ -172,15 +174,15 @@ def test_what_is_committed_is_not_cut() -> None:
     assert machine.next_fetch(log(20), 10**9) is None
 
 
-def test_it_is_cut_where_the_topic_allows_that() -> None:
-    """And the shell is told, so that it can say so."""
+def test_committed_records_are_truncated_where_the_topic_allows_it() -> None:
+    """The effect says so, so that the shell can log it."""
     machine = follower(high_watermark=12, loses=True)
     assert told(machine, diverging(1, 11), log(20)) == (Truncate(11, True),)
     assert machine.high_watermark == 11
 
 
-def test_a_log_that_the_leader_has_left_behind_begins_anew() -> None:
-    """Everything here is below the leader's start."""
+def test_a_log_below_the_leaders_log_start_starts_over() -> None:
+    """The leader has deleted every offset that this log has."""
     machine = follower(high_watermark=10)
     out_of_range = FetchAnswer(ErrorCode.OFFSET_OUT_OF_RANGE)
     assert told(machine, out_of_range, log(10)) == (AskBounds(3, 7),)
@@ -189,8 +191,8 @@ def test_a_log_that_the_leader_has_left_behind_begins_anew() -> None:
     assert machine.high_watermark == 50
 
 
-def test_a_log_beyond_the_leaders_end_is_cut_to_it() -> None:
-    """Unless that would lose what is committed."""
+def test_a_log_beyond_the_leaders_end_is_truncated_to_it() -> None:
+    """Unless that would remove committed records."""
     out_of_range = FetchAnswer(ErrorCode.OFFSET_OUT_OF_RANGE)
     machine = follower(high_watermark=5)
     told(machine, out_of_range, log(10))
@@ -204,7 +206,7 @@ def test_a_log_beyond_the_leaders_end_is_cut_to_it() -> None:
     assert machine.on_bounds(2, 7, log(10, start=8), 0) == (StartAt(7, True),)
 
 
-def test_bounds_that_explain_nothing_are_asked_for_again() -> None:
+def test_bounds_that_do_not_explain_the_error_are_requested_again() -> None:
     """The leader's log has changed meanwhile, or the leader did not answer."""
     machine = follower()
     told(machine, FetchAnswer(ErrorCode.OFFSET_OUT_OF_RANGE), log(10))
@@ -217,8 +219,8 @@ def test_bounds_that_explain_nothing_are_asked_for_again() -> None:
     assert machine.next_fetch(log(10), 5 + BACKOFF_MS) is not None
 
 
-def test_a_log_that_starts_within_a_batch_gets_it_whole() -> None:
-    """The leader deleted up to the middle of it; batches are not split."""
+def test_a_log_that_starts_within_a_batch_gets_the_whole_batch() -> None:
+    """The leader deleted up to the middle of the batch, and batches are not split."""
     span = BatchSpan(48, 52, 1, 9)
     effects = told(follower(50), answer(span, high_watermark=60, start=50), log(50, start=50))
     assert effects == (
@@ -230,7 +232,7 @@ def test_a_log_that_starts_within_a_batch_gets_it_whole() -> None:
 
 
 def test_a_fenced_follower_waits_for_the_metadata() -> None:
-    """There is a newer leader, which it has not heard of."""
+    """There is a newer leader that the follower does not know of yet."""
     machine = follower()
     effects = told(machine, FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH), log(10))
     assert effects == (WaitForMetadata(7),)
@@ -247,7 +249,7 @@ def test_a_fenced_follower_waits_for_the_metadata() -> None:
     ],
 )
 def test_a_leader_that_is_not_ready_is_asked_again(code: ErrorCode) -> None:
-    """It has not heard of its term as yet, or has trouble of its own."""
+    """The leader has not applied its new leader epoch yet, or has a problem of its own."""
     machine = follower()
     (effect,) = told(machine, FetchAnswer(code), log(10))
     assert isinstance(effect, RetryAt)
@@ -255,8 +257,8 @@ def test_a_leader_that_is_not_ready_is_asked_again(code: ErrorCode) -> None:
     assert machine.next_fetch(log(10), effect.at_ms) is not None
 
 
-def test_late_answers_are_dropped() -> None:
-    """Only the fetch under way is answered, once."""
+def test_late_responses_are_dropped() -> None:
+    """Only the response to the fetch in flight counts, and only once."""
     machine = follower()
     first = machine.next_fetch(log(10), 0)
     assert first is not None
@@ -270,15 +272,15 @@ def test_late_answers_are_dropped() -> None:
     assert machine.on_answer(second, late, log(11), 0) == ()
 
 
-def test_rules_may_change() -> None:
-    """As the topic's configs do."""
+def test_the_rules_can_change() -> None:
+    """The topic's configs may change at any time."""
     machine = follower(high_watermark=12)
     machine.configure(FollowerRules(may_lose_committed=True))
     assert told(machine, diverging(1, 11), log(20)) == (Truncate(11, True),)
 
 
-def test_a_leader_that_is_late_to_hear_is_asked_again_soon() -> None:
-    """And ever later, up to the full backoff; an answer that is none of these begins anew."""
+def test_a_leader_with_old_metadata_is_asked_again_with_growing_delays() -> None:
+    """The delay grows up to the full backoff, and starts over after a successful response."""
     machine = follower()
     view = log(10)
     waits = []
@@ -304,8 +306,8 @@ def test_a_leader_that_is_late_to_hear_is_asked_again_soon() -> None:
     assert effect.at_ms == now_ms + 20
 
 
-def test_what_could_not_be_stored_does_not_count() -> None:
-    """The high watermark is not beyond the end of the log, and it is tried again later."""
+def test_records_that_could_not_be_stored_do_not_count() -> None:
+    """The high watermark returns to the end of the log, and the fetch is retried later."""
     machine = follower()
     effects = told(machine, answer(BatchSpan(10, 20, 1, 9), high_watermark=20), log(10))
     assert AdvanceHighWatermark(20) in effects
@@ -317,8 +319,8 @@ def test_what_could_not_be_stored_does_not_count() -> None:
     assert machine.next_fetch(log(10), 5 + BACKOFF_MS) is not None
 
 
-def test_a_fetch_from_before_a_cut_is_of_no_use() -> None:
-    """Its answer would leave a gap where records are."""
+def test_the_response_to_a_fetch_from_before_a_truncation_is_dropped() -> None:
+    """Appending it would leave a gap in the log."""
     machine = follower(8)
     asked = [machine.has_asked]
     fetch = machine.next_fetch(log(10), 0)

@@ -1,4 +1,4 @@
-"""What a leader takes from clients."""
+"""Which batches a leader accepts from clients."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check(header: BatchHeader = GOOD, *, size: int = 100, zstd: bool = True) -> 
     check_batch(header, size, RULES, zstd)
 
 
-def test_a_batch_within_the_rules_is_taken() -> None:
-    """Up to every limit."""
+def test_a_batch_within_the_rules_is_accepted() -> None:
+    """Every limit is inclusive."""
     check()
     check(size=1000)
     check(GOOD._replace(producer_id=0, producer_epoch=0, base_sequence=0))
@@ -49,10 +49,10 @@ def test_a_batch_within_the_rules_is_taken() -> None:
         (INVALID_PRODUCER_EPOCH, 100, True, {"producer_id": 7, "base_sequence": 0}),
     ],
 )
-def test_whatever_breaks_a_rule_is_refused(
+def test_a_batch_that_breaks_a_rule_is_refused(
     code: int, size: int, zstd: bool, changed: dict[str, int]
 ) -> None:
-    """With the code that tells the client what to do about it."""
+    """The error code tells the client what to do about it."""
     with pytest.raises(BatchRefused) as refused:
         check(GOOD._replace(**changed), size=size, zstd=zstd)
     assert refused.value.code == code

@@ -1,4 +1,4 @@
-"""The snapshot file: Kafka's bytes exactly, and every damage found."""
+"""The snapshot file has exactly Kafka's bytes, and every kind of damage is found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRIES = st.lists(
 )
 
 
-def test_layout_is_kafkas() -> None:
+def test_the_layout_is_kafkas() -> None:
     """Version, CRC over the rest, count, then 46 bytes per producer."""
     entry = ProducerEntry(
         producer_id=0x0102,
@@ -47,15 +47,15 @@ def test_layout_is_kafkas() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(ENTRIES)
-def test_entries_survive(entries: list[ProducerEntry]) -> None:
-    """What is written is read, in order."""
+def test_entries_survive_encoding_and_decoding(entries: list[ProducerEntry]) -> None:
     assert decode_snapshot(encode_snapshot(entries)) == entries
 
 
 @settings(deadline=None, max_examples=50)
 @given(ENTRIES)
-def test_append_times_survive(entries: list[ProducerEntry]) -> None:
-    """They lie behind the entries, where Kafka does not look: all before them is the same."""
+def test_append_times_survive_encoding_and_decoding(entries: list[ProducerEntry]) -> None:
+    """They are stored after the entries, where Kafka does not read. The bytes before them do not
+    change."""
     times = {entry.producer_id: entry.producer_id ^ 77 for entry in entries}
     stored = encode_snapshot(entries, times)
     assert decode_with_times(stored) == (entries, times)
@@ -67,7 +67,7 @@ def test_append_times_survive(entries: list[ProducerEntry]) -> None:
 @settings(deadline=None, max_examples=60)
 @given(ENTRIES, st.data())
 def test_damage_is_found(entries: list[ProducerEntry], data: st.DataObject) -> None:
-    """A flipped bit or a cut anywhere is reported as corruption and nothing else."""
+    """A flipped bit, a cut or an extra byte is reported as CorruptSnapshot, and as nothing else."""
     sound = encode_snapshot(entries)
     position = data.draw(st.integers(0, len(sound) - 1))
     flipped = bytearray(sound)
@@ -87,7 +87,7 @@ def test_damage_is_found(entries: list[ProducerEntry], data: st.DataObject) -> N
         (pack(">hI", 1, crc32c(pack(">i", 9))) + pack(">i", 9), "9 entries of 46 bytes"),
     ],
 )
-def test_reason_is_told(data: bytes, reason: str) -> None:
-    """The message says what is wrong, also when the CRC vouches for nonsense."""
+def test_the_error_gives_the_reason(data: bytes, reason: str) -> None:
+    """The message says what is wrong, also when the CRC of invalid contents is correct."""
     with pytest.raises(CorruptSnapshot, match=reason):
         decode_snapshot(data)

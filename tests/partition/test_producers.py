@@ -1,4 +1,5 @@
-"""Producer state: what is accepted, what is recognised as a retry, what is refused."""
+"""Producer state: which batches are accepted, which are recognized as retries, which are
+refused."""
 
 from __future__ import annotations
 
@@ -69,12 +70,13 @@ def states_after(*headers: BatchHeader) -> ProducerStates:
 
 
 def test_batches_in_sequence_are_accepted() -> None:
-    """Each batch begins where the one before ended."""
+    """Each batch begins where the previous one ended."""
     states_after(batch(0, 0, 3), batch(3, 3, 2), batch(5, 5, 1))
 
 
-def test_retry_is_answered_with_the_original_offset() -> None:
-    """Any of the last five batches is recognised and its first offset and timestamp returned."""
+def test_a_retry_is_answered_with_the_original_offset() -> None:
+    """Each of the last five batches is recognized, and its first offset and timestamp are
+    returned."""
     headers = [batch(100 + 10 * i, 3 * i, 3, timestamp=1000 + i) for i in range(5)]
     states = states_after(*headers)
     for number, header in enumerate(headers):
@@ -82,8 +84,8 @@ def test_retry_is_answered_with_the_original_offset() -> None:
         assert states.check(header) == Duplicate(offset, offset + 2, 1000 + number)
 
 
-def test_retry_older_than_five_batches_is_a_duplicate_without_offset() -> None:
-    """What left the window but is known to be in the log is a duplicate, not a gap."""
+def test_a_retry_older_than_five_batches_is_a_duplicate_without_an_offset() -> None:
+    """A batch that left the window but is known to be in the log is a duplicate, not a gap."""
     headers = [batch(10 * i, 3 * i, 3) for i in range(7)]
     states = states_after(*headers)
     for header in headers[:2]:
@@ -92,8 +94,8 @@ def test_retry_older_than_five_batches_is_a_duplicate_without_offset() -> None:
         assert refused.value.code == 46
 
 
-def test_older_batch_that_was_never_seen_is_not_confirmed() -> None:
-    """A partition that learned of the producer late must not call an earlier batch a duplicate."""
+def test_an_older_batch_that_was_never_seen_is_not_acknowledged() -> None:
+    """A partition that first saw the producer late must not call an earlier batch a duplicate."""
     states = states_after(*(batch(i, 10 + i) for i in range(8)))
     with pytest.raises(OutOfOrderSequence):
         states.check(batch(8, 5, 3))
@@ -103,30 +105,31 @@ def test_older_batch_that_was_never_seen_is_not_confirmed() -> None:
         states.check(batch(8, 10))
 
 
-def test_gap_is_refused() -> None:
-    """A missing batch before this one means records would be lost or reordered."""
+def test_a_gap_is_refused() -> None:
+    """If a batch before this one is missing, records would be lost or reordered."""
     states = states_after(batch(0, 0, 2))
     with pytest.raises(OutOfOrderSequence, match="3 and 2 was expected") as refused:
         states.check(batch(2, 3))
     assert refused.value.code == 45
 
 
-def test_other_batching_of_remembered_sequences_is_refused() -> None:
-    """Same first sequence but another length is no retry of the same batch."""
+def test_a_retry_with_other_batch_boundaries_is_refused() -> None:
+    """A batch with the same first sequence but another length is not a retry of the same batch."""
     states = states_after(batch(0, 0, 2), batch(2, 2, 2))
     for first, count in [(0, 1), (0, 4), (1, 2), (2, 1)]:
         with pytest.raises(OutOfOrderSequence):
             states.check(batch(4, first, count))
 
 
-def test_unknown_producer_may_begin_anywhere() -> None:
-    """State may have expired; any first sequence and epoch is accepted and then continued."""
+def test_an_unknown_producer_may_begin_with_any_sequence() -> None:
+    """Its state may have expired. Any first sequence and epoch is accepted, and continued from
+    there."""
     states = states_after(batch(50, 1234, 2, epoch=9), batch(52, 1236, epoch=9))
     assert states.check(batch(53, 1237, epoch=9)) is None
 
 
-def test_older_epoch_is_fenced() -> None:
-    """A zombie is refused even with a matching sequence, and even as a retry."""
+def test_an_older_epoch_is_fenced() -> None:
+    """A zombie is refused even if its sequence fits, and even if it sends a retry."""
     states = states_after(batch(0, 0, epoch=1), batch(1, 0, epoch=2))
     for header in [batch(2, 1, epoch=1), batch(2, 0, epoch=1)]:
         for from_client in (True, False):
@@ -135,8 +138,8 @@ def test_older_epoch_is_fenced() -> None:
             assert refused.value.code == 47
 
 
-def test_new_epoch_begins_at_sequence_zero() -> None:
-    """A bumped epoch restarts the numbering, and forgets the old epoch's batches."""
+def test_a_new_epoch_begins_at_sequence_zero() -> None:
+    """A new epoch restarts the sequences, and the batches of the old epoch are forgotten."""
     states = states_after(batch(0, 0, 5))
     with pytest.raises(OutOfOrderSequence, match="must begin with sequence 0"):
         states.check(batch(5, 5, epoch=1))
@@ -147,7 +150,8 @@ def test_new_epoch_begins_at_sequence_zero() -> None:
 
 
 def test_sequences_wrap_to_zero() -> None:
-    """After 2**31 - 1 comes 0, between batches and within one; retries across it are found."""
+    """0 follows 2**31 - 1, between batches and within one. Retries across the boundary are
+    recognized."""
     states = states_after(
         batch(0, SEQUENCES - 4, 3), batch(3, SEQUENCES - 1), batch(4, 0, 2), batch(6, 2)
     )
@@ -162,8 +166,8 @@ def test_sequences_wrap_to_zero() -> None:
         states.check(batch(20, SEQUENCES - 3, 6))
 
 
-def test_broker_written_batches_carry_no_sequences() -> None:
-    """Offsets committed in a transaction are checked for epoch and transaction only."""
+def test_batches_written_by_a_broker_have_no_sequences() -> None:
+    """For offsets committed in a transaction only the epoch and the transaction are checked."""
     states = ProducerStates()
     for offset in range(3):
         header = transactional(offset, -1)
@@ -173,15 +177,16 @@ def test_broker_written_batches_carry_no_sequences() -> None:
 
 
 def test_producers_are_independent() -> None:
-    """Two producers with equal sequences do not meet."""
+    """Two producers with equal sequences do not affect each other."""
     states = states_after(batch(0, 0, producer=1), batch(1, 0, producer=2))
     assert states.check(batch(2, 1, producer=1)) is None
     assert states.check(batch(2, 0, producer=2)) == Duplicate(1, 1, 1000)
     assert len(states) == 2
 
 
-def test_transaction_holds_back_readers_until_its_marker_is_replicated() -> None:
-    """The first unstable offset is the oldest transaction open or ended above the watermark."""
+def test_a_transaction_holds_back_readers_until_its_marker_is_replicated() -> None:
+    """The first unstable offset belongs to the oldest transaction that is open, or that ended
+    above the high watermark."""
     states = states_after(
         batch(0, 0, producer=9), transactional(1, 0), transactional(2, 0, producer=8)
     )
@@ -197,16 +202,17 @@ def test_transaction_holds_back_readers_until_its_marker_is_replicated() -> None
     assert states.first_unstable_offset(6) is None
 
 
-def test_sequences_go_on_after_a_marker_of_the_same_epoch() -> None:
-    """Before KIP-890 a marker left epoch and numbering alone; retries are still recognised."""
+def test_sequences_continue_after_a_marker_of_the_same_epoch() -> None:
+    """Before KIP-890 a marker changed neither epoch nor sequences. Retries are still recognized."""
     states = states_after(transactional(0, 0))
     states.on_control(marker(1), ControlType.COMMIT, 0)
     assert states.check(transactional(2, 0)) == Duplicate(0, 0, 1000)
     assert states.check(transactional(2, 1)) is None
 
 
-def test_marker_with_a_bumped_epoch_fences_and_restarts_numbering() -> None:
-    """Since KIP-890 the marker raises the epoch: late data of the ended transaction is refused."""
+def test_a_marker_with_a_new_epoch_fences_and_restarts_the_sequences() -> None:
+    """Since KIP-890 the marker raises the epoch, so late data of the ended transaction is
+    refused."""
     states = states_after(transactional(0, 0))
     states.on_control(marker(1, epoch=1), ControlType.COMMIT, 0)
     with pytest.raises(InvalidProducerEpoch):
@@ -216,8 +222,9 @@ def test_marker_with_a_bumped_epoch_fences_and_restarts_numbering() -> None:
     assert states.check(transactional(2, 0, epoch=1)) is None
 
 
-def test_marker_without_data_completes_nothing() -> None:
-    """The coordinator may mark partitions the producer never reached; its epoch still counts."""
+def test_a_marker_without_data_completes_nothing() -> None:
+    """The coordinator may write markers to partitions that the producer never reached. Their epoch
+    still fences."""
     states = ProducerStates()
     assert states.on_control(marker(0, epoch=5), ControlType.ABORT, 2) is None
     assert states.first_unstable_offset(0) is None
@@ -225,8 +232,8 @@ def test_marker_without_data_completes_nothing() -> None:
         states.check(batch(1, 0, epoch=4))
 
 
-def test_batch_outside_the_open_transaction_is_refused() -> None:
-    """A producer in a transaction writes transactional batches only."""
+def test_a_batch_outside_the_open_transaction_is_refused() -> None:
+    """A producer in a transaction may write only transactional batches."""
     states = states_after(transactional(0, 0))
     with pytest.raises(InvalidTransactionState) as refused:
         states.check(batch(1, 1))
@@ -234,8 +241,8 @@ def test_batch_outside_the_open_transaction_is_refused() -> None:
 
 
 def test_late_and_fenced_markers_are_refused() -> None:
-    """A strict marker must raise the epoch, unless it repeats the one that closed; coordinators
-    that were replaced are fenced."""
+    """A strict marker must raise the epoch, unless it repeats the marker that ended the
+    transaction. A former coordinator is fenced."""
     states = states_after(transactional(0, 0, epoch=4))
     with pytest.raises(InvalidProducerEpoch):
         states.check_marker(7, 3, 0, strict=False)
@@ -251,16 +258,16 @@ def test_late_and_fenced_markers_are_refused() -> None:
     states.check_marker(1, 0, 0, strict=True)
 
 
-def test_emptied_control_batch_keeps_the_epoch() -> None:
-    """Compaction may empty a marker; replaying it must still fence older epochs."""
+def test_an_emptied_control_batch_keeps_its_epoch() -> None:
+    """Compaction may empty a marker. Replaying it must still fence older epochs."""
     states = states_after(batch(0, 0))
     states.update(marker(1, epoch=3))
     with pytest.raises(InvalidProducerEpoch):
         states.check(batch(2, 1))
 
 
-def test_idle_producers_expire_but_not_in_a_transaction() -> None:
-    """Idle time is measured from the append of the last batch or marker."""
+def test_idle_producers_expire_unless_a_transaction_is_open() -> None:
+    """Idle time counts from the append of the last batch or marker."""
     states = ProducerStates()
     states.update(batch(0, 0, producer=1), 100)
     states.update(batch(1, 0, producer=2), 101)
@@ -274,8 +281,8 @@ def test_idle_producers_expire_but_not_in_a_transaction() -> None:
 
 
 @pytest.mark.parametrize("timestamp", [5, 5_000_000])
-def test_timestamps_of_records_do_not_expire_a_producer(timestamp: int) -> None:
-    """Somebody who loads old records, or such from the future, is as active as anybody else."""
+def test_record_timestamps_do_not_expire_a_producer(timestamp: int) -> None:
+    """A producer that writes records with old or future timestamps is as active as any other."""
     states = ProducerStates()
     states.update(batch(0, 0, timestamp=timestamp), 1_000)
     assert states.expire(1_099, 100) == []
@@ -283,16 +290,16 @@ def test_timestamps_of_records_do_not_expire_a_producer(timestamp: int) -> None:
     assert states.expire(1_100, 100) == [7]
 
 
-def test_replay_never_refuses_what_is_in_the_log() -> None:
-    """Recovery takes gaps, older epochs and repeats as they come, and goes on from the last."""
+def test_replay_accepts_everything_that_is_in_the_log() -> None:
+    """Recovery accepts gaps, older epochs and repeats, and continues from the last batch."""
     states = ProducerStates()
     for header in [batch(0, 5), batch(1, 90, 2), batch(3, 0, epoch=2), batch(4, 7, epoch=1)]:
         states.update(header)
     assert states.check(batch(5, 8, epoch=1)) is None
 
 
-def test_hole_in_the_replayed_log_ends_what_is_known() -> None:
-    """Compaction may have taken batches away: what lies before the hole is not confirmed."""
+def test_batches_before_a_gap_in_the_replayed_log_are_not_acknowledged() -> None:
+    """Compaction may have removed batches, so the state before the gap is not certain."""
     states = ProducerStates()
     for i in (*range(3), *range(6, 14)):
         states.update(batch(i, i))
@@ -303,24 +310,26 @@ def test_hole_in_the_replayed_log_ends_what_is_known() -> None:
         states.check(batch(20, 6))
 
 
-def test_last_data_offsets_name_the_batches_compaction_must_keep() -> None:
-    """Each producer's last data batch; a marker that began a new epoch has no sequence to keep."""
+def test_last_data_offsets_names_the_batches_that_compaction_must_keep() -> None:
+    """These are each producer's last data batches. A marker that began a new epoch has no
+    sequence."""
     states = states_after(batch(0, 0, 3), transactional(3, 0, producer=8))
     assert states.last_data_offsets() == {7: 2, 8: 3}
     states.on_control(marker(4, producer=8, epoch=1), ControlType.COMMIT, 0)
     assert states.last_data_offsets() == {7: 2}
 
 
-def test_snapshot_entries_hold_the_last_batch() -> None:
-    """Kafka's snapshot has one entry per producer."""
+def test_snapshot_entries_contain_the_last_batch() -> None:
+    """Kafka's snapshot has one entry for each producer."""
     states = states_after(batch(0, 0, 3, timestamp=5), batch(3, 3, 2, timestamp=6))
     assert states.entries() == [ProducerEntry(7, 0, 4, 4, 1, 6, -1, -1)]
     states.on_control(marker(5, epoch=1, timestamp=9), ControlType.COMMIT, 2)
     assert states.entries() == [ProducerEntry(7, 1, -1, -1, 0, 9, 2, -1)]
 
 
-def test_state_loaded_from_a_snapshot_goes_on() -> None:
-    """The last batch is recognised, the next accepted, open transactions are open."""
+def test_state_loaded_from_a_snapshot_continues() -> None:
+    """The last batch is recognized, the next one is accepted, and open transactions are still
+    open."""
     states = states_after(
         transactional(0, 0, producer=8),
         batch(1, 0, 3),
@@ -335,8 +344,9 @@ def test_state_loaded_from_a_snapshot_goes_on() -> None:
     assert sorted(loaded.entries()) == sorted(states.entries())
 
 
-def test_one_batch_snapshot_does_not_confirm_what_it_cannot_know() -> None:
-    """After a restart an older retry is refused as out of order, never confirmed unseen."""
+def test_a_snapshot_of_one_batch_does_not_acknowledge_older_ones() -> None:
+    """After a restart an older retry is refused as out of order: the broker cannot know that it is
+    there."""
     states = states_after(*(batch(i, i) for i in range(9)))
     loaded = ProducerStates()
     loaded.load(states.entries())
@@ -344,8 +354,8 @@ def test_one_batch_snapshot_does_not_confirm_what_it_cannot_know() -> None:
         loaded.check(batch(9, 7))
 
 
-def test_several_entries_per_producer_restore_the_whole_window() -> None:
-    """With five entries each, the last wins for Kafka and all five are recognised by us."""
+def test_several_entries_for_a_producer_restore_the_whole_window() -> None:
+    """Of five entries Kafka uses the last one; Penstock recognizes all five."""
     headers = [batch(10 * i, 2 * i, 2, timestamp=i) for i in range(8)]
     states = states_after(*headers)
     entries = states.entries(batches_per_producer=5)
@@ -358,7 +368,7 @@ def test_several_entries_per_producer_restore_the_whole_window() -> None:
 
 
 def test_clear_forgets_everything() -> None:
-    """Truncation starts from nothing."""
+    """Truncation rebuilds the state from nothing."""
     states = states_after(transactional(0, 0))
     states.on_control(marker(1), ControlType.COMMIT, 0)
     states.update(transactional(2, 1))
@@ -368,8 +378,8 @@ def test_clear_forgets_everything() -> None:
     assert states.entries() == []
 
 
-def test_a_producer_is_small() -> None:
-    """Memory per producer stays in the hundreds of bytes, five batches remembered."""
+def test_a_producer_takes_less_than_400_bytes() -> None:
+    """With five batches remembered."""
     count = 2000
     tracemalloc.start()
     try:
@@ -387,7 +397,8 @@ def test_a_producer_is_small() -> None:
 
 @st.composite
 def deliveries(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
-    """First sequence, and (producer, batch number) as a network might deliver and repeat them."""
+    """Returns a first sequence, and (producer, batch number) pairs as a network might deliver
+    them."""
     start = draw(st.sampled_from([0, 3, SEQUENCES - 6]))
     events = draw(
         st.lists(st.tuples(st.integers(1, 2), st.integers(0, 12)), min_size=10, max_size=60)
@@ -397,12 +408,12 @@ def deliveries(draw: st.DrawFn) -> tuple[int, list[tuple[int, int]]]:
 
 @settings(deadline=None, max_examples=60)
 @given(deliveries(), st.integers(0, 60))
-def test_log_holds_each_batch_once_and_in_order(
+def test_the_log_has_each_batch_once_and_in_order(
     plan: tuple[int, list[tuple[int, int]]], restart_at: int
 ) -> None:
-    """Whatever is lost, repeated or reordered, sequences in the log are contiguous per producer,
-    a duplicate names the true offset and a batch is never called a duplicate unless it is there:
-    also across a restart from a one-batch snapshot (I9)."""
+    """Whatever is lost, repeated or reordered, the sequences of each producer in the log are
+    contiguous. A duplicate gets its true offset, and no batch is called a duplicate unless it is
+    in the log, also after a restart from a snapshot with one batch (I9)."""
     start, events = plan
     states = ProducerStates()
     log: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -434,7 +445,7 @@ def test_log_holds_each_batch_once_and_in_order(
 
 
 def test_every_refusal_has_its_own_kafka_code() -> None:
-    """The codes are what clients act on."""
+    """Clients act on these codes."""
     assert OutOfTurn in ProducerRefused.__subclasses__()
     codes = {refusal.__name__: refusal.code for refusal in ProducerRefused.__subclasses__()}
     assert codes == {

@@ -1,4 +1,4 @@
-"""Which records a leader takes, and how it answers for those that it refuses."""
+"""Which records a leader accepts, and how it answers for those that it refuses."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def records(count: int, value: bytes = b"value") -> list[Record]:
 
 @codecs
 @on_loop
-def test_a_good_batch_is_taken_as_it_is(codec: Codec, on_loop: bool) -> None:
+def test_a_valid_batch_is_accepted_unchanged(codec: Codec, on_loop: bool) -> None:
     batch = build_batch(records(10), codec=codec)
     sent = bytes(batch)
     taken = check(batch, on_loop=on_loop)
@@ -73,8 +73,8 @@ def test_a_good_batch_is_taken_as_it_is(codec: Codec, on_loop: bool) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @on_loop
-def test_records_that_cannot_be_decoded_are_invalid(kind: str, on_loop: bool) -> None:
-    """INVALID_RECORD: a retry of the same bytes cannot help."""
+def test_records_that_cannot_be_decoded_are_refused_as_invalid(kind: str, on_loop: bool) -> None:
+    """INVALID_RECORD, because retrying the same bytes cannot help."""
     with pytest.raises(MalformedRecords, match="cannot be decoded: ") as refused:
         check(bad_batch(kind, records(3)), on_loop=on_loop)
     assert refused.value.code == INVALID_RECORD
@@ -82,7 +82,7 @@ def test_records_that_cannot_be_decoded_are_invalid(kind: str, on_loop: bool) ->
 
 @codecs
 @on_loop
-def test_exactly_the_keyless_records_are_named(codec: Codec, on_loop: bool) -> None:
+def test_exactly_the_records_without_a_key_are_named(codec: Codec, on_loop: bool) -> None:
     sent = records(100)
     for at in range(5, 100, 10):
         sent[at] = sent[at]._replace(key=None)
@@ -100,7 +100,7 @@ def test_an_empty_key_is_a_key() -> None:
 
 @codecs
 def test_timestamps_out_of_bounds_are_named(codec: Codec) -> None:
-    """Each record counts, not only the header, which may lie."""
+    """Every record is checked, because the header may be wrong."""
     times = [0, -60_000, 10_000, 10_001, -60_001, -NOW_MS - 1]
     sent = [Record(at, NOW_MS + time, b"k", b"v") for at, time in enumerate(times)]
     with pytest.raises(RecordsRefused, match="2 of 6 records are not acceptable") as refused:
@@ -113,8 +113,8 @@ def test_timestamps_out_of_bounds_are_named(codec: Codec) -> None:
         check(lying, STRICT)
 
 
-def test_bad_times_and_missing_keys_are_named_together() -> None:
-    """With the code of the timestamps, as Kafka answers."""
+def test_bad_timestamps_and_missing_keys_are_reported_together() -> None:
+    """The error code is that of the timestamps, as in Kafka."""
     sent = [Record(0, NOW_MS, None, b"v"), Record(1, 2 * NOW_MS, b"k", b"v")]
     with pytest.raises(RecordsRefused) as refused:
         check(build_batch(sent), COMPACTED)
@@ -122,14 +122,14 @@ def test_bad_times_and_missing_keys_are_named_together() -> None:
     assert [bad.number for bad in refused.value.errors] == [0, 1]
 
 
-def test_with_log_append_time_the_clients_times_do_not_matter() -> None:
-    """They are overwritten."""
+def test_with_log_append_time_the_clients_timestamps_do_not_matter() -> None:
+    """The broker overwrites them."""
     rules = AppendRules(MAX, 60_000, 10_000, checks_timestamps=False)
     check(build_batch([Record(0, 2 * NOW_MS, b"k", b"v")]), rules)
     check(build_batch([Record(0, 0, b"k", b"v")]), rules)
 
 
-def test_so_many_bad_records_are_named() -> None:
+def test_the_number_of_record_errors_is_limited() -> None:
     sent = [Record(at, NOW_MS, None, None) for at in range(RECORD_ERRORS_MAX + 10)]
     with pytest.raises(RecordsRefused) as refused:
         check(build_batch(sent), COMPACTED)
@@ -138,8 +138,8 @@ def test_so_many_bad_records_are_named() -> None:
 
 @codecs
 @pytest.mark.parametrize("claimed", [-1, 0, NOW_MS - 1, NOW_MS + 1_000_000])
-def test_a_wrong_largest_timestamp_is_corrected(codec: Codec, claimed: int) -> None:
-    """Retention and the search by time believe the header."""
+def test_a_wrong_max_timestamp_is_corrected(codec: Codec, claimed: int) -> None:
+    """Retention and the search by time rely on the header."""
     batch = build_batch(records(10), codec=codec)
     stamp_max_timestamp(batch, 0, claimed)
     taken = check(batch)
@@ -151,8 +151,10 @@ def test_a_wrong_largest_timestamp_is_corrected(codec: Codec, claimed: int) -> N
 @codecs
 @pytest.mark.parametrize("target", list(Codec))
 @on_loop
-def test_a_batch_gets_the_codec_of_its_topic(codec: Codec, target: Codec, on_loop: bool) -> None:
-    """All else about it stays."""
+def test_a_batch_is_recompressed_with_the_codec_of_its_topic(
+    codec: Codec, target: Codec, on_loop: bool
+) -> None:
+    """Everything else about it stays the same."""
     rules = AppendRules(MAX, FOREVER_MS, FOREVER_MS, checks_timestamps=True, codec=target)
     batch = build_batch(records(10), codec=codec, producer_id=7, producer_epoch=1, base_sequence=5)
     taken = check(batch, rules, on_loop=on_loop)
@@ -174,11 +176,11 @@ def test_a_batch_that_grows_beyond_the_limit_is_too_large() -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
-def test_what_decompresses_to_much_is_left_to_a_thread_and_to_too_much_refused(
+def test_a_thread_decompresses_large_batches_and_refuses_those_above_the_limit(
     codec: Codec,
 ) -> None:
-    """On the loop a bomb costs no more than the small buffer that it does not fit into. Snappy
-    does not compress that well."""
+    """On the event loop a decompression bomb costs no more than the small buffer that it does not
+    fit into. Snappy does not compress that well."""
     rules = AppendRules(1 << 16, FOREVER_MS, FOREVER_MS, checks_timestamps=True)
     limit = rules.decompressed_bytes_max
     assert limit == 64 << 16
@@ -193,7 +195,7 @@ def test_what_decompresses_to_much_is_left_to_a_thread_and_to_too_much_refused(
     assert refused.value.code == MESSAGE_TOO_LARGE
 
 
-def test_small_topics_still_take_a_mebibyte() -> None:
+def test_the_decompression_limit_is_between_1_and_256_mib() -> None:
     rules = AppendRules(1000, FOREVER_MS, FOREVER_MS, checks_timestamps=True)
     assert rules.decompressed_bytes_max == 1 << 20
     huge = AppendRules(1 << 30, FOREVER_MS, FOREVER_MS, checks_timestamps=True)
@@ -201,7 +203,7 @@ def test_small_topics_still_take_a_mebibyte() -> None:
 
 
 def test_large_batches_are_left_to_a_thread_by_their_size() -> None:
-    """Before anything else is looked at; uncompressed ones only when they are very large."""
+    """The size is checked first. The limit for uncompressed batches is higher."""
     rules = AppendRules(1 << 30, FOREVER_MS, FOREVER_MS, checks_timestamps=True)
     plain = build_batch([Record(0, NOW_MS, b"k", bytes(ON_LOOP_BYTES_MAX))])
     check(plain, rules)
@@ -223,7 +225,7 @@ def test_large_batches_are_left_to_a_thread_by_their_size() -> None:
 
 
 def outcome(batch: bytearray, rules: AppendRules) -> object:
-    """What becomes of a batch, to be compared."""
+    """Returns the outcome for a batch, in a form that can be compared."""
     try:
         taken = check(batch, rules)
     except (BatchRefused, CorruptBatch) as error:
@@ -232,7 +234,8 @@ def outcome(batch: bytearray, rules: AppendRules) -> object:
 
 
 def damaged(whole_records: list[Record]) -> Iterator[bytearray]:
-    """A batch with each of its bytes changed in several ways, with a right CRC and a wrong one."""
+    """A batch with each of its bytes changed in several ways, with a correct CRC and a wrong
+    one."""
     whole = build_batch(whole_records)
     for position in range(len(whole)):
         for change in (0x01, 0x08, 0x10, 0x20, 0x80, 0xFF):
@@ -249,10 +252,11 @@ def damaged(whole_records: list[Record]) -> Iterator[bytearray]:
 
 @pytest.mark.parametrize("rules", [RULES, STRICT, COMPACTED])
 @pytest.mark.parametrize("producer_id", [-1, 7])
-def test_one_call_finds_the_same_as_one_check_after_the_other(
+def test_the_combined_check_agrees_with_the_separate_checks(
     rules: AppendRules, producer_id: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ordinary_fields` never takes what the single checks refuse, nor says anything else of it."""
+    """`ordinary_fields` never accepts a batch that the separate checks refuse, and returns the
+    same fields."""
     batches = list(damaged([*records(2), Record(2, NOW_MS - 5, None, b"")]))
     for batch in batches:
         if len(batch) >= HEADER_SIZE and producer_id >= 0:
@@ -267,7 +271,7 @@ def test_one_call_finds_the_same_as_one_check_after_the_other(
 
 @pytest.mark.skipif(not COMPILED, reason="only compiled code takes the short way")
 @pytest.mark.parametrize("rules", [RULES, COMPACTED])
-def test_what_producers_send_takes_the_short_way(
+def test_ordinary_batches_take_the_fast_path(
     rules: AppendRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def long_way(*_: object) -> None:

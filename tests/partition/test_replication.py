@@ -1,4 +1,4 @@
-"""One term of a leader with followers: the in-sync set, the high watermark, what clients get."""
+"""One leadership with followers: the ISR, the high watermark, and what clients receive."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def code_of(error: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
 
 
 def test_a_leader_alone_commits_what_it_has() -> None:
-    """One replica: its own end is the high watermark."""
+    """With one replica, its own log end is the high watermark."""
     alone = Leadership(
         0,
         10,
@@ -69,13 +69,14 @@ def test_a_leader_alone_commits_what_it_has() -> None:
     assert alone.on_own_end(4)
     assert not alone.on_own_end(4)
     assert alone.high_watermark == 4
-    # The minimum is 3, and 1 is all there can be.
+    # The minimum is 3, but there is only one replica.
     alone.require_insync()
     assert alone.outcome(4) == ErrorCode.NONE
 
 
-def test_the_high_watermark_is_the_least_end_of_those_in_sync() -> None:
-    """Who has not fetched in this term holds it back, who is not in sync does not."""
+def test_the_high_watermark_is_the_lowest_end_of_the_in_sync_replicas() -> None:
+    """An in-sync replica that has not fetched in this leader epoch holds it back. A replica that
+    is not in sync does not."""
     leader = term(0, 1)
     assert not leader.on_own_end(10)
     assert fetch(leader, 1, 7, 10)
@@ -86,7 +87,7 @@ def test_the_high_watermark_is_the_least_end_of_those_in_sync() -> None:
     assert leader.ends() == {0: 10, 1: 10, 2: 3}
 
 
-def test_it_never_goes_back() -> None:
+def test_the_high_watermark_never_goes_back() -> None:
     """An older fetch may arrive late."""
     leader = term(0, 1, own_end=10)
     fetch(leader, 1, 9, 10)
@@ -94,8 +95,8 @@ def test_it_never_goes_back() -> None:
     assert leader.high_watermark == 9
 
 
-def test_it_stands_still_below_the_minimum() -> None:
-    """And writes that want all are refused, before the append or after it."""
+def test_the_high_watermark_does_not_move_below_min_insync() -> None:
+    """Writes with acks=all are refused, before the append or after it."""
     leader = term(0, minimum=2, own_end=10, high_watermark=3)
     assert not leader.on_own_end(12)
     assert leader.high_watermark == 3
@@ -108,16 +109,16 @@ def test_it_stands_still_below_the_minimum() -> None:
     assert leader.high_watermark == 12
 
 
-def test_it_stands_still_beside_eligible_leaders() -> None:
-    """Whatever the leader takes the minimum to be: they may be elected as they are."""
+def test_the_high_watermark_does_not_move_while_there_are_eligible_leaders() -> None:
+    """Whatever minimum the leader knows: those replicas may be elected as they are."""
     leader = term(0, minimum=1, own_end=10, eligible=(1,))
     assert not leader.on_own_end(12)
     assert leader.on_partition(partition(0, epoch=1), 0)
     assert leader.high_watermark == 12
 
 
-def test_who_caught_up_is_proposed_and_counts_from_then_on() -> None:
-    """With the epoch it fetched under; one proposal at a time."""
+def test_a_replica_that_caught_up_is_proposed_and_counts_from_then_on() -> None:
+    """The proposal contains the broker epoch it fetched with. There is one proposal at a time."""
     leader = term(0, 1, own_end=10)
     fetch(leader, 1, 10, 10)
     assert leader.propose(0) is None
@@ -140,17 +141,18 @@ def test_who_caught_up_is_proposed_and_counts_from_then_on() -> None:
     ("high_watermark", "start", "offset", "joins"),
     [(8, 0, 8, True), (8, 0, 7, False), (2, 9, 9, True), (2, 9, 8, False)],
 )
-def test_nobody_joins_who_may_lack_something(
+def test_a_replica_that_may_lack_records_is_not_proposed(
     high_watermark: int, start: int, offset: int, joins: bool
 ) -> None:
-    """At or beyond the high watermark, and the start of the term."""
+    """It must be at or beyond both the high watermark and the start of this leadership."""
     leader = term(0, 1, high_watermark=high_watermark, start=start, own_end=10)
     fetch(leader, 2, offset, 10)
     assert (leader.propose(0) is not None) == joins
 
 
-def test_nobody_joins_who_is_not_the_registered_incarnation() -> None:
-    """A fetch of a former life counts for nothing, one of a later life waits for the metadata."""
+def test_a_replica_with_another_broker_epoch_is_not_proposed() -> None:
+    """A fetch with an older broker epoch does not count. One with a newer broker epoch waits for
+    the metadata."""
     leader = term(0, own_end=10)
     leader.on_brokers({0: 10, 1: 11})
     fetch(leader, 2, 10, 10)
@@ -167,8 +169,8 @@ def test_nobody_joins_who_is_not_the_registered_incarnation() -> None:
     assert code_of(unknown) == ErrorCode.UNKNOWN_LEADER_EPOCH
 
 
-def test_a_member_in_a_new_life_has_to_join_anew() -> None:
-    """That it kept up before says nothing of what is left: it may have lost what it had."""
+def test_a_restarted_replica_must_join_the_isr_again() -> None:
+    """That it was in sync before the restart proves nothing: it may have lost records."""
     noted = replace(partition(0, 1, 2), member_epochs=(10, 11, 12))
     rules = InSyncRules(2, LAG_MS)
     leader = Leadership(
@@ -197,28 +199,28 @@ def test_a_member_in_a_new_life_has_to_join_anew() -> None:
     assert again.isr == ((0, 10), (1, 11), (2, 13))
 
 
-def test_who_lags_is_left_out() -> None:
-    """Caught up means: it had all there was at some moment within the allowed lag."""
+def test_a_lagging_replica_is_removed() -> None:
+    """Caught up means: at some moment within the allowed lag the replica had everything."""
     leader = term(0, 1, 2, own_end=10)
     fetch(leader, 1, 10, 10, 500)
     fetch(leader, 2, 5, 10, 500)
     assert leader.propose(LAG_MS) is None
-    # The end as of its last fetch, reached now: it had caught up as of then.
+    # It has now reached the end as of its last fetch, so it counts as caught up at that time.
     leader.on_own_end(20)
     fetch(leader, 2, 10, 20, 900)
     assert leader.propose(1_500) is None
     proposal = leader.propose(1_501)
     assert proposal is not None
     assert proposal.isr == ((0, 10),)
-    # Until that is in force, both still count.
+    # Until the change is in force, both still count.
     assert leader.maximal_isr == {0, 1, 2}
     assert leader.high_watermark == 10
     assert leader.on_partition(partition(0, epoch=1), 0)
     assert leader.high_watermark == 20
 
 
-def test_who_has_everything_does_not_lag() -> None:
-    """However long nothing was written."""
+def test_a_replica_with_all_records_does_not_lag() -> None:
+    """However long ago the last write was."""
     leader = term(0, 1, own_end=10)
     fetch(leader, 1, 10, 10)
     assert leader.propose(100 * LAG_MS) is None
@@ -226,8 +228,8 @@ def test_who_has_everything_does_not_lag() -> None:
     assert leader.propose(100 * LAG_MS) is not None
 
 
-def test_who_keeps_up_is_waited_for() -> None:
-    """Under load the high watermark would run ahead of a follower that is about to join."""
+def test_the_high_watermark_waits_for_a_replica_that_is_about_to_join() -> None:
+    """Otherwise, under load, it would stay ahead of a follower that is about to join."""
     leader = term(0, own_end=10)
     leader.on_own_end(10)
     fetch(leader, 1, 10, 10, 100)
@@ -238,8 +240,8 @@ def test_who_keeps_up_is_waited_for() -> None:
     assert leader.high_watermark == 15
 
 
-def test_a_refusal_ends_a_proposal_for_the_moment() -> None:
-    """Nothing was changed: who was proposed does not count any more."""
+def test_a_refused_proposal_is_repeated_later() -> None:
+    """Nothing was changed: the proposed replica does not count any more."""
     leader = term(0, own_end=10)
     fetch(leader, 1, 10, 10)
     proposal = leader.propose(0)
@@ -249,13 +251,14 @@ def test_a_refusal_ends_a_proposal_for_the_moment() -> None:
     assert leader.propose(RETRY_MS - 1) is None
     again = leader.propose(RETRY_MS)
     assert again is not None
-    # A late word on the first is no word on the second.
+    # A late refusal of the first proposal does not affect the second.
     leader.on_isr_refused(proposal, ErrorCode.INELIGIBLE_REPLICA, RETRY_MS)
     assert leader.maximal_isr == {0, 1}
 
 
-def test_an_unknown_outcome_counts_until_the_partition_epoch_moves() -> None:
-    """The set is proposed as it is, if need be, so that the lost proposal can no longer land."""
+def test_a_proposal_with_unknown_outcome_counts_until_the_partition_epoch_changes() -> None:
+    """If necessary the leader proposes the present ISR, so that the lost proposal can no longer be
+    applied."""
     leader = term(0, own_end=10)
     fetch(leader, 1, 10, 10)
     proposal = leader.propose(0)
@@ -278,8 +281,8 @@ def test_an_unknown_outcome_counts_until_the_partition_epoch_moves() -> None:
 @pytest.mark.parametrize(
     "reason", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH]
 )
-def test_a_leader_behind_the_store_waits_for_the_metadata(reason: ErrorCode) -> None:
-    """It rests on an old state: what it would propose would fail again."""
+def test_a_leader_with_old_metadata_waits_for_the_update(reason: ErrorCode) -> None:
+    """Any proposal based on the old state would fail again."""
     leader = term(0, own_end=10)
     fetch(leader, 1, 10, 10)
     proposal = leader.propose(0)
@@ -292,7 +295,7 @@ def test_a_leader_behind_the_store_waits_for_the_metadata(reason: ErrorCode) -> 
 
 
 def test_the_newest_partition_epoch_wins() -> None:
-    """Metadata and answers may come in any order."""
+    """Metadata updates and responses may arrive in any order."""
     leader = term(0, own_end=10)
     leader.on_partition(partition(0, 1, epoch=4), 0)
     assert not leader.on_isr_answer(partition(0, 1, 2, epoch=3), 0)
@@ -303,8 +306,8 @@ def test_the_newest_partition_epoch_wins() -> None:
     assert leader.propose(100 * LAG_MS) is None
 
 
-def test_replicas_come_and_go() -> None:
-    """One that is dropped counts no more, one that is added may fetch."""
+def test_replicas_can_be_added_and_removed() -> None:
+    """A removed replica does not count any more, an added one may fetch."""
     leader = term(0, 1, 2, minimum=3, own_end=10)
     fetch(leader, 1, 10, 10)
     moved = Partition((0, 1), (0, 1), (), 0, 5, 1, 10)
@@ -318,8 +321,8 @@ def test_replicas_come_and_go() -> None:
     assert leader.propose(0) is not None
 
 
-def test_the_latest_offset_is_withheld_until_it_is_sure() -> None:
-    """A new leader's high watermark may be behind what clients were told."""
+def test_the_latest_offset_is_withheld_until_it_is_certain() -> None:
+    """A new leader's high watermark may be behind what clients received before."""
     leader = term(0, 1, high_watermark=4, start=9, own_end=9)
     with pytest.raises(KafkaError) as withheld:
         leader.latest_offset()
@@ -328,13 +331,14 @@ def test_the_latest_offset_is_withheld_until_it_is_sure() -> None:
     assert leader.latest_offset() == 9
 
 
-def test_the_high_watermark_begins_within_the_own_log() -> None:
-    """What it knew as a follower may not be on its disk."""
+def test_the_high_watermark_starts_within_the_leaders_own_log() -> None:
+    """The high watermark that it knew as a follower may be beyond what is on its disk."""
     assert term(0, high_watermark=9, own_end=4, minimum=2).high_watermark == 4
 
 
 def test_clients_are_sent_to_a_replica_in_their_rack() -> None:
-    """In sync, with the offset in its log, the furthest on; the leader where it is as near."""
+    """The replica must be in sync and have the offset. The one with the highest log end is chosen,
+    or the leader if it is in the same rack."""
     leader = term(0, 1, 2, own_end=10)
     racks: dict[int, str | None] = {0: "a", 1: "b", 2: "b"}
     assert leader.preferred_read_replica("b", racks, 5) is None
@@ -365,16 +369,16 @@ def test_clients_are_sent_to_a_replica_in_their_rack() -> None:
         (3, -1, None),
     ],
 )
-def test_where_a_followers_log_parts_from_the_leaders(
+def test_where_a_followers_log_diverges_from_the_leaders(
     offset: int, epoch: int, found: EpochEnd | None
 ) -> None:
-    """The leader of epoch 6 has noted it at the end of its log."""
+    """The leader of epoch 6 has stored its epoch at the end of its log."""
     epochs = LeaderEpochs([EpochStart(2, 0), EpochStart(4, 10), EpochStart(6, 15)])
     assert diverging_epoch(epochs, offset, epoch, 15) == found
 
 
-def test_an_epoch_that_cannot_be_placed_is_out_of_range() -> None:
-    """Newer than all: such a follower is none of this leader's."""
+def test_an_unknown_newer_epoch_is_out_of_range() -> None:
+    """A follower with an epoch newer than all of the leader's does not follow this leader."""
     with pytest.raises(KafkaError) as unknown:
         diverging_epoch(LeaderEpochs([EpochStart(2, 0)]), 5, 9, 5)
     assert code_of(unknown) == ErrorCode.OFFSET_OUT_OF_RANGE

@@ -1,4 +1,5 @@
-"""Replicas under faults: random walks over the real machines, and bugs that they must find."""
+"""Replicas under faults: random walks over the real machines, and planted bugs that they must
+find."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ SEEDS_PER_BUG = 15
 
 
 def of_moves(seed: int) -> Scenario:
-    """Replicas come and go all the time, and nodes are slow to hear of it."""
+    """Replicas move all the time, and nodes learn of it late."""
     weights = {name: 0.0 if name in FAULTS else weight for name, weight in ACTIONS.items()}
     weights |= {"move": 2.0, "cancel_move": 1.0, "tick": 0.5, "learn": 1.5, "propose": 8.0}
     return Scenario(seed, 4, 1, "fsync", weights)
 
 
 def of_restarts(seed: int) -> Scenario:
-    """Brokers restart all the time, with or without what they wrote last."""
+    """Brokers restart all the time, with or without losing their last writes."""
     weights = {name: 0.0 if name in FAULTS else weight for name, weight in ACTIONS.items()}
     weights |= {"bounce": 2.0, "tick": 2.0, "learn": 3.0, "propose": 8.0}
     return Scenario(seed, 3, 2, "replicated", weights)
@@ -52,13 +53,14 @@ def walk(seed: int, bugs: Bugs | None = None, draw: Draw = scenario) -> World:
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_nothing_is_lost_whatever_happens(block: int) -> None:
-    """Kills, power losses, lost leases, late messages, stale views, moves: all invariants hold."""
+def test_no_fault_loses_committed_records(block: int) -> None:
+    """Kills, power cuts, expired leases, late messages, stale metadata, moves: all invariants
+    hold."""
     for seed in range(block * SEEDS_PER_TEST, (block + 1) * SEEDS_PER_TEST):
         walk(seed)
 
 
-def test_the_walks_get_somewhere() -> None:
+def test_the_walks_make_progress() -> None:
     """Every action is taken, leaders change, records are committed and acknowledged."""
     worlds = [walk(seed) for seed in range(20)]
     names = {name for world in worlds for name in world.counts}
@@ -69,8 +71,8 @@ def test_the_walks_get_somewhere() -> None:
     assert {world.setting.durability for world in worlds} == {"fsync", "replicated"}
 
 
-def test_a_walk_is_the_same_each_time() -> None:
-    """The seed decides everything, so a failure can be looked at again."""
+def test_a_walk_with_the_same_seed_is_the_same() -> None:
+    """The seed determines everything, so a failure can be reproduced."""
     one, other = walk(11), walk(11)
     assert one.history == other.history
     assert [node.records for node in one.nodes] == [node.records for node in other.nodes]
@@ -80,7 +82,7 @@ def test_a_walk_is_the_same_each_time() -> None:
 
 
 class CommittedSetOnly(Leadership):
-    """The high watermark does not wait for those who are proposed."""
+    """The high watermark does not wait for replicas that are only proposed."""
 
     def _settle(self) -> None:
         super()._settle()
@@ -88,14 +90,14 @@ class CommittedSetOnly(Leadership):
 
 
 class NoMinimum(Leadership):
-    """The high watermark moves with too few in sync."""
+    """The high watermark moves with too few in-sync replicas."""
 
     def _may_commit(self) -> bool:
         return True
 
 
 class EligibleIgnored(Leadership):
-    """The high watermark moves beside eligible leaders, by the leader's own idea of a minimum."""
+    """The high watermark moves while there are eligible leaders, if the leader's minimum is met."""
 
     def _may_commit(self) -> bool:
         return len(self.isr) >= self._min_insync()
@@ -107,14 +109,14 @@ class JoinsBelowHighWatermark(Leadership):
 
 
 class JoinsBelowTerm(Leadership):
-    """At the high watermark, which a new leader may not know yet."""
+    """A follower joins at the high watermark, which a new leader may not know yet."""
 
     def _has_enough(self, follower: Replica) -> bool:
         return follower.end_offset >= self.high_watermark
 
 
 class NoBrokerEpochs(Leadership):
-    """Whoever fetched is taken for the incarnation that is registered now."""
+    """A fetch counts for the registered broker epoch, whichever epoch it was sent with."""
 
     def on_follower_fetch(
         self,
@@ -143,14 +145,14 @@ class NoBrokerEpochs(Leadership):
 
 
 class ForgetsUnknownOutcomes(Leadership):
-    """A proposal that timed out is taken for refused."""
+    """A proposal that timed out counts as refused."""
 
     def on_isr_refused(self, proposal: AlterIsr, reason: ErrorCode, now_ms: int) -> bool:
         return super().on_isr_refused(proposal, ErrorCode.NOT_CONTROLLER, now_ms)
 
 
 class OneRound(Follower):
-    """Cuts to where the leader says, without a look at its own epochs (before KIP-279)."""
+    """Truncates to where the leader says, without checking its own epochs (before KIP-279)."""
 
     def _on_diverging(
         self, found: EpochEnd, leader_start: int, log: LogView, now_ms: int
@@ -172,7 +174,7 @@ class TakesLateAnswers(Follower):
 def alter_any_incarnation(
     image: ClusterImage, broker: int, epoch: int, changes: Sequence[IsrChange], **rest: Any
 ) -> Decision[tuple[IsrAnswer, ...]]:
-    """The controller takes in whoever is registered, whoever it was that caught up."""
+    """The controller adds the registered run of a broker, even if another run caught up."""
     registered = {each.broker_id: each.broker_epoch for each in image.brokers.values()}
     lenient = [
         replace(change, isr=tuple((each, registered.get(each, old)) for each, old in change.isr))
@@ -215,12 +217,13 @@ BUGS: dict[str, tuple[Bugs, Draw, int]] = {
     "cuts in one round": (Bugs(follower=OneRound), scenario, 30),
     "takes late answers": (Bugs(follower=TakesLateAnswers), scenario, 0),
 }
-"""Each with the kind of walk, and the seed to begin at: near one that shows it, so that the search
-is short. A change of the walk may ask for others: `first_seed` finds them, all below 300 so far."""
+"""Each bug with its kind of walk and the seed to start at, near one that finds it, so that the
+search is short. A change of the walk may need other seeds: `first_seed` finds them, all below 300
+so far."""
 
 
 def first_seed(bugs: Bugs, draw: Draw, seeds: range) -> int | None:
-    """The first seed whose walk shows the bug."""
+    """Returns the first seed whose walk finds the bug."""
     for seed in seeds:
         try:
             walk(seed, bugs, draw)
@@ -231,7 +234,7 @@ def first_seed(bugs: Bugs, draw: Draw, seeds: range) -> int | None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
-    """With any one rule left out, some invariant breaks."""
+    """Without any one of these rules, some invariant breaks."""
     bugs, draw, start = BUGS[name]
     assert first_seed(bugs, draw, range(start, start + SEEDS_PER_BUG)) is not None
 
@@ -240,14 +243,14 @@ MOVES = range(58, 66)
 
 
 @pytest.mark.parametrize("draw", [of_moves, of_restarts])
-def test_nothing_is_lost_by_much_of_the_same(draw: Draw) -> None:
-    """However often, and however late anybody hears of it."""
+def test_many_moves_or_restarts_lose_nothing(draw: Draw) -> None:
+    """Nodes learn of the changes late."""
     for seed in MOVES:
         walk(seed, draw=draw)
 
 
-def test_a_dropped_replica_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a new leader epoch it is taken back, and then deletes its log."""
+def test_a_removed_replica_that_is_not_fenced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a new leader epoch it is added to the ISR again, and then deletes its log."""
 
     def lax(before: Partition, after: Partition, brokers: Mapping[int, BrokerInfo]) -> Partition:
         return after if before.leader in after.isr else relead(before, after, brokers)

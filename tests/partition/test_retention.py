@@ -1,4 +1,4 @@
-"""Retention deletes from the old end only, and rolling closes segments when their time has come."""
+"""Retention deletes only the oldest segments, and a segment is rolled when it is full or old."""
 
 from __future__ import annotations
 
@@ -48,45 +48,45 @@ THREE = [segment(0, timestamp=100), segment(10, timestamp=200), segment(20, time
 
 
 def test_unlimited_retention_keeps_everything() -> None:
-    """-1 and -1 mean for ever."""
+    """-1 means no limit."""
     assert decide(THREE, now=10**15) == RetentionDecision((), (), 0, False)
 
 
-def test_old_segments_go_by_their_newest_record() -> None:
-    """Strictly older than retention.ms; the log then starts at the first segment that stays."""
+def test_old_segments_are_deleted_by_the_age_of_their_newest_record() -> None:
+    """Strictly older than retention.ms. The log then starts at the first segment that stays."""
     assert decide(THREE, now=600, ms=500) == RetentionDecision((), (), 0, False)
     assert decide(THREE, now=601, ms=500) == RetentionDecision((0,), (Reason.TIME,), 10, False)
 
 
 def test_deletion_stops_at_the_first_young_segment() -> None:
-    """An old segment behind a young one stays: a log has no holes."""
+    """An old segment after a young one stays: a log has no holes."""
     segments = [segment(0, timestamp=900), segment(10, timestamp=1), segment(20, timestamp=1)]
     assert decide(segments, now=1000, ms=500).delete == ()
 
 
-def test_modification_time_counts_where_records_have_no_timestamps() -> None:
-    """A max timestamp of -1 says nothing about age."""
+def test_the_modification_time_counts_where_records_have_no_timestamps() -> None:
+    """A max timestamp of -1 says nothing about the age."""
     segments = [segment(0, timestamp=-1, modified=900), segment(10, timestamp=999)]
     assert decide(segments, now=1000, ms=500).delete == ()
     assert decide(segments, now=1401, ms=500).delete == (0,)
 
 
-def test_size_is_kept_at_or_above_the_limit() -> None:
-    """A segment goes only if retention.bytes are left without it."""
+def test_the_size_stays_at_or_above_the_limit() -> None:
+    """A segment is deleted only if retention.bytes remain without it."""
     assert decide(THREE, size=201).delete == ()
     assert decide(THREE, size=200) == RetentionDecision((0,), (Reason.SIZE,), 10, False)
     assert decide(THREE, size=100).delete == (0, 10)
 
 
-def test_segments_below_the_log_start_offset_go() -> None:
-    """DeleteRecords frees whole segments; the start offset itself stays where it was put."""
+def test_segments_below_the_log_start_offset_are_deleted() -> None:
+    """DeleteRecords frees whole segments. The log start offset itself does not change."""
     assert decide(THREE, start=9).delete == ()
     assert decide(THREE, start=15) == RetentionDecision((0,), (Reason.START_OFFSET,), 15, False)
     assert decide(THREE, start=30).delete == (0, 10)
 
 
-def test_nothing_above_the_high_watermark_goes() -> None:
-    """Uncommitted offsets are kept however old or many they are."""
+def test_nothing_above_the_high_watermark_is_deleted() -> None:
+    """Uncommitted records stay, however old or many they are."""
     limits = {"now": 10**9, "ms": 1, "size": 0, "start": 0}
     assert decide(THREE, **limits, high_watermark=9).delete == ()
     assert decide(THREE, **limits, high_watermark=19).delete == (0,)
@@ -95,15 +95,15 @@ def test_nothing_above_the_high_watermark_goes() -> None:
     )
 
 
-def test_gap_after_a_compacted_segment_counts_for_the_high_watermark() -> None:
-    """The log would start at the next segment's base, so that must be committed too."""
+def test_a_gap_after_a_compacted_segment_counts_for_the_high_watermark() -> None:
+    """The log would start at the next segment's base offset, so that must be committed too."""
     segments = [segment(0, timestamp=0), segment(50, timestamp=10**9)]
     assert decide(segments, now=10**9, ms=5, high_watermark=49).delete == ()
     assert decide(segments, now=10**9, ms=5, high_watermark=50).log_start_offset == 50
 
 
-def test_expired_active_segment_is_rolled_first() -> None:
-    """The caller rolls and asks again; then the old active segment is like any other."""
+def test_an_expired_active_segment_is_rolled_first() -> None:
+    """The caller rolls and asks again. Then the old active segment is like any other."""
     decision = decide(THREE, now=10**6, ms=500)
     assert decision == RetentionDecision((0, 10), (Reason.TIME, Reason.TIME), 20, True)
     rolled = [THREE[2], SegmentInfo(30, 30, 0, -1, 10**6)]
@@ -112,20 +112,21 @@ def test_expired_active_segment_is_rolled_first() -> None:
     )
 
 
-def test_empty_active_segment_is_never_rolled() -> None:
-    """An idle partition does not make new files every round."""
+def test_an_empty_active_segment_is_never_rolled() -> None:
+    """Otherwise an idle partition would create new files in every round."""
     assert decide([SegmentInfo(30, 30, 0, -1, 0)], now=10**9, ms=1) == RetentionDecision(
         (), (), 30, False
     )
 
 
-def test_log_without_segments_has_nothing_to_delete() -> None:
-    """The start offset is handed back."""
+def test_a_log_without_segments_has_nothing_to_delete() -> None:
+    """The log start offset is returned as it was."""
     assert decide([], now=5, ms=1, size=1, start=4) == RetentionDecision((), (), 4, False)
 
 
 def three_passes(segments: list[SegmentInfo], limits: dict[str, int]) -> set[int]:
-    """The rule told differently: one pass per policy, each over what the one before left."""
+    """The same rule written differently: one pass for each policy over what the previous one
+    left."""
     left = list(segments)
 
     def begins_behind_first() -> int:
@@ -158,7 +159,7 @@ def three_passes(segments: list[SegmentInfo], limits: dict[str, int]) -> set[int
     ),
 )
 def test_one_pass_decides_like_three(shapes: list[tuple[int, int]], limits: dict[str, int]) -> None:
-    """Joining the policies into one walk deletes what Kafka's separate walks delete."""
+    """One pass for all policies deletes what Kafka's separate passes delete."""
     segments = [segment(10 * i, size, stamp) for i, (size, stamp) in enumerate(shapes)]
     decision = decide(segments, **limits)
     assert set(decision.delete) == three_passes(segments, limits)
@@ -169,7 +170,7 @@ def test_one_pass_decides_like_three(shapes: list[tuple[int, int]], limits: dict
 
 @dataclass(frozen=True)
 class Roll:
-    """A segment and a batch that need no rolling, to be changed one field at a time."""
+    """A segment and a batch that need no roll. Tests change one field at a time."""
 
     base_offset: int = 0
     size_bytes: int = 500
@@ -224,8 +225,8 @@ NO_TIME = replace(FITS, first_timestamp_ms=-1, batch_max_timestamp_ms=-1)
         (replace(NO_TIME, now_ms=DAY_MS + 1), True),
     ],
 )
-def test_segment_rolls(case: Roll, rolls: bool) -> None:
-    """By size, by the data's own time or else the clock, by full indexes, by offset range."""
+def test_when_a_segment_is_rolled(case: Roll, rolls: bool) -> None:
+    """By size, by the time of the data or else of the clock, by full indexes, by offset range."""
     assert case.rolls() is rolls
 
 
@@ -233,7 +234,7 @@ def test_segment_rolls(case: Roll, rolls: bool) -> None:
     ("segment_bytes", "segment_ms", "name"),
     [(0, 1, "segment.bytes"), (2**31, 1, "segment.bytes"), (1, 0, "segment.ms")],
 )
-def test_config_is_validated(segment_bytes: int, segment_ms: int, name: str) -> None:
-    """A bad value is refused where it is set, by its Kafka name."""
+def test_the_config_is_validated(segment_bytes: int, segment_ms: int, name: str) -> None:
+    """A bad value is refused where it is set. The error gives its Kafka name."""
     with pytest.raises(ValueError, match=name):
         RollConfig(segment_bytes, segment_ms)

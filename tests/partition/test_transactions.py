@@ -1,5 +1,5 @@
-"""Transactions of a partition: what readers of committed records see, against a model; the index
-of the aborted ones; guards; and what compaction may take away."""
+"""Transactions in a partition: what readers of committed records see, compared with a model; the
+index of aborted transactions; verification guards; and what compaction may remove."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from penstock.records.record import (
 from .test_producers import batch, marker, transactional
 
 SEGMENT = 8
-"""Offsets in a segment."""
+"""Number of offsets in a segment."""
 
 
 # The index
 
 
-def test_an_entry_is_kafkas_bytes() -> None:
+def test_an_index_entry_has_kafkas_bytes() -> None:
     """34 bytes: version, producer, first and last offset, last stable offset."""
     entry = AbortedEntry.of(CompletedTransaction(7, 100, 200, True, 150))
     data = encode_entries([entry])
@@ -75,20 +75,21 @@ def test_an_entry_is_kafkas_bytes() -> None:
     ],
 )
 def test_a_damaged_index_is_found(data: bytes) -> None:
-    """Cut short, of another version, backwards, or out of order: it is built again then."""
+    """Cut short, of another version, with reversed offsets, or out of order. The index is rebuilt
+    then."""
     with pytest.raises(CorruptTransactionIndex):
         decode_entries(data)
 
 
-def test_entries_come_in_the_order_of_their_markers() -> None:
-    """Anything else is a mistake of who appends."""
+def test_entries_must_be_added_in_the_order_of_their_markers() -> None:
+    """Another order is a bug of the caller."""
     index = TransactionIndex([AbortedEntry(1, 0, 9, 10)])
     with pytest.raises(ValueError, match="in the order of the log"):
         index.add(AbortedEntry(2, 3, 9, 10))
 
 
-def test_a_search_takes_no_more_segments_than_it_needs() -> None:
-    """An entry whose last stable offset lies beyond the range is the last that can matter."""
+def test_a_search_reads_no_more_segments_than_it_needs() -> None:
+    """An entry whose last stable offset is beyond the range is the last one that can matter."""
     first = TransactionIndex([AbortedEntry(1, 0, 5, 6), AbortedEntry(2, 3, 7, 8)])
 
     def later() -> Sequence[TransactionIndex]:
@@ -103,8 +104,8 @@ def test_a_search_takes_no_more_segments_than_it_needs() -> None:
     assert first.search(0, 3) == ([AbortedEntry(1, 0, 5, 6)], True)
 
 
-def test_truncation_reopens_what_lost_its_marker() -> None:
-    """The entry goes with the marker."""
+def test_truncation_removes_the_entry_with_the_marker() -> None:
+    """The transaction is then open again."""
     index = TransactionIndex([AbortedEntry(1, 0, 5, 6), AbortedEntry(2, 3, 7, 8)])
     index.truncate(7)
     assert index.entries == [AbortedEntry(1, 0, 5, 6)]
@@ -126,8 +127,8 @@ class Written:
 
 
 def decided(history: Sequence[Written]) -> tuple[list[tuple[int, bool]], int]:
-    """The model, from the whole history: each value's offset and whether it counts, and the offset
-    before which all is decided."""
+    """The model, computed from the whole history: for each value its offset and whether it is
+    committed, and the offset below which everything is decided."""
     fates: dict[int, bool | None] = {}
     open_of: dict[int, list[int]] = {}
     for offset, written in enumerate(history):
@@ -190,7 +191,8 @@ class Machine:
             self.indexes[header.base_offset // SEGMENT].add(AbortedEntry.of(ended))
 
     def truncate(self, end: int) -> None:
-        """By the book: snapshot at a segment's start, replay from there."""
+        """Truncates as the product does: loads a snapshot at a segment's start, and replays from
+        there."""
         del self.log[end:]
         base = end // SEGMENT * SEGMENT
         before = ProducerStates()
@@ -206,7 +208,7 @@ class Machine:
             self.note(data)
 
     def read_committed(self, start: int, end: int) -> list[tuple[int, bool]]:
-        """What a reader makes of [start, end): each data offset, and whether it counts."""
+        """Returns each data offset in [start, end), and whether a reader accepts it."""
         segments = self.indexes[start // SEGMENT :]
         reader = AbortedProducers(aborted_transactions(segments, start, end))
         seen = []
@@ -229,7 +231,7 @@ EVENTS = st.lists(
 
 
 def histories(events: Sequence[tuple[str, int, int]]) -> tuple[Machine, list[Written]]:
-    """Play events; plain batches come from producers of their own."""
+    """Plays events. Plain batches come from other producers than transactional ones."""
     machine, history = Machine(), list[Written]()
     for kind, producer, value in events:
         if kind == "cut":
@@ -249,8 +251,8 @@ def histories(events: Sequence[tuple[str, int, int]]) -> tuple[Machine, list[Wri
 def test_readers_see_what_the_model_says(
     events: list[tuple[str, int, int]], start: int, length: int, watermark: int
 ) -> None:
-    """Any fetch within the stable part, after any truncations: committed data counts, aborted
-    does not; everything is there for who reads uncommitted."""
+    """Any fetch within the stable part, after any truncations: committed data passes, aborted data
+    does not. A reader of uncommitted data gets everything."""
     machine, history = histories(events)
     fates, stable = decided(history)
     end_offset = len(history)
@@ -271,8 +273,8 @@ def test_readers_see_what_the_model_says(
 def test_a_transaction_is_stable_once_its_marker_is_replicated(
     events: list[tuple[str, int, int]],
 ) -> None:
-    """The high watermark follows one by one; at each step the stable part ends at the first
-    transaction that has no marker below the watermark, and it never shrinks."""
+    """The high watermark advances one by one. At each step the stable part ends at the first
+    transaction that has no marker below the high watermark, and it never shrinks."""
     machine, history = Machine(), list[Written]()
     for kind, producer, value in events:
         if kind != "cut":
@@ -288,8 +290,8 @@ def test_a_transaction_is_stable_once_its_marker_is_replicated(
         before = stable
 
 
-def test_what_lies_below_the_log_start_does_not_hold_readers_back() -> None:
-    """Records of an open transaction were deleted: what is left of it is still undecided."""
+def test_records_below_the_log_start_do_not_hold_readers_back() -> None:
+    """Records of an open transaction were deleted. The rest of it is still undecided."""
     states = ProducerStates()
     states.update(transactional(3, 0))
     assert states.last_stable_offset(10) == 3
@@ -307,7 +309,7 @@ def verified(states: ProducerStates, header: BatchHeader) -> Verification:
 
 
 def test_the_first_batch_of_a_transaction_needs_a_guard() -> None:
-    """Without one it is refused; once the transaction is open there is nothing more to ask."""
+    """Without one it is refused. Once the transaction is open, no more verification is needed."""
     states = ProducerStates()
     first = transactional(0, 0)
     with pytest.raises(InvalidTransactionState, match="not asked"):
@@ -320,9 +322,10 @@ def test_the_first_batch_of_a_transaction_needs_a_guard() -> None:
     assert states.check(second, verification=Verification()) is None
 
 
-def test_a_marker_voids_the_guard() -> None:
-    """The transaction ended while the coordinator's yes was on its way: the batch comes too late,
-    and would be open for ever. Also where the marker found nothing to end."""
+def test_a_marker_invalidates_the_guard() -> None:
+    """The transaction ended while the coordinator's confirmation was on its way. The batch comes
+    too late and would leave a hanging transaction. This holds also if the marker had nothing to
+    end."""
     states = ProducerStates()
     late = transactional(1, 0)
     proof = verified(states, late)
@@ -334,8 +337,8 @@ def test_a_marker_voids_the_guard() -> None:
     assert states.check(late, verification=again) is None
 
 
-def test_batches_of_one_producer_share_a_guard_in_order() -> None:
-    """While sequence 0 is being verified, sequence 1 cannot slip in before it."""
+def test_batches_of_one_producer_share_a_guard_and_keep_their_order() -> None:
+    """While sequence 0 is being verified, sequence 1 cannot be accepted before it."""
     states = ProducerStates()
     second = transactional(0, 1)
     proof = verified(states, second)
@@ -349,7 +352,7 @@ def test_batches_of_one_producer_share_a_guard_in_order() -> None:
 
 
 def test_a_newer_epoch_resets_the_order() -> None:
-    """Its numbering begins at 0 again; the older one has nothing to say any more."""
+    """Its sequences start at 0 again, and the older epoch does not count any more."""
     guards = Guards()
     number = guards.begin(7, 1, 5, 0)
     assert guards.begin(7, 2, 3, 0) == number
@@ -359,8 +362,8 @@ def test_a_newer_epoch_resets_the_order() -> None:
     assert guards.lowest_sequence(7, 2) == 3
 
 
-def test_guards_that_are_never_used_go() -> None:
-    """With idle producers, and when the partition is truncated."""
+def test_unused_guards_expire() -> None:
+    """They expire like idle producers, and are cleared when the partition is truncated."""
     guards = Guards()
     number = guards.begin(7, 0, 0, 100)
     guards.expire(199, 100)
@@ -372,8 +375,8 @@ def test_guards_that_are_never_used_go() -> None:
     assert len(guards) == 0
 
 
-def test_an_epoch_does_not_go_on_with_the_transaction_of_another() -> None:
-    """The marker of the older one is still to come; it must not find the newer one's data."""
+def test_a_new_epoch_cannot_continue_the_transaction_of_an_older_one() -> None:
+    """The marker of the older epoch is still to come. It must not end the newer epoch's data."""
     states = ProducerStates()
     states.update(transactional(0, 0, epoch=1))
     newer = transactional(1, 0, epoch=2)
@@ -385,16 +388,16 @@ def test_an_epoch_does_not_go_on_with_the_transaction_of_another() -> None:
     assert states.check(newer, verification=proof) is None
 
 
-def test_an_older_epoch_is_not_worth_asking_about() -> None:
+def test_an_older_epoch_is_not_verified() -> None:
     """It is fenced here, whatever the coordinator says."""
     states = ProducerStates()
     states.update(batch(0, 0, epoch=3))
     assert states.begin_verification(transactional(1, 0, epoch=2), 0) is None
 
 
-def test_a_transaction_with_an_epoch_of_its_own_begins_at_zero() -> None:
-    """Unknown here and not from the start: a batch before it is missing. The older way goes on
-    from transaction to transaction, so there it may be."""
+def test_a_transaction_with_a_new_epoch_begins_at_sequence_zero() -> None:
+    """An unknown producer that starts at another sequence has lost a batch. In the older protocol
+    sequences continue from transaction to transaction, so it is accepted there."""
     states = ProducerStates()
     header = transactional(0, 4)
     proof = verified(states, header)
@@ -405,7 +408,7 @@ def test_a_transaction_with_an_epoch_of_its_own_begins_at_zero() -> None:
 
 
 def test_retries_need_no_guard() -> None:
-    """They are recognised, also after the transaction has ended."""
+    """They are recognized, also after the transaction has ended."""
     states = ProducerStates()
     header = transactional(0, 0)
     states.update(header)
@@ -421,7 +424,7 @@ def test_retries_need_no_guard() -> None:
 def clean(
     log: list[bytes], index: list[AbortedEntry], now_ms: int
 ) -> tuple[list[bytes], list[AbortedEntry]]:
-    """A round over the whole log."""
+    """Runs one round over the whole log."""
     offsets = OffsetMap(1 << 16)
     mapping = CleaningTransactions(index)
     for data in log:
@@ -456,7 +459,7 @@ def clean(
 
 
 def committed_values(log: list[bytes], index: list[AbortedEntry]) -> dict[bytes, bytes]:
-    """The newest value of each key, as a reader of committed records collects it."""
+    """Returns the newest value of each key, as a reader of committed records collects it."""
     reader = AbortedProducers(aborted_transactions([TransactionIndex(index)], 0, 1 << 40))
     found: dict[bytes, bytes] = {}
     for data in log:
@@ -474,9 +477,9 @@ def committed_values(log: list[bytes], index: list[AbortedEntry]) -> dict[bytes,
 def test_compaction_keeps_what_readers_of_committed_records_see(
     events: list[tuple[str, int, int]],
 ) -> None:
-    """Round after round: the newest committed value of each key stays, replaying what is left
-    opens no transaction that was closed, and in the end no marker and no aborted data is left
-    that nobody needs."""
+    """After each round the newest committed value of each key is still there, and replaying the
+    log opens no transaction that was ended. In the end there are no markers and no aborted data
+    that are not needed."""
     machine, history = histories([event for event in events if event[0] != "cut"])
     _, stable = decided(history)
     log, tail = machine.log[:stable], machine.log[stable:]
@@ -499,8 +502,9 @@ def test_compaction_keeps_what_readers_of_committed_records_see(
         assert not header.is_control or header.producer_id in producers
 
 
-def test_a_marker_outlives_its_transaction_by_the_delete_horizon() -> None:
-    """Stamped in the round that finds nothing of it left, dropped in one after that time."""
+def test_a_marker_stays_until_its_delete_horizon() -> None:
+    """The horizon is stamped in the first round that finds no data of the transaction. The marker
+    is removed in a round after that time."""
     marking = bytes(
         control_batch(ControlMarker(ControlType.COMMIT, 3), producer_id=7, producer_epoch=2,
                       timestamp=50, offset=9)
@@ -513,9 +517,9 @@ def test_a_marker_outlives_its_transaction_by_the_delete_horizon() -> None:
     assert clean([stamped], [], 1100)[0] == []
 
 
-def test_the_marker_that_alone_tells_an_epoch_stays_empty() -> None:
-    """Its producer is active and has no data: without it a zombie would not be fenced after a
-    replay."""
+def test_the_only_marker_with_a_producers_epoch_stays_as_an_empty_batch() -> None:
+    """Its producer is active and has no data. Without the marker a zombie would not be fenced
+    after a replay."""
     states = ProducerStates()
     states.on_control(marker(9, epoch=2), ControlType.COMMIT, 3)
     assert states.marker_epochs() == {7: 2}

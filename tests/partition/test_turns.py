@@ -1,4 +1,7 @@
-"""A batch that overtook others on its way to a new leader is sent back, not called out of order."""
+"""A batch that overtook others on its way to a new leader gets a retriable error.
+
+After OUT_OF_ORDER_SEQUENCE_NUMBER librdkafka writes unacknowledged records again (its issue 4953).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from penstock.records.batch import BatchHeader
 
 @dataclass
 class Leader:
-    """One leader's view of producer 7; what it takes is in its log at once."""
+    """One leader's view of producer 7. Accepted batches are in its log at once."""
 
     epoch: int = 1
     start_offset: int = 0
@@ -43,7 +46,7 @@ class Leader:
 
 
 def leader_with(*sequences: int) -> Leader:
-    """Of the next term; these batches were written in the one before."""
+    """Returns a leader in a new leader epoch. These batches were written in the previous one."""
     leader = Leader(epoch=0)
     for sequence in sequences:
         assert leader.send(sequence) is None
@@ -52,7 +55,7 @@ def leader_with(*sequences: int) -> Leader:
 
 
 def test_a_batch_that_overtook_others_waits_for_them() -> None:
-    """The leader before had 0 to 4 and died; 0 to 2 are replicated. 5 comes first, by mistake."""
+    """The previous leader had 0 to 4 and died; 0 to 2 are replicated. The client sends 5 first."""
     leader = leader_with(0, 1, 2)
     for _ in range(2):
         with pytest.raises(OutOfTurn, match="before sequence 5"):
@@ -66,8 +69,8 @@ def test_a_batch_that_overtook_others_waits_for_them() -> None:
     assert [leader.send(sequence) for sequence in (3, 4, 5)] == [None] * 3
 
 
-def test_what_is_in_order_is_taken_though_others_are_still_to_come() -> None:
-    """All before it is replicated; those sent again are known."""
+def test_a_batch_in_sequence_is_accepted_while_retries_are_still_to_come() -> None:
+    """All batches before it are replicated, and retries of those are recognized."""
     leader = leader_with(*range(6))
     assert leader.send(6) is None
     assert leader.send(4) == Duplicate(4, 4, 1000)
@@ -75,17 +78,18 @@ def test_what_is_in_order_is_taken_though_others_are_still_to_come() -> None:
         leader.send(0)
 
 
-def test_a_gap_within_a_term_is_the_producers_fault() -> None:
-    """It has written here, so whatever another leader had of it has come."""
+def test_a_gap_within_a_leadership_is_the_producers_fault() -> None:
+    """The producer has written to this leader, so its batches at the previous leader have
+    arrived."""
     leader = leader_with(0, 1)
     assert leader.send(2) is None
     with pytest.raises(OutOfOrderSequence):
         leader.send(4)
 
 
-def test_nobody_waits_for_ever() -> None:
-    """What does not come within the time is lost. In the same term it is not waited for again, in
-    the next one it is."""
+def test_a_batch_does_not_wait_forever() -> None:
+    """A batch that is not sent again in time counts as lost. In the same leader epoch later
+    batches do not wait for it again, in the next one they do."""
     leader = leader_with(0, 1)
     for now_ms in range(0, REMEMBERED_MS + 1, 1000):
         with pytest.raises(OutOfTurn):
@@ -98,15 +102,15 @@ def test_nobody_waits_for_ever() -> None:
         leader.send(5, now_ms=11 * REMEMBERED_MS)
 
 
-def test_what_begins_further_back_is_out_of_order() -> None:
-    """Batches cut otherwise than before are no gap: nothing is on its way that would mend it."""
+def test_a_batch_that_overlaps_earlier_ones_is_out_of_order() -> None:
+    """Other batch boundaries than before are not a gap: no batch on its way can fill it."""
     leader = leader_with(0, 1, 2)
     with pytest.raises(OutOfOrderSequence):
         leader.send(1, 4)
 
 
 def test_the_second_batch_of_a_new_epoch_waits_for_the_first() -> None:
-    """The first one is with the leader before."""
+    """The first one was sent to the previous leader."""
     leader = leader_with(0, 1)
     with pytest.raises(OutOfTurn):
         leader.send(3, epoch=1)
@@ -114,8 +118,9 @@ def test_the_second_batch_of_a_new_epoch_waits_for_the_first() -> None:
     assert leader.send(3, epoch=1) is None
 
 
-def test_an_unknown_producers_second_batch_waits_for_the_first() -> None:
-    """Nothing of it was replicated. Taken, it would make the first one a batch of the past."""
+def test_the_second_batch_of_an_unknown_producer_waits_for_the_first() -> None:
+    """None of its batches was replicated. If the second were accepted, the first could not be
+    written."""
     leader = leader_with()
     with pytest.raises(OutOfTurn):
         leader.send(2)
@@ -125,13 +130,14 @@ def test_an_unknown_producers_second_batch_waits_for_the_first() -> None:
 @pytest.mark.parametrize(
     "leader", [Leader(epoch=0), Leader(age_ms=REMEMBERED_MS + 1)], ids=["first", "old"]
 )
-def test_an_unknown_producer_begins_anywhere(leader: Leader) -> None:
-    """In a partition's first term, and in an old one: its records are gone, not on their way."""
+def test_an_unknown_producer_may_begin_with_any_sequence(leader: Leader) -> None:
+    """In a partition's first leader epoch, and in one that has lasted long: its earlier records
+    are gone, not on their way."""
     assert leader.send(9) is None
 
 
-def test_an_unknown_producer_does_not_wait_for_ever() -> None:
-    """Its earlier records were deleted, just when another leader came."""
+def test_an_unknown_producer_does_not_wait_forever() -> None:
+    """Its earlier records were deleted, just before the leader changed."""
     leader = leader_with()
     with pytest.raises(OutOfTurn):
         leader.send(9)

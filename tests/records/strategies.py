@@ -1,7 +1,7 @@
-"""What the record tests are made of: hypothesis strategies, and a second way to write a batch.
+"""Hypothesis strategies for the record tests, and an independent way to write a batch.
 
-`raw_batch` lays a header out field by field from the format's own table and seals it with a
-bit-by-bit CRC32C, so nothing here leans on the code under test or on the library it uses.
+`raw_batch` writes a header field by field from the format's table, and computes the CRC32C with its
+own table. So nothing here depends on the code under test or on the library that it uses.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FIELDS: dict[str, tuple[int, int]] = {
     "base_sequence": (53, 4),
     "record_count": (57, 4),
 }
-"""Where each header field starts and how many bytes it takes."""
+"""The position and the size of each header field."""
 
 DEFAULTS: dict[str, int] = {
     "base_offset": 0,
@@ -64,7 +64,7 @@ def _crc_table() -> tuple[int, ...]:
 
 
 def plain_crc32c(data: Iterable[int]) -> int:
-    """CRC32C by its definition: reflected polynomial 0x1EDC6F41, ones in, ones out."""
+    """CRC32C by definition: reflected polynomial 0x1EDC6F41, initial value and final XOR ~0."""
     table = _crc_table()
     remainder = 0xFFFFFFFF
     for byte in data:
@@ -78,14 +78,14 @@ def put(buffer: bytearray, field: str, value: int) -> None:
 
 
 def reseal(buffer: bytearray) -> bytearray:
-    """Make length and CRC true again, so that whatever else is wrong must be found by reading."""
+    """Corrects length and CRC, so that only decoding can find what else is wrong."""
     put(buffer, "batch_length", len(buffer) - 12)
     put(buffer, "crc", plain_crc32c(buffer[21:]))
     return buffer
 
 
 def raw_batch(body: bytes = b"", **fields: int) -> bytearray:
-    """A batch around `body`, right in length and CRC unless `fields` says otherwise."""
+    """Returns a batch around `body` with a correct length and CRC, unless `fields` sets them."""
     buffer = bytearray(61) + body
     for field, value in {**DEFAULTS, **fields}.items():
         put(buffer, field, value)
@@ -97,7 +97,7 @@ def raw_batch(body: bytes = b"", **fields: int) -> bytearray:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, then seven bits a byte, lowest first."""
+    """Zigzag encoding, then seven bits per byte, lowest first."""
     rest = value * 2 if value >= 0 else -value * 2 - 1
     out = bytearray()
     while rest > 0x7F:
@@ -112,7 +112,7 @@ def raw_bytes(value: bytes | None) -> bytes:
 
 
 def raw_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
-    """One record as the format describes it."""
+    """Returns one record, encoded as the format describes."""
     fields = [
         b"\x00",
         varint(record.timestamp - base_timestamp),
@@ -128,7 +128,7 @@ def raw_record(record: Record, base_offset: int, base_timestamp: int) -> bytes:
 
 
 def from_columns(table: pa.RecordBatch) -> list[Record]:
-    """The rows of a decoded table as records, once Arrow has found its buffers sound."""
+    """Returns the rows of a decoded table as records, after Arrow has validated its buffers."""
     table.validate(full=True)
     columns = [table.column(name).to_pylist() for name in ("offset", "key", "value", "headers")]
     times = table.column("timestamp").cast(pa.int64()).to_pylist()
@@ -148,7 +148,7 @@ header_names = st.text(max_size=6) | st.sampled_from(["", "trace-id", "ключ"
 headers = st.lists(st.tuples(header_names, nullable_blobs), max_size=3).map(tuple)
 repeated_headers = st.tuples(header_names, nullable_blobs).map(lambda header: (header,) * 3)
 
-# Half the range on each side, so that no two timestamps of a batch differ by more than an int64.
+# Half of the int64 range, so that the difference of two timestamps of a batch fits an int64.
 timestamps = (
     st.integers(1_700_000_000_000, 1_700_000_100_000)
     | st.integers(-5, 5)
@@ -170,7 +170,7 @@ def record_lists(
     sparse: bool = True,
     base_offset: int | None = None,
 ) -> list[Record]:
-    """Records in offset order; with `sparse` some offsets between them are missing."""
+    """Returns records in offset order; with `sparse` some offsets between them are missing."""
     offset = draw(base_offsets) if base_offset is None else base_offset
     gaps = st.just(1) | st.integers(1, 1000) if sparse else st.just(1)
     records = []

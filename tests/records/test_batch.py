@@ -1,4 +1,4 @@
-"""The batch header: read, judged, stamped in place."""
+"""The batch header: reading, validating, and changing it in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAMPLE = {
     "base_sequence": 0x71727374,
     "record_count": 3,
 }
-"""Every byte of every field is its own, so that a misread position cannot go unseen."""
+"""Every byte of every field is different, so that reading from a wrong position is noticed."""
 
 
 def refuses(buffer: b.Buffer, reason: str, position: int = 0) -> None:
@@ -32,8 +32,8 @@ def refuses(buffer: b.Buffer, reason: str, position: int = 0) -> None:
         b.validate(buffer, position)
 
 
-def test_checksum_is_castagnoli() -> None:
-    """The CRC32C these tests compute by hand gives the published check values."""
+def test_the_tests_own_crc32c_is_correct() -> None:
+    """The CRC32C that these tests compute matches the published check values."""
     assert plain_crc32c(b"123456789") == 0xE3069283
     assert plain_crc32c(bytes(32)) == 0x8A9136AA
 
@@ -41,7 +41,7 @@ def test_checksum_is_castagnoli() -> None:
 @pytest.mark.parametrize("position", [0, 1, 7, 60, 61, 500])
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_header_is_read_at_any_position(position: int, kind: type) -> None:
-    """Each field comes from its place in the format, wherever in the buffer the batch starts."""
+    """Each field is read from its position in the format, wherever the batch starts."""
     buffer = kind(bytes(position) + bytes(raw_batch(BODY, **SAMPLE)) + b"next")
     header = b.validate(buffer, position)
     assert header == b.read_header(buffer, position)
@@ -65,7 +65,7 @@ def test_header_is_read_at_any_position(position: int, kind: type) -> None:
 )
 @settings(deadline=None, max_examples=50)
 def test_header_fields_cover_their_whole_range(fields: dict[str, int]) -> None:
-    """Reading and writing a header are inverse for every value a field can hold."""
+    """Reading and writing a header are inverse for every value that a field can have."""
     buffer = raw_batch(b"", **fields)
     header = b.read_header(buffer)
     assert header._asdict() == fields
@@ -74,8 +74,7 @@ def test_header_fields_cover_their_whole_range(fields: dict[str, int]) -> None:
     assert written == bytes(5) + buffer
 
 
-def test_header_derives_what_the_fields_mean() -> None:
-    """Offsets, flags and sequences are named once, on the header."""
+def test_header_properties_follow_from_the_fields() -> None:
     header = b.read_header(raw_batch(base_offset=100, last_offset_delta=9, attributes=0))
     assert (header.last_offset, header.next_offset) == (109, 110)
     assert not header.is_transactional
@@ -103,14 +102,14 @@ def test_header_derives_what_the_fields_mean() -> None:
     [(0, 0, 0), (INT32_MAX, 0, INT32_MAX), (INT32_MAX, 1, 0), (INT32_MAX - 1, 3, 1)],
 )
 def test_sequences_wrap_to_zero(base: int, delta: int, last: int) -> None:
-    """After 2**31 - 1 comes 0, never a negative number."""
+    """0 follows 2**31 - 1; sequence numbers are never negative."""
     header = b.read_header(raw_batch(base_sequence=base, last_offset_delta=delta))
     assert header.last_sequence == last
 
 
 @pytest.mark.parametrize("codec", list(b.Codec))
-def test_every_codec_is_accepted_unopened(codec: b.Codec) -> None:
-    """The body is not decoded: garbage under a right CRC is the producer's business."""
+def test_every_codec_is_accepted_without_decoding_the_body(codec: b.Codec) -> None:
+    """The body is not decoded: `validate` accepts garbage if the CRC matches."""
     assert b.validate(raw_batch(BODY, attributes=codec)).codec is codec
 
 
@@ -121,12 +120,12 @@ def test_refuses_a_torn_header(size: int) -> None:
 
 
 def test_refuses_a_position_past_the_end() -> None:
-    """There is no header beyond the buffer, and the message does not count below zero."""
+    """The error reports 0 bytes left, not a negative number."""
     refuses(raw_batch(BODY), "only 0 are left", position=10_000)
 
 
 def test_refuses_a_torn_body() -> None:
-    """The batch must be there to its last byte."""
+    """All bytes of the batch must be there."""
     whole = bytes(raw_batch(BODY))
     for size in range(61, len(whole)):
         refuses(whole[:size], f"has {len(whole)} bytes and only {size} are there")
@@ -135,17 +134,17 @@ def test_refuses_a_torn_body() -> None:
 
 @pytest.mark.parametrize("length", [48, 1, 0, -1, -12, -(2**31)])
 def test_refuses_a_length_below_the_header(length: int) -> None:
-    """A length that does not even hold the header would make a scan stand still or walk back."""
+    """With a length smaller than the header a scan would stand still or go back."""
     refuses(raw_batch(batch_length=length), f"batch length {length} is below")
 
 
 def test_refuses_a_length_beyond_the_buffer() -> None:
-    """A huge length is an error, not an allocation."""
+    """A huge length raises an error and allocates nothing."""
     refuses(raw_batch(batch_length=INT32_MAX), "only 61 are there")
 
 
-def test_bytes_after_the_batch_are_not_its_own() -> None:
-    """A sound batch may be followed by anything."""
+def test_bytes_after_the_batch_are_ignored() -> None:
+    """Any bytes may follow a valid batch."""
     assert b.validate(raw_batch(BODY) + b"\xff" * 7).size == 61 + len(BODY)
 
 
@@ -157,13 +156,13 @@ def test_refuses_other_formats(magic: int) -> None:
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
 def test_refuses_unknown_codecs(codec: int) -> None:
-    """A codec number nobody assigned cannot be stored: no consumer could read it."""
+    """A batch with an unassigned codec number cannot be stored: no consumer could read it."""
     refuses(raw_batch(BODY, attributes=codec), f"unknown compression codec {codec}")
 
 
 @pytest.mark.parametrize("bit", range(8))
 def test_refuses_any_flipped_bit_under_the_checksum(bit: int) -> None:
-    """A single bit, anywhere the CRC covers, and in the CRC itself."""
+    """A single flipped bit anywhere that the CRC covers, or in the CRC itself."""
     whole = bytes(raw_batch(BODY, **SAMPLE))
     for position in range(17, len(whole)):
         damaged = bytearray(whole)
@@ -181,12 +180,12 @@ def test_refuses_any_flipped_bit_under_the_checksum(bit: int) -> None:
     ],
 )
 def test_refuses_negative_offsets(fields: dict[str, int]) -> None:
-    """Offsets start at zero and a span is at least one."""
+    """Offsets start at zero, and a batch spans at least one."""
     refuses(raw_batch(BODY, **fields), "cannot be negative")
 
 
 def test_refuses_offsets_beyond_64_bits() -> None:
-    """The last offset must be one that a fetch can ask for."""
+    """The last offset must be one that a fetch can request."""
     assert b.validate(raw_batch(base_offset=INT64_MAX - 5, last_offset_delta=5))
     refuses(raw_batch(base_offset=INT64_MAX - 5, last_offset_delta=6), "does not fit 64 bits")
 
@@ -195,7 +194,7 @@ def test_refuses_offsets_beyond_64_bits() -> None:
     ("count", "delta"), [(-1, 0), (-(2**31), 5), (2, 0), (7, 5), (INT32_MAX, 0)]
 )
 def test_refuses_a_count_the_span_cannot_hold(count: int, delta: int) -> None:
-    """Fewer records than offsets is compaction; more is a lie."""
+    """Compaction leaves fewer records than offsets; there can never be more."""
     refuses(raw_batch(BODY, record_count=count, last_offset_delta=delta), "do not fit a span")
 
 
@@ -203,7 +202,7 @@ def test_refuses_a_count_the_span_cannot_hold(count: int, delta: int) -> None:
     ("count", "delta"), [(0, 0), (0, 9), (1, 9), (10, 9), (0, INT32_MAX), (INT32_MAX, INT32_MAX)]
 )
 def test_accepts_sparse_and_empty_batches(count: int, delta: int) -> None:
-    """Compaction removes records and keeps the span."""
+    """Compaction removes records and keeps the span of offsets."""
     header = b.validate(raw_batch(record_count=count, last_offset_delta=delta))
     assert (header.record_count, header.next_offset) == (count, delta + 1)
 
@@ -218,7 +217,7 @@ def test_accepts_sparse_and_empty_batches(count: int, delta: int) -> None:
 def test_stamp_touches_only_what_the_checksum_does_not_cover(
     position: int, base_offset: int, epoch: int, use_view: bool
 ) -> None:
-    """Offset and epoch change, nothing else does, and the batch is still sound."""
+    """Only base offset and leader epoch change, and the batch stays valid."""
     fields = SAMPLE | {"last_offset_delta": 4}
     before = bytes(position) + bytes(raw_batch(BODY, **fields)) + b"after"
     buffer = bytearray(before)
@@ -235,7 +234,7 @@ def test_stamp_touches_only_what_the_checksum_does_not_cover(
 @pytest.mark.parametrize("position", [0, 13])
 @pytest.mark.parametrize("attributes", [0, 0x14, 0x08])
 def test_append_time_replaces_the_clients_clock(position: int, attributes: int) -> None:
-    """The flag, the max timestamp and the CRC change; the batch stays sound."""
+    """The flag, the max timestamp and the CRC change; the batch stays valid."""
     before = bytes(position) + bytes(raw_batch(BODY, **SAMPLE | {"attributes": attributes}))
     buffer = bytearray(before + b"after")
     header = b.stamp_append_time(buffer, position, 1_700_000_000_123)
@@ -251,16 +250,16 @@ def test_append_time_replaces_the_clients_clock(position: int, attributes: int) 
     assert buffer[:position] == before[:position]
 
 
-def test_a_checksum_known_to_be_right_need_not_be_computed_again() -> None:
-    """Without the CRC everything else is still checked."""
+def test_the_crc_check_can_be_skipped() -> None:
+    """Everything but the CRC is still checked."""
     assert b.validate(raw_batch(BODY, crc=1), check_crc=False).crc == 1
     for fields in ({"magic": 1}, {"batch_length": 48}, {"base_offset": -1}, {"attributes": 7}):
         with pytest.raises(b.CorruptBatch):
             b.validate(raw_batch(BODY, **fields), check_crc=False)
 
 
-def test_seal_makes_a_changed_batch_sound_again() -> None:
-    """Sealing covers exactly the batch it is told about, not the bytes around it."""
+def test_seal_makes_a_changed_batch_valid_again() -> None:
+    """The CRC covers exactly the given batch, not the bytes around it."""
     buffer = bytearray(b"front") + raw_batch(BODY) + b"after"
     buffer[5 + 61] ^= 0xFF
     refuses(buffer, "CRC is", position=5)
@@ -268,8 +267,8 @@ def test_seal_makes_a_changed_batch_sound_again() -> None:
     assert b.validate(buffer, 5).crc == plain_crc32c(buffer[5 + 21 : 5 + 61 + len(BODY)])
 
 
-def test_batches_are_walked_in_order() -> None:
-    """Each batch comes with its position; an empty buffer holds none."""
+def test_batches_are_iterated_in_order() -> None:
+    """Each batch comes with its position; an empty buffer has none."""
     bodies = [b"", b"one", BODY]
     buffer = b"".join(
         bytes(raw_batch(body, base_offset=index)) for index, body in enumerate(bodies)
@@ -281,8 +280,8 @@ def test_batches_are_walked_in_order() -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\x00", bytes(60), bytes(61), bytes(raw_batch(BODY))[:-1]])
-def test_a_walk_stops_at_the_first_bad_batch(tail: bytes) -> None:
-    """What was sound is handed out first; then the walk says what is wrong."""
+def test_iteration_stops_at_the_first_bad_batch(tail: bytes) -> None:
+    """It returns the valid batches first, then raises."""
     walk = b.iter_batches(bytes(raw_batch(BODY)) + tail)
     assert next(walk)[0] == 0
     with pytest.raises(b.CorruptBatch):
@@ -292,7 +291,7 @@ def test_a_walk_stops_at_the_first_bad_batch(tail: bytes) -> None:
 @given(st.binary(max_size=200))
 @settings(deadline=None, max_examples=120)
 def test_noise_is_refused(noise: bytes) -> None:
-    """No bytes make `validate` raise anything but `CorruptBatch`."""
+    """Whatever the bytes, `validate` raises nothing but `CorruptBatch`."""
     with pytest.raises(b.CorruptBatch):
         b.validate(noise)
 
@@ -301,8 +300,8 @@ def test_noise_is_refused(noise: bytes) -> None:
     st.fixed_dictionaries({}, optional={f: st.integers(-128, 127) for f in FIELDS if f != "crc"})
 )
 @settings(deadline=None, max_examples=120)
-def test_a_verdict_is_total(fields: dict[str, int]) -> None:
-    """Any header values under a right CRC are either accepted, consistently, or refused."""
+def test_any_header_is_either_accepted_or_refused(fields: dict[str, int]) -> None:
+    """Any header with a correct CRC is either accepted as consistent or refused."""
     buffer = raw_batch(BODY, **fields)
     try:
         header = b.validate(buffer)

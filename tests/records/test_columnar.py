@@ -67,17 +67,16 @@ def values_of(*batches: bytes | bytearray | memoryview) -> list[bytes | None]:
     return [record.value for batch in batches for record in read_records(batch)]
 
 
-def test_the_kernels_are_those_that_were_asked_for() -> None:
-    """PENSTOCK_PURE=1 runs the same source uncompiled; otherwise the extension is in use."""
+def test_the_kernels_are_compiled_unless_penstock_pure_is_set() -> None:
+    """PENSTOCK_PURE=1 runs the same source uncompiled; otherwise the compiled extension is used."""
     assert kernels.COMPILED is (os.environ.get("PENSTOCK_PURE") != "1")
 
 
 @settings(deadline=None, max_examples=60)
 @given(rows=contents, codec=st.sampled_from(Codec), base_offset=st.integers(0, 1 << 62))
-def test_columns_and_records_become_the_same_bytes(
+def test_columns_and_records_encode_to_the_same_bytes(
     rows: list[tuple[Any, ...]], codec: Codec, base_offset: int
 ) -> None:
-    """One batch is the same whether it was made from columns or from records."""
     records = as_records(rows, base_offset)
     encoded = encode(as_columns(records), BatchOptions(codec=codec), base_offset=base_offset)
     expected = [build_batch(records, codec=codec)] if records else []
@@ -92,7 +91,7 @@ def test_columns_and_records_become_the_same_bytes(
 def test_batches_of_any_codec_decode_to_one_table(
     groups: list[tuple[list[tuple[Any, ...]], Codec]], base_offset: int
 ) -> None:
-    """Batches one after another come out as their records do, in order, in one Arrow batch."""
+    """Consecutive batches decode to one Arrow batch with their records in order."""
     expected: list[Record] = []
     chunk = b""
     for rows, codec in groups:
@@ -113,10 +112,10 @@ def test_batches_of_any_codec_decode_to_one_table(
     codec=st.sampled_from([Codec.NONE, Codec.LZ4]),
     sequence=st.integers(0, 2**31 - 1),
 )
-def test_rows_are_cut_into_batches_that_keep_to_their_limits(
+def test_rows_are_split_into_batches_within_their_limits(
     rows: list[tuple[Any, ...]], bytes_max: int, records_max: int, codec: Codec, sequence: int
 ) -> None:
-    """Batches are as full as their limits allow; offsets and sequences run on, and wrap."""
+    """Batches are as full as allowed; offsets and sequence numbers continue, and wrap."""
     records = as_records(rows, 7)
     options = BatchOptions(
         codec=codec,
@@ -146,10 +145,10 @@ def test_rows_are_cut_into_batches_that_keep_to_their_limits(
 
 @settings(deadline=None, max_examples=40)
 @given(rows=contents, first=st.integers(0, 40), last=st.integers(0, 40), wide=st.booleans())
-def test_slices_of_any_width_are_read_where_they_lie(
+def test_slices_of_small_and_large_types_encode_as_their_own_rows(
     rows: list[tuple[Any, ...]], first: int, last: int, wide: bool
 ) -> None:
-    """A slice, whose buffers begin before it does, encodes as its own rows."""
+    """A slice whose buffers begin before it encodes as its own rows."""
     records = as_records(rows)
     table = as_columns(records)
     if wide:
@@ -168,7 +167,7 @@ def test_slices_of_any_width_are_read_where_they_lie(
 
 
 def test_chunked_tables_encode_as_if_they_were_whole() -> None:
-    """Where a table happens to be cut does not show in its batches."""
+    """The chunks of a table do not affect its batches."""
     records = as_records([(NOW_MS, b"k", bytes([index]), (("h", b"1"),)) for index in range(50)])
     whole = as_columns(records)
     table = pa.Table.from_batches([whole.slice(0, 3), whole.slice(3, 40), whole.slice(43)])
@@ -189,8 +188,8 @@ def test_chunked_tables_encode_as_if_they_were_whole() -> None:
     ],
     ids=str,
 )
-def test_every_text_and_binary_type_will_do(kind: pa.DataType) -> None:
-    """Users bring keys and values as they have them, nulls and slices included."""
+def test_every_text_and_binary_type_is_accepted(kind: pa.DataType) -> None:
+    """Keys and values may have any of these types, with nulls and slices."""
     column = pa.array(["no", "ab", None, "cd", "no"]).cast(pa.string())
     source = kind.value_type if pa.types.is_dictionary(kind) else kind
     if pa.types.is_fixed_size_binary(kind):
@@ -204,8 +203,8 @@ def test_every_text_and_binary_type_will_do(kind: pa.DataType) -> None:
         assert [getattr(record, field) for record in read_records(batch)] == [b"ab", None, b"cd"]
 
 
-def test_headers_may_be_a_map_and_null_or_empty_means_none() -> None:
-    """Both of Arrow's ways to hold pairs work, at an offset too."""
+def test_headers_may_be_a_map_and_null_or_empty_means_no_headers() -> None:
+    """Lists of pairs and maps work, also with an offset."""
     kind = pa.map_(pa.string(), pa.binary())
     lists = [[("x", b"0")], [("a", b"1"), ("b", None)], None, [], [("", b"")]]
     rows = pa.record_batch({"value": pa.nulls(5), "headers": pa.array(lists, kind)}).slice(1)
@@ -215,7 +214,7 @@ def test_headers_may_be_a_map_and_null_or_empty_means_none() -> None:
 
 
 def test_a_header_without_a_key_is_refused() -> None:
-    """Kafka has no such header, whether the key or the whole pair is null."""
+    """Kafka has no such header; this holds for a null key and for a null pair."""
     for pair in ({"key": None, "value": b"v"}, None):
         rows = pa.record_batch({"value": [b"v"], "headers": pa.array([[pair]], HEADERS)})
         with pytest.raises(ValueError, match="without a key"):
@@ -235,7 +234,7 @@ def test_a_header_without_a_key_is_refused() -> None:
     ids=str,
 )
 def test_timestamps_come_in_any_unit_and_default_to_now(kind: pa.DataType, raw: int) -> None:
-    """Finer units are cut to milliseconds, rows without a timestamp get the caller's."""
+    """Finer units are truncated to milliseconds; rows without a timestamp get `now_ms`."""
     column = pa.array([7, raw, None], pa.int64()).cast(kind).slice(1)
     (batch,) = encode(pa.record_batch({"value": pa.nulls(2), "timestamp": column}), now_ms=NOW_MS)
     expected_ms = 2_000 if kind == pa.timestamp("s", "UTC") else 1_500
@@ -254,20 +253,20 @@ def test_timestamps_come_in_any_unit_and_default_to_now(kind: pa.DataType, raw: 
         ({"value": [b"v"], "partition": [0]}, "encode_partitions"),
     ],
 )
-def test_columns_that_make_no_sense_are_refused(columns: dict[str, Any], message: str) -> None:
-    """The message names the column and says what to do."""
+def test_wrong_columns_are_refused(columns: dict[str, Any], message: str) -> None:
+    """The error names the column and says what to do."""
     with pytest.raises(ValueError, match=message):
         encode(pa.record_batch(columns), now_ms=NOW_MS)
 
 
 def test_timestamps_are_never_made_up() -> None:
-    """Without a column and without `now_ms` there is nothing to put."""
+    """Without a column and without `now_ms` there is no timestamp to use."""
     with pytest.raises(ValueError, match="give now_ms"):
         encode(pa.record_batch({"value": [b"v"]}))
 
 
 def test_timestamps_too_far_apart_are_refused() -> None:
-    """A delta that no 64-bit number can hold must not wrap around."""
+    """A delta that does not fit 64 bits must not wrap around."""
     rows = {"value": pa.nulls(2), "timestamp": pa.array([-5, (1 << 63) - 1], pa.int64())}
     with pytest.raises(ValueError, match="too far"):
         encode(pa.record_batch(rows))
@@ -278,7 +277,7 @@ def test_timestamps_too_far_apart_are_refused() -> None:
 def test_rows_are_split_by_partition_in_their_order(
     partitions: list[int], records_max: int
 ) -> None:
-    """Each partition has its rows as they came, its own sequence, and no empty list."""
+    """Each partition has its rows in order and its own sequence numbers; empty ones are omitted."""
     values = [b"%d" % index for index in range(len(partitions))]
     rows = pa.record_batch(
         {"value": pa.array(values, pa.binary()), "partition": pa.array(partitions, pa.int32())}
@@ -299,21 +298,21 @@ def test_rows_are_split_by_partition_in_their_order(
 
 
 def test_a_row_without_a_partition_is_refused() -> None:
-    """Which partition it should go to was for a partitioner to say."""
+    """Choosing the partition is the partitioner's task."""
     rows = pa.record_batch({"value": [b"a"], "partition": pa.array([None], pa.int32())})
     with pytest.raises(ValueError, match="every row a partition"):
         encode_partitions(rows, now_ms=NOW_MS)
 
 
-def test_an_oversized_record_is_a_batch_of_its_own() -> None:
-    """It neither disturbs its neighbours nor gets lost; the broker will say what it thinks."""
+def test_an_oversized_record_gets_its_own_batch() -> None:
+    """The records next to it are not affected; whether it is too large is the broker's decision."""
     rows = pa.record_batch({"value": [b"a", bytes(5000), b"b", b"c"]})
     batches = encode(rows, BatchOptions(batch_bytes_max=200), now_ms=NOW_MS)
     assert [values_of(batch) for batch in batches] == [[b"a"], [bytes(5000)], [b"b", b"c"]]
 
 
 def test_batches_can_be_stamped_by_a_broker() -> None:
-    """What `encode` returns is writable, and batches do not share bytes."""
+    """The result of `encode` is writable, and batches do not share bytes."""
     batches = encode(
         pa.record_batch({"value": [b"a", b"b"]}), BatchOptions(batch_records_max=1), now_ms=NOW_MS
     )
@@ -323,8 +322,8 @@ def test_batches_can_be_stamped_by_a_broker() -> None:
 
 @given(cut=st.integers(0, 400))
 @settings(deadline=None, max_examples=50)
-def test_what_is_left_of_a_cut_batch_is_reported(cut: int) -> None:
-    """A fetch may end anywhere in a batch; whole batches before it still count."""
+def test_the_bytes_of_an_incomplete_batch_are_reported(cut: int) -> None:
+    """A fetch may end anywhere in a batch; the complete batches before it still count."""
     batches = [
         bytes(build_batch(as_records([(NOW_MS, None, bytes(60), ())], offset)))
         for offset in range(3)
@@ -339,8 +338,8 @@ def test_what_is_left_of_a_cut_batch_is_reported(cut: int) -> None:
 
 @given(low=st.integers(0, 30), high=st.integers(0, 30), with_headers=st.booleans())
 @settings(deadline=None, max_examples=50)
-def test_only_wanted_offsets_come_out(low: int, high: int, with_headers: bool) -> None:
-    """A fetch returns whole batches; what the caller did not ask for is dropped, headers too."""
+def test_only_requested_offsets_are_returned(low: int, high: int, with_headers: bool) -> None:
+    """A fetch returns whole batches; records that were not requested are dropped."""
     records = as_records([(NOW_MS, None, b"v", (("h", b"%d" % i),)) for i in range(25)])
     data = b"".join(build_batch(records[start : start + 10]) for start in (0, 10, 20))
     decoded = decode(Chunk(data, from_offset=low, to_offset=high), headers=with_headers)
@@ -352,7 +351,7 @@ def test_only_wanted_offsets_come_out(low: int, high: int, with_headers: bool) -
 
 
 def test_chunks_of_several_partitions_decode_together() -> None:
-    """Each row says which partition it came from, each chunk where it ended."""
+    """Each row has its partition, and each chunk reports where it ended."""
     one, two = build_batch(as_records([(1, None, b"a", ())], 5)), b"short"
     three = build_batch(as_records([(1, None, b"b", ()), (2, b"", None, ())], 9))
     decoded = decode([Chunk(one, partition=3), Chunk(two, partition=1), Chunk(three, partition=0)])
@@ -361,8 +360,8 @@ def test_chunks_of_several_partitions_decode_together() -> None:
     assert decoded.ends == (ChunkEnd(6, 0), ChunkEnd(None, 5), ChunkEnd(11, 0))
 
 
-def test_nothing_decodes_to_no_rows() -> None:
-    """An empty answer has all columns and no rows."""
+def test_no_data_decodes_to_no_rows() -> None:
+    """An empty response has all columns and no rows."""
     decoded = decode(b"")
     decoded.records.validate(full=True)
     assert len(decoded.records) == 0
@@ -370,8 +369,8 @@ def test_nothing_decodes_to_no_rows() -> None:
     assert decoded.records.schema.names == names.split()
 
 
-def test_log_append_time_and_sparse_batches_decode_as_they_are() -> None:
-    """Compacted batches keep their gaps and may be empty; append time overrides all others."""
+def test_log_append_time_and_sparse_batches_are_decoded() -> None:
+    """Compacted batches keep their gaps and may be empty; append time replaces all timestamps."""
     sparse = build_batch(
         [Record(12, 5, b"k", b"v"), Record(17, 6, b"l", None)],
         base_offset=10,
@@ -388,7 +387,7 @@ def test_log_append_time_and_sparse_batches_decode_as_they_are() -> None:
 
 
 def test_aborted_transactions_and_markers_are_left_out() -> None:
-    """Only the listed producer's batches, and only up to its abort marker."""
+    """Only the batches of the listed producer are dropped, and only up to its abort marker."""
 
     def data(offset: int, producer_id: int, transactional: bool = True) -> bytearray:
         return build_batch(
@@ -417,8 +416,8 @@ def test_aborted_transactions_and_markers_are_left_out() -> None:
     assert decode(log).ends == (ChunkEnd(9, 0),)
 
 
-def test_buffers_grow_with_what_headers_did_not_foretell() -> None:
-    """Compressed batches hold far more than their size suggests; everything still arrives."""
+def test_buffers_grow_beyond_what_the_batch_size_suggests() -> None:
+    """Compressed batches hold far more than their size suggests."""
     records = as_records([(NOW_MS + i, b"k" * 50, bytes(500), (("h", None),)) for i in range(3000)])
     data = b"".join(
         build_batch(records[start : start + 500], codec=Codec.ZSTD) for start in range(0, 3000, 500)
@@ -428,7 +427,7 @@ def test_buffers_grow_with_what_headers_did_not_foretell() -> None:
 
 
 def test_decoding_stops_at_its_byte_limit() -> None:
-    """The limit is for all batches of a call together."""
+    """The limit applies to all batches of a call together."""
     batch = build_batch(as_records([(NOW_MS, None, bytes(100_000), ())]), codec=Codec.ZSTD)
     assert len(decode(bytes(batch) * 2, max_bytes=201_000).records) == 2
     with pytest.raises(DecompressedTooLarge, match="201000"):
@@ -437,10 +436,10 @@ def test_decoding_stops_at_its_byte_limit() -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(rows=contents.filter(bool), codec=st.sampled_from(Codec), data=st.data())
-def test_a_damaged_chunk_is_corrupt_and_nothing_worse(
+def test_a_damaged_chunk_is_refused_or_decoded_like_single_records(
     rows: list[tuple[Any, ...]], codec: Codec, data: st.DataObject
 ) -> None:
-    """Any byte may change: without the CRC's help, decoding agrees with the record codec."""
+    """With any byte changed and no CRC check, decoding agrees with the record codec."""
     batch = build_batch(as_records(rows), codec=codec)
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(HEADER_SIZE, len(batch) - 1))
@@ -455,8 +454,8 @@ def test_a_damaged_chunk_is_corrupt_and_nothing_worse(
         assert from_columns(decode(batch, check_crc=False).records) == expected
 
 
-def test_a_wrong_crc_is_found_unless_the_caller_has_looked() -> None:
-    """Checking is the default."""
+def test_a_wrong_crc_is_found_unless_the_check_is_skipped() -> None:
+    """The CRC is checked by default."""
     batch = build_batch(as_records([(NOW_MS, None, b"value", ())]))
     batch[-2] ^= 1
     with pytest.raises(CorruptBatch, match="CRC"):
@@ -465,7 +464,7 @@ def test_a_wrong_crc_is_found_unless_the_caller_has_looked() -> None:
 
 
 def test_a_header_key_that_is_not_text_is_corrupt() -> None:
-    """Arrow strings must be UTF-8, so bytes that are not cannot be passed on as such."""
+    """Arrow strings must be UTF-8."""
     batch = build_batch(as_records([(NOW_MS, None, None, (("key", b"v"),))]))
     batch[batch.index(b"key")] = 0xFF
     with pytest.raises(CorruptBatch, match="UTF-8"):
@@ -474,7 +473,7 @@ def test_a_header_key_that_is_not_text_is_corrupt() -> None:
 
 
 def test_malformed_arrow_arrays_are_refused() -> None:
-    """Offsets that leave the data are followed by nobody."""
+    """Offsets outside the data are not followed."""
     offsets = pa.py_buffer(b"".join(n.to_bytes(4, "little") for n in (0, 1 << 20, 3)))
     array = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     with pytest.raises(ValueError, match="validate"):
@@ -486,7 +485,7 @@ def test_malformed_arrow_arrays_are_refused() -> None:
     [{"batch_bytes_max": HEADER_SIZE}, {"batch_bytes_max": 1 << 31}, {"batch_records_max": 0}],
 )
 def test_impossible_limits_are_refused(options: dict[str, int]) -> None:
-    """Better when they are set than when the first batch is cut."""
+    """They are refused when they are set, not when the first batch is built."""
     with pytest.raises(ValueError, match="give"):
         BatchOptions(**options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="in parts"):

@@ -1,7 +1,7 @@
-"""Compression: every codec against an independent implementation, and against hostile input.
+"""Compression: every codec against an independent implementation, and with hostile input.
 
-The other side is the standard library for gzip and Arrow's own copies of the snappy, lz4 and zstd
-libraries, so that no codec is only ever checked against itself.
+The other side is the standard library for gzip, and Arrow's own copies of the snappy, lz4 and zstd
+libraries. So no codec is checked only against itself.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def arrow_decompress(name: str, data: bytes, size: int) -> bytes:
 
 
 def arrow_stream(name: str, data: bytes) -> bytes:
-    """Through Arrow's streaming encoder, which cannot know the size ahead and so states none."""
+    """Compresses with Arrow's streaming encoder, which does not write the size."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, name) as stream:
         for start in range(0, len(data), 7001):
@@ -57,7 +57,7 @@ def arrow_stream(name: str, data: bytes) -> bytes:
 
 
 def xerial_blocks(framed: bytes) -> Iterator[bytes]:
-    """The blocks of a xerial stream, read by its description."""
+    """Yields the blocks of a xerial stream, read as its format describes."""
     assert framed[:16] == XERIAL
     position = 16
     while position < len(framed):
@@ -68,7 +68,7 @@ def xerial_blocks(framed: bytes) -> Iterator[bytes]:
 
 
 def snappy_length(block: bytes) -> int:
-    """The uncompressed length a raw snappy block opens with."""
+    """Returns the uncompressed length at the start of a raw snappy block."""
     length = shift = 0
     for byte in block:
         length |= (byte & 0x7F) << shift
@@ -123,33 +123,32 @@ FOREIGN: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
 @pytest.mark.parametrize("data", PAYLOADS.values(), ids=PAYLOADS)
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_what_goes_in_comes_out(codec: Codec, data: bytes, kind: type) -> None:
-    """Every codec restores every payload, and reads any kind of buffer."""
+def test_every_codec_restores_the_payload(codec: Codec, data: bytes, kind: type) -> None:
+    """Works with any kind of buffer."""
     packed = compress(codec, kind(data))
     assert decompress(codec, kind(packed), len(data)) == data
 
 
 @pytest.mark.parametrize("data", PAYLOADS.values(), ids=PAYLOADS)
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_others_read_what_we_write(codec: Codec, data: bytes) -> None:
-    """An independent decoder restores the payload from our bytes."""
+def test_an_independent_decoder_restores_the_payload(codec: Codec, data: bytes) -> None:
     assert foreign_decode(codec, compress(codec, data), len(data)) == data
 
 
 @pytest.mark.parametrize("data", PAYLOADS.values(), ids=PAYLOADS)
 @pytest.mark.parametrize(("codec", "encode"), FOREIGN.values(), ids=FOREIGN)
-def test_we_read_what_others_write(
+def test_we_decode_the_output_of_independent_encoders(
     codec: Codec, encode: Callable[[bytes], bytes], data: bytes
 ) -> None:
-    """Our decoder restores the payload from an independent encoder's bytes, cap drawn tight."""
+    """The size limit is exactly the size of the payload."""
     assert decompress(codec, encode(data), len(data)) == data
 
 
 @given(data=st.binary(max_size=300) | st.binary(max_size=30).map(lambda part: part * 50))
 @settings(deadline=None, max_examples=30)
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_any_payload_crosses_both_ways(codec: Codec, data: bytes) -> None:
-    """Random payloads survive ours to theirs and ours to ours."""
+def test_random_payloads_are_restored_by_both_decoders(codec: Codec, data: bytes) -> None:
+    """Random payloads, decoded by an independent decoder and by ours."""
     packed = compress(codec, data)
     assert foreign_decode(codec, packed, len(data)) == data
     assert decompress(codec, packed, len(data)) == data
@@ -158,8 +157,8 @@ def test_any_payload_crosses_both_ways(codec: Codec, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("codec", "levels"), [(Codec.GZIP, range(1, 10)), (Codec.ZSTD, [1, 3, 10, 19])]
 )
-def test_levels_trade_time_for_size(codec: Codec, levels: list[int]) -> None:
-    """Every level restores the payload, and the highest packs it tighter than the lowest."""
+def test_a_higher_level_compresses_better(codec: Codec, levels: list[int]) -> None:
+    """Every level restores the payload, and the highest compresses better than the lowest."""
     data = b" ".join(b"%d" % (number * number * 7919 % 10_007) for number in range(20_000))
     packed = [compress(codec, data, level) for level in levels]
     assert all(decompress(codec, item, len(data)) == data for item in packed)
@@ -168,12 +167,12 @@ def test_levels_trade_time_for_size(codec: Codec, levels: list[int]) -> None:
 
 @pytest.mark.parametrize("level", [1, 9])
 def test_lz4_levels_restore_the_payload(level: int) -> None:
-    """lz4 takes a level as well."""
+    """lz4 accepts a level too."""
     assert foreign_decode(Codec.LZ4, compress(Codec.LZ4, TEXT, level), len(TEXT)) == TEXT
 
 
-def test_lz4_frames_suit_java() -> None:
-    """Kafka's Java reader knows frame version 1 with independent blocks and no dictionary only."""
+def test_lz4_frames_can_be_read_by_java() -> None:
+    """Kafka's Java reader supports only version 1, independent blocks and no dictionary."""
     packed = compress(Codec.LZ4, PAYLOADS["several blocks"])
     assert packed[:4] == bytes.fromhex("04224d18")
     flags, descriptor = packed[4], packed[5]
@@ -185,7 +184,7 @@ def test_lz4_frames_suit_java() -> None:
 
 
 def test_snappy_is_written_in_xerial_blocks() -> None:
-    """Java reads snappy only in xerial framing; its blocks hold up to 32 KiB."""
+    """Java reads snappy only with xerial framing; its blocks hold up to 32 KiB."""
     data = PAYLOADS["several blocks"]
     blocks = list(xerial_blocks(compress(Codec.SNAPPY, data)))
     assert len(blocks) > 1
@@ -199,8 +198,8 @@ def test_xerial_header_versions_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_the_cap_is_exact(codec: Codec) -> None:
-    """A payload of just the cap passes and one byte more does not."""
+def test_the_size_limit_is_exact(codec: Codec) -> None:
+    """A payload of exactly the limit passes; one byte more does not."""
     packed = compress(codec, TEXT)
     assert decompress(codec, packed, len(TEXT)) == TEXT
     with pytest.raises(DecompressedTooLarge):
@@ -208,20 +207,22 @@ def test_the_cap_is_exact(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(("codec", "encode"), FOREIGN.values(), ids=FOREIGN)
-def test_the_cap_holds_for_foreign_streams(codec: Codec, encode: Callable[[bytes], bytes]) -> None:
-    """Also where the stream does not say how long it will be."""
+def test_the_size_limit_holds_for_streams_of_other_encoders(
+    codec: Codec, encode: Callable[[bytes], bytes]
+) -> None:
+    """Including streams that do not state their size."""
     for cap in (0, 1, 4001, len(TEXT) - 1):
         with pytest.raises(DecompressedTooLarge):
             decompress(codec, encode(TEXT), cap)
 
 
-def test_too_large_is_a_corrupt_batch() -> None:
-    """Whoever handles bad batches handles bombs."""
+def test_decompressed_too_large_is_a_corrupt_batch() -> None:
+    """Code that handles bad batches handles decompression bombs too."""
     assert issubclass(DecompressedTooLarge, CorruptBatch)
 
 
 def gzip_bomb() -> bytes:
-    """1 GiB of zeros: a deflate block that ends on a byte boundary can simply be repeated."""
+    """Returns 1 GiB of zeros: a deflate block that ends on a byte boundary can be repeated."""
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
     block = deflate.compress(bytes(MIB)) + deflate.flush(zlib.Z_FULL_FLUSH)
     again = deflate.compress(bytes(MIB)) + deflate.flush(zlib.Z_FULL_FLUSH)
@@ -229,7 +230,7 @@ def gzip_bomb() -> bytes:
 
 
 def zstd_bomb(content_size: bytes = b"", window: int = 0x70) -> bytes:
-    """1 GiB in one frame of run-length blocks of 128 KiB, four bytes each."""
+    """Returns 1 GiB in one frame of run-length blocks of 128 KiB, four bytes each."""
     descriptor = bytes([0xE0]) + content_size if content_size else bytes([0x00, window])
     run = (128 * 1024) << 3 | 1 << 1
     blocks = (run.to_bytes(3, "little") + b"\x00") * 8191
@@ -237,14 +238,14 @@ def zstd_bomb(content_size: bytes = b"", window: int = 0x70) -> bytes:
 
 
 def lz4_bomb() -> bytes:
-    """1 GiB in independent blocks of 4 MiB, each the same."""
+    """Returns 1 GiB in identical independent blocks of 4 MiB."""
     block = arrow_compress("lz4_raw", bytes(4 * MIB))
     head = bytes.fromhex("04224d18") + bytes([0x60, 0x70, 0x73])
     return head + (struct.pack("<I", len(block)) + block) * 256 + bytes(4)
 
 
 def snappy_claim(size: int) -> bytes:
-    """A raw block that claims `size` bytes and holds one."""
+    """Returns a raw block that claims `size` bytes and has one."""
     out = bytearray()
     while size > 0x7F:
         out.append(0x80 | size & 0x7F)
@@ -278,10 +279,10 @@ def peak_rss_bytes() -> int:
 
 
 @pytest.mark.parametrize(("codec", "build"), BOMBS.values(), ids=BOMBS)
-def test_bombs_do_not_go_off(codec: Codec, build: Callable[[], bytes]) -> None:
-    """What would unpack far beyond the cap is given up early: little memory, little time."""
+def test_decompression_bombs_are_refused_early(codec: Codec, build: Callable[[], bytes]) -> None:
+    """Decompression far beyond the limit stops early, with little memory and time used."""
     bomb = build()
-    Path("/proc/self/clear_refs").write_text("5", "ascii")  # forget the peak so far
+    Path("/proc/self/clear_refs").write_text("5", "ascii")  # resets the peak
     memory = peak_rss_bytes()
     started = time.process_time()
     with pytest.raises(CorruptBatch):
@@ -291,8 +292,8 @@ def test_bombs_do_not_go_off(codec: Codec, build: Callable[[], bytes]) -> None:
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_no_prefix_passes_for_the_whole(codec: Codec) -> None:
-    """A cut stream is refused, or nothing of its payload was in the cut."""
+def test_a_truncated_stream_is_refused(codec: Codec) -> None:
+    """A truncated stream is refused, unless all of its payload is in the prefix."""
     data = TEXT[:700]
     packed = compress(codec, data)
     for size in range(len(packed)):
@@ -300,14 +301,14 @@ def test_no_prefix_passes_for_the_whole(codec: Codec) -> None:
             found = decompress(codec, packed[:size], MIB)
         except CorruptBatch:
             continue
-        # A xerial header alone is a stream of no blocks; lz4 may do without its end mark.
+        # A xerial header alone is a stream without blocks; lz4 may lack its end mark.
         assert found == data or (codec is Codec.SNAPPY and size == 16 and found == b""), size
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_damage_is_refused_or_bounded(codec: Codec, flip: int) -> None:
-    """Any changed byte gives `CorruptBatch` or some payload within the cap, nothing else."""
+def test_damage_is_refused_or_the_result_is_within_the_limit(codec: Codec, flip: int) -> None:
+    """A changed byte gives `CorruptBatch` or a payload within the limit, nothing else."""
     packed = compress(codec, TEXT[:700])
     for position in range(len(packed)):
         damaged = bytearray(packed)
@@ -330,8 +331,10 @@ MAGICS = {
 @given(noise=st.binary(max_size=80), with_magic=st.booleans())
 @settings(deadline=None, max_examples=100)
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_noise_is_refused_or_bounded(codec: Codec, noise: bytes, with_magic: bool) -> None:
-    """Noise, also behind a right magic number, raises nothing but `CorruptBatch`."""
+def test_noise_is_refused_or_the_result_is_within_the_limit(
+    codec: Codec, noise: bytes, with_magic: bool
+) -> None:
+    """Noise, even after a correct magic number, raises nothing but `CorruptBatch`."""
     data = MAGICS[codec] + noise if with_magic else noise
     try:
         found = decompress(codec, data, 512)
@@ -342,6 +345,6 @@ def test_noise_is_refused_or_bounded(codec: Codec, noise: bytes, with_magic: boo
 
 @pytest.mark.parametrize("size", [-1, -(2**31), 2**31 - 1])
 def test_xerial_block_sizes_are_checked(size: int) -> None:
-    """A block size that is negative or beyond the data is refused, not followed."""
+    """A block size that is negative or beyond the data is refused."""
     with pytest.raises(CorruptBatch):
         decompress(Codec.SNAPPY, XERIAL + struct.pack(">i", size) + b"abc", MIB)

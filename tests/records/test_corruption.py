@@ -1,8 +1,8 @@
-"""Damage: what is refused, what is harmless, and that nothing else can happen.
+"""Damaged batches are refused or harmless, and nothing else can happen.
 
-First the CRC stands guard. Then it is stepped around: the damaged batch is sealed again, so that
-the record decoders themselves face garbage. The two decoders, records and columns, must then agree:
-both refuse, or both return the same records.
+First the CRC detects the damage. Then it is bypassed: the CRC of the damaged batch is computed
+again, so that the record decoders have to handle garbage. The two decoders, for records and for
+columns, must agree: both refuse a batch, or both return the same records.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def changed(whole: bytes, position: int, value: int) -> bytearray:
 
 
 def other_values(original: int, *, everything: bool) -> list[int]:
-    """All 255 other values of a byte, or those most likely to matter."""
+    """Returns all 255 other values of a byte, or those most likely to matter."""
     if everything:
         return [value for value in range(256) if value != original]
     likely = {0, 1, 2, 0x7F, 0x80, 0xFF, original ^ 1, original ^ 0x80, (original + 2) % 256}
@@ -83,10 +83,11 @@ def other_values(original: int, *, everything: bool) -> list[int]:
 
 
 def decode(batch: bytearray) -> list[Record] | None:
-    """What both decoders make of a batch: the records, or None when they refuse it.
+    """Returns the records that both decoders find in a batch, or None if they refuse it.
 
-    Anything but `CorruptBatch`, and any difference between the two, fails the test. Control batches
-    are only for the record decoder: to a table they are no rows, whatever is in them.
+    An exception other than `CorruptBatch`, and any difference between the two, fails the test.
+    Control batches are checked with the record decoder only: in a table they have no rows, whatever
+    they contain.
     """
     try:
         records = read_records(batch, max_bytes=CAP)
@@ -105,8 +106,7 @@ def decode(batch: bytearray) -> list[Record] | None:
 
 
 @each_sample
-def test_no_prefix_is_a_batch(whole: bytes) -> None:
-    """A batch cut at any byte is refused."""
+def test_a_truncated_batch_is_refused(whole: bytes) -> None:
     for size in range(len(whole)):
         with pytest.raises(CorruptBatch):
             b.validate(whole[:size])
@@ -115,8 +115,8 @@ def test_no_prefix_is_a_batch(whole: bytes) -> None:
 
 
 @each_sample
-def test_a_batch_cut_off_by_the_fetch_size_is_left_over(whole: bytes) -> None:
-    """A fetch ends where its size ends, so for columns a cut batch is no damage."""
+def test_a_batch_truncated_by_the_fetch_size_is_not_damage(whole: bytes) -> None:
+    """A fetch ends where its size ends, so for columns an incomplete batch is not damage."""
     for size in range(len(whole)):
         decoded = columnar.decode(whole[:size])
         assert len(decoded.records) == 0
@@ -125,7 +125,7 @@ def test_a_batch_cut_off_by_the_fetch_size_is_left_over(whole: bytes) -> None:
 
 @each_sample
 def test_any_changed_byte_is_refused_or_harmless(whole: bytes) -> None:
-    """Only base offset and leader epoch lie outside the CRC, and they do not touch the records."""
+    """Only base offset and leader epoch are outside the CRC, and they do not affect the records."""
     before = read_records(whole, max_bytes=CAP)
     base = b.validate(whole).base_offset
     for position in range(len(whole)):
@@ -139,15 +139,15 @@ def test_any_changed_byte_is_refused_or_harmless(whole: bytes) -> None:
                 assert position != 0 or value >= 0x80
                 continue
             assert position < 8 or 12 <= position < 16, (position, value)
-            if value % 16 == 0:  # reading them all would take long and show no more
+            if value % 16 == 0:  # reading all of them takes long and shows no more
                 shift = header.base_offset - base
                 after = read_records(damaged, max_bytes=CAP)
                 assert after == [r._replace(offset=r.offset + shift) for r in before]
 
 
 @each_sample
-def test_sealed_prefixes_are_refused(whole: bytes) -> None:
-    """A body cut short under a right length and CRC does not hold the records it promises."""
+def test_truncated_bodies_with_a_correct_crc_are_refused(whole: bytes) -> None:
+    """A truncated body with a correct length and CRC lacks records that its header promises."""
     for size in range(61, len(whole)):
         assert decode(reseal(bytearray(whole[:size]))) is None, size
 
@@ -155,15 +155,16 @@ def test_sealed_prefixes_are_refused(whole: bytes) -> None:
 @pytest.mark.parametrize("extra", [b"\x00", b"\x0c\x00\x00\x00\x01\x01\x00", bytes(20)])
 @pytest.mark.parametrize("name", ["control", "none"])
 def test_bytes_after_the_last_record_are_refused(name: str, extra: bytes) -> None:
-    """Zeros or a whole further record: what the count does not cover must not be there."""
+    """Zeros or a whole further record: bytes that the count does not cover are not allowed."""
     assert decode(reseal(bytearray(SAMPLES[name] + extra))) is None
 
 
 @each_sample
-def test_sealed_damage_never_surprises(whole: bytes) -> None:
-    """With the CRC put right, every change of every byte reads the same for both, or is refused.
+def test_both_decoders_agree_on_a_changed_byte_with_a_correct_crc(whole: bytes) -> None:
+    """With a corrected CRC, both decoders read the same records or refuse the batch, for any
+    change.
 
-    Attributes, span and count steer the decoders and take every value.
+    Attributes, span and count control the decoders, so they are tried with every value.
     """
     steering = {*range(21, 27), *range(57, 61)} if whole is SAMPLES["none"] else set()
     outcomes = {"read": 0, "refused": 0}
@@ -177,8 +178,10 @@ def test_sealed_damage_never_surprises(whole: bytes) -> None:
 
 @given(data=st.data(), name=st.sampled_from(sorted(SAMPLES)))
 @settings(deadline=None, max_examples=120)
-def test_sealed_heavy_damage_never_surprises(data: st.DataObject, name: str) -> None:
-    """Bytes cut out, put in and overwritten, several times over."""
+def test_both_decoders_agree_on_heavy_damage_with_a_correct_crc(
+    data: st.DataObject, name: str
+) -> None:
+    """Bytes are removed, inserted and overwritten several times."""
     damaged = bytearray(SAMPLES[name])
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(21, len(damaged)))
@@ -198,10 +201,10 @@ small = st.integers(-3, 70) | st.sampled_from([INT32_MAX, INT32_MAX + 1, 2**40, 
     attributes=st.sampled_from([0, 0x08, 0x20, 0x40]),
 )
 @settings(deadline=None, max_examples=120)
-def test_noise_in_the_shape_of_records_never_surprises(
+def test_both_decoders_agree_on_noise_that_looks_like_records(
     bodies: list[list[bytes]], count: int, codec: Codec, attributes: int
 ) -> None:
-    """Numbers where numbers go, right lengths around them, and nonsense in them."""
+    """The numbers are where numbers belong, the lengths are correct, the values are nonsense."""
     packed = b""
     for body in bodies:
         fields = b"\x00" + b"".join(body)
@@ -218,8 +221,10 @@ def test_noise_in_the_shape_of_records_never_surprises(
 
 @given(body=st.binary(max_size=120), count=st.integers(0, 12), codec=st.integers(0, 4))
 @settings(deadline=None, max_examples=120)
-def test_noise_under_a_right_checksum_never_surprises(body: bytes, count: int, codec: int) -> None:
-    """Random bytes where the records should be, compressed or said to be."""
+def test_both_decoders_agree_on_noise_with_a_correct_crc(
+    body: bytes, count: int, codec: int
+) -> None:
+    """Random bytes instead of records, compressed or claimed to be."""
     decode(raw_batch(body, attributes=codec, record_count=count, last_offset_delta=20))
     decode(
         raw_batch(
@@ -232,7 +237,7 @@ def test_noise_under_a_right_checksum_never_surprises(body: bytes, count: int, c
 
 
 def record_of(*fields: int | bytes, length: int | None = None) -> bytes:
-    """A record from its fields after the attributes, numbers as varints, with any length."""
+    """Returns a record with these fields after the attributes, and with any length."""
     body = b"\x00" + b"".join(
         varint(field) if isinstance(field, int) else field for field in fields
     )
@@ -285,7 +290,7 @@ BAD_RECORDS: dict[str, bytes] = {
 @pytest.mark.parametrize("packed", BAD_RECORDS.values(), ids=BAD_RECORDS)
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_malformed_records_are_refused(packed: bytes, codec: Codec) -> None:
-    """Each way a record can lie, alone and behind a sound record, at the end and in the middle."""
+    """Each malformed record alone, after a valid record, and before one."""
     sound = record_of(0, 0, -1, -1, 0)
     assert decode(raw_batch(sound, record_count=1, last_offset_delta=9)) is not None
     for before, after in ((b"", b""), (sound, b""), (b"", record_of(0, 8, -1, -1, 0))):
@@ -296,8 +301,8 @@ def test_malformed_records_are_refused(packed: bytes, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (1, 0), (3, 2), (5, 5)])
-def test_offsets_must_rise(offsets: tuple[int, int]) -> None:
-    """Two records of one offset, or in the wrong order, would confuse every reader."""
+def test_offsets_must_increase(offsets: tuple[int, int]) -> None:
+    """Two records with one offset, or in the wrong order, would confuse every reader."""
     body = b"".join(record_of(0, offset, -1, -1, 0) for offset in offsets)
     assert decode(raw_batch(body, record_count=2, last_offset_delta=9)) is None
 
@@ -318,7 +323,7 @@ def test_offsets_must_rise(offsets: tuple[int, int]) -> None:
 )
 @pytest.mark.parametrize("append_time", [False, True])
 def test_timestamps_do_not_wrap(base: int, delta: int, fits: bool, append_time: bool) -> None:
-    """A sum beyond 64 bits is refused, never a time in another age; append time needs no sum."""
+    """A sum beyond 64 bits is refused; with append time there is no sum."""
     batch = raw_batch(
         record_of(delta, 0, -1, -1, 0),
         record_count=1,
@@ -333,8 +338,10 @@ def test_timestamps_do_not_wrap(base: int, delta: int, fits: bool, append_time: 
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("count", [INT32_MAX, 1_000_000])
-def test_a_promised_count_is_not_believed(count: int, codec: Codec) -> None:
-    """Billions of records in a few bytes: refused at once, and nothing is set aside for them."""
+def test_a_wrong_record_count_is_refused_without_allocating_memory(
+    count: int, codec: Codec
+) -> None:
+    """Billions of records in a few bytes are refused at once, without allocating for them."""
     batch = raw_batch(
         compress(codec, record_of(0, 0, -1, -1, 0)),
         attributes=codec,
@@ -352,8 +359,8 @@ def test_a_promised_count_is_not_believed(count: int, codec: Codec) -> None:
     assert peak < 1 << 20
 
 
-def test_memory_follows_the_payload() -> None:
-    """A bomb of tiny records stays within the cap and a small multiple of it."""
+def test_memory_is_proportional_to_the_payload() -> None:
+    """A bomb of tiny records stays within the limit and a small multiple of it."""
     tiny = b"".join(record_of(0, offset, -1, -1, 0) for offset in range(20_000))
     batch = raw_batch(
         compress(Codec.ZSTD, tiny), attributes=4, record_count=20_000, last_offset_delta=20_000
@@ -370,8 +377,8 @@ def test_memory_follows_the_payload() -> None:
         tracemalloc.stop()
 
 
-def test_the_cap_of_columns_holds_for_control_batches_too() -> None:
-    """A marker that matters is opened, and must not be the way around the cap."""
+def test_the_size_limit_of_columns_holds_for_control_batches_too() -> None:
+    """Some markers must be decompressed, and must not bypass the limit."""
     bomb = build_batch(
         [Record(0, 0, b"\x00\x00\x00\x00" + bytes(50_000), bytes(6))],
         codec=Codec.ZSTD,

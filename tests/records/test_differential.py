@@ -1,15 +1,15 @@
-"""Our batches against two foreign implementations, in both directions.
+"""Compares our batches with two other implementations, in both directions.
 
-    kafka-python      gzip and, with Arrow's snappy blocks lent to it, its own xerial framing; its
+    kafka-python      gzip, and snappy: its own xerial framing with Arrow's block functions; its
                       lz4 and zstd need packages that are not among our dependencies
     aiokafka, C       all codecs
     aiokafka, Python  all codecs
 
-So lz4 and zstd meet aiokafka only; test_compression.py sets them against Arrow's as well.
-Uncompressed batches have one right encoding and must be equal byte for byte. Compressed ones need
-only decode to the same records, since two compressors may differ and both be right.
+So lz4 and zstd are compared with aiokafka only; test_compression.py compares them with Arrow too.
+An uncompressed batch has only one correct encoding and must be equal byte for byte. A compressed
+batch must only decode to the same records, because two compressors may differ and both be correct.
 
-Last, our own second face: the columnar encoder and decoder against the one for records.
+The last tests compare our columnar encoder and decoder with those for single records.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ NO_PRODUCER: Producer = (-1, -1, -1)
 
 @dataclass(frozen=True)
 class Foreign:
-    """A foreign implementation: its two classes and what its fresh batches carry as epoch."""
+    """Another implementation: builder and reader classes, leader epoch of its new batches."""
 
     builder: Any
     reader: Any
@@ -79,7 +79,7 @@ class Foreign:
         producer: Producer = NO_PRODUCER,
         transactional: bool = False,
     ) -> bytes:
-        """Offsets are what a producer writes: deltas from a base offset of 0."""
+        """Offsets are those that a producer writes: deltas from a base offset of 0."""
         builder = self.builder(
             magic=2,
             compression_type=int(codec),
@@ -103,7 +103,7 @@ class Foreign:
 
 
 def loses(foreign: Foreign, records: list[Record]) -> bool:
-    """aiokafka's C builder takes a first timestamp of -1 for "none yet" and so loses it."""
+    """aiokafka's C builder takes a first timestamp of -1 for "none yet", and loses it."""
     return foreign is FOREIGN["aiokafka-c"] and records[0].timestamp == -1
 
 
@@ -138,7 +138,7 @@ each_pair = pytest.mark.parametrize(("foreign", "codec"), PAIRS)
 
 @pytest.fixture(autouse=True, scope="module")
 def lend_snappy_blocks() -> Any:
-    """Give kafka-python block functions of python-snappy's shape, so that its framing can run."""
+    """Gives kafka-python block functions like those of python-snappy, so that it can use snappy."""
     with pytest.MonkeyPatch.context() as patch:
         blocks = SimpleNamespace(
             compress=lambda data: pa.compress(data, codec="snappy", asbytes=True),
@@ -150,8 +150,8 @@ def lend_snappy_blocks() -> Any:
         yield
 
 
-def test_both_aiokafka_implementations_are_there() -> None:
-    """The C extension and the Python classes are different code, and both are tested."""
+def test_both_implementations_of_aiokafka_are_tested() -> None:
+    """The C extension and the Python classes are different code; both are tested."""
     assert aiokafka_python.DefaultRecordBatch is aiokafka_c.DefaultRecordBatch
     assert aiokafka_python._DefaultRecordBatchPy is not aiokafka_c.DefaultRecordBatch
 
@@ -162,7 +162,7 @@ def test_both_aiokafka_implementations_are_there() -> None:
 def test_uncompressed_batches_are_equal_byte_for_byte(
     foreign: Foreign, records: list[Record], producer: Producer, transactional: bool
 ) -> None:
-    """The same records give the same bytes: header, varints, null markers, headers, CRC."""
+    """Same header, varints, null markers, headers and CRC."""
     assume(not loses(foreign, records))
     ours = build_batch(
         records,
@@ -179,10 +179,10 @@ def test_uncompressed_batches_are_equal_byte_for_byte(
 @each_pair
 @given(records=record_lists(base_offset=0), base_offset=st.integers(0, 2**62))
 @settings(deadline=None, max_examples=12)
-def test_we_read_theirs(
+def test_we_read_batches_of_other_implementations(
     foreign: Foreign, codec: Codec, records: list[Record], base_offset: int
 ) -> None:
-    """Records built by them, stamped as a broker would, come back as they went in."""
+    """The batches are stamped as a broker would stamp them."""
     assume(not loses(foreign, records))
     batch = bytearray(foreign.build(records, codec))
     b.stamp(batch, 0, base_offset, 7)
@@ -194,8 +194,10 @@ def test_we_read_theirs(
 @each_pair
 @given(records=record_lists())
 @settings(deadline=None, max_examples=12)
-def test_they_read_ours(foreign: Foreign, codec: Codec, records: list[Record]) -> None:
-    """Records built by us, at any base offset, come back from their reader as they went in."""
+def test_other_implementations_read_our_batches(
+    foreign: Foreign, codec: Codec, records: list[Record]
+) -> None:
+    """At any base offset."""
     batch = build_batch(records, codec=codec, base_offset=records[0].offset)
     assert foreign.read(batch) == records
 
@@ -204,12 +206,14 @@ LONG = [
     Record(offset, 1_700_000_000_000 + offset, b"key-%d" % (offset % 7), b"value " * 40)
     for offset in range(1000)
 ]
-"""Some 250 KB: several snappy and lz4 blocks, and worth compressing for all of them."""
+"""About 250 KB: several snappy and lz4 blocks, large enough that every codec compresses it."""
 
 
 @each_pair
-def test_long_compressed_batches_cross_both_ways(foreign: Foreign, codec: Codec) -> None:
-    """The codec is really used by both sides, over more than one block."""
+def test_long_compressed_batches_are_read_in_both_directions(
+    foreign: Foreign, codec: Codec
+) -> None:
+    """Both sides really use the codec, for more than one block."""
     theirs = foreign.build(LONG, codec)
     ours = build_batch(LONG, codec=codec, base_offset=0)
     assert b.validate(theirs).codec is codec
@@ -222,14 +226,13 @@ def test_long_compressed_batches_cross_both_ways(foreign: Foreign, codec: Codec)
 @each_foreign
 @given(records=record_lists(), producer=producers, transactional=st.booleans(), codec=...)
 @settings(deadline=None, max_examples=12)
-def test_they_see_the_header_as_we_do(
+def test_other_implementations_read_the_same_header_fields(
     foreign: Foreign,
     records: list[Record],
     producer: Producer,
     transactional: bool,
     codec: Codec,
 ) -> None:
-    """Every header field means the same to them."""
     batch = build_batch(
         records,
         codec=codec,
@@ -278,10 +281,10 @@ def test_they_see_the_header_as_we_do(
 @each_pair
 @given(records=record_lists(), now_ms=st.integers(0, 2**62))
 @settings(deadline=None, max_examples=12)
-def test_append_time_means_the_same(
+def test_log_append_time_has_the_same_meaning(
     foreign: Foreign, codec: Codec, records: list[Record], now_ms: int
 ) -> None:
-    """Under log-append time every record carries the batch's max timestamp."""
+    """With log append time every record has the batch's max timestamp."""
     batch = build_batch(records, codec=codec, base_offset=records[0].offset)
     b.stamp_append_time(batch, 0, now_ms)
     expected = [record._replace(timestamp=now_ms) for record in records]
@@ -292,10 +295,10 @@ def test_append_time_means_the_same(
 @given(batches=st.lists(record_lists(max_size=3), min_size=1, max_size=4), codec=...)
 @settings(deadline=None, max_examples=20)
 @pytest.mark.parametrize("memory_records", [KafkaPythonMemoryRecords, AiokafkaMemoryRecords])
-def test_runs_of_batches_are_split_alike(
+def test_other_implementations_split_a_segment_into_the_same_batches(
     memory_records: Any, batches: list[list[Record]], codec: Codec
 ) -> None:
-    """A log segment as a consumer gets it: batch after batch, the last one cut off."""
+    """A log segment as a consumer receives it: several batches, the last one incomplete."""
     codec = codec if codec in FOREIGN["kafka-python"].codecs else Codec.GZIP
     built = [
         bytes(build_batch(records, codec=codec, base_offset=records[0].offset))
@@ -310,10 +313,10 @@ def test_runs_of_batches_are_split_alike(
 
 @pytest.mark.parametrize(("commit", "marker"), [(False, ABORT_MARKER), (True, COMMIT_MARKER)])
 @each_foreign
-def test_they_understand_our_transaction_markers(
+def test_other_implementations_read_our_transaction_markers(
     foreign: Foreign, commit: bool, marker: ControlRecord
 ) -> None:
-    """A marker is a control batch of one record whose key tells commit from abort."""
+    """A marker is a control batch with one record whose key says commit or abort."""
     batch = control_batch(
         ControlMarker(ControlType(commit), coordinator_epoch=6),
         producer_id=1234,
@@ -336,10 +339,10 @@ def test_they_understand_our_transaction_markers(
 @each_pair
 @given(records=record_lists(base_offset=0, max_size=4), data=st.data())
 @settings(deadline=None, max_examples=12)
-def test_compacted_batches_are_read_alike(
+def test_compacted_batches_are_read_the_same_way(
     foreign: Foreign, codec: Codec, records: list[Record], data: st.DataObject
 ) -> None:
-    """A cleaner keeps the span of a batch when its last records go: all of us still agree."""
+    """Compaction keeps the span of a batch even if its last records are removed."""
     batch = build_batch(records, codec=codec, base_offset=0)
     span = records[-1].offset + data.draw(st.integers(0, 1000))
     put(batch, "last_offset_delta", span)
@@ -354,10 +357,10 @@ def test_compacted_batches_are_read_alike(
     window=st.none() | st.tuples(st.integers(0, 2**62), st.integers(0, 2**62)),
 )
 @settings(deadline=None, max_examples=50)
-def test_columns_hold_what_records_hold(
+def test_columns_contain_the_same_records(
     batches: list[tuple[list[Record], Codec]], window: tuple[int, int] | None
 ) -> None:
-    """The other decoder, over several batches and a window of offsets, finds the same records."""
+    """Decoding several batches with a range of offsets gives the same records."""
     data = b"".join(bytes(build_batch(records, codec=codec)) for records, codec in batches)
     everything = [record for records, _ in batches for record in records]
     low, high = window or (0, INT64_MAX)
@@ -366,8 +369,8 @@ def test_columns_hold_what_records_hold(
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_columns_grow_with_what_comes(codec: Codec) -> None:
-    """Batches that unpack to far more than their size foretold, nulls and headers throughout."""
+def test_column_buffers_grow_as_needed(codec: Codec) -> None:
+    """Batches that decompress to far more than their size suggests, with nulls and headers."""
     records = [
         Record(
             offset,
@@ -398,7 +401,7 @@ def test_columns_grow_with_what_comes(codec: Codec) -> None:
 def test_columns_are_encoded_to_the_same_bytes(
     records: list[Record], codec: Codec, base_offset: int, sliced_off: int
 ) -> None:
-    """The other encoder, given the same rows, also as a slice of more, writes the same batch."""
+    """The columnar encoder writes the same batch for the same rows, even for a slice."""
     records = [record._replace(offset=record.offset + base_offset) for record in records]
     longer = [Record(0, 0, None, b"before", (("x", b"y"),))] * sliced_off + records
     headers = [[{"key": k, "value": v} for k, v in record.headers] for record in longer]

@@ -1,4 +1,4 @@
-"""Keys are hashed as other clients hash them, one by one and by the column."""
+"""Keys hash to the same partitions as in other clients, one by one and as columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.records.arrow_input import flat
 from penstock.records.hashing import CRC32, MURMUR2, fill_run, murmur2, partition_of, place_keys
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # of its own use of importlib
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's use of importlib
     from kafka.partitioner.default import murmur2 as peer_murmur2
 
 KEYS = st.lists(st.none() | st.binary(max_size=40), max_size=60)
@@ -26,8 +26,8 @@ TYPES = [pa.binary(), pa.large_binary()]
 
 @given(st.binary(max_size=70))
 @settings(deadline=None, max_examples=300)
-def test_the_hash_is_the_one_other_clients_use(key: bytes) -> None:
-    """Byte for byte the same as an independent implementation."""
+def test_murmur2_equals_the_hash_of_other_clients(key: bytes) -> None:
+    """Same result as an independent implementation."""
     assert murmur2(key) == peer_murmur2(key) & 0xFFFFFFFF
 
 
@@ -43,15 +43,15 @@ def test_the_hash_is_the_one_other_clients_use(key: bytes) -> None:
         (b"", 275646681),
     ],
 )
-def test_known_hashes(key: bytes, signed_hash: int) -> None:
-    """Values that Java's client is tested with."""
+def test_murmur2_gives_known_values(key: bytes, signed_hash: int) -> None:
+    """Values from the tests of the Java client."""
     assert murmur2(key) == signed_hash & 0xFFFFFFFF
 
 
 @given(st.binary(max_size=20), st.integers(1, 1000))
 @settings(deadline=None, max_examples=100)
-def test_a_key_has_one_partition_and_it_exists(key: bytes, partitions: int) -> None:
-    """Negative hashes lose their sign, they do not become negative partitions."""
+def test_the_partition_of_a_key_is_in_range(key: bytes, partitions: int) -> None:
+    """The sign bit of a hash is masked, so no partition is negative."""
     assert 0 <= partition_of(key, partitions) < partitions
     assert partition_of(key, partitions) == (murmur2(key) & 0x7FFFFFFF) % partitions
 
@@ -64,10 +64,10 @@ def place(column: pa.Array, partitions: int, algorithm: int) -> tuple[list[int],
 
 @given(KEYS, st.integers(1, 100), st.sampled_from(TYPES), st.integers(0, 5), st.integers(0, 5))
 @settings(deadline=None, max_examples=200)
-def test_a_column_is_placed_like_its_keys(
+def test_a_column_gets_the_same_partitions_as_its_keys(
     keys: list[bytes | None], partitions: int, kind: pa.DataType, skip: int, drop: int
 ) -> None:
-    """Whole arrays and slices of them, with nulls and without: each row as if it were alone."""
+    """Whole arrays and slices, with and without nulls: each row as if it were alone."""
     column = pa.array(keys, kind)[skip:]
     column = column[: max(0, len(column) - drop)]
     wanted = column.to_pylist()
@@ -81,22 +81,22 @@ def test_a_column_is_placed_like_its_keys(
     )
 
 
-def test_a_column_of_nulls_places_nothing() -> None:
-    """A null column has no buffers to look into."""
+def test_a_column_of_nulls_gets_no_partitions() -> None:
+    """A null column has no buffers."""
     assert place(pa.nulls(3), 4, MURMUR2) == ([-1, -1, -1], 3)
 
 
 @pytest.mark.parametrize("offsets", [[0, 9], [0, -1], [3, 1], [-2, 1]])
-def test_offsets_that_leave_the_data_are_refused(offsets: list[int]) -> None:
-    """A malformed array is an error, never a look at other memory."""
+def test_offsets_outside_the_data_are_refused(offsets: list[int]) -> None:
+    """A malformed array raises an error; other memory is never read."""
     for kind in "iq":
         cells = memoryview(array(kind, offsets))
         with pytest.raises(ValueError, match="validate"):
             place_keys((cells, None, memoryview(b"abc"), 0, 1, 3), 4, MURMUR2, OUT[:1])
 
 
-def test_arrays_that_promise_too_much_are_refused() -> None:
-    """More cells than offsets, more offsets than room: refused before a byte is read."""
+def test_arrays_with_inconsistent_lengths_are_refused() -> None:
+    """More cells than offsets, or too small a result buffer: refused before a byte is read."""
     cells = memoryview(array("i", [0, 1]))
     with pytest.raises(ValueError, match="fewer cells"):
         place_keys((cells, None, memoryview(b"a"), 0, 2, 1), 4, MURMUR2, OUT)
@@ -115,8 +115,8 @@ def test_arrays_that_promise_too_much_are_refused() -> None:
     st.integers(1, 120),
 )
 @settings(deadline=None, max_examples=150)
-def test_a_run_takes_free_rows_until_it_is_full(rows: list[tuple[bool, int]], room: int) -> None:
-    """Rows that have a place keep it; a run ends with the row that fills it."""
+def test_a_run_gets_free_rows_until_it_is_full(rows: list[tuple[bool, int]], room: int) -> None:
+    """Rows with a partition keep it; a run ends with the row that fills it."""
     placed = array("i", [7 if taken else -1 for taken, _ in rows])
     sizes = array("q", [size for _, size in rows])
     before = placed.tolist()
@@ -129,8 +129,8 @@ def test_a_run_takes_free_rows_until_it_is_full(rows: list[tuple[bool, int]], ro
         assert sum(sizes[row] for row in free if row < end - 1) < room
 
 
-def test_the_two_hashes_are_told_apart() -> None:
-    """The kernels are compiled together or not at all, and either way both hashes work."""
+def test_murmur2_and_crc32_are_different_algorithms() -> None:
+    """Both hashes work, whether or not the kernel is compiled."""
     column = pa.array([b"key"])
     assert isinstance(hashing.COMPILED, bool)
     assert place(column, 1 << 30, MURMUR2) != place(column, 1 << 30, CRC32)

@@ -1,4 +1,4 @@
-"""Records to bytes and back: everything a record or a batch can say survives the trip."""
+"""Encoding and decoding records and batches loses nothing."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from .strategies import (
 CAP = 1 << 20
 
 
-def test_the_asked_for_kernels_run() -> None:
-    """A run that was asked to be uncompiled is, so that its green means what it says."""
+def test_penstock_pure_runs_the_uncompiled_kernels() -> None:
+    """Otherwise a run with PENSTOCK_PURE would not test the uncompiled kernels."""
     if os.environ.get("PENSTOCK_PURE"):
         assert not kernels.COMPILED
 
@@ -50,13 +50,13 @@ def test_the_asked_for_kernels_run() -> None:
     records=record_lists(), codec=codecs, producer=producers, flags=st.tuples(*[st.booleans()] * 3)
 )
 @settings(deadline=None, max_examples=50)
-def test_records_survive_the_trip(
+def test_records_survive_a_round_trip(
     records: list[Record],
     codec: Codec,
     producer: tuple[int, int, int],
     flags: tuple[bool, bool, bool],
 ) -> None:
-    """Every record and every batch field reads back as it was given, under every codec."""
+    """Every field of records and batch, with every codec."""
     transactional, control, as_view = flags
     batch = build_batch(
         records,
@@ -87,8 +87,8 @@ def test_records_survive_the_trip(
 
 @given(records=record_lists())
 @settings(deadline=None, max_examples=50)
-def test_bytes_are_those_of_the_format(records: list[Record]) -> None:
-    """An uncompressed batch is exactly what the format's description spells out."""
+def test_a_batch_is_encoded_as_the_format_describes(records: list[Record]) -> None:
+    """An uncompressed batch is exactly as the format describes."""
     base, first = records[0].offset, records[0].timestamp
     assert build_batch(records) == raw_batch(
         b"".join(raw_record(record, base, first) for record in records),
@@ -105,7 +105,7 @@ def test_bytes_are_those_of_the_format(records: list[Record]) -> None:
 def test_the_span_may_exceed_the_records(
     records: list[Record], codec: Codec, before: int, after: int
 ) -> None:
-    """Offsets without records at either end of a batch, as compaction leaves them."""
+    """Compaction leaves offsets without records at both ends of a batch."""
     records = [record._replace(offset=record.offset + before) for record in records]
     base = records[0].offset - before
     span = records[-1].offset - base + after
@@ -117,7 +117,7 @@ def test_the_span_may_exceed_the_records(
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("span", [0, 7, INT32_MAX])
-def test_empty_batches_keep_their_place(codec: Codec, span: int) -> None:
+def test_empty_batches_keep_their_offsets_and_producer(codec: Codec, span: int) -> None:
     """A batch without records still covers its offsets and still names its producer."""
     batch = build_batch(
         [],
@@ -147,7 +147,7 @@ def test_an_empty_batch_may_name_a_codec(attributes: int) -> None:
 def test_a_delete_horizon_moves_the_base_timestamp_only(
     records: list[Record], codec: Codec, horizon: int
 ) -> None:
-    """The horizon sits in the base timestamp; the records' own timestamps are as before."""
+    """The horizon is stored in the base timestamp; the timestamps of the records do not change."""
     batch = build_batch(records, codec=codec, delete_horizon_ms=horizon)
     header = b.validate(batch)
     assert header.delete_horizon_ms == header.base_timestamp == horizon
@@ -157,10 +157,10 @@ def test_a_delete_horizon_moves_the_base_timestamp_only(
 
 @given(records=record_lists(), codec=codecs, now_ms=timestamps)
 @settings(deadline=None, max_examples=30)
-def test_append_time_is_every_records_time(
+def test_with_append_time_every_record_has_the_time_of_the_broker(
     records: list[Record], codec: Codec, now_ms: int
 ) -> None:
-    """Built so or stamped later: all records carry the broker's time."""
+    """Whether the batch is built with append time or stamped later."""
     expected = [record._replace(timestamp=now_ms) for record in records]
     built = build_batch(
         records,
@@ -183,7 +183,7 @@ def test_append_time_is_every_records_time(
     append_time=st.none() | timestamps,
 )
 @settings(deadline=None, max_examples=50)
-def test_compaction_keeps_all_but_the_records(
+def test_compaction_keeps_the_fields_of_a_batch(
     *,
     records: list[Record],
     codec: Codec,
@@ -192,7 +192,7 @@ def test_compaction_keeps_all_but_the_records(
     horizons: tuple[int | None, int | None],
     append_time: int | None,
 ) -> None:
-    """A rebuilt batch has the old span, producer, epoch and flags, and the kept records."""
+    """A rebuilt batch has the old span, producer, epoch and flags, and the remaining records."""
     first_horizon, second_horizon = horizons
     batch = build_batch(
         records,
@@ -250,7 +250,7 @@ def test_compaction_keeps_all_but_the_records(
 )
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_extreme_timestamps_survive_or_are_refused(times: list[int], codec: Codec) -> None:
-    """The whole int64 range works where the differences fit one; where not, building says so."""
+    """The whole int64 range works if the differences fit an int64; otherwise building fails."""
     records = [Record(offset, time, None, None) for offset, time in enumerate(times)]
     if all(INT64_MIN <= time - times[0] <= INT64_MAX for time in times):
         assert read_records(build_batch(records, codec=codec)) == records
@@ -274,8 +274,8 @@ def test_extreme_timestamps_survive_or_are_refused(times: list[int], codec: Code
         [Record(2**63, 0, None, None)],
     ],
 )
-def test_what_the_format_cannot_hold_is_refused(records: list[Record]) -> None:
-    """Never a batch that no reader would take: the caller learns at once."""
+def test_records_that_the_format_cannot_represent_are_refused(records: list[Record]) -> None:
+    """`build_batch` fails at once instead of building a batch that no reader accepts."""
     with pytest.raises(ValueError, match=r"offset|timestamp"):
         build_batch(records)
 
@@ -298,7 +298,7 @@ def test_a_span_that_does_not_hold_the_records_is_refused(arguments: dict[str, i
 
 @pytest.mark.parametrize("size", [0, 1, 62, 63, 64, 8190, 8191, 8192, 1_048_574, 1_048_577])
 def test_sizes_around_each_varint_length(size: int) -> None:
-    """Lengths that just fit, and just do not fit, one, two, three and four bytes."""
+    """Lengths that just fit, and just do not fit, into one, two, three and four bytes."""
     data = b"\x5a" * size
     records = [Record(0, 0, data, None), Record(1, 0, None, data), Record(2, 0, b"", b"")]
     records.append(Record(3, 0, None, None, (("k" * size, data), ("", None))))
@@ -309,7 +309,7 @@ def test_sizes_around_each_varint_length(size: int) -> None:
 
 @pytest.mark.parametrize("delta", [1, 63, 64, 8191, 8192, 2**20, 2**27, 2**28, INT32_MAX])
 def test_offset_deltas_of_every_length(delta: int) -> None:
-    """Sparse batches up to the widest span there is."""
+    """Sparse batches up to the largest possible span."""
     records = [Record(7, 0, b"a", None), Record(7 + delta, 0, b"b", None)]
     assert read_records(build_batch(records)) == records
 
@@ -322,8 +322,8 @@ def test_many_headers() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_decompression_is_capped(codec: Codec) -> None:
-    """The cap holds for what the records take unpacked; a payload of just that size passes."""
+def test_the_decompressed_size_is_limited(codec: Codec) -> None:
+    """The limit applies to the decompressed size of the records; exactly that size passes."""
     records = [Record(0, 0, None, bytes(5000))]
     packed = len(build_batch(records)) - 61
     batch = build_batch(records, codec=codec)
@@ -333,7 +333,7 @@ def test_decompression_is_capped(codec: Codec) -> None:
 
 
 def test_values_are_copies() -> None:
-    """Records outlive the buffer they were read from."""
+    """Records stay valid when the buffer they were read from changes."""
     batch = build_batch([Record(0, 0, b"key", b"value", (("h", b"x"),))])
     (record,) = read_records(batch)
     batch[61:] = bytes(len(batch) - 61)
@@ -342,13 +342,13 @@ def test_values_are_copies() -> None:
 
 
 def test_a_following_batch_is_not_read() -> None:
-    """Records end with their batch, not with the buffer."""
+    """Decoding stops at the end of the batch, not of the buffer."""
     first, second = build_batch([Record(0, 0, b"a", None)]), build_batch([Record(1, 0, b"b", None)])
     assert [record.key for record in read_records(first + second)] == [b"a"]
 
 
 def test_a_header_from_elsewhere_is_not_trusted_for_length() -> None:
-    """A header of a longer batch than is there is refused."""
+    """A header whose length exceeds the data is refused."""
     batch = build_batch([Record(0, 0, b"key", b"value")])
     header = b.validate(batch)
     with pytest.raises(CorruptBatch):
@@ -366,7 +366,7 @@ def test_a_header_from_elsewhere_is_not_trusted_for_length() -> None:
     offset=st.integers(0, INT64_MAX),
 )
 @settings(deadline=None, max_examples=30)
-def test_transaction_markers_survive_the_trip(
+def test_transaction_markers_survive_a_round_trip(
     *,
     commit: bool,
     coordinator_epoch: int,
@@ -375,7 +375,7 @@ def test_transaction_markers_survive_the_trip(
     timestamp: int,
     offset: int,
 ) -> None:
-    """A marker is a transactional control batch of one record, without a sequence."""
+    """A marker is a transactional control batch with one record, without a sequence number."""
     marker = ControlMarker(ControlType(commit), coordinator_epoch)
     batch = control_batch(
         marker,
@@ -413,26 +413,26 @@ def test_transaction_markers_survive_the_trip(
     ],
 )
 def test_malformed_markers_are_refused(key: bytes | None, value: bytes | None) -> None:
-    """Short, null, negative or unknown: none of these ends a transaction."""
+    """Short, null, negative or unknown values do not end a transaction."""
     with pytest.raises(CorruptBatch):
         read_control(Record(0, 0, key, value))
 
 
 def test_markers_of_newer_versions_are_read() -> None:
-    """Later versions only add fields behind those known here."""
+    """Later versions only add fields after the known ones."""
     record = Record(0, 0, b"\x00\x05\x00\x01more", b"\x00\x03\x00\x00\x00\x09more")
     assert read_control(record) == ControlMarker(ControlType.COMMIT, 9)
 
 
-def test_numbers_longer_than_needed_are_still_numbers() -> None:
-    """Varints padded with zero groups are wasteful, not wrong: Java reads them."""
+def test_padded_varints_are_accepted() -> None:
+    """Varints padded with zero groups are wasteful but valid: Java reads them."""
     body = b"\x00" + varint(0) + b"\x80\x80\x00" + varint(-1) + b"\x81\x00" + varint(0)
     packed = varint(len(body)) + body
     assert read_records(raw_batch(packed, record_count=1)) == [Record(0, 0, None, None)]
 
 
 def test_record_attributes_are_ignored() -> None:
-    """The byte is reserved: nobody has given it a meaning, so it cannot be wrong."""
+    """The byte is reserved and has no meaning yet, so any value is allowed."""
     packed = bytearray(raw_record(Record(0, 0, b"k", b"v"), 0, 0))
     packed[1] = 0xFF
     assert read_records(raw_batch(bytes(packed), record_count=1)) == [Record(0, 0, b"k", b"v")]

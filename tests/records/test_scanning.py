@@ -1,4 +1,4 @@
-"""The scan accepts exactly the batches that the decoder accepts and a producer may send."""
+"""The scan accepts exactly those batches that the decoder accepts and a producer may send."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SAMPLE = [
 
 
 def decoded(payload: bytes, header: BatchHeader) -> list[Record] | None:
-    """What the decoder makes of a producer's records; None if it refuses them."""
+    """Returns the decoded records of a producer's batch; None if the decoder refuses them."""
     try:
         reader = RecordReader(
             payload,
@@ -53,7 +53,7 @@ def decoded(payload: bytes, header: BatchHeader) -> list[Record] | None:
 
 
 def expected(records: list[Record], header: BatchHeader) -> int:
-    """The bits by their definition."""
+    """Returns the flags by their definition."""
     found = HAS_KEYLESS if any(record.key is None for record in records) else 0
     if any(0 <= record.timestamp < header.base_timestamp for record in records):
         found |= HAS_EARLY
@@ -63,7 +63,7 @@ def expected(records: list[Record], header: BatchHeader) -> int:
 
 
 def check(batch: bytes | bytearray) -> None:
-    """Scan and decoder say the same of a batch, whichever way it is scanned."""
+    """Checks that scan and decoder agree on a batch, for both ways of scanning."""
     header = read_header(batch)
     payload = bytes(batch[HEADER_SIZE:])
     records = decoded(payload, header)
@@ -81,7 +81,7 @@ def check(batch: bytes | bytearray) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(record_lists(sparse=False, base_offset=0))
-def test_what_a_producer_builds_is_accepted(records: list[Record]) -> None:
+def test_batches_that_a_producer_builds_are_accepted(records: list[Record]) -> None:
     batch = build_batch(records)
     assert decoded(bytes(batch[HEADER_SIZE:]), read_header(batch)) == records
     check(batch)
@@ -89,10 +89,10 @@ def test_what_a_producer_builds_is_accepted(records: list[Record]) -> None:
 
 @settings(max_examples=400, deadline=None)
 @given(record_lists(base_offset=0), st.data())
-def test_damaged_records_are_judged_as_the_decoder_judges_them(
+def test_the_scan_and_the_decoder_agree_on_damaged_records(
     records: list[Record], data: st.DataObject
 ) -> None:
-    """Bytes are changed, removed and added; counts and timestamps lie."""
+    """Bytes are changed, removed and added; counts and timestamps are wrong."""
     batch = bytearray(build_batch(records))
     for _ in range(data.draw(st.integers(0, 3))):
         if len(batch) > HEADER_SIZE:
@@ -115,7 +115,7 @@ def test_damaged_records_are_judged_as_the_decoder_judges_them(
     )
 
 
-def test_every_byte_of_a_batch_may_take_any_value() -> None:
+def test_the_scan_and_the_decoder_agree_for_any_changed_byte() -> None:
     whole = build_batch(SAMPLE)
     for position in range(HEADER_SIZE, len(whole)):
         for value in range(256):
@@ -141,7 +141,7 @@ def test_timestamps_use_all_64_bits(delta: int, base: int) -> None:
     ],
 )
 def test_header_names_must_be_utf8(name: bytes) -> None:
-    """Neither Python nor Arrow has text for other bytes."""
+    """Neither Python nor Arrow can represent other bytes as text."""
     fields = b"\x00\x00\x00\x01\x01" + varint(1) + varint(len(name)) + name + varint(-1)
     check(raw_batch(varint(len(fields)) + fields, record_count=1))
 
@@ -165,7 +165,7 @@ def test_the_message_names_the_bad_record() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(record_lists(), st.integers(-2, T + 200_000), st.integers(-2, T + 200_000), st.booleans())
-def test_records_are_found_by_their_definition(
+def test_record_searches_match_their_definitions(
     records: list[Record], one: int, two: int, keyless: bool
 ) -> None:
     batch = build_batch(records)
@@ -197,5 +197,5 @@ def test_records_are_found_by_their_definition(
     assert newest == max(timed, key=lambda each: each[1], default=None)
 
 
-def test_the_kernel_is_compiled_where_the_others_are() -> None:
+def test_the_kernel_knows_whether_it_is_compiled() -> None:
     assert isinstance(scanning.COMPILED, bool)

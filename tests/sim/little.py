@@ -29,7 +29,7 @@ WHOLE = Partition((0, 1), (0, 1), (), 0, 0, 0, 1, (1, 2))
 
 
 class Term:
-    """As much of a leadership as is looked at."""
+    """The part of a leadership that the invariants look at."""
 
     def __init__(self, broker_id: int, epoch: int, high_watermark: int, isr: set[int]) -> None:
         self.broker_id = broker_id
@@ -79,7 +79,7 @@ class Node:
 
 
 class Cluster:
-    """Two brokers that hold `t-0`, broker 0 leading; everything is written and synced by hand."""
+    """Two brokers with replicas of `t-0`, led by broker 0. Tests write, sync and commit by hand."""
 
     def __init__(self) -> None:
         self.nodes = [Node(0), Node(1)]
@@ -135,7 +135,7 @@ class Cluster:
 
 
 def sound_cluster() -> Cluster:
-    """All is well, and two records are committed."""
+    """Returns a cluster that breaks no invariant and has two committed records."""
     made = Cluster()
     made.partition(WHOLE)
     for broker_id in (0, 1):

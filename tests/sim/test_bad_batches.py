@@ -1,4 +1,4 @@
-"""Bad batches pass every check of the header, and no reader can decode them."""
+"""Batches with a correct header and records that no reader can decode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECORDS = [Record(at, 1_700_000_000_000, b"key", b"value %d" % at) for at in ran
 
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_header_is_right_and_the_records_are_not(kind: str, count: int) -> None:
+def test_a_bad_batch_has_a_valid_header_and_undecodable_records(kind: str, count: int) -> None:
     batch = bad_batch(kind, RECORDS[:count], producer_id=7, producer_epoch=0, base_sequence=0)
     header = validate(batch)
     assert header.size == len(batch)
@@ -23,7 +23,7 @@ def test_the_header_is_right_and_the_records_are_not(kind: str, count: int) -> N
         read_records(batch)
 
 
-def test_records_that_cannot_be_broken_reliably_are_refused() -> None:
+def test_records_that_cannot_be_corrupted_reliably_are_refused() -> None:
     with pytest.raises(ValueError, match="less than 64 bytes"):
         bad_batch("noise", [Record(0, 0, None, bytes(100))])
     with pytest.raises(ValueError, match="from 0 on"):

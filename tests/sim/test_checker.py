@@ -1,4 +1,4 @@
-"""The checkers: a sound history passes, and each rule is broken by a history made for it."""
+"""The checkers accept a sound history, and each rule detects a history that breaks it."""
 
 from __future__ import annotations
 
@@ -123,8 +123,8 @@ SOUND: list[Entry] = [
 
 
 def test_a_sound_history_breaks_no_rule() -> None:
-    """Lost answers that took effect or did not, acks=1 that was lost, a read that was repeated
-    after a rebalance: all of it is allowed."""
+    """Allowed: sends with an unknown outcome that took effect or did not, a lost acks=1 record, and
+    a record that is read again after a rebalance."""
     assert rules(*SOUND) == []
 
 
@@ -197,31 +197,29 @@ BROKEN: dict[str, tuple[str, list[Entry]]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_named(name: str) -> None:
-    """Each rule is found broken by the history made for it."""
+def test_the_checker_names_the_rule_that_a_history_breaks(name: str) -> None:
     rule, entries = BROKEN[name]
     assert rule in rules(*entries)
 
 
-def test_a_repeat_is_no_fault_of_who_may_repeat() -> None:
+def test_a_producer_that_is_not_idempotent_may_write_duplicates() -> None:
     """A producer that is not idempotent may write a record twice, and then out of order."""
     first = send(0, 1, once=False, ordered=False)
     assert rules(first, send(1, 0, once=False, ordered=False), drain(1, 0, 1)) == []
 
 
-def test_what_the_log_start_has_passed_is_not_lost() -> None:
-    """Records that were deleted are not there, by right."""
+def test_records_below_the_log_start_offset_do_not_count_as_lost() -> None:
     reads = poll(50, {PLACE: read(0, 1, 2)})
     assert rules(send(0, 0), send(1, 1), send(2, 2), reads, drain(1, 2, start=1)) == []
 
 
-def test_a_commit_under_way_may_be_answered_or_not() -> None:
-    """What is committed while the question is asked may be seen or not."""
+def test_a_commit_in_flight_may_be_visible_or_not() -> None:
+    """An offset fetch that overlaps a commit may return the old or the new offset."""
     for answer in (5, 6):
         assert rules(commit(10, 5), commit(20, 6), committed(20.5, answer), drain()) == []
 
 
-def test_an_attempt_that_was_given_up_may_come_late() -> None:
-    """Commits have no numbers: an old one that arrives at last is taken, as Kafka does."""
+def test_a_commit_that_was_given_up_may_arrive_late() -> None:
+    """Commits are not numbered: the broker accepts an old one that arrives late, as Kafka does."""
     old = replace(commit(10, 5), late=True)
     assert rules(old, commit(20, 6), committed(30, 5), drain()) == []

@@ -1,4 +1,4 @@
-"""The checks of clients at the edges: each rule is broken by a history made for it."""
+"""The checks of unusual requests: each rule detects a history that breaks it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def rules(*entries: Entry) -> list[str]:
     return [each.rule for each in check_history(History([*entries]), [])]
 
 
-def test_a_read_behind_a_write_sees_it() -> None:
-    """E15: the end that a pipelined read tells is not before the end of the write."""
+def test_a_read_pipelined_after_a_write_sees_it() -> None:
+    """E15: the end offset that a pipelined read returns is not below the end of the write."""
     fine = Pipelined(**TIMES, status=OK, request="Fetch", written_end=5, seen_end=5)
     stale = Pipelined(**TIMES, status=OK, request="Fetch", written_end=5, seen_end=4)
     assert rules(fine) == []
@@ -41,7 +41,7 @@ def test_a_read_behind_a_write_sees_it() -> None:
 
 
 def test_a_malformed_batch_is_refused() -> None:
-    """E16: whatever the error is, it is one."""
+    """E16: any error will do, but there must be one."""
     refused = Malformed(**TIMES, status=FAIL, batch="noise", error="INVALID_RECORD")
     taken = Malformed(**TIMES, status=OK, batch="noise", offset=7)
     assert rules(refused) == []
@@ -49,7 +49,7 @@ def test_a_malformed_batch_is_refused() -> None:
 
 
 def test_deleted_records_stay_deleted() -> None:
-    """E17: what is left in the end begins behind what was deleted, if that was acknowledged."""
+    """E17: after an acknowledged deletion, the log starts at or after the deleted offset."""
     asked = Deleted(**TIMES, status=INFO, offset=5)
     done = Deleted(**TIMES, status=OK, offset=5)
     assert rules(done, drained(5)) == []
@@ -58,13 +58,13 @@ def test_deleted_records_stay_deleted() -> None:
 
 
 def test_offsets_of_an_open_transaction_are_not_stable() -> None:
-    """E18: whoever asks for stable ones has to wait."""
+    """E18: a client that asks for stable offsets must wait until the transaction ends."""
     times = {key: value for key, value in TIMES.items() if key != "place"}
     assert rules(Stable(**times, status=OK, group="sink", offset=4)) == ["E18"]
 
 
-def test_what_a_lone_leader_acknowledges_is_on_its_disk() -> None:
-    """E19: by acks=1 too, where the topic asks for fsync."""
+def test_records_acknowledged_by_a_sole_in_sync_leader_are_on_its_disk() -> None:
+    """E19: this holds for acks=1 too if the topic has `durability=fsync`."""
 
     def sent(synced_end: int | None) -> Send:
         more: dict[str, Any] = {"value": "v", "number": 1, "acks": 1, "offset": 4}
@@ -75,8 +75,8 @@ def test_what_a_lone_leader_acknowledges_is_on_its_disk() -> None:
     assert rules(sent(4)) == ["E19"]
 
 
-def test_entries_of_edges_can_be_written_and_read() -> None:
-    """As all others, in JSON lines."""
+def test_entries_survive_a_round_trip_through_json_lines() -> None:
+    """These entries use JSON lines, like all others."""
     entries = [
         Pipelined(**TIMES, status=OK, request="Fetch", written_end=5, seen_end=5),
         Malformed(**TIMES, status=OK, batch="noise", offset=7),

@@ -1,4 +1,4 @@
-"""The checkers of transactions: a sound history passes, and each rule is broken by one made so."""
+"""The transaction checkers accept a sound history, and each rule detects one that breaks it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def poll(at: float, reads: Reads, process: str = "c") -> Poll:
 
 
 def drains(place: str, every: Reads | None = None, **kept: str) -> list[Entry]:
-    """All that a place holds, as `o0="v1"`; what is named in `every` is not committed."""
+    """Returns drains of all records of a partition (`o0="v1"`); `every` are not committed."""
     committed = {int(offset[1:]): value for offset, value in kept.items()}
     both = {**committed, **dict((every or {}).get(place, ()))}
     return [
@@ -102,13 +102,13 @@ SOUND: list[Entry] = [
 
 
 def test_a_sound_history_breaks_no_rule() -> None:
-    """Committed, aborted and unknown that turned out committed; what was aborted is no gap for
-    who reads committed records."""
+    """It has a committed transaction, an aborted one, and one with an unknown outcome that turns
+    out committed. Aborted records are not a gap for a read_committed consumer."""
     assert rules(*SOUND) == []
 
 
-def test_what_nobody_read_was_aborted() -> None:
-    """Where nobody knows, it may be either, but not both."""
+def test_a_transaction_with_an_unknown_outcome_is_all_visible_or_not_at_all() -> None:
+    """With an unknown outcome, all of its records may be visible or none, but not some of them."""
     entries = [send(A, 1, 0, "T1"), send(B, 2, 0, "T1"), txn("T1", INFO)]
     unread = [*drains(A, {A: ((0, "v1"),)}), *drains(B, {B: ((0, "v2"),)})]
     assert rules(*entries, *unread) == []
@@ -117,7 +117,7 @@ def test_what_nobody_read_was_aborted() -> None:
 
 
 def copied(offsets: tuple[int, ...], committed: int) -> list[Entry]:
-    """Three records, and copies of those at these offsets."""
+    """Returns a history of three records, and of copies of the records at these offsets."""
     sent: list[Entry] = [send(IN, number, number) for number in range(3)]
     made: list[Entry] = [
         send(OUT, 10 + at, at, "T1", value=f"c.{at}<{IN}@{offset}")
@@ -134,8 +134,8 @@ def copied(offsets: tuple[int, ...], committed: int) -> list[Entry]:
     ]
 
 
-def test_copies_are_what_the_group_says() -> None:
-    """Each once, in order, up to where the group is."""
+def test_copies_match_the_committed_offset_of_the_group() -> None:
+    """Every record is copied once, in order, up to the group's committed offset."""
     assert rules(*copied((0, 1), 2)) == []
     assert rules(*copied((), -1)) == []
 
@@ -144,8 +144,10 @@ def test_copies_are_what_the_group_says() -> None:
     ("offsets", "committed"),
     [((0, 0, 1), 2), ((0,), 2), ((0, 1, 2), 2), ((1, 0), 2), ((0, 1), -1), ((), 1)],
 )
-def test_copies_that_are_not(offsets: tuple[int, ...], committed: int) -> None:
-    """Twice, missing, ahead of the group, out of order."""
+def test_copies_that_do_not_match_the_committed_offset_are_reported(
+    offsets: tuple[int, ...], committed: int
+) -> None:
+    """Copied twice, missing, ahead of the committed offset, or out of order."""
     assert rules(*copied(offsets, committed)) == ["E11"]
 
 
@@ -153,8 +155,10 @@ def test_copies_that_are_not(offsets: tuple[int, ...], committed: int) -> None:
     ("batches", "says_batch", "expected"),
     [([1, 2], 2, []), ([1, 1], 1, ["E11"]), ([1, 3], 3, ["E11"]), ([1, 2], 1, ["E11"])],
 )
-def test_batches_of_a_sink(batches: list[int], says_batch: int, expected: list[str]) -> None:
-    """Each number once, none left out, up to what its group says."""
+def test_a_sink_commits_each_batch_once_and_in_order(
+    batches: list[int], says_batch: int, expected: list[str]
+) -> None:
+    """Every batch number occurs once, without gaps, up to the group's committed batch."""
     entries: list[Entry] = [
         txn(f"T{at}", batch=batch, ending_ms=0) for at, batch in enumerate(batches)
     ]
@@ -223,14 +227,13 @@ BROKEN: dict[str, tuple[str, list[Entry]]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_named(name: str) -> None:
-    """Each rule is found broken by the history made for it."""
+def test_the_checker_names_the_rule_that_a_history_breaks(name: str) -> None:
     rule, entries = BROKEN[name]
     assert rule in rules(*entries)
 
 
-def test_what_was_deleted_is_no_gap() -> None:
-    """A reader that was behind goes on where the log begins now; but it may not leave out more."""
+def test_deleted_records_are_not_a_gap() -> None:
+    """A reader that was behind continues at the new log start, and may not skip more than that."""
     sends = [send(A, number, number) for number in range(5)]
     deleted = Deleted(process="o", status=INFO, begun_ms=100, ended_ms=100, place=A, offset=3)
     kept = {f"o{number}": f"v{number}" for number in range(5)}

@@ -1,4 +1,4 @@
-"""The simulated disk: what survives a crash, and what dies with a process."""
+"""The simulated disk: what survives a power loss, and what is lost when a process is killed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(disk: SimDisk, path: str, data: bytes, *, fsync: bool = True) -> SimFi
 def after_power_loss(
     prepare: Callable[[SimDisk], object], seeds: range = SEEDS
 ) -> list[dict[str, bytes]]:
-    """What the disk holds after a power loss, for every seed."""
+    """Returns the files on the disk after a power loss, one result per seed."""
     outcomes = []
     for seed in seeds:
         disk = new_disk(seed)
@@ -53,7 +53,7 @@ def error_code(call: Callable[[], object]) -> int | None:
 
 
 def test_synced_bytes_under_a_synced_name_survive() -> None:
-    """fsync and sync_directory together are a promise."""
+    """Durable data needs fsync of the file and a sync of its directory."""
 
     def prepare(disk: SimDisk) -> None:
         store(disk, "/d/log", b"safe")
@@ -63,7 +63,7 @@ def test_synced_bytes_under_a_synced_name_survive() -> None:
 
 
 def test_unsynced_bytes_are_kept_dropped_or_torn() -> None:
-    """A write that nobody synced may be there whole, in part, as zeros, or not at all."""
+    """A write without fsync may survive completely, in part, as zeros, or not at all."""
     data = bytes(range(1, 251)) * 40
 
     def prepare(disk: SimDisk) -> None:
@@ -85,7 +85,7 @@ def test_unsynced_bytes_are_kept_dropped_or_torn() -> None:
 
 
 def test_a_later_write_may_survive_an_earlier_one() -> None:
-    """The disk reorders writes between barriers: zeros appear where the lost one was."""
+    """The disk reorders writes between barriers; the gap left by a lost write reads as zeros."""
 
     def prepare(disk: SimDisk) -> None:
         file = store(disk, "/d/log", b"")
@@ -114,7 +114,7 @@ def test_an_overwrite_leaves_old_or_new_sectors_and_spares_the_rest() -> None:
 
 
 def test_a_truncation_may_be_undone() -> None:
-    """Without fsync a cut file may have its old length again, and new bytes before the old tail."""
+    """Without fsync a truncated file may have its old length, with new bytes before the tail."""
 
     def prepare(disk: SimDisk) -> None:
         file = store(disk, "/d/log", b"abcdef")
@@ -127,7 +127,7 @@ def test_a_truncation_may_be_undone() -> None:
 
 
 def test_a_synced_truncation_stays() -> None:
-    """fsync makes the size durable, not only bytes."""
+    """fsync makes the size durable too."""
 
     def prepare(disk: SimDisk) -> None:
         file = store(disk, "/d/log", b"abcdef")
@@ -139,7 +139,7 @@ def test_a_synced_truncation_stays() -> None:
 
 
 def test_survivors_of_one_crash_are_durable_in_the_next() -> None:
-    """What came back from a power loss is on the platter and survives the next."""
+    """What is readable after a power loss is on the disk, and survives the next one."""
     for seed in range(100):
         disk = new_disk(seed)
         store(disk, "/d/log", b"x" * 5000, fsync=False)
@@ -153,13 +153,13 @@ def test_survivors_of_one_crash_are_durable_in_the_next() -> None:
 
 
 def test_a_name_that_was_not_synced_may_be_gone() -> None:
-    """fsync of a file does not save its name."""
+    """fsync of a file does not make its name durable."""
     outcomes = after_power_loss(lambda disk: store(disk, "/d/log", b"data"))
     assert {tuple(files.items()) for files in outcomes} == {(), (("/d/log", b"data"),)}
 
 
-def test_a_synced_name_says_nothing_about_bytes() -> None:
-    """sync_directory of the parent does not save a file's bytes."""
+def test_a_synced_name_does_not_make_the_bytes_durable() -> None:
+    """Syncing the directory does not make the bytes of its files durable."""
 
     def prepare(disk: SimDisk) -> None:
         store(disk, "/d/log", b"data", fsync=False)
@@ -170,7 +170,7 @@ def test_a_synced_name_says_nothing_about_bytes() -> None:
 
 
 def test_a_new_directory_needs_its_parent_synced() -> None:
-    """Syncing a directory saves the names in it, not its own."""
+    """Syncing a directory makes the names in it durable, not its own name."""
 
     def prepare(disk: SimDisk) -> None:
         disk.mkdir("/d/topic")
@@ -212,7 +212,7 @@ def test_rename_over_a_file_leaves_the_old_or_the_new_one() -> None:
 
 
 def test_a_rename_may_survive_without_its_data() -> None:
-    """Renaming before fsync may replace a good file by an empty one, though the name was synced."""
+    """Renaming before fsync may replace a good file by an empty one, even if the name is synced."""
 
     def prepare(disk: SimDisk) -> None:
         store(disk, "/d/checkpoint", b"old")
@@ -225,8 +225,8 @@ def test_a_rename_may_survive_without_its_data() -> None:
     assert outcomes == {b"", b"new", bytes(3)}
 
 
-def test_a_rename_between_directories_is_one_step() -> None:
-    """A moved file is in one of the two directories, even where the new one is new itself."""
+def test_a_rename_between_directories_is_atomic() -> None:
+    """A moved file is in exactly one of the two directories, even if the target is new itself."""
 
     def prepare(disk: SimDisk) -> None:
         store(disk, "/d/log", b"data")
@@ -261,7 +261,7 @@ def test_a_removed_directory_does_not_take_a_moved_file_with_it() -> None:
     assert all(files in ({"/d/old/log": b"data"}, {"/d/log": b"data"}) for files in outcomes)
 
 
-def test_names_change_independently_but_each_in_order() -> None:
+def test_changes_to_different_names_are_independent_but_each_name_keeps_its_order() -> None:
     """Unrelated names may survive in any combination; one name never skips a step."""
 
     def prepare(disk: SimDisk) -> None:
@@ -298,8 +298,8 @@ def test_an_unlink_may_be_undone() -> None:
     assert all(not files for files in after_power_loss(prepare_synced))
 
 
-def test_a_revived_file_can_be_used_and_counted() -> None:
-    """A file whose removal was lost is an ordinary file again, with its space."""
+def test_a_file_that_reappears_can_be_used_and_its_space_counts() -> None:
+    """A file whose removal was lost is an ordinary file again and uses space again."""
     revived = 0
     for seed in range(50):
         disk = new_disk(seed)
@@ -319,8 +319,8 @@ def test_a_revived_file_can_be_used_and_counted() -> None:
     assert 0 < revived < 50
 
 
-def test_a_revived_file_may_have_lost_its_unsynced_bytes() -> None:
-    """Removing a file that was never synced does not make its bytes durable when it comes back."""
+def test_a_file_that_reappears_may_have_lost_its_unsynced_bytes() -> None:
+    """Removing a file does not make its unsynced bytes durable if the removal is undone."""
 
     def prepare(disk: SimDisk) -> None:
         file = store(disk, "/d/log", b"data", fsync=False)
@@ -333,9 +333,8 @@ def test_a_revived_file_may_have_lost_its_unsynced_bytes() -> None:
 
 
 @pytest.mark.parametrize("close_first", [True, False])
-def test_a_file_that_is_gone_for_good_is_forgotten(close_first: bool) -> None:
-    """After its removal was synced and its last handle closed, a power loss has nothing to decide
-    about its bytes."""
+def test_a_file_whose_removal_is_synced_is_forgotten(close_first: bool) -> None:
+    """After a synced removal and the last close, a power loss decides nothing about its bytes."""
     disk = new_disk()
     file = store(disk, "/d/log", b"data", fsync=False)
     if close_first:
@@ -351,8 +350,8 @@ def test_a_file_that_is_gone_for_good_is_forgotten(close_first: bool) -> None:
 
 
 @pytest.mark.parametrize("crash", ["kill", "power_loss"])
-def test_handles_die_with_their_process(crash: str) -> None:
-    """After a crash every call on an old handle, close included, raises EBADF."""
+def test_file_handles_are_invalid_after_a_crash(crash: str) -> None:
+    """After a crash every call on an old handle raises EBADF, including close."""
     disk = new_disk()
     file = store(disk, "/d/log", b"data")
     disk.sync_directory("/d")
@@ -372,7 +371,7 @@ def test_handles_die_with_their_process(crash: str) -> None:
 
 
 def test_kill_keeps_the_page_cache() -> None:
-    """SIGKILL loses nothing that was written, and nothing becomes durable by it."""
+    """SIGKILL loses no written data, and makes none of it durable."""
     disk = new_disk()
     store(disk, "/d/log", b"written", fsync=False)
     disk.rename("/d/log", "/d/log2")
@@ -383,7 +382,7 @@ def test_kill_keeps_the_page_cache() -> None:
 
 
 def test_kill_frees_files_that_were_unlinked_while_open() -> None:
-    """Their space comes back when their last process is gone."""
+    """Their space is freed when the last process that had them open is gone."""
     disk = new_disk()
     free = disk.free_bytes("/")
     store(disk, "/d/log", b"x" * 100)
@@ -393,11 +392,11 @@ def test_kill_frees_files_that_were_unlinked_while_open() -> None:
     assert disk.free_bytes("/") == free
 
 
-# The clock, the root.
+# Modification times, unsupported paths.
 
 
 def test_modification_times_come_from_the_clock() -> None:
-    """`modified_ms` is the time of the last write, whatever happened since."""
+    """`modified_ms` is the time of the last write; fsync and rename do not change it."""
     now = 1000
     disk = SimDisk(Random(1), Random(2), now_ms=lambda: now)
     file = disk.open("/log", create=True)
@@ -413,12 +412,11 @@ def test_modification_times_come_from_the_clock() -> None:
 
 
 def test_dot_dot_is_refused() -> None:
-    """The simulated disk says what it does not do."""
+    """The simulated disk refuses paths that it does not support."""
     assert error_code(lambda: new_disk().open("/d/../log", create=True)) == errno.EINVAL
 
 
 def test_the_root_cannot_be_removed_or_renamed() -> None:
-    """Nobody can take the root away."""
     disk = SimDisk(Random(1), Random(2))
     assert error_code(lambda: disk.rmdir("/")) == errno.EBUSY
     assert error_code(lambda: disk.rename("/", "/d")) == errno.EBUSY

@@ -1,4 +1,4 @@
-"""The simulated disk: every way it can fail, on cue and by chance."""
+"""The faults of the simulated disk: injected for chosen calls, or drawn at random."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def error_code(call: Callable[[], object]) -> int | None:
 # Failing fsync.
 
 
-def test_a_failed_fsync_loses_writes_though_the_next_one_succeeds() -> None:
-    """The error comes once, reads still show the bytes, and a power loss may not."""
+def test_a_failed_fsync_may_lose_writes_even_if_the_next_one_succeeds() -> None:
+    """fsync fails once, reads still return the bytes, and a power loss may drop them."""
     outcomes = []
     for seed in SEEDS:
         disk = new_disk(seed)
@@ -59,7 +59,7 @@ def test_a_failed_fsync_loses_writes_though_the_next_one_succeeds() -> None:
 
 
 def test_dropping_caches_shows_what_a_failed_fsync_lost() -> None:
-    """Once the clean pages are evicted, reads show the platter; pending writes stay readable."""
+    """Once clean pages are evicted, reads return what is on disk; pending writes stay readable."""
     seen = []
     for seed in SEEDS:
         disk = new_disk(seed)
@@ -76,7 +76,7 @@ def test_dropping_caches_shows_what_a_failed_fsync_lost() -> None:
 
 
 def test_a_failed_directory_sync_leaves_names_pending() -> None:
-    """The names are in doubt until a later sync succeeds, and then they are safe."""
+    """The names are not durable until a later sync succeeds."""
     disk = new_disk()
     store(disk, "/d/log", b"data")
     disk.fail_next("sync_directory", errno.EIO, path_contains="/d")
@@ -89,8 +89,8 @@ def test_a_failed_directory_sync_leaves_names_pending() -> None:
 # Space.
 
 
-def test_a_full_disk_takes_part_of_a_write_and_then_refuses() -> None:
-    """ENOSPC comes in the middle of a batch: first a short write, then the error."""
+def test_a_full_disk_writes_part_of_the_data_and_then_fails() -> None:
+    """ENOSPC in the middle of a batch: first a short write, then the error."""
     disk = new_disk()
     disk.capacity_bytes = 10
     file = disk.open("/d/log", create=True)
@@ -112,7 +112,7 @@ def test_a_full_disk_takes_part_of_a_write_and_then_refuses() -> None:
     assert disk.counters["fault_enospc"] == 5
 
 
-def test_a_write_past_the_end_pays_for_the_gap() -> None:
+def test_a_write_past_the_end_uses_space_for_the_gap() -> None:
     """A write whose gap alone does not fit writes nothing."""
     disk = new_disk()
     disk.capacity_bytes = 10
@@ -140,8 +140,8 @@ def test_space_is_freed_by_the_last_name_and_handle() -> None:
     assert disk.free_bytes("/") == free - 10
 
 
-def test_space_after_power_loss_is_what_the_files_take() -> None:
-    """Lost bytes and lost files give their space back."""
+def test_after_a_power_loss_the_used_space_equals_the_size_of_the_files() -> None:
+    """The space of lost bytes and lost files is free again."""
     for seed in range(100):
         disk = new_disk(seed)
         store(disk, "/d/a", b"x" * 3000, fsync=False)
@@ -154,7 +154,7 @@ def test_space_after_power_loss_is_what_the_files_take() -> None:
 
 
 def test_open_files_are_limited() -> None:
-    """EMFILE comes at the limit and goes when a handle is closed, or its process dies."""
+    """EMFILE occurs at the limit, until a handle is closed or its process dies."""
     disk = SimDisk(Random(1), Random(2), open_files_max=2)
     first = disk.open("/a", create=True)
     disk.open("/b", create=True)
@@ -168,11 +168,11 @@ def test_open_files_are_limited() -> None:
     assert disk.counters["fault_emfile"] == 2
 
 
-# Faults on cue and by chance.
+# Injected faults and random faults.
 
 
-def test_cues_strike_the_matching_call_only() -> None:
-    """A cue waits for its operation and path, lets `skip` calls pass, and strikes `times` calls."""
+def test_injected_faults_affect_matching_calls_only() -> None:
+    """It matches an operation and a path, lets `skip` calls pass, then fails `times` calls."""
     disk = new_disk()
     log, index = store(disk, "/d/x.log", b"data"), store(disk, "/d/x.index", b"data")
     disk.fail_next("pread", errno.EIO, path_contains=".log", skip=1, times=2)
@@ -211,7 +211,7 @@ def test_cues_strike_the_matching_call_only() -> None:
 def test_every_operation_can_fail_without_effect(
     operation: str, call: Callable[[SimDisk, SimFile], object]
 ) -> None:
-    """An injected error names its errno and path and leaves what processes see as it was."""
+    """An injected error has its errno and path, and does not change what processes see."""
     disk = new_disk()
     disk.mkdir("/d/empty")
     file = store(disk, "/d/log", b"data")
@@ -226,8 +226,8 @@ def test_every_operation_can_fail_without_effect(
     call(disk, file)
 
 
-def test_unknown_operations_and_chances_are_refused() -> None:
-    """A misspelt fault must not pass for a disk that never fails."""
+def test_unknown_operations_and_invalid_probabilities_are_refused() -> None:
+    """A misspelt fault must not go unnoticed: the disk would simply never fail."""
     disk = new_disk()
     with pytest.raises(ValueError, match="choose one of open, create"):
         disk.fail_next("flush", errno.EIO)
@@ -237,8 +237,8 @@ def test_unknown_operations_and_chances_are_refused() -> None:
         DiskFaults(short_write=1.5)
 
 
-def test_short_writes_on_cue() -> None:
-    """A short write says how much it took, and took exactly that."""
+def test_an_injected_short_write_returns_how_much_it_wrote() -> None:
+    """A short write returns the number of bytes it wrote, and wrote exactly those."""
     disk = new_disk()
     file = disk.open("/d/log", create=True)
     disk.shorten_next(3, path_contains="log")
@@ -259,8 +259,8 @@ def test_short_writes_on_cue() -> None:
         (DiskFaults(short_write=0.3), "fault_short_write"),
     ],
 )
-def test_each_fault_strikes_by_its_own_chance(faults: DiskFaults, counter: str) -> None:
-    """A fault fires about as often as asked, alone, and stops when the disk is healed."""
+def test_each_fault_occurs_with_its_own_probability(faults: DiskFaults, counter: str) -> None:
+    """A fault occurs about as often as configured, without other faults, and stops after `heal`."""
     disk = new_disk()
     disk.set_faults(faults)
     file = disk.open("/d/log", create=True)
@@ -286,8 +286,7 @@ def test_each_fault_strikes_by_its_own_chance(faults: DiskFaults, counter: str) 
     assert sum(n for name, n in disk.counters.items() if name.startswith("fault_")) == fired
 
 
-def test_heal_forgets_cues() -> None:
-    """A healed disk does not fail, not even as announced."""
+def test_heal_removes_injected_faults() -> None:
     disk = new_disk()
     disk.fail_next("stat", errno.EIO)
     disk.heal()
@@ -295,7 +294,7 @@ def test_heal_forgets_cues() -> None:
 
 
 def test_an_observer_can_stop_a_process_between_two_calls() -> None:
-    """Raising from the observer prevents the call: everything before it happened, it did not."""
+    """If the observer raises, the call has no effect; all calls before it took effect."""
     disk = new_disk()
     seen: list[tuple[str, str]] = []
 
@@ -324,11 +323,11 @@ class InterruptedProcess(Exception):
     pass
 
 
-# Rot.
+# Bit rot.
 
 
 def test_rot_flips_one_durable_bit() -> None:
-    """The flipped bit is read at once, survives a power loss, and flips back."""
+    """The flipped bit is visible at once and survives a power loss; a second flip restores it."""
     disk = new_disk()
     file = store(disk, "/d/log", b"\x00\x00\x00")
     disk.sync_directory("/d")
@@ -341,7 +340,7 @@ def test_rot_flips_one_durable_bit() -> None:
 
 
 def test_rot_is_hidden_by_a_pending_write() -> None:
-    """Bytes not yet flushed are in memory: rot below them shows only if they are lost."""
+    """Unflushed bytes are in memory: rot below them shows only if they are lost."""
     disk = new_disk()
     file = store(disk, "/d/log", b"aaaa")
     disk.sync_directory("/d")
@@ -355,8 +354,8 @@ def test_rot_is_hidden_by_a_pending_write() -> None:
         disk.rot("/d/log", 4, 0)
 
 
-def test_random_rot_says_what_it_did() -> None:
-    """Random rot changes one durable bit of one matching file, and tells which."""
+def test_random_rot_returns_the_bit_that_it_flipped() -> None:
+    """Random rot flips one durable bit of one matching file, and returns which."""
     disk = new_disk()
     assert disk.rot_random() is None
     store(disk, "/d/a.log", bytes(50))
@@ -376,7 +375,7 @@ def test_random_rot_says_what_it_did() -> None:
     assert disk.counters["fault_corrupt"] == 40
 
 
-def test_corrupt_puts_a_wrong_block_on_the_platter() -> None:
+def test_corrupt_overwrites_durable_bytes_without_an_error() -> None:
     """A misdirected block replaces good bytes without an error."""
     disk = new_disk()
     store(disk, "/d/log", b"good block")
@@ -387,7 +386,7 @@ def test_corrupt_puts_a_wrong_block_on_the_platter() -> None:
 
 
 def test_a_lost_file_is_durably_gone() -> None:
-    """The file is missing now and after any crash, whether or not its name was synced."""
+    """The file is missing at once and after any crash, whether or not its name was synced."""
     for seed in range(50):
         disk = new_disk(seed)
         file = store(disk, "/d/log", b"data")
@@ -402,11 +401,11 @@ def test_a_lost_file_is_durably_gone() -> None:
         assert disk.free_bytes("/") == disk.capacity_bytes - 4
 
 
-# The streams.
+# A wiped disk, and the two streams of random numbers.
 
 
 def test_a_wiped_disk_is_empty_even_after_a_power_loss() -> None:
-    """Nothing of the old one comes back, and files can be made as on any other."""
+    """No old file comes back, and new files can be created."""
     disk = new_disk()
     store(disk, "/a", b"old").close()
     disk.wipe()
@@ -418,15 +417,15 @@ def test_a_wiped_disk_is_empty_even_after_a_power_loss() -> None:
 
 
 def test_a_disk_in_use_is_not_wiped() -> None:
-    """Its process would go on with files that are gone."""
+    """Its process would continue with files that are gone."""
     disk = new_disk()
     store(disk, "/a", b"old")
     with pytest.raises(RuntimeError, match="kill it first"):
         disk.wipe()
 
 
-def test_faults_do_not_shift_crashes() -> None:
-    """More draws from the fault stream leave what a power loss does unchanged."""
+def test_faults_do_not_change_the_outcome_of_a_power_loss() -> None:
+    """Extra draws from the fault stream do not change what a power loss does."""
 
     def run(faults: DiskFaults) -> dict[str, bytes]:
         disk = SimDisk(Random(5), Random(6), faults=faults)

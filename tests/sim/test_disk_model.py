@@ -1,4 +1,4 @@
-"""The simulated disk against its promises, over random histories."""
+"""Compares the simulated disk with a model of its guarantees, over random histories."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def new_disk(seed: int) -> SimDisk:
 
 
 class Promises:
-    """One file, and which of its bytes the disk has promised to keep.
+    """One file, and which of its bytes the disk guarantees to keep.
 
-    `risked` are the positions touched since the last fsync, gaps before a write included, and
-    `rewritten` those of them whose bytes the next fsync makes certain whatever they were before;
-    `in_doubt` are those a failed fsync left unknown.
+    `risked` are the positions touched since the last fsync, including gaps before a write.
+    `rewritten` are those of them whose bytes the next fsync makes certain whatever they were
+    before. `in_doubt` are the positions that a failed fsync left unknown.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Promises:
         self.named = False
 
     def hold(self, content: bytes) -> bool:
-        """Untouched synced bytes are there; with nothing pending, nothing else is."""
+        """Returns whether synced bytes are intact; if nothing is pending, there are no others."""
         if not self.risked and not self.in_doubt:
             return content == self.synced
         return all(
@@ -111,7 +111,7 @@ def test_synced_bytes_under_synced_names_are_intact(
     steps: list[tuple[str, str, int, int]], seed: int
 ) -> None:
     """After any history and a power loss, every byte that was synced and not touched since is
-    there, whatever happened to its neighbours; bytes of a failed fsync are promised to nobody."""
+    there, whatever happened to the bytes next to it. Bytes of a failed fsync are not guaranteed."""
     disk = new_disk(seed)
     files: dict[str, Promises] = {}
     for number, step in enumerate(steps, 1):
@@ -133,7 +133,7 @@ NAME_STEPS = st.lists(
 
 
 class NameHistory:
-    """Which files a power loss may show under a name, and which it may not lose."""
+    """Which files may have a name after a power loss, and which files must not be lost."""
 
     def __init__(self) -> None:
         self.now: dict[str, bytes] = {}
@@ -188,9 +188,11 @@ def take_name_step(
 
 @settings(deadline=None, max_examples=300)
 @given(steps=NAME_STEPS, seed=st.integers(0, 2**32))
-def test_names_show_only_what_they_have_been(steps: list[tuple[str, str, str]], seed: int) -> None:
-    """After any history of names and a power loss: a name shows a file it has had since its last
-    sync; no file has two names; a file that was durable and not removed has one."""
+def test_a_name_refers_to_a_file_that_it_had_since_its_last_sync(
+    steps: list[tuple[str, str, str]], seed: int
+) -> None:
+    """After any history of names and a power loss: a name refers to a file that it had since its
+    last sync; no file has two names; a file that was durable and not removed has one."""
     disk = new_disk(seed)
     history = NameHistory()
     for number, step in enumerate(steps):
@@ -206,7 +208,7 @@ def test_names_show_only_what_they_have_been(steps: list[tuple[str, str, str]], 
 
 
 def run_history(seed: int) -> tuple[dict[str, bytes], dict[str, int]]:
-    """A long history of a faulty disk with several crashes, drawn from the seed."""
+    """Returns the result of a long random history of a faulty disk with several crashes."""
     draws = Random(seed)
     faults = DiskFaults(fsync_eio=0.1, sync_directory_eio=0.1, read_eio=0.05, short_write=0.2)
     disk = new_disk(seed)
@@ -246,13 +248,13 @@ def digest(seed: int) -> str:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_same_seed_gives_the_same_disk(seed: int) -> None:
-    """Same seed and same calls: same files, same faults, same counters; another seed, others."""
+    """The same seed and calls give the same files, faults and counters."""
     assert run_history(seed) == run_history(seed)
     assert run_history(seed) != run_history(seed + 1)
 
 
 def test_histories_reach_every_kind_of_outcome() -> None:
-    """The random history used here does exercise crashes and faults, so its equality says much."""
+    """The random history has all kinds of crashes and faults, so comparing runs is meaningful."""
     _, counters = run_history(0)
     for name in (
         "power_loss",
@@ -270,8 +272,8 @@ def test_histories_reach_every_kind_of_outcome() -> None:
         assert counters[name] > 0, name
 
 
-def test_another_process_sees_the_same_disk() -> None:
-    """Neither the hash seed nor memory addresses have a say."""
+def test_the_same_seed_gives_the_same_disk_in_another_process() -> None:
+    """The run depends on neither the hash seed nor memory addresses."""
     script = "import sys; sys.path.insert(0, sys.argv[1]); import test_disk_model as t"
     script += "; print(t.digest(3))"
     for hash_seed in ("1", "77"):

@@ -1,4 +1,4 @@
-"""Faults and clients at the edges: short runs that show that each of them happens."""
+"""Rare faults and unusual clients: short runs check that each of them occurs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPIC = TopicPlan("orders", 1, 3, 2, "fsync", 1_000)
 
 
 def scenario(seed: int, **more: Any) -> Scenario:
-    """A small cluster with just the trouble that is asked for."""
+    """Returns a small cluster with only the faults that are asked for."""
     calm: dict[str, Any] = {
         "brokers": 3,
         "topics": (TOPIC,),
@@ -50,21 +50,21 @@ def run(seed: int, **more: Any) -> Verdict:
         ("slow_store", "fault_slow_store"),
     ],
 )
-def test_a_fault_happens_and_nothing_breaks(fault: str, counter: str) -> None:
-    """All brokers lose power; topics are changed, made again, cut; the store is slow."""
+def test_a_fault_occurs_and_no_rule_is_broken(fault: str, counter: str) -> None:
+    """Power loss of all brokers, altered and recreated topics, deleted records, a slow store."""
     assert run(1, faults=(fault,)).counters[counter] >= 1
 
 
 @pytest.mark.parametrize("episode", EPISODES)
-def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
-    """A broker comes back with an empty disk; two leaders die; leases are kept on a slow store; a
-    topic is deleted and made again while a broker is away; a leader's disk is full."""
+def test_an_episode_occurs_and_no_rule_is_broken(episode: str) -> None:
+    """Among them: a broker returns with an empty disk; two leaders die; leases are renewed on a
+    slow store; a topic is deleted and recreated while a broker is down; a leader's disk is full."""
     topic = replace(TOPIC, segment_bytes=1 << 20)
     settings: dict[str, Any] = {"load_s": 20.0, "brokers": 4 if episode == "take_back" else 3}
     if episode == "rebuilt_table":
         settings["tables"] = 1
     if episode == "durability_switch":
-        # Bytes that a clog holds up still come late when it is over, and a follower lags.
+        # Bytes that a clogged link delayed arrive after it clears, so a follower would still lag.
         settings["faults"] = ("bounce",)
     if episode == "unheard_join":
         settings = {"session_timeout_s": 15.0, "lag_max_ms": 500, "load_s": 40.0}
@@ -72,14 +72,14 @@ def test_an_episode_happens_and_nothing_breaks(episode: str) -> None:
     assert verdict.counters[f"episode_{episode}"] >= 1
 
 
-def test_requests_may_be_worked_off_in_slices() -> None:
-    """As large ones are: decoded elsewhere, and with others' turns after every partition."""
+def test_all_requests_can_be_processed_in_slices() -> None:
+    """Large requests are decoded on an executor, and other requests run after every partition."""
     more: dict[str, Any] = {"transactors": ("reading",), "members": 1, "faults": ("kill", "freeze")}
     divided = run(1, divides_all=True, **more)
     assert divided.steps > run(1, **more).steps
 
 
-def test_with_replicated_durability_not_all_lose_power() -> None:
-    """It is more than is promised."""
+def test_with_replicated_durability_not_all_brokers_lose_power_at_once() -> None:
+    """`durability=replicated` does not promise to survive a power loss of all brokers."""
     verdict = run(1, faults=("power_cut",), topics=(replace(TOPIC, durability="replicated"),))
     assert "power_cuts_of_all" not in verdict.counters

@@ -1,4 +1,4 @@
-"""Work that production sends to threads."""
+"""The simulated executor: work that runs on threads in production."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def play(scenario: Callable[[SimLoop, Process, SimExecutor], Awaitable[Any]], se
 
 
 def test_work_is_done_later_and_its_result_comes_back() -> None:
-    """Also what it raises."""
+    """An exception comes back too."""
 
     async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
         began = loop.now
@@ -43,7 +43,7 @@ def test_work_is_done_later_and_its_result_comes_back() -> None:
 
 
 def test_a_cancelled_caller_waits_for_the_work() -> None:
-    """As with threads, which cannot be stopped."""
+    """Threads cannot be stopped either."""
 
     async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
         done: list[int] = []
@@ -57,8 +57,8 @@ def test_a_cancelled_caller_waits_for_the_work() -> None:
     play(scenario)
 
 
-def test_work_under_way_at_a_kill_was_done_or_not() -> None:
-    """Both happen; and nothing of it happens afterwards."""
+def test_work_in_progress_when_its_process_is_killed_is_done_or_lost() -> None:
+    """Both outcomes occur, and no work is done after the kill."""
 
     async def scenario(loop: SimLoop, process: Process, executor: SimExecutor) -> int:
         done: list[int] = []
@@ -78,7 +78,7 @@ def test_work_under_way_at_a_kill_was_done_or_not() -> None:
     assert counts <= set(range(11))
 
 
-def test_a_stalled_disk_does_nothing_until_it_goes_on() -> None:
+def test_a_stalled_disk_does_nothing_until_it_recovers() -> None:
     async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
         began = loop.now
         executor.stalled_until = began + 3.0

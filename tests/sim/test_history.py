@@ -1,4 +1,4 @@
-"""Histories: what was written down is what is read back."""
+"""Histories of clients can be written as JSON lines and read back."""
 
 from __future__ import annotations
 
@@ -64,13 +64,12 @@ ENTRIES: list[Entry] = [
 ]
 
 
-def test_a_history_survives_its_json_lines() -> None:
-    """Every kind of entry is read back as it was written."""
+def test_every_kind_of_entry_survives_a_round_trip_through_json_lines() -> None:
     assert read_history(History(ENTRIES).lines()).entries == ENTRIES
 
 
-def test_only_what_all_have_acknowledged_is_promised() -> None:
-    """An answer from the leader alone promises nothing, nor does a lost answer."""
+def test_only_sends_acknowledged_with_acks_all_are_promised() -> None:
+    """A response from the leader alone promises nothing, nor does a lost response."""
 
     def sent(status: str, acks: int) -> Send:
         return Send(

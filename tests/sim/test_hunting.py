@@ -1,4 +1,4 @@
-"""Planted bugs are hunted where they can be found, and the table says what came of it."""
+"""Hunting for planted bugs: each runs with a focus that can find it, and the result is reported."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.sim.scenario import draw
 from penstock.sim.seeds import Task, main, parser, run_task
 
 
-def test_every_hunt_is_for_a_bug_and_by_a_focus() -> None:
-    """A bug that was renamed is not left without its focus."""
+def test_every_hunt_names_an_existing_bug_and_focus() -> None:
+    """A bug that is renamed must not lose its focus."""
     assert {*HUNTS} <= {*BUGS}
     assert {hunt.focus for hunt in HUNTS.values()} <= {*FOCUSES}
     assert {*SMOKE} <= {*BUGS}
 
 
-def test_a_focus_keeps_what_a_seed_has_drawn_of_times_and_sizes() -> None:
-    """It replaces clients and faults."""
+def test_a_focus_keeps_the_times_and_sizes_that_a_seed_has_drawn() -> None:
+    """A focus replaces only clients and faults."""
     plain = draw(5)
     for name in FOCUSES:
         scenario = focused(plain, name)
@@ -29,14 +29,14 @@ def test_a_focus_keeps_what_a_seed_has_drawn_of_times_and_sizes() -> None:
 
 
 def test_some_ordinary_seeds_have_a_focus() -> None:
-    """All of the ordinary ones come up, and most seeds have none."""
+    """Every ordinary focus occurs, and most seeds have none."""
     drawn = [drawn_focus(seed) for seed in range(200)]
     assert {*drawn} == {"", *ORDINARY}
     assert drawn.count("") > 100
 
 
 def test_a_hunt_tries_as_many_seeds_as_it_is_allowed() -> None:
-    """Unless it is told which."""
+    """`--seeds` overrides the number."""
     chosen = parser().parse_args(["--bug", "all"])
     assert len(tasks_for("one-round-truncation", chosen)) == 40
     chosen = parser().parse_args(["--bug", "all", "--seeds", "3..5"])
@@ -46,8 +46,8 @@ def test_a_hunt_tries_as_many_seeds_as_it_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(("name", "rules"), SMOKE.items())
-def test_a_planted_bug_is_found_at_once(name: str, rules: tuple[str, ...]) -> None:
-    """Within a few seeds, by a rule that it breaks; `make sim-bugs` looks for all bugs."""
+def test_a_planted_bug_is_found_within_eight_seeds(name: str, rules: tuple[str, ...]) -> None:
+    """It is found by a rule that it breaks; `make sim-bugs` looks for all bugs."""
     failures: list[str] = []
     for seed in range(8):
         task = Task(seed, SMOKE_VIRTUAL_S, bug=name, focus=HUNTS[name].focus)
@@ -58,7 +58,7 @@ def test_a_planted_bug_is_found_at_once(name: str, rules: tuple[str, ...]) -> No
 
 
 def test_a_hunt_ends_with_the_first_seed_that_passes_without_the_bug() -> None:
-    """A seed that fails anyway says nothing about the bug."""
+    """A seed that fails without the bug too proves nothing."""
     chosen = parser().parse_args(
         ["--bug", "empty-disk-trusted", "--seeds", "0..8", "--virtual-s", "15", "--jobs", "1"]
     )
@@ -68,7 +68,7 @@ def test_a_hunt_ends_with_the_first_seed_that_passes_without_the_bug() -> None:
 
 
 def test_power_cuts_are_counted_and_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """All brokers lose power as often as asked for, or once more."""
+    """The run ends when all brokers have lost power as often as requested, or once more."""
     assert main(["--power-cuts", "1", "--virtual-s", "15"]) == 0
     told = capsys.readouterr().out
     assert "power cuts of all brokers in" in told

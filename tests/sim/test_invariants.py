@@ -1,4 +1,4 @@
-"""The invariants: each is broken by a cluster, or metadata, made to break it."""
+"""Each invariant detects a cluster, or metadata, that was made to break it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster() -> Cluster:
 
 
 def test_a_sound_cluster_breaks_nothing(cluster: Cluster) -> None:
-    """Appends, commits, a new leader, a follower that cuts what was not committed."""
+    """It appends, commits, elects a new leader, and a follower truncates uncommitted records."""
     cluster.write(0, b"c")
     cluster.check()
     cluster.partition(
@@ -36,28 +36,28 @@ def test_a_sound_cluster_breaks_nothing(cluster: Cluster) -> None:
     cluster.check()
 
 
-def test_logs_that_differ_in_the_same_epoch(cluster: Cluster) -> None:
-    """I1: an epoch and an offset name one batch."""
+def test_logs_that_differ_in_the_same_epoch_are_detected(cluster: Cluster) -> None:
+    """I1: a leader epoch and an offset identify one batch."""
     cluster.write(0, b"c")
     cluster.write(1, b"x")
     assert breaks(cluster) == "I1"
 
 
-def test_a_leader_without_what_is_committed(cluster: Cluster) -> None:
+def test_a_leader_that_lacks_committed_records_is_detected(cluster: Cluster) -> None:
     """I2."""
     cluster.nodes[0].log.truncate_to(1)
     assert breaks(cluster) == "I2"
 
 
-def test_a_candidate_without_what_is_committed(cluster: Cluster) -> None:
+def test_an_in_sync_replica_that_lacks_committed_records_is_detected(cluster: Cluster) -> None:
     """I3."""
     cluster.write(0, b"c")
     cluster.commit(3)
     assert breaks(cluster) == "I3"
 
 
-def test_committed_and_not_on_disk(cluster: Cluster) -> None:
-    """I2: with fsync, what is written but not synced does not count."""
+def test_committed_records_that_are_not_synced_are_detected(cluster: Cluster) -> None:
+    """I2: with `durability=fsync`, records that are written but not synced do not count."""
     for node in cluster.nodes:
         batch = build_batch([Record(0, NOW_MS, None, b"c")])
         node.log.append(batch, 0, NOW_MS)
@@ -65,8 +65,8 @@ def test_committed_and_not_on_disk(cluster: Cluster) -> None:
     assert breaks(cluster) == "I2"
 
 
-def test_with_replicated_durability_what_is_written_counts(cluster: Cluster) -> None:
-    """The same is fine where the topic asks for no more."""
+def test_with_replicated_durability_written_records_may_be_committed(cluster: Cluster) -> None:
+    """What the previous test detects is allowed with `durability=replicated`."""
     cluster.partition(replace(WHOLE, partition_epoch=1), "replicated")
     for node in cluster.nodes:
         batch = build_batch([Record(0, NOW_MS, None, b"c")])
@@ -75,7 +75,7 @@ def test_with_replicated_durability_what_is_written_counts(cluster: Cluster) -> 
     cluster.check()
 
 
-def test_a_leader_that_does_not_count_somebody_in_sync(cluster: Cluster) -> None:
+def test_a_leader_that_ignores_an_in_sync_replica_is_detected(cluster: Cluster) -> None:
     """I4."""
     term = cluster.nodes[0].hosted.leadership
     assert term is not None
@@ -84,8 +84,8 @@ def test_a_leader_that_does_not_count_somebody_in_sync(cluster: Cluster) -> None
     assert breaks(cluster) == "I4"
 
 
-def test_a_follower_that_takes_too_much_for_committed(cluster: Cluster) -> None:
-    """I4: no leader has committed so much."""
+def test_a_follower_whose_high_watermark_is_too_high_is_detected(cluster: Cluster) -> None:
+    """I4: no leader has committed that much."""
     for broker_id in (0, 1):
         cluster.write(broker_id, b"c")
     cluster.nodes[1].hosted.known = 2
@@ -94,8 +94,8 @@ def test_a_follower_that_takes_too_much_for_committed(cluster: Cluster) -> None:
     assert breaks(cluster) == "I4"
 
 
-def test_a_broker_that_missed_a_change_of_the_metadata(cluster: Cluster) -> None:
-    """I11: its image is as new as the store, and a key in it is not."""
+def test_a_broker_that_missed_a_metadata_change_is_detected(cluster: Cluster) -> None:
+    """I11: its image has the store's revision, but an old value."""
     image = cluster.nodes[1].image
     for number, node in enumerate(cluster.nodes, start=1):
         info = BrokerInfo(node.id, f"host{node.id}", 9092, None, bytes(16), -1, 0)
@@ -107,14 +107,14 @@ def test_a_broker_that_missed_a_change_of_the_metadata(cluster: Cluster) -> None
     assert breaks(cluster) == "I11"
 
 
-def test_two_leaders_in_one_epoch(cluster: Cluster) -> None:
+def test_two_leaders_in_one_epoch_are_detected(cluster: Cluster) -> None:
     """I7."""
     cluster.nodes[1].hosted.leadership = Term(1, 0, 2, {0, 1})
     assert breaks(cluster) == "I7"
 
 
-def test_epochs_that_fall(cluster: Cluster) -> None:
-    """I7: nothing of an older leader comes after what a newer one wrote."""
+def test_leader_epochs_that_decrease_are_detected(cluster: Cluster) -> None:
+    """I7: no batch of an older leader follows a batch of a newer one."""
     cluster.write(1, b"c", epoch=3)
     cluster.nodes[1].log._epoch = 0
     cluster.nodes[1].log.epochs.truncate_from_end(0)
@@ -122,8 +122,8 @@ def test_epochs_that_fall(cluster: Cluster) -> None:
     assert breaks(cluster) == "I7"
 
 
-def test_an_end_that_goes_back(cluster: Cluster) -> None:
-    """I8: a new leader says nothing of the end until it knows it."""
+def test_a_high_watermark_that_goes_back_is_detected(cluster: Cluster) -> None:
+    """I8: a new leader must not report the end until it knows it."""
     cluster.partition(
         replace(WHOLE, leader=1, leader_epoch=1, partition_epoch=1, leader_broker_epoch=2)
     )
@@ -132,8 +132,10 @@ def test_an_end_that_goes_back(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("sequences", [(0, 0), (0, 2), (1,)])
-def test_sequences_that_repeat_or_skip(cluster: Cluster, sequences: tuple[int, ...]) -> None:
-    """I9: of an idempotent producer everything is there once, and in order."""
+def test_sequence_numbers_that_repeat_or_skip_are_detected(
+    cluster: Cluster, sequences: tuple[int, ...]
+) -> None:
+    """I9: every batch of an idempotent producer is there once, and in order."""
     for sequence in sequences:
         for broker_id in (0, 1):
             cluster.write(broker_id, b"c", producer_id=5, producer_epoch=0, base_sequence=sequence)
@@ -143,10 +145,10 @@ def test_sequences_that_repeat_or_skip(cluster: Cluster, sequences: tuple[int, .
 
 
 @pytest.mark.parametrize(("sequence", "verdict"), [(7, None), (0, "I9")])
-def test_the_numbers_of_deleted_records_may_be_forgotten(
+def test_the_sequence_numbers_of_deleted_records_may_be_forgotten(
     cluster: Cluster, sequence: int, verdict: str | None
 ) -> None:
-    """I9: batches that were given up may be missing then; none is there twice."""
+    """I9: then batches that the producer gave up may be missing, but none may be there twice."""
     for broker_id in (0, 1):
         cluster.write(broker_id, b"c", producer_id=5, producer_epoch=0, base_sequence=0)
     cluster.commit(3)
@@ -161,8 +163,8 @@ def test_the_numbers_of_deleted_records_may_be_forgotten(
         assert breaks(cluster) == verdict
 
 
-def test_sequences_in_order(cluster: Cluster) -> None:
-    """A new epoch of the producer begins at zero again."""
+def test_sequence_numbers_in_order_break_no_rule(cluster: Cluster) -> None:
+    """A new producer epoch begins at sequence zero again."""
     for epoch, sequence in ((0, 0), (0, 1), (1, 0)):
         for broker_id in (0, 1):
             cluster.write(
@@ -206,8 +208,8 @@ METADATA: dict[str, tuple[str, Partition]] = {
 
 
 @pytest.mark.parametrize("name", METADATA)
-def test_metadata_that_breaks_a_rule(cluster: Cluster, name: str) -> None:
-    """Found by the step after the transaction."""
+def test_metadata_that_breaks_a_rule_is_detected(cluster: Cluster, name: str) -> None:
+    """The step after the metadata transaction detects it."""
     rule, partition = METADATA[name]
     info = BrokerInfo(2, "host2", 9092, None, bytes(16), -1, 0)
     cluster.put(broker_key(2), encode_broker(info))

@@ -1,4 +1,4 @@
-"""The invariants of transactions: each is broken by a cluster made to break it."""
+"""Each invariant of transactions detects a cluster that was made to break it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCER: dict[str, Any] = {"producer_id": 5, "base_sequence": 0, "transactional
 
 
 def decide(cluster: Cluster, state: State, epoch: int, name: str = "x") -> None:
-    """As the coordinators' log would say, once that is committed."""
+    """Records a decision as the coordinator's log would have it, once it is committed."""
     transaction = Transaction(
         name, 5, epoch, 1000, state, NOW_MS, NOW_MS, frozenset({TopicPartition("t", 0)})
     )
@@ -38,7 +38,7 @@ def decide(cluster: Cluster, state: State, epoch: int, name: str = "x") -> None:
 
 @pytest.fixture
 def cluster() -> Cluster:
-    """A transaction is open, from offset 2 on."""
+    """A sound cluster with a transaction open since offset 2."""
     made = sound_cluster()
     for broker_id in (0, 1):
         made.write(broker_id, b"c", producer_epoch=1, **PRODUCER)
@@ -48,8 +48,8 @@ def cluster() -> Cluster:
     return made
 
 
-def test_a_transaction_that_ends_as_decided(cluster: Cluster) -> None:
-    """And the next, which is aborted; readers wait for the marker to be committed."""
+def test_transactions_that_end_as_decided_break_no_rule(cluster: Cluster) -> None:
+    """The first is committed, the next aborted; readers wait until the marker is committed."""
     decide(cluster, State.PREPARE_COMMIT, 2)
     for broker_id in (0, 1):
         cluster.mark(broker_id, ControlType.COMMIT, 5, 2)
@@ -70,23 +70,25 @@ def test_a_transaction_that_ends_as_decided(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("decided", [None, State.PREPARE_ABORT])
-def test_a_marker_that_nobody_decided(cluster: Cluster, decided: State | None) -> None:
-    """I9: nothing was decided, or the other thing."""
+def test_a_marker_without_a_matching_decision_is_detected(
+    cluster: Cluster, decided: State | None
+) -> None:
+    """I9: the coordinator decided nothing, or the opposite."""
     if decided is not None:
         decide(cluster, decided, 2)
     cluster.mark(0, ControlType.COMMIT, 5, 2)
     assert breaks(cluster) == "I9"
 
 
-def test_a_producer_id_that_is_given_to_two(cluster: Cluster) -> None:
-    """I9: one would pass for the other."""
+def test_a_producer_id_shared_by_two_transactional_ids_is_detected(cluster: Cluster) -> None:
+    """I9: the writes of one transactional id could be mistaken for those of the other."""
     decide(cluster, State.ONGOING, 2)
     with pytest.raises(InvariantBroken, match="y was given producer 5, which is x's"):
         decide(cluster, State.ONGOING, 0, "y")
 
 
-def test_a_write_of_who_was_fenced(cluster: Cluster) -> None:
-    """I9: once its successor has its epoch, nothing of it may come to be committed."""
+def test_a_write_by_a_fenced_producer_is_detected(cluster: Cluster) -> None:
+    """I9: once its successor has an epoch, none of its later writes may be committed."""
     cluster.fences[5] = 2
     for broker_id in (0, 1):
         cluster.write(
@@ -97,8 +99,8 @@ def test_a_write_of_who_was_fenced(cluster: Cluster) -> None:
     assert breaks(cluster) == "I9"
 
 
-def test_a_write_before_its_producer_was_fenced(cluster: Cluster) -> None:
-    """Committed later, but written before: that is allowed."""
+def test_a_write_from_before_its_producer_was_fenced_is_allowed(cluster: Cluster) -> None:
+    """Writes from before the fencing may be committed later."""
     for broker_id in (0, 1):
         cluster.write(
             broker_id, b"d", producer_id=5, base_sequence=1, transactional=True, producer_epoch=1
@@ -109,7 +111,7 @@ def test_a_write_before_its_producer_was_fenced(cluster: Cluster) -> None:
     cluster.check()
 
 
-def test_a_last_stable_offset_beyond_an_open_transaction(
+def test_a_last_stable_offset_beyond_an_open_transaction_is_detected(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9."""
@@ -118,23 +120,23 @@ def test_a_last_stable_offset_beyond_an_open_transaction(
     assert breaks(cluster) == "I9"
 
 
-def test_a_broker_that_forgot_an_open_transaction(cluster: Cluster) -> None:
-    """I12: what it knows is not what its log says."""
+def test_a_broker_that_forgot_an_open_transaction_is_detected(cluster: Cluster) -> None:
+    """I12: its producer state does not match its log."""
     cluster.nodes[1].log.producers.clear()
     cluster.write(1, b"d")
     assert breaks(cluster) == "I12"
 
 
-def test_an_abort_that_is_not_listed(cluster: Cluster) -> None:
-    """I12: readers would take what was aborted for committed."""
+def test_an_abort_missing_from_the_aborted_index_is_detected(cluster: Cluster) -> None:
+    """I12: readers would mistake aborted records for committed ones."""
     decide(cluster, State.PREPARE_ABORT, 2)
     cluster.mark(0, ControlType.ABORT, 5, 2)
     cluster.nodes[0].log.active.aborted = None
     assert breaks(cluster) == "I12"
 
 
-def test_a_log_that_is_opened_without_what_was_synced(cluster: Cluster) -> None:
-    """I12: as after a restart, with fewer records, or with others."""
+def test_a_log_that_lacks_synced_records_when_it_is_opened_is_detected(cluster: Cluster) -> None:
+    """I12: after a restart the log has fewer records, or others."""
     node, txns = cluster.nodes[1], cluster.invariants.txns
 
     def opened() -> Shadow:
@@ -154,8 +156,10 @@ def test_a_log_that_is_opened_without_what_was_synced(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_log_that_failed_while_it_was_cut(cluster: Cluster, *, is_committed: bool) -> None:
-    """I12: what is not committed may be gone by then, or be there still; all else must be."""
+def test_a_log_that_failed_during_a_truncation_may_lack_uncommitted_records_only(
+    cluster: Cluster, *, is_committed: bool
+) -> None:
+    """I12: uncommitted records may be there or not; committed ones must be."""
     node = cluster.nodes[1]
     if not is_committed:
         cluster.write(1, b"d")
@@ -175,11 +179,11 @@ def test_a_log_that_failed_while_it_was_cut(cluster: Cluster, *, is_committed: b
 
 
 @pytest.mark.parametrize("position", [0, 8, 14])
-def test_a_marker_that_rots_is_unknown_until_it_is_fetched_again(
+def test_the_outcome_of_a_rotten_marker_is_unknown_until_it_is_fetched_again(
     cluster: Cluster, position: int
 ) -> None:
-    """The broker holds readers back as long as it does not know how the transaction ended. Whatever
-    the rotten bytes look like, the log is the same batch by batch."""
+    """The broker holds readers back while it does not know how the transaction ended. Whatever the
+    rotten bytes look like, the log is the same batch by batch."""
     decide(cluster, State.PREPARE_COMMIT, 2)
     for broker_id in (0, 1):
         cluster.mark(broker_id, ControlType.COMMIT, 5, 2)
@@ -201,7 +205,8 @@ def test_a_marker_that_rots_is_unknown_until_it_is_fetched_again(
     assert rotten.marks[3].marker is None
     txns.check_known(1, "t-0", rotten, hosted)  # type: ignore[arg-type]
     txns.check_aborted(1, "t-0", rotten, 0)
-    # Cut and fetched again: what is known is checked again, and a wrong end would be found.
+    # Truncated, as before fetching again: the producer state is checked again, and an error is
+    # found.
     hosted.log.truncate_to(3)
     hosted.known = 3
     rotten.refresh()

@@ -1,4 +1,4 @@
-"""The virtual-time loop: order, time, and what can be done to a process on it."""
+"""The virtual-time event loop: order, time, and freezing, slowing and killing processes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def spawn(loop: SimLoop, process: Process, work: Coroutine[Any, Any, Any]) -> as
 
 
 def test_time_jumps_to_the_next_timer() -> None:
-    """An hour of sleep is one step, and clocks agree on how long it was."""
+    """An hour of sleep takes one step, and the clock shows the hour."""
 
     async def main(loop: SimLoop) -> float:
         await asyncio.sleep(3600)
@@ -47,7 +47,7 @@ def test_time_jumps_to_the_next_timer() -> None:
     assert play(main)[0] == START_S + 3600
 
 
-def test_what_asyncio_offers_works() -> None:
+def test_the_features_of_asyncio_work() -> None:
     """Task groups, timeouts, queues, events, shields and waits behave as on a real loop."""
 
     async def main(loop: SimLoop) -> list[Any]:
@@ -75,8 +75,8 @@ def test_what_asyncio_offers_works() -> None:
     assert play(main)[0] == [0, 1, 2, 2.0, (0, 1), "late"]
 
 
-def test_callbacks_of_one_process_run_in_the_order_they_were_asked_for() -> None:
-    """asyncio promises it, whatever the seed."""
+def test_callbacks_of_one_process_run_in_the_order_they_were_scheduled() -> None:
+    """asyncio guarantees this; it must hold for every seed."""
 
     async def main(loop: SimLoop) -> list[int]:
         process = loop.new_process("node")
@@ -90,8 +90,8 @@ def test_callbacks_of_one_process_run_in_the_order_they_were_asked_for() -> None
         assert play(main, seed)[0] == list(range(50))
 
 
-def test_the_order_between_processes_is_drawn() -> None:
-    """Seeds differ in it, and each gives the same one again."""
+def test_the_order_between_processes_is_random_but_repeatable() -> None:
+    """Different seeds give different orders; the same seed always gives the same one."""
 
     async def main(loop: SimLoop) -> str:
         processes = [loop.new_process(name) for name in "abc"]
@@ -108,7 +108,7 @@ def test_the_order_between_processes_is_drawn() -> None:
 
 
 def test_a_task_group_cancels_in_the_same_order_in_every_run() -> None:
-    """It keeps a set of tasks, which on a real loop is ordered by address."""
+    """A task group keeps a set of tasks; on a real loop the set is ordered by address."""
 
     async def main(loop: SimLoop) -> list[int]:
         order: list[int] = []
@@ -135,8 +135,8 @@ def test_a_task_group_cancels_in_the_same_order_in_every_run() -> None:
     assert all(run == runs[0] for run in runs)
 
 
-def test_a_frozen_process_catches_up_when_it_goes_on() -> None:
-    """Nothing of it runs meanwhile; timers that fell due fire then, in order."""
+def test_a_frozen_process_catches_up_when_it_resumes() -> None:
+    """None of it runs meanwhile; timers that fell due fire when it resumes, in order."""
 
     async def main(loop: SimLoop) -> list[tuple[str, float]]:
         process = loop.new_process("node")
@@ -164,8 +164,8 @@ def test_a_frozen_process_catches_up_when_it_goes_on() -> None:
     assert seen[4:] == [("beat", 8.5), ("beat", 9.5)]
 
 
-def test_nothing_of_a_killed_process_runs_again() -> None:
-    """No finally, no cancellation, as long as the run lasts."""
+def test_no_code_of_a_killed_process_runs_again() -> None:
+    """No `finally` block and no cancellation runs until the end of the run."""
     cleaned: list[str] = []
 
     async def stream() -> AsyncIterator[int]:
@@ -205,7 +205,7 @@ def test_nothing_of_a_killed_process_runs_again() -> None:
 
 
 def test_a_result_is_received_in_the_process_that_waits() -> None:
-    """Whoever sets it: a frozen process does not see it before it goes on."""
+    """Even if another process sets the result: a frozen process sees it only after it resumes."""
 
     async def main(loop: SimLoop) -> list[float]:
         process, future = loop.new_process("node"), loop.create_future()
@@ -227,8 +227,8 @@ def test_a_result_is_received_in_the_process_that_waits() -> None:
     assert play(main)[0] == [5.0]
 
 
-def test_a_slowed_process_pays_for_every_step() -> None:
-    """Others are not held up by it."""
+def test_every_step_of_a_slowed_process_takes_time() -> None:
+    """Other processes are not delayed."""
 
     async def main(loop: SimLoop) -> tuple[float, float]:
         slow, quick = loop.new_process("slow"), loop.new_process("quick")
@@ -247,8 +247,8 @@ def test_a_slowed_process_pays_for_every_step() -> None:
     assert quick_s == 0.0
 
 
-def test_a_deadlock_is_told() -> None:
-    """Nothing ready and no timer: nothing will ever happen."""
+def test_a_deadlock_is_reported() -> None:
+    """If nothing is ready and no timer is set, nothing will ever happen."""
 
     async def main(loop: SimLoop) -> None:
         await loop.create_future()
@@ -257,8 +257,8 @@ def test_a_deadlock_is_told() -> None:
         play(main)
 
 
-def test_a_livelock_is_told() -> None:
-    """Steps without end in one instant."""
+def test_a_livelock_is_reported() -> None:
+    """Endless steps at one instant of virtual time."""
 
     async def main(loop: SimLoop) -> None:
         for _ in range(10_000):
@@ -268,8 +268,9 @@ def test_a_livelock_is_told() -> None:
         play(main, steps_per_instant_max=1000)
 
 
-def test_a_timer_that_fires_too_early_by_a_rounding_error_is_no_livelock() -> None:
-    """Milliseconds cut from a float may still be those before: real time moves on, so does ours."""
+def test_a_timer_that_fires_too_early_by_a_rounding_error_is_not_a_livelock() -> None:
+    """Truncating a float to milliseconds may round down to the previous one. Virtual time advances
+    a little, as real time does, so such a loop ends."""
 
     async def main(loop: SimLoop) -> int:
         times = 0
@@ -283,7 +284,6 @@ def test_a_timer_that_fires_too_early_by_a_rounding_error_is_no_livelock() -> No
 
 
 def test_a_run_ends_at_its_horizon() -> None:
-    """However far it would go on."""
     with made() as loop:
         loop.horizon_s = START_S + 10
 
@@ -296,8 +296,8 @@ def test_a_run_ends_at_its_horizon() -> None:
         assert loop.now == START_S + 9
 
 
-def test_what_fails_unseen_is_kept() -> None:
-    """A callback that raises, and an exception that nobody retrieves."""
+def test_exceptions_that_no_code_handles_are_recorded() -> None:
+    """A callback that raises, and an exception that is never retrieved."""
 
     async def main(loop: SimLoop) -> None:
         def fail() -> None:
@@ -314,7 +314,7 @@ def test_what_fails_unseen_is_kept() -> None:
 
 
 def test_hooks_run_between_steps_and_can_end_the_run() -> None:
-    """They see every step, or every so many."""
+    """A hook runs after every step, or after every n-th."""
     with made() as loop:
         steps: list[int] = []
 
@@ -335,7 +335,7 @@ def test_hooks_run_between_steps_and_can_end_the_run() -> None:
 
 
 def test_a_run_that_ends_early_leaves_nothing_behind() -> None:
-    """Coroutines that await in their finally blocks are ended, too, and quietly."""
+    """Coroutines that await in their `finally` blocks are ended too, without warnings."""
     complaints: list[object] = []
     hook, sys.unraisablehook = sys.unraisablehook, complaints.append
     try:
@@ -364,7 +364,7 @@ def test_a_run_that_ends_early_leaves_nothing_behind() -> None:
 
 
 def test_threads_are_refused() -> None:
-    """There is a port for them."""
+    """Code must use the Executor port."""
 
     async def main(loop: SimLoop) -> None:
         with pytest.raises(Exception, match="Executor port"):
@@ -373,8 +373,8 @@ def test_threads_are_refused() -> None:
     play(main)
 
 
-def test_the_trace_tells_runs_apart() -> None:
-    """The same run has the same hash; one timer more, or a bit later, has another."""
+def test_the_trace_hash_distinguishes_runs() -> None:
+    """The same run has the same hash; one more timer, or a slightly later one, changes it."""
 
     def hash_of(timers: int, delay_s: float) -> str:
         async def main(loop: SimLoop) -> None:

@@ -1,4 +1,4 @@
-"""The simulated network: what connections do, and what its faults do to them."""
+"""The simulated network: how connections behave, with and without faults."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUIET = NetworkConfig(tail_chance=0.0, cut_chance=0.0)
 
 
 class Peer:
-    """A stream receiver that keeps all it hears."""
+    """A stream receiver that records everything it receives."""
 
     def __init__(self, *, keeps_open: bool = False) -> None:
         self.transport: Transport
@@ -51,7 +51,7 @@ class Peer:
 
 
 class BufferedPeer(Peer):
-    """Reads into memory of its own, a little at a time; may pause itself."""
+    """Reads into its own buffer, a few bytes at a time; may pause itself."""
 
     def __init__(self, room: int = 7, pause_after: int | None = None) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class BufferedPeer(Peer):
 
 
 class Stage:
-    """Two machines, a listener on one of them."""
+    """Two machines; one of them listens."""
 
     def __init__(self, loop: SimLoop, config: NetworkConfig) -> None:
         self.loop = loop
@@ -125,8 +125,8 @@ def play(scenario: Callable[[Stage], Awaitable[None]], config: NetworkConfig = Q
         loop.close()
 
 
-def test_bytes_arrive_in_order_after_a_while() -> None:
-    """Both ways, all of them, not at once."""
+def test_bytes_arrive_in_order_after_a_delay() -> None:
+    """All bytes arrive in both directions, with a delay."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -145,8 +145,8 @@ def test_bytes_arrive_in_order_after_a_while() -> None:
     play(scenario)
 
 
-def test_bytes_are_cut_anywhere() -> None:
-    """One write comes in several reads, of any size."""
+def test_a_write_may_be_split_anywhere() -> None:
+    """One write arrives in several reads of any size."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -160,8 +160,8 @@ def test_bytes_are_cut_anywhere() -> None:
     play(scenario, NetworkConfig(cut_chance=0.5))
 
 
-def test_a_buffered_receiver_is_filled_as_it_says() -> None:
-    """Never beyond what it offers; when it pauses in the middle, the rest waits."""
+def test_a_buffered_receiver_gets_no_more_than_its_buffer_holds() -> None:
+    """It never gets more than its buffer holds; if it pauses in the middle, the rest waits."""
 
     async def scenario(stage: Stage) -> None:
         stage.new_peer = lambda: BufferedPeer(room=7, pause_after=20)
@@ -178,7 +178,7 @@ def test_a_buffered_receiver_is_filled_as_it_says() -> None:
 
 
 def test_a_receiver_that_reads_nothing_pauses_its_sender() -> None:
-    """The window fills, then the buffer, then the sender is told; reading undoes it all."""
+    """The window fills, then the buffer, then the sender is paused; reading resumes it."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -200,8 +200,8 @@ def test_a_receiver_that_reads_nothing_pauses_its_sender() -> None:
     play(scenario, NetworkConfig(tail_chance=0.0, cut_chance=0.0, window_bytes=1000))
 
 
-def test_close_sends_what_is_buffered_first() -> None:
-    """The other end reads it all, then the end; each owner is told once."""
+def test_close_sends_buffered_bytes_first() -> None:
+    """The other end reads everything, then end of file; each side is notified once."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -219,7 +219,7 @@ def test_close_sends_what_is_buffered_first() -> None:
 
 
 def test_an_end_may_stay_open_after_the_other_has_closed() -> None:
-    """But bytes for a closed end are answered with a reset."""
+    """Bytes sent to a closed end are answered with a reset."""
 
     async def scenario(stage: Stage) -> None:
         stage.new_peer = lambda: Peer(keeps_open=True)
@@ -235,7 +235,7 @@ def test_an_end_may_stay_open_after_the_other_has_closed() -> None:
 
 
 def test_abort_drops_the_buffer_and_resets_the_peer() -> None:
-    """What was under way still arrives."""
+    """Bytes in flight still arrive."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -249,7 +249,7 @@ def test_abort_drops_the_buffer_and_resets_the_peer() -> None:
     play(scenario, NetworkConfig(cut_chance=0.0, window_bytes=1000))
 
 
-def test_connecting_to_nobody_is_refused_and_to_no_machine_impossible() -> None:
+def test_connecting_without_a_listener_is_refused_and_without_a_machine_fails() -> None:
     async def scenario(stage: Stage) -> None:
         with pytest.raises(ConnectionRefusedError):
             await stage.connect()
@@ -266,8 +266,8 @@ def test_connecting_to_nobody_is_refused_and_to_no_machine_impossible() -> None:
     play(scenario)
 
 
-def test_a_partition_holds_bytes_up_and_healing_lets_them_through() -> None:
-    """One-sided if only one link is blocked: the other direction goes on."""
+def test_a_network_partition_delays_bytes_until_it_heals() -> None:
+    """If only one direction is blocked, the other one still works."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -284,8 +284,8 @@ def test_a_partition_holds_bytes_up_and_healing_lets_them_through() -> None:
     play(scenario)
 
 
-def test_a_connect_into_a_partition_times_out() -> None:
-    """And when the partition heals in time it succeeds; nothing is accepted for one given up."""
+def test_connecting_during_a_network_partition_times_out() -> None:
+    """Connecting succeeds if it heals in time. An abandoned attempt leaves no connection open."""
 
     async def scenario(stage: Stage) -> None:
         await stage.listen()
@@ -306,8 +306,8 @@ def test_a_connect_into_a_partition_times_out() -> None:
     play(scenario)
 
 
-def test_bytes_of_a_connection_given_up_arrive_late() -> None:
-    """The client has reconnected and gone on when its first request comes: a delayed produce."""
+def test_bytes_of_an_abandoned_connection_may_arrive_late() -> None:
+    """The client has reconnected and continued when its first produce request arrives."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -340,7 +340,7 @@ def test_a_clogged_link_delivers_later() -> None:
 
 
 def test_a_reset_is_seen_by_both_ends() -> None:
-    """And what was under way is lost."""
+    """Bytes in flight are lost."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -353,7 +353,7 @@ def test_a_reset_is_seen_by_both_ends() -> None:
     play(scenario)
 
 
-def test_bandwidth_and_a_slow_reader_take_their_time() -> None:
+def test_low_bandwidth_and_a_slow_reader_delay_bytes() -> None:
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
         stage.link(stage.client, stage.server).bandwidth_bytes_per_s = 1000.0
@@ -374,7 +374,7 @@ def test_bandwidth_and_a_slow_reader_take_their_time() -> None:
 
 
 def test_a_killed_process_has_its_connections_closed() -> None:
-    """Answers it had written may still come; then the end, and connects are refused."""
+    """Responses already written may still arrive; then end of file, and connects are refused."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()
@@ -391,8 +391,8 @@ def test_a_killed_process_has_its_connections_closed() -> None:
     play(scenario)
 
 
-def test_a_machine_without_power_says_nothing() -> None:
-    """Connections to it are half open until it is back and is sent something; connects time out."""
+def test_a_machine_without_power_does_not_respond() -> None:
+    """Connections are half open until it is back and receives something; connects time out."""
 
     async def scenario(stage: Stage) -> None:
         here, _ = await stage.pair()
@@ -415,8 +415,8 @@ def test_a_machine_without_power_says_nothing() -> None:
     play(scenario)
 
 
-def test_a_frozen_process_takes_in_what_came_when_it_goes_on() -> None:
-    """Connects succeed meanwhile, as its machine accepts them."""
+def test_a_frozen_process_receives_waiting_bytes_when_it_resumes() -> None:
+    """Connects succeed meanwhile: the operating system accepts them."""
 
     async def scenario(stage: Stage) -> None:
         here, there = await stage.pair()

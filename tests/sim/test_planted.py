@@ -1,4 +1,4 @@
-"""Planted bugs: they are planted, they are taken out again, and some seed shows each."""
+"""Planted bugs: each can be planted and removed again, and some seed finds it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_bug_is_gone_after_its_block() -> None:
-    """The product is as it was, for whoever runs next."""
+    """Otherwise the bug would affect the tests that run next."""
     sound = Leadership.__dict__["_settle"]
     with planted("watermark-over-committed-isr"):
         assert Leadership.__dict__["_settle"] is not sound
@@ -30,14 +30,14 @@ def test_a_bug_is_gone_after_its_block() -> None:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_every_bug_can_be_planted(name: str) -> None:
-    """What it patches is still there to be patched, and it says what is wrong with it."""
+    """The code that it patches still exists, and the bug has a description."""
     with planted(name):
         pass
     assert describe()[name]
 
 
-def test_a_bug_that_cannot_be_called_is_not_planted() -> None:
-    """It would be found at once, by its own failure."""
+def test_a_bug_with_a_wrong_signature_is_not_planted() -> None:
+    """Its own TypeError would fail the run at once, and prove nothing."""
 
     class Product:
         def work(self, much: int, *, fast: bool) -> None:
@@ -59,8 +59,8 @@ def test_a_bug_that_cannot_be_called_is_not_planted() -> None:
         patch(patches, Product, "work", fitting)
 
 
-def test_the_table_of_faults_names_bugs_and_every_episode() -> None:
-    """docs/ARCHITECTURE.md says which planted bug each fault finds, with the focus of that bug."""
+def test_the_table_of_faults_matches_the_hunts_and_names_every_episode() -> None:
+    """docs/ARCHITECTURE.md says which planted bug each fault finds, and the focus of that bug."""
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = [
         row
@@ -75,8 +75,8 @@ def test_the_table_of_faults_names_bugs_and_every_episode() -> None:
     assert {*EPISODES} <= {*named.values()}
 
 
-def test_there_are_enough_of_them() -> None:
-    """At least fifteen of replication and groups, ten of transactions, six of the edges."""
+def test_there_are_enough_planted_bugs() -> None:
+    """At least fifteen for replication and groups, ten for transactions, six for rare faults."""
     assert len(TRANSACTION_BUGS) >= 10
     assert len(EDGE_BUGS) >= 6
     assert len(BUGS) - len(TRANSACTION_BUGS) - len(EDGE_BUGS) >= 15

@@ -1,4 +1,4 @@
-"""Rot above the recovery point: it strikes only what cannot be taken for a torn tail."""
+"""Bit rot above the recovery point damages only batches that cannot be taken for a torn tail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def new_disk(batches: int, recovery_point: int) -> SimDisk:
 
 
 def first_bad(disk: SimDisk) -> int:
-    """The number of the first batch whose CRC does not match; all headers are as they were."""
+    """Returns the number of the first batch whose CRC does not match; all headers are intact."""
     data, sound = disk.files()[PATH], 0
     try:
         for _ in iter_batches(data):
@@ -48,8 +48,8 @@ def first_bad(disk: SimDisk) -> int:
     return sound
 
 
-def test_it_strikes_between_the_recovery_point_and_the_last_batch() -> None:
-    """A batch below is none of its business, and the last one might be a torn tail."""
+def test_rot_damages_a_batch_between_the_recovery_point_and_the_last_batch() -> None:
+    """Batches below the recovery point are left alone, and the last one might be a torn tail."""
     struck = set()
     for seed in range(60):
         disk = new_disk(batches=5, recovery_point=2)
@@ -58,8 +58,8 @@ def test_it_strikes_between_the_recovery_point_and_the_last_batch() -> None:
     assert struck == {2, 3}
 
 
-def test_it_strikes_nothing_where_all_is_below_the_recovery_point() -> None:
-    """Then there is nothing that could be mistaken."""
+def test_rot_damages_nothing_if_all_batches_are_below_the_recovery_point() -> None:
+    """No batch there can be mistaken for a torn tail."""
     disk = new_disk(batches=3, recovery_point=3)
     assert rot_above_recovery_point(disk, "/data", ["t-0"], Random(1)) is None
     assert first_bad(disk) == 3

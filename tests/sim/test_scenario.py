@@ -1,4 +1,4 @@
-"""Scenarios: what a seed draws, and that it stays within what is promised."""
+"""Scenarios: what a seed draws, and that it stays within what Penstock promises."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from penstock.sim.scenario import (
 )
 
 
-def test_a_seed_always_draws_the_same() -> None:
-    """So that a failure can be looked at again."""
+def test_a_seed_always_draws_the_same_scenario() -> None:
+    """So a failure can be replayed."""
     assert draw(7) == draw(7)
     assert draw(7) != draw(8)
 
 
-def test_seeds_cover_what_there_is() -> None:
-    """All kinds of faults, producers and topics come up among a hundred seeds, and so does calm."""
+def test_seeds_cover_all_faults_producers_and_topic_settings() -> None:
+    """Every fault, producer and topic setting occurs in a hundred seeds, and so does no fault."""
     scenarios = [draw(seed) for seed in range(100)]
     everything = {*FAULTS, *CLIENT_FAULTS, *EDGE_FAULTS} - WAITING
     assert {name for each in scenarios for name in each.faults} == everything
@@ -41,7 +41,7 @@ def test_seeds_cover_what_there_is() -> None:
 
 
 def test_seeds_cover_transactions() -> None:
-    """All kinds of transactional clients come up, alone and beside each other; so does none."""
+    """All transactional clients occur, alone and together; some seeds have none."""
     scenarios = [draw(seed) for seed in range(100)]
     assert {kind for each in scenarios for kind in each.transactors} == {*TRANSACTOR_KINDS}
     assert any(not each.transactors for each in scenarios)
@@ -50,8 +50,8 @@ def test_seeds_cover_transactions() -> None:
     assert any(each.deletable and "delete_records" in each.faults for each in scenarios)
 
 
-def test_seeds_cover_the_edges() -> None:
-    """All episodes and clients at the edges come up, those that wait only on request."""
+def test_seeds_cover_all_episodes_and_unusual_clients() -> None:
+    """All episodes and unusual clients occur; those in `WAITING` only on request."""
     scenarios = [draw(seed) for seed in range(100)]
     assert {name for each in scenarios for name in each.episodes} == {*EPISODES} - WAITING
     asked = [draw(seed, also=WAITING) for seed in range(100)]
@@ -62,8 +62,8 @@ def test_seeds_cover_the_edges() -> None:
     assert any(each.tables for each in asked)
 
 
-def test_switching_something_on_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seed is the same run but for that."""
+def test_switching_on_an_episode_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the run is the same."""
     monkeypatch.setattr(scenario_module, "WAITING", frozenset({"bit_rot"}))
     for seed in range(50):
         plain = draw(seed)
@@ -74,8 +74,8 @@ def test_switching_something_on_changes_nothing_else(monkeypatch: pytest.MonkeyP
         assert more.pipeliners == plain.pipeliners
 
 
-def test_what_must_be_compared_whole_is_left_alone() -> None:
-    """Only copiers write copies; nothing is deleted that copiers read or sinks write."""
+def test_topics_that_are_compared_completely_are_not_modified() -> None:
+    """Only copiers write copies, and no records are deleted that copiers read or sinks write."""
     for seed in range(200):
         scenario = draw(seed)
         assert not any(place.startswith(COPIES) for place in scenario.written)
@@ -87,30 +87,30 @@ def test_what_must_be_compared_whole_is_left_alone() -> None:
 
 
 def test_topics_fit_the_cluster() -> None:
-    """No topic asks for more replicas than brokers, or for more in sync than replicas."""
+    """Its replicas do not exceed the brokers, and min.insync.replicas not its replicas."""
     for seed in range(200):
         scenario = draw(seed)
         for topic in scenario.topics:
             assert topic.min_insync <= topic.replication_factor <= scenario.brokers
 
 
-def test_power_losses_are_bound_by_the_weakest_promise() -> None:
-    """With replicated durability fewer than min.insync.replicas may lose what they wrote."""
+def test_power_losses_are_limited_by_the_topic_with_the_weakest_durability() -> None:
+    """With `durability=replicated`, fewer than min.insync.replicas brokers may lose data."""
     for seed in range(200):
         scenario = draw(seed)
         least = [t.min_insync for t in scenario.topics if t.durability == "replicated"]
         assert scenario.losses_max == (min(least) - 1 if least else scenario.brokers)
 
 
-def test_a_scenario_prints_all_it_has() -> None:
-    """The whole configuration of a failing seed is in its report."""
+def test_a_scenario_prints_its_whole_configuration() -> None:
+    """The report of a failing seed contains its whole configuration."""
     text = str(draw(3))
     for name in ("brokers=", "faults=", "durability=", "session_timeout_s=", "producers="):
         assert name in text
 
 
-def test_without_replication_nothing_else_changes() -> None:
-    """Only the topics differ."""
+def test_unreplicated_changes_only_the_replication_factor() -> None:
+    """Only the replication factor of the topics differs."""
     topics = unreplicated(draw(3)).topics
     assert {topic.replication_factor for topic in topics} == {1}
     assert [topic.name for topic in topics] == [topic.name for topic in draw(3).topics]

@@ -1,4 +1,4 @@
-"""The record of seeds: lines that are appended, and what they add up to."""
+"""The record of seeds that ran: lines are appended, and results add up over several runs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def recorder(path: Path, source: str = "s1", commit: str = "c1") -> Recorder:
     [([], ""), ([5], "5"), ([0, 1, 2], "0..3"), ([9, 3, 1, 2, 7, 3], "1..4,7,9")],
 )
 def test_seeds_are_written_as_ranges(seeds: list[int], text: str) -> None:
-    """In order, each once, and read back the same."""
+    """Sorted and without duplicates; reading returns the same seeds."""
     assert format_seeds(seeds) == text
     assert list(parse_seeds(text)) == sorted({*seeds})
 
 
-def test_a_killed_run_has_recorded_all_but_its_last_seeds(tmp_path: Path) -> None:
-    """A line is appended whenever enough seeds have ended, and one when the run ends."""
+def test_a_killed_run_loses_only_its_last_seeds(tmp_path: Path) -> None:
+    """A line is appended after every `APPEND_EVERY` seeds, and one when the run ends."""
     path = tmp_path / "deep" / "run.jsonl"
     run = recorder(path)
     for seed in range(APPEND_EVERY + 3):
@@ -46,7 +46,7 @@ def test_a_killed_run_has_recorded_all_but_its_last_seeds(tmp_path: Path) -> Non
 
 
 def test_results_of_several_runs_add_up(tmp_path: Path) -> None:
-    """A seed counts once however often it ran, and not if it ever failed on this source."""
+    """A seed counts once however often it ran, and not if it ever failed with this source code."""
     path = tmp_path / "run.jsonl"
     for source, commit, seeds, failures in (
         ("s1", "c1", range(10), {}),
@@ -65,8 +65,8 @@ def test_results_of_several_runs_add_up(tmp_path: Path) -> None:
     assert standing(read_record(path), "s1", 60.0, "disks").clean == 0
 
 
-def test_a_line_survives_its_way_through_json() -> None:
-    """Seeds of failures are numbers again."""
+def test_a_line_survives_a_round_trip_through_json() -> None:
+    """JSON has only strings as keys; the seeds of failures are numbers again."""
     line = RecordLine("s", "c+", 60.0, (1, 2, 9), {4: "E14: late"}, "disks")
     assert RecordLine.from_json(line.to_json()) == line
 
@@ -84,8 +84,8 @@ def test_a_run_is_recorded_and_counted(tmp_path: Path, capsys: pytest.CaptureFix
     assert "1 distinct seeds ran clean" in capsys.readouterr().out
 
 
-def test_progress_tells_rate_failures_and_the_time_left() -> None:
-    """From the seeds that have ended so far."""
+def test_the_progress_line_shows_rate_failures_and_time_left() -> None:
+    """Computed from the seeds that have ended so far."""
     summary = Summary(seeds=30, real_s=60.0, failures=[Report(7, failure="I1")])
     assert progress_line(summary, 120) == "30 of 120 seeds, 1 failed, 30.0 seeds/min, 3.0 min left"
     assert "just begun" in progress_line(Summary(), 120)

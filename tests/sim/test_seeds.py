@@ -1,4 +1,4 @@
-"""Seeds: short runs of whole clusters, the same run twice, and the driver's own words."""
+"""Seeds: short runs of whole clusters, repeatability, and the output of the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SMOKE_VIRTUAL_S = 6.0
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The driver in a process of its own, as users start it."""
+    """Runs the driver in its own process, as users do."""
     return subprocess.run(
         [sys.executable, "-m", "penstock.sim.seeds", *arguments],
         env={**os.environ, "PYTHONHASHSEED": "0"},
@@ -29,7 +29,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("block", range(3))
 def test_nothing_is_lost_under_faults(block: int) -> None:
-    """Two dozen short seeds: clusters of real brokers, clients and faults, every promise kept."""
+    """Two dozen short seeds with real brokers, clients and faults; every promise is checked."""
     ended = run(
         *("--seeds", f"{block * 8}..{block * 8 + 8}", "--virtual-s", f"{SMOKE_VIRTUAL_S}"),
         *("--jobs", "1", "--twice-every", "0", "--json"),
@@ -43,30 +43,29 @@ def test_nothing_is_lost_under_faults(block: int) -> None:
     assert found["counters"]["records_read"] > 100
 
 
-def test_the_same_seed_is_the_same_run_in_another_process() -> None:
-    """Step by step: the hash is over all of them."""
+def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
+    """The hash covers every step."""
     arguments = ("--replay", "3", "--virtual-s", "4", "--json")
     hashes = {json.loads(run(*arguments).stdout)["trace_hash"] for _ in range(2)}
     assert len(hashes) == 1
 
 
-def test_a_planted_bug_is_found_and_told() -> None:
-    """The verdict names the rule, the place, and how to see it again."""
+def test_a_planted_bug_is_found_and_counted() -> None:
     ended = run(*("--seeds", "0..8", "--bug", "ack-on-leader-alone", "--jobs", "1"))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "1 of 1 planted bugs were found" in ended.stdout
 
 
-def test_the_replay_line_says_all_that_differs() -> None:
-    """A seed is replayed with its bug and its length."""
+def test_the_replay_command_has_every_option_that_differs_from_the_default() -> None:
+    """The command includes the planted bug and the length of the run."""
     assert replay_command(Task(7)) == "penstock sim --replay 7"
     told = replay_command(Task(7, 6.0, "elects-anybody"))
     assert told == "penstock sim --replay 7 --bug elects-anybody --virtual-s 6"
 
 
 @pytest.mark.parametrize("wrong", [["--seeds", "9..3"], ["--seeds", "x"], ["--bug", "none-such"]])
-def test_wrong_arguments_are_told(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """In a line that says what is right."""
+def test_wrong_arguments_are_reported(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The error names the wrong argument."""
     with pytest.raises(SystemExit) as ended:
         main(wrong)
     assert ended.value.code == 2
@@ -74,13 +73,13 @@ def test_wrong_arguments_are_told(wrong: list[str], capsys: pytest.CaptureFixtur
 
 
 def test_a_range_does_not_include_its_end() -> None:
-    """As in Python."""
+    """Like Python's `range`."""
     assert list(parser().parse_args(["--seeds", "3..5"]).seeds) == [3, 4]
     assert list(parser().parse_args(["--seeds", "3"]).seeds) == [3]
 
 
-def test_a_run_twice_leaves_the_same_trace() -> None:
-    """In one process as well, where nothing is left over from the first."""
+def test_running_a_seed_twice_gives_the_same_trace() -> None:
+    """The first run in a process leaves nothing behind that changes the second."""
     report = run_task(Task(5, 2.0, twice=True))
     assert report.reran
     assert "different traces" not in report.failure

@@ -1,4 +1,4 @@
-"""Shadows: a log seen from outside, kept in step with appends and cuts."""
+"""Shadows: copies of a log, read from its files, that follow appends and truncations."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def append(log: Log, value: bytes, epoch: int = 0) -> None:
 
 
 def small(at: LogBench) -> Log:
-    """A log with a new segment for every other batch."""
+    """Returns a log that starts a new segment after every other batch."""
     return at.create(LogConfig(segment_bytes=150))
 
 
 def test_a_shadow_follows_appends_over_segments() -> None:
-    """What is new since the last look is told, whichever file it is in."""
+    """`refresh` returns the new batches, whichever segment they are in."""
     at = bench()
     log = small(at)
     shadow = Shadow(log, at.sim.peek)
@@ -44,7 +44,7 @@ def test_a_shadow_follows_appends_over_segments() -> None:
 
 
 def test_equal_logs_have_equal_chains_below_every_offset() -> None:
-    """And a chain differs as soon as one batch does, also in its epoch alone."""
+    """A chain differs as soon as one batch does, even if only in its leader epoch."""
     shadows = []
     for values, epoch in ((b"ab", 1), (b"ab", 1), (b"ac", 1), (b"ab", 2)):
         at = bench()
@@ -65,8 +65,8 @@ def test_equal_logs_have_equal_chains_below_every_offset() -> None:
     assert one.chain_at(4) is None
 
 
-def test_a_cut_is_noticed_although_the_log_has_grown_again() -> None:
-    """Everything is read anew then."""
+def test_a_truncation_is_noticed_even_if_the_log_has_grown_again() -> None:
+    """Then the whole log is read again."""
     at = bench()
     log = at.create()
     for value in (b"a", b"b", b"c"):
@@ -83,8 +83,8 @@ def test_a_cut_is_noticed_although_the_log_has_grown_again() -> None:
     assert shadow.marks[-1].leader_epoch == 1
 
 
-def test_batches_between_offsets() -> None:
-    """Those that lie wholly between two offsets."""
+def test_marks_between_two_offsets() -> None:
+    """Returns the batches that are completely between two offsets."""
     at = bench()
     log = at.create()
     for value in (b"a", b"b", b"c", b"d"):
@@ -94,8 +94,8 @@ def test_batches_between_offsets() -> None:
     assert [mark.base_offset for mark in shadow.marks_between(1, 3)] == [1, 2]
 
 
-def test_a_log_that_does_not_begin_at_zero_is_known_as_such() -> None:
-    """Its chains mean nothing to others."""
+def test_a_log_that_does_not_begin_at_zero_is_not_whole() -> None:
+    """Its chains cannot be compared with those of other replicas."""
     at = bench()
     log = at.create()
     append(log, b"a")

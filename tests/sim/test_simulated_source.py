@@ -8,7 +8,7 @@ from penstock.sim.simulated_source import simulated_modules, source_hash
 
 
 def write(directory: Path, **sources: str) -> Path:
-    """A package `little` with those modules, apart from its __init__."""
+    """Writes a package `little` with these modules."""
     package = directory / "little"
     package.mkdir(exist_ok=True)
     for name, text in sources.items():
@@ -23,8 +23,8 @@ def hash_of(directory: Path, **sources: str) -> str:
 ROOT = "def run():\n    from little.deep import depth\n    return depth\n"
 
 
-def test_modules_that_are_imported_in_functions_count(tmp_path: Path) -> None:
-    """Also those that are imported from packages, and the packages themselves."""
+def test_modules_imported_inside_functions_count(tmp_path: Path) -> None:
+    """The packages that contain them count too."""
     package = write(tmp_path, __init__="", root=ROOT, deep="depth = 1\n", other="")
     assert sorted(simulated_modules(["little.root"], package)) == [
         "little",
@@ -34,7 +34,7 @@ def test_modules_that_are_imported_in_functions_count(tmp_path: Path) -> None:
 
 
 def test_code_changes_the_hash(tmp_path: Path) -> None:
-    """In any of the modules; a module that nobody imports changes nothing."""
+    """A change in any imported module does; a module that is not imported does not."""
     before = hash_of(tmp_path, __init__="", root=ROOT, deep="depth = 1\n")
     assert hash_of(tmp_path, other="anything = 1\n") == before
     assert hash_of(tmp_path, deep="depth = 2\n") != before
@@ -50,7 +50,7 @@ def test_prose_and_layout_do_not_change_the_hash(tmp_path: Path) -> None:
 
 
 def test_a_simulation_runs_brokers_and_clients_but_no_command_line() -> None:
-    """The closure of the real root: the driver of seeds and planted bugs are not part of it."""
+    """The driver of seeds and the planted bugs are not part of the simulated code either."""
     found = simulated_modules()
     for name in ("broker.broker", "client.cluster", "sim.loop", "storage.log", "records.reading"):
         assert f"penstock.{name}" in found

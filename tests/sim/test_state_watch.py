@@ -1,4 +1,4 @@
-"""The watch on replicas' state: no change of it goes unnoticed."""
+"""The watch on the state of replicas notices every change."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.sim.state_watch import StateWatch
 
 
 def state_of(invariants: Invariants) -> list[tuple[Any, ...]]:
-    """All that the invariants compare of every replica."""
+    """Returns everything about every replica that the invariants compare."""
     return [
         (
             node.id,
@@ -32,7 +32,7 @@ def state_of(invariants: Invariants) -> list[tuple[Any, ...]]:
 
 
 def test_every_change_of_a_replica_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each step of a run with faults: what the watch takes for unchanged is unchanged."""
+    """Checked after every step of a run with faults: no report means no change."""
     check, last, quiet = Invariants.check, [[]], [0]  # type: ignore[var-annotated]
 
     def compared(self: Invariants) -> None:
@@ -52,7 +52,7 @@ def test_every_change_of_a_replica_is_noticed(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_assignments_are_noted_while_the_watch_is_on() -> None:
-    """Those of the attributes in question, and none afterwards."""
+    """Only the watched attributes count, and only while the watch is on."""
     watch = StateWatch()
     follower = Follower(0, 1, high_watermark=3, rules=FollowerRules())
 

@@ -1,4 +1,4 @@
-"""The simulated store when it is not well; as long as it is, `tests/stores` has its contract."""
+"""The simulated metadata store under faults; `tests/stores` checks its normal behavior."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def play(scenario: Scenario, config: StoreConfig = StoreConfig()) -> None:  # no
         loop.close()
 
 
-def test_a_commit_takes_effect_between_its_beginning_and_its_end() -> None:
-    """Late for its caller: others may see it, and change things, before the answer comes."""
+def test_a_commit_takes_effect_between_its_request_and_its_response() -> None:
+    """Other clients may see the change, and make more changes, before the response arrives."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         committing = asyncio.ensure_future(store.commit((), [Put("/a", b"1")]))
@@ -47,8 +47,8 @@ def test_a_commit_takes_effect_between_its_beginning_and_its_end() -> None:
     play(scenario)
 
 
-def test_a_lost_answer_leaves_the_outcome_unknown() -> None:
-    """The commit was made, its maker is told nothing and must read."""
+def test_a_lost_response_leaves_the_outcome_unknown() -> None:
+    """The commit took effect, but its caller does not know and must read."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         with pytest.raises(OutcomeUnknown):
@@ -58,7 +58,7 @@ def test_a_lost_answer_leaves_the_outcome_unknown() -> None:
     play(scenario, StoreConfig(lost_reply_chance=1.0))
 
 
-def test_a_lost_request_looks_the_same_and_changes_nothing() -> None:
+def test_a_lost_request_leaves_the_outcome_unknown_too_and_changes_nothing() -> None:
     async def scenario(model: StoreModel, store: SimStore) -> None:
         with pytest.raises(OutcomeUnknown):
             await store.commit((), [Put("/a", b"1")])
@@ -67,8 +67,8 @@ def test_a_lost_request_looks_the_same_and_changes_nothing() -> None:
     play(scenario, StoreConfig(lost_request_chance=1.0))
 
 
-def test_reads_are_repeated_until_they_are_answered() -> None:
-    """Half of the answers are lost, none of the results."""
+def test_reads_are_retried_until_they_are_answered() -> None:
+    """Responses are lost, results are not."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         model.commit((), [Put("/a", b"1")])
@@ -78,8 +78,8 @@ def test_reads_are_repeated_until_they_are_answered() -> None:
     play(scenario, StoreConfig(lost_reply_chance=0.3, timeout_s=60.0))
 
 
-def test_a_node_that_is_cut_off_reaches_nothing() -> None:
-    """Calls end as unreachable, after a while; another node goes on; healing mends it."""
+def test_a_node_that_is_cut_off_cannot_reach_the_store() -> None:
+    """Its calls fail as unreachable after a timeout, until it heals; other nodes continue."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         other = SimStore(model, "other")
@@ -100,8 +100,8 @@ def test_a_node_that_is_cut_off_reaches_nothing() -> None:
     play(scenario)
 
 
-def test_a_lease_runs_out_while_its_holder_is_cut_off() -> None:
-    """And its keys go with it, for all to see."""
+def test_a_lease_expires_while_its_holder_is_cut_off() -> None:
+    """Its keys are removed with it."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         lease = await store.grant_lease(3.0)
@@ -120,8 +120,8 @@ def test_a_lease_runs_out_while_its_holder_is_cut_off() -> None:
     play(scenario)
 
 
-def test_no_lease_runs_out_while_the_whole_store_is_away() -> None:
-    """When it is back, all of them begin their time anew."""
+def test_no_lease_expires_while_the_whole_store_is_down() -> None:
+    """After the outage every lease gets its full time again."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         lease = await store.grant_lease(3.0)
@@ -143,7 +143,7 @@ async def _watch(store: SimStore, seen: list[int]) -> None:
 
 
 def test_a_watch_lags_and_loses_nothing() -> None:
-    """However late, in order and without a gap, also over a time of being cut off."""
+    """Events arrive in order and without gaps, however late, even after the node was cut off."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         seen: list[int] = []
@@ -169,8 +169,8 @@ def test_a_watch_lags_and_loses_nothing() -> None:
     play(scenario)
 
 
-def test_a_watch_whose_place_was_forgotten_says_so() -> None:
-    """It was cut off, and meanwhile the store dropped what it had not seen."""
+def test_a_watch_fails_if_its_revision_was_compacted() -> None:
+    """It was cut off, and meanwhile the store compacted revisions that it had not seen."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         seen: list[int] = []
@@ -188,8 +188,8 @@ def test_a_watch_whose_place_was_forgotten_says_so() -> None:
     play(scenario)
 
 
-def test_listeners_see_changes_at_their_instant() -> None:
-    """Whatever watches lag: commits, and the end of leases."""
+def test_listeners_see_changes_immediately() -> None:
+    """Listeners see commits and the end of leases at once, however much watches lag."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         seen: list[tuple[str, bytes | None, int]] = []
@@ -203,8 +203,8 @@ def test_listeners_see_changes_at_their_instant() -> None:
     play(scenario)
 
 
-def test_of_many_that_compare_and_set_one_wins_each_time() -> None:
-    """Whatever answers are lost on the way: no increment is made twice or overwritten."""
+def test_compare_and_set_loses_no_increment() -> None:
+    """Even if responses are lost, no increment is applied twice or overwritten."""
 
     async def scenario(model: StoreModel, store: SimStore) -> None:
         model.config = StoreConfig(lost_reply_chance=0.2, lost_request_chance=0.1, timeout_s=60.0)

@@ -1,4 +1,4 @@
-"""The story of a partition: its own lines, in the order of time, with what clients saw."""
+"""The event log of a partition: its events in order of time, with what clients saw."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def sent(ended_ms: float, place: str, status: str = OK) -> Send:
     )
 
 
-def test_a_story_has_what_is_of_its_place_and_what_is_of_all() -> None:
-    """Lines of other partitions are left out, faults are not."""
+def test_a_story_has_the_events_of_its_partition_and_of_the_cluster() -> None:
+    """Events of other partitions are left out; faults concern all partitions."""
     timeline = timeline_of(
         (1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"), (3.0, "", "FAULT kill")
     )
@@ -50,8 +50,8 @@ def test_a_story_has_what_is_of_its_place_and_what_is_of_all() -> None:
     assert told.count("sent p0.1") == 1
 
 
-def test_without_a_place_all_is_told_with_its_place() -> None:
-    """Where nobody knows which partition it is about."""
+def test_without_a_partition_all_events_are_shown_with_theirs() -> None:
+    """Used if a failure does not name a partition."""
     timeline = timeline_of((1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"))
     told = tell_story(timeline, [], "")
     assert [line.strip() for line in told] == [
@@ -60,15 +60,15 @@ def test_without_a_place_all_is_told_with_its_place() -> None:
     ]
 
 
-def test_a_story_has_an_end() -> None:
-    """Of a long one the last lines are told."""
+def test_a_long_story_is_shortened_to_its_last_lines() -> None:
+    """Only the last lines of a long one are shown."""
     timeline = timeline_of(*[(float(n), "t-0", f"line {n}") for n in range(50)])
     told = tell_story(timeline, [], "t-0", lines_max=3)
     assert [line.split("  ")[-1] for line in told] == ["line 47", "line 48", "line 49"]
 
 
-def test_clients_say_what_they_saw() -> None:
-    """Sends, reads, ends and drains of the place, and polls that failed."""
+def test_a_story_has_what_clients_saw() -> None:
+    """Sends, reads, end offsets and drains of the partition, and polls that failed."""
     entries: list[Entry] = [
         sent(1000, "t-0", INFO),
         Poll(process="c", status=OK, begun_ms=1, ended_ms=2, reads={"t-0": ((3, "p0.1"),)}),
@@ -90,8 +90,8 @@ def test_clients_say_what_they_saw() -> None:
         assert words in told
 
 
-def test_calls_are_told_and_passed_on() -> None:
-    """What is done to the cluster stands in the story with its arguments."""
+def test_calls_that_inject_faults_are_recorded_and_executed() -> None:
+    """A fault appears in the log with its arguments."""
 
     class Faults:
         def kill(self, name: str, *, hard: bool) -> str:

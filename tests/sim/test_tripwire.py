@@ -1,4 +1,4 @@
-"""A simulated run that reaches for the real world is stopped."""
+"""A simulated run that uses real clocks, randomness, sockets, threads or files is stopped."""
 
 from __future__ import annotations
 
@@ -45,15 +45,14 @@ MODULES = {
         "open('/etc/hostname')",
     ],
 )
-def test_the_real_world_is_out_of_reach(line: str) -> None:
-    """Clocks, randomness, sockets, threads, processes and files raise."""
+def test_calls_that_leave_the_simulation_raise(line: str) -> None:
     with tripwires() as tripped, pytest.raises(NotSimulated):
         eval(line, MODULES)
     assert len(tripped) >= 1
 
 
-def test_outside_of_runs_everything_is_as_before() -> None:
-    """Also after a run; and seeded generators, imports and log records were never forbidden."""
+def test_nothing_is_forbidden_outside_of_runs() -> None:
+    """After a run nothing is forbidden; seeded generators, imports and logging never are."""
     with tripwires() as tripped:
         random.Random(1).random()
         logging.getLogger("tripwire").warning("stamped")
@@ -66,8 +65,8 @@ def test_outside_of_runs_everything_is_as_before() -> None:
         pass
 
 
-def test_other_threads_are_left_alone() -> None:
-    """A progress bar may go on drawing."""
+def test_other_threads_are_not_affected() -> None:
+    """A progress bar may continue to draw."""
     seen: list[float] = []
     begin, over = threading.Event(), threading.Event()
 
@@ -85,8 +84,8 @@ def test_other_threads_are_left_alone() -> None:
     assert len(seen) == 1
 
 
-def test_what_is_tripped_is_the_outcome_although_it_was_swallowed() -> None:
-    """Code under test catches exceptions; the run fails all the same."""
+def test_a_forbidden_call_fails_the_run_even_if_the_exception_is_swallowed() -> None:
+    """Code under test may catch the exception; the run fails anyway."""
 
     async def scenario(world: World) -> None:
         await asyncio.sleep(1)

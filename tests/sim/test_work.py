@@ -1,4 +1,4 @@
-"""Transactions of a workload: what the history is told of them, whoever is killed meanwhile."""
+"""How transactions of a workload are recorded in the history, even if their client is killed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def told(one: Actor) -> list[tuple[str, str]]:
     return [(entry.kind, entry.status) for entry in entries]
 
 
-def test_a_transaction_is_told_when_it_ends() -> None:
-    """With its sends, which name it, and what it read."""
+def test_a_transaction_is_recorded_when_it_ends() -> None:
+    """Its sends name it, and it contains what it read."""
     one = actor()
     work = Work(one, "x")
     work.note("t-0").add(OK, 3)
@@ -40,8 +40,8 @@ def test_a_transaction_is_told_when_it_ends() -> None:
     assert not one.stage.under_way
 
 
-def test_who_is_killed_before_the_commit_has_aborted() -> None:
-    """And nobody knows of what was under way whether it was written."""
+def test_a_client_killed_before_the_commit_has_aborted() -> None:
+    """Whether sends in flight were written is unknown."""
     one = actor()
     work = Work(one, "x")
     work.note("t-0").add(OK, 3)
@@ -50,8 +50,7 @@ def test_who_is_killed_before_the_commit_has_aborted() -> None:
     assert told(one) == [("send", OK), ("send", INFO), ("txn", FAIL)]
 
 
-def test_who_is_killed_while_it_commits_leaves_a_doubt() -> None:
-    """It may be either."""
+def test_the_outcome_is_unknown_if_a_client_is_killed_while_it_commits() -> None:
     one = actor()
     work = Work(one, "x")
     work.asks_for_commit()
@@ -59,8 +58,8 @@ def test_who_is_killed_while_it_commits_leaves_a_doubt() -> None:
     assert told(one) == [("txn", INFO)]
 
 
-def test_doubt_before_the_commit_is_none() -> None:
-    """An error leaves a transaction open at most, and that is aborted some time."""
+def test_an_error_before_the_commit_means_that_the_transaction_aborts() -> None:
+    """An error leaves the transaction open at most, and the coordinator aborts it later."""
     one = actor()
     Work(one, "x").end_in_doubt("lost")
     work = Work(one, "x")

@@ -1,4 +1,4 @@
-"""Workers end with the process that started them."""
+"""Worker processes end with the process that started them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_workers_end_when_their_parent_is_killed() -> None:
 
 
 def test_work_is_done_and_the_pool_ends() -> None:
-    """The watch on the parent holds up nobody."""
+    """The thread that watches the parent does not keep a worker alive."""
     with worker_pool(2) as pool:
         assert list(pool.map(abs, [-1, 2, -3])) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Whole simulated clusters: real brokers and real clients on simulated everything."""
+"""Whole simulated clusters: real brokers and clients with simulated clock, disk and network."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES = [TopicPartition(TOPIC, index) for index in range(3)]
 
 
 def play(scenario: Callable[[World], Awaitable[Any]], seed: int = 1, *, brokers: int = 1) -> Any:
-    """What a scenario returns, or its failure, with the story."""
+    """Returns the result of a scenario, or raises its error with the event log attached."""
     outcome = run_world(seed, scenario, WorldConfig(brokers=brokers, virtual_s_max=600))
     if outcome.error is not None:
         outcome.error.add_note("\n".join(outcome.story))
@@ -56,8 +56,8 @@ async def drain(env: ClientEnv, world: World) -> list[bytes]:
 VALUES = [b"%03d" % number for number in range(20)]
 
 
-def test_records_go_in_and_come_out() -> None:
-    """One broker, one client, no faults; and then everything stops cleanly."""
+def test_produced_records_are_consumed() -> None:
+    """One broker, one client, no faults; then everything stops cleanly."""
 
     async def scenario(world: World) -> list[bytes]:
         await world.start_brokers()
@@ -143,8 +143,8 @@ async def stalls(world: World, broker: BrokerNode) -> None:
     ],
     ids=lambda fault: fault.__name__,
 )
-def test_what_was_acknowledged_outlives_faults(fault: Fault) -> None:
-    """Unreplicated and fsynced: each fault under load, and then every acknowledged record."""
+def test_acknowledged_records_survive_faults(fault: Fault) -> None:
+    """Unreplicated, with fsync: each fault under load, then all acknowledged records are read."""
 
     async def scenario(world: World) -> None:
         await world.start_brokers()
@@ -184,8 +184,8 @@ def test_what_was_acknowledged_outlives_faults(fault: Fault) -> None:
     play(scenario, brokers=2)
 
 
-def test_a_broker_that_ends_by_itself_is_started_again() -> None:
-    """As a supervisor does: here for want of the store, until that is back."""
+def test_a_broker_that_exits_by_itself_is_restarted() -> None:
+    """A supervisor would do this. Here the broker cannot reach the store until that is back."""
 
     async def scenario(world: World) -> list[bytes]:
         await world.start_brokers()
@@ -206,7 +206,7 @@ def test_a_broker_that_ends_by_itself_is_started_again() -> None:
 
 
 def test_clocks_of_nodes_can_differ() -> None:
-    """Wall clocks; how long something takes is the same everywhere."""
+    """Only wall clocks differ; durations are the same everywhere."""
 
     async def scenario(world: World) -> None:
         one, two = world.client("one").env.clock, world.client("two").env.clock
@@ -220,7 +220,7 @@ def test_clocks_of_nodes_can_differ() -> None:
 
 
 def test_a_killed_client_is_not_waited_for() -> None:
-    """`join` says that its work will never be done; a new process can begin."""
+    """`join` reports that its work will never finish; a new process can start."""
 
     async def scenario(world: World) -> None:
         client = world.client("client")
@@ -236,8 +236,8 @@ def test_a_killed_client_is_not_waited_for() -> None:
     play(scenario, brokers=0)
 
 
-def test_what_fails_inside_is_the_outcome() -> None:
-    """A scenario's own failure, a violation between steps, and what nobody looked at."""
+def test_failures_inside_a_run_become_its_outcome() -> None:
+    """An exception in the scenario, a violation between steps, an exception never retrieved."""
 
     async def fails(world: World) -> None:
         raise ValueError("mine")
@@ -276,7 +276,7 @@ print(json.dumps([[run.trace_hash, run.steps, repr(run.error), run.hashes_fixed]
 
 
 async def chaotic(world: World) -> None:
-    """A bit of everything."""
+    """A scenario with restarts, crashes, network faults and load."""
     await world.start_brokers()
     client, draws = world.client("client"), world.draws("chaos")
     await client.spawn(create(client.env, world))
@@ -289,8 +289,8 @@ async def chaotic(world: World) -> None:
     await client.spawn(drain(client.env, world))
 
 
-def test_a_seed_is_the_same_run_again() -> None:
-    """In the same process, where everything lies at other addresses the second time."""
+def test_a_seed_gives_the_same_run_again() -> None:
+    """In the same process, where objects have other addresses the second time."""
     first = run_world(7, chaotic, WorldConfig(brokers=3, keep_steps=True))
     again = run_world(7, chaotic, WorldConfig(brokers=3, keep_steps=True))
     assert first.error is None
@@ -300,8 +300,8 @@ def test_a_seed_is_the_same_run_again() -> None:
     assert again.steps == first.steps == len(first.step_list)
 
 
-def test_a_seed_is_the_same_run_in_another_process() -> None:
-    """Two fresh processes agree on every step of it; another seed is another run."""
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
+    """Two new processes agree on every step; another seed gives another run."""
 
     def fresh() -> list[list[Any]]:
         done = subprocess.run(

@@ -1,7 +1,6 @@
-"""One Spark session and one broker for the whole folder: a session costs seconds to start.
+"""Fixtures: one Spark session and one broker for the whole folder, because a session takes seconds.
 
-Where Java is missing the tests that need a session are skipped and say so; those of pure modules
-run all the same.
+Without Java, tests that need a session are skipped with a reason. Tests of pure modules still run.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ SESSION_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.stopTimeout": "30s",
-    # Loopback, whatever the machine is called.
+    # Loopback, independent of the machine's host name.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    # How long a worker and the JVM wait for each other; the usual 15 s are few on a busy machine.
+    # How long a worker and the JVM wait for each other; the default of 15 s is too short on a busy
+    # machine.
     "spark.python.authenticate.socketTimeout": "120s",
-    # Tests end before code that is optimised with care would pay.
+    # Tests end before optimized code would pay off.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
 TEST_S = 600
-"""Spark takes its time on a busy machine; a test that hangs still ends."""
+"""Spark is slow on a busy machine, but a test that hangs must still end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def java() -> Iterator[None]:
-    """For tests that start a JVM of their own. Its workers need not compile pyspark again."""
+    """Required by tests that start their own JVM. Its workers use a precompiled pyspark."""
     try:
         check_java()
     except JavaMissing as error:
@@ -71,8 +71,8 @@ def java() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(java: None) -> Iterator[SparkSession]:
-    """The session of all tests: two cores, times in UTC, no web pages."""
-    # Spark finds the format through the Python that its workers run: that has to be this one.
+    """The session of all tests: two cores, UTC, no web UI."""
+    # Spark finds the data source through the Python of its workers, which must be this one.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     warehouse = tempfile.mkdtemp(prefix="penstock-spark-")
@@ -90,7 +90,7 @@ def spark(java: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _sparks_own_warnings() -> Iterator[None]:
-    """pytest makes warnings errors here; those inside of pyspark are not ours to mend."""
+    """pytest turns warnings into errors here, but warnings inside pyspark cannot be fixed here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"pyspark\..*")
         warnings.filterwarnings("ignore", category=ResourceWarning)
@@ -99,9 +99,11 @@ def _sparks_own_warnings() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    """The broker of all tests; tests take topics under names of their own from it.
+    """The broker of all tests; each test creates topics with unique names.
 
-    It keeps records for ever: some tests write old ones, and retention comes by when it likes."""
+    It keeps records forever, because some tests write old ones, and retention runs at unpredictable
+    times.
+    """
     with Broker({"log.retention.ms": "-1"}) as running:
         yield running
 
@@ -123,7 +125,8 @@ Read = Callable[..., DataFrame]
 
 @pytest.fixture
 def read(spark: SparkSession, broker: Broker) -> Read:
-    """`read("topic", startingOffsets="latest")`: a batch read; options with dots as `**{...}`."""
+    """`read("topic", startingOffsets="latest")` is a batch read; options with
+    dots are given as `**{...}`."""
 
     def load(topic: str | None = None, **options: Any) -> DataFrame:
         return _reader(spark.read, broker, topic, options).load()
@@ -133,7 +136,7 @@ def read(spark: SparkSession, broker: Broker) -> Read:
 
 @pytest.fixture
 def read_stream(spark: SparkSession, broker: Broker) -> Read:
-    """Like `read`, and a stream."""
+    """Like `read`, but a stream."""
 
     def load(topic: str | None = None, **options: Any) -> DataFrame:
         return _reader(spark.readStream, broker, topic, options).load()

@@ -1,7 +1,7 @@
-"""The source as Spark calls it, without Spark: the same calls in the same order, in one process.
+"""Calls the source as Spark does, without Spark: the same calls in the same order, in one process.
 
-Most of what the source promises is kept between these calls and a real broker. Tests that need
-none of Spark's own doing use this and take milliseconds.
+Most guarantees of the source depend only on these calls and a real broker. Tests that need nothing
+else of Spark use this module and take milliseconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ Place = tuple[str, int]
 
 
 class Deadline:
-    """For loops that wait: each turn is a short pause, and the last one says what never came."""
+    """A time limit for loops that wait: each check is a short pause, and the last one
+    reports what never happened."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -60,7 +61,8 @@ class Deadline:
             raise AssertionError(f"{awaited} did not come in time")
         started = monotonic()
         self._pause.wait(pause_s)
-        # Counts what the caller's turn costs only as far as it waits here: slow machines get time.
+        # Only the time spent waiting here counts, not the caller's own work, so slow machines get
+        # more time.
         self._left -= monotonic() - started
 
 
@@ -95,7 +97,7 @@ def read_all(bootstrap: str, topic: str | None = None, **options: str) -> list[d
 
 
 def offsets_of(rows: Sequence[Mapping[str, Any]]) -> dict[Place, list[int]]:
-    """The offsets that were read of each partition, in order."""
+    """Returns the offsets that were read from each partition, in order."""
     found: dict[Place, list[int]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
@@ -114,7 +116,7 @@ class Batch:
 
 
 class Stream:
-    """A streaming query's life as its source sees it. The checkpoint is `position`."""
+    """A streaming query as its source sees it. The checkpoint is `position`."""
 
     def __init__(self, bootstrap: str, topic: str | None = None, **options: str) -> None:
         self._source = source(bootstrap, topic, **options)
@@ -143,7 +145,8 @@ class Stream:
         return self.position, self.reader.latestOffset(self.position, limit)
 
     def trigger(self, limit: ReadLimit | None = None) -> Batch:
-        """One batch; empty when there is nothing new, and then Spark would not even plan it."""
+        """Runs one batch. It is empty if there is nothing new; Spark would not even plan it
+        then."""
         start, end = self.plan(limit)
         if start == end:
             return Batch(start, end, [])
@@ -152,7 +155,7 @@ class Stream:
         return Batch(start, end, rows)
 
     def until_idle(self, batches_max: int = 200) -> list[Batch]:
-        """Batch after batch until one brings nothing: what AvailableNow does."""
+        """Runs batches until one is empty, as AvailableNow does."""
         batches: list[Batch] = []
         for _ in range(batches_max):
             batch = self.trigger()

@@ -1,15 +1,16 @@
-"""An exactly-once stream whose driver, executors and brokers are killed all the while.
+"""Runs an exactly-once stream while its driver, executors and brokers are killed.
 
     cd tests && python -m spark.exactly_once_kills --rows 1000000 --kills 50 --seed 1
 
-Three brokers, everything replicated three times. A query copies a topic into another with
-`delivery=exactly_once`, on a Spark whose executors are processes of their own. Each time so many
-batches more are committed somebody is killed with SIGKILL at a random moment: the driver with all
-it has, or without its executors, which may go on for a while; an executor, with its Python workers
-or without; a broker, which is started again. A query that ends by itself is started again.
+There are three brokers, and everything is replicated three times. A query copies a topic to another
+with `delivery=exactly_once`, in a Spark whose executors are separate processes. Each time a number
+of further batches is committed, a process is killed with SIGKILL at a random moment: the driver
+with all its processes, or without its executors, which may continue for a while; an executor, with
+or without its Python workers; or a broker, which is restarted. A query that ends by itself is
+restarted.
 
-In the end every row was written exactly once and in order, to a reader of committed records who
-came late and to one who was there all the time; and no transaction is open or hangs.
+At the end every row was written exactly once and in order, both for a reader of committed records
+that started late and for one that read all the time. No transaction is open or hangs.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SETTINGS = {
     "min.insync.replicas": 2,
 }
 STEP_S = 1800.0
-"""How long the query may take to its next sign of life."""
+"""How long the query may take until its next sign of progress."""
 VALUE_BYTES = 60
 SPARK = {
     "spark.master": "local-cluster[2,1,1024]",
@@ -55,7 +56,7 @@ SPARK = {
     "spark.driver.memory": "512m",
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.task.maxFailures": "20",
-    # A machine that does nothing else takes a tenth of these.
+    # An idle machine needs a tenth of these.
     "spark.network.timeout": "600s",
     "spark.executor.heartbeatInterval": "30s",
     "spark.python.authenticate.socketTimeout": "600s",
@@ -72,14 +73,15 @@ class Outcome:
     batches: int = 0
     kills: dict[str, int] = field(default_factory=dict)
     ended: list[str] = field(default_factory=list)
-    """Why the query ended by itself, each time that it did."""
+    """The reasons why the query ended by itself."""
     starts: int = 0
     aborted_records: int = 0
-    """Offsets of the target that no reader of committed records gets: attempts, and markers."""
+    """Offsets of the target that no reader of committed records receives:
+    aborted attempts and markers."""
     seconds: float = 0.0
 
 
-# -- the query: a process of its own ---------------------------------------------------------------
+# -- the query, which is a separate process -------------------------------------------------------
 
 
 def drive(bootstrap: str, directory: str, batch_rows: int) -> None:
@@ -99,7 +101,7 @@ def drive(bootstrap: str, directory: str, batch_rows: int) -> None:
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", batch_rows)
         .load()
-        # Every task writes to every partition, and each of those gets its rows in order.
+        # Every task writes to every partition, and each partition gets its rows in order.
         .selectExpr("value", f"CAST((offset DIV 50) % {PARTITIONS} AS INT) AS partition")
         .writeStream.format("penstock")
         .queryName(SINK)
@@ -115,7 +117,7 @@ def drive(bootstrap: str, directory: str, batch_rows: int) -> None:
 
 
 class Query:
-    """One life of the query, with all its processes: they share a session of the kernel's."""
+    """One run of the query with all its processes, which share one kernel session."""
 
     def __init__(self, bootstrap: str, directory: Path, batch_rows: int, env: dict[str, str]):
         self._output = directory / "output"
@@ -151,7 +153,7 @@ class Query:
         wait_for("an executor runs", lambda: bool(self.executors() or self.exit_code), STEP_S)
         executors = self.executors()
         if not executors:
-            return  # The query has ended by itself; its next life has executors again.
+            return  # The query has ended by itself; its next run has executors again.
         chosen = random.choice(executors)
         below = [] if alone else _descendants(chosen)
         _kill([chosen, *below])
@@ -164,7 +166,7 @@ class Query:
         self._process.wait(60)
 
     def close(self) -> None:
-        """Whatever is left of it."""
+        """Kills all remaining processes."""
         _kill([pid for pid, _ in self._processes()])
         self._process.wait(60)
 
@@ -181,7 +183,7 @@ class Query:
 
 
 def _stat(pid: int) -> tuple[str, int, int, int] | None:
-    """State, parent, process group and session."""
+    """Returns state, parent, process group and session of a process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -210,11 +212,11 @@ def _kill(pids: Sequence[int]) -> None:
             continue
 
 
-# -- what is written and read ----------------------------------------------------------------------
+# -- writing and reading ---------------------------------------------------------------------------
 
 
 def fill(bootstrap: str, rows: int) -> None:
-    """Rows that say which they are: their partition and their place in it."""
+    """Writes rows whose values contain their partition and their number in it."""
     with Producer(bootstrap, batch_size=200_000) as producer:
         for partition in range(PARTITIONS):
             count = rows // PARTITIONS + (partition < rows % PARTITIONS)
@@ -229,7 +231,7 @@ def fill(bootstrap: str, rows: int) -> None:
 
 
 class Copy:
-    """What a reader got of the target."""
+    """The rows that a reader received from the target."""
 
     def __init__(self, rows: int) -> None:
         self._seen = [
@@ -264,7 +266,7 @@ class Copy:
 
 
 class Reading:
-    """A reader of committed records that is there from the beginning."""
+    """A reader of committed records that reads from the beginning of the test."""
 
     def __init__(self, bootstrap: str, rows: int) -> None:
         self.copy = Copy(rows)
@@ -277,7 +279,7 @@ class Reading:
         self._thread.start()
 
     def check(self) -> None:
-        """Everything has been written: it gets that within a minute, or never."""
+        """Everything has been written: the reader must receive it within a minute."""
         wait_for(
             "the first reader has everything",
             lambda: self.copy.rows >= self._rows or self._error is not None,
@@ -319,7 +321,7 @@ def read_late(bootstrap: str, rows: int) -> None:
 
 
 def nothing_open(admin: Admin) -> int:
-    """No transaction is open or hangs; how many offsets of the target are not committed rows."""
+    """Checks that no transaction is open or hangs. Returns the sum of the target's end offsets."""
     wait_for(
         "no transaction is under way",
         lambda: all(
@@ -435,7 +437,8 @@ class Run:
         return query
 
     def _strike_broker(self) -> None:
-        """One is down at a time, and everything is in sync before."""
+        """Kills and restarts one broker. Only one is down at a time, and all
+        replicas are in sync before."""
         for topic in (SOURCE, TARGET, "__consumer_offsets", "__transaction_state"):
             self._fleet.wait_in_sync(topic, 120.0)
         node = self._fleet.nodes[self.random.randrange(3)]
@@ -448,12 +451,12 @@ def _committed(admin: Admin) -> int:
     try:
         found = admin.group_offsets(SINK).get(PROGRESS)
     except ClientError:
-        return 0  # A coordinator that is being replaced.
+        return 0  # The coordinator is moving to another broker.
     return 0 if found is None else found.offset
 
 
 def run(rows: int, kills: int, seed: int, batches: int = 0) -> Outcome:
-    """What went wrong can be looked at afterwards: its files are kept."""
+    """Runs the test. If it fails, its files are kept for inspection."""
     directory = tempfile.mkdtemp(prefix="penstock-kills-")
     print(f"files: {directory}", flush=True)
     outcome = Run(Path(directory), rows, kills, batches or max(10, kills * 3), seed)()

@@ -1,4 +1,4 @@
-"""A streaming query and what it handed over, batch by batch."""
+"""Runs a streaming query and collects its rows, batch by batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 class Followed:
-    """`foreachBatch` into a list. A batch that is run again replaces itself."""
+    """Collects with `foreachBatch`. A batch that is run again replaces its earlier rows."""
 
     def __init__(self) -> None:
         self.batches: dict[int, list[Row]] = {}
@@ -38,14 +38,15 @@ class Followed:
     def start(
         self, frame: DataFrame, checkpoint: str, *, interval: str | None = None
     ) -> StreamingQuery:
-        """Until everything that is there is read, or with an interval until it is stopped."""
+        """Starts a query that reads everything available and ends, or with an interval
+        one that runs until stopped."""
         writer = frame.writeStream.option("checkpointLocation", checkpoint)
         kind: dict[str, Any] = {"processingTime": interval} if interval else {"availableNow": True}
         query: StreamingQuery = writer.foreachBatch(self.take).trigger(**kind).start()
         return query
 
     def run(self, frame: DataFrame, checkpoint: str) -> StreamingQuery:
-        """To its end; raises what ended it."""
+        """Runs a query to its end; raises its error."""
         query = self.start(frame, checkpoint)
         if not query.awaitTermination(int(END_S)):
             query.stop()

@@ -1,4 +1,4 @@
-"""The exactly-once sink as Spark calls it, without Spark: plan, tasks, commit, in one process."""
+"""Calls the exactly-once sink as Spark does, without Spark: plan, tasks, commit, in one process."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ def rows(values: Iterable[bytes], partition: int = 0) -> pa.RecordBatch:
 
 
 class Query:
-    """A streaming query's life as its sink sees it; a new one is a driver that was started again.
+    """A streaming query as its sink sees it; a new object is a restarted driver.
 
-    `tasks` are the rows of each task of a micro-batch."""
+    `tasks` are the rows of each task of a micro-batch.
+    """
 
     def __init__(
         self, broker: Broker, topic: str, sink: str, query_id: str = QUERY, **options: str
@@ -47,7 +48,7 @@ class Query:
         self.query_id = query_id
 
     def writer(self) -> OnceWriter:
-        """Each call of Spark's is a process with a writer of its own."""
+        """Returns a new writer, because each call by Spark is in a process with its own writer."""
         made = PenstockDataSource(self.options).streamWriter(COLUMNS, overwrite=False)
         assert isinstance(made, OnceWriter)
         return made
@@ -80,7 +81,7 @@ class Query:
 
 
 def settled(admin: Admin, sink: str = "") -> list[TransactionListing]:
-    """The transactions of a sink (or of all), when what was decided is carried out."""
+    """Returns the transactions of a sink (or of all) once every decided one has completed."""
     deadline = Deadline(60)
     while True:
         listed = [
@@ -92,7 +93,7 @@ def settled(admin: Admin, sink: str = "") -> list[TransactionListing]:
 
 
 def committed(broker: Broker, topic: str) -> list[bytes]:
-    """What a reader of committed records gets."""
+    """Returns what a reader of committed records receives."""
     with Admin(broker.bootstrap) as admin:
         settled(admin)
     with Consumer(broker.bootstrap, isolation_level="read_committed") as consumer:

@@ -1,12 +1,12 @@
-"""A checkpointed query that is stopped, killed and started again at random points.
+"""Stops, kills and restarts a checkpointed query at random points.
 
     cd tests && python -m spark.restarts --rounds 20 --seed 1
 
-A producer writes all the while. Each round starts the query in a process group of its own (a
-Python driver with its JVM), lets it do a random number of batches, and ends it: asked to stop, or
-killed with all its processes. A last run reads what is left. Then the log that `foreachBatch` kept
-must tell a story without gaps: whatever was run again of a batch is the same records, the batches
-one after another are every record of every partition once and in order, and the group has no lag.
+A producer writes the whole time. Each round starts the query in its own process group (a Python
+driver with its JVM), lets it run a random number of batches, and ends it: by a stop request, or by
+killing all its processes. A last run reads the rest. Then the log that `foreachBatch` wrote must be
+consistent: a batch that was run again has the same records, the batches in sequence have every
+record of every partition once and in order, and the group has no lag.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from penstock.testing import Broker
 PARTITIONS = 3
 BATCH_RECORDS = 200
 LAST_BATCH_RECORDS = 20_000
-"""The last run has no time for small batches: a slow machine leaves much for it."""
+"""The last run uses large batches, because a slow machine leaves many records to it."""
 END_S = 300.0
-"""How long one run of the query may take to show the next sign of life."""
+"""How long one run of the query may take until its next sign of progress."""
 
 
 class RestartsFailed(AssertionError):
@@ -46,13 +46,13 @@ class Outcome:
     records: int = 0
     batches: int = 0
     repeated: int = 0
-    """Batches that were run more than once."""
+    """The number of batches that were run more than once."""
     killed: int = 0
     stopped: int = 0
     lag: dict[str, int] = field(default_factory=dict)
 
 
-# -- the query: a process of its own ---------------------------------------------------------------
+# -- the query, which is a separate process -------------------------------------------------------
 
 
 def drive(bootstrap: str, topic: str, directory: str, *, to_end: bool) -> None:
@@ -69,7 +69,7 @@ def drive(bootstrap: str, topic: str, directory: str, *, to_end: bool) -> None:
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     log = os.open(f"{directory}/log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    # A line that a killed run left unfinished ends here.
+    # Ends a line that a killed run left incomplete.
     os.write(log, b"\n")
 
     def take(frame: DataFrame, batch_id: int) -> None:
@@ -102,11 +102,11 @@ def drive(bootstrap: str, topic: str, directory: str, *, to_end: bool) -> None:
     spark.stop()
 
 
-# -- the world around it ---------------------------------------------------------------------------
+# -- the rest of the test --------------------------------------------------------------------------
 
 
 class Writing:
-    """Records whose value says which they are, at a modest pace, until it is ended."""
+    """Writes records with their own position as value, at a moderate rate, until stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.counts = [0] * PARTITIONS
@@ -140,7 +140,7 @@ class Writing:
 
 
 class Run:
-    """One life of the query."""
+    """One run of the query."""
 
     def __init__(self, broker: Broker, topic: str, directory: Path, *, to_end: bool) -> None:
         self._log = directory / "log"
@@ -158,7 +158,7 @@ class Run:
             )
 
     def wait_for_batches(self, count: int) -> None:
-        """So many more than there are; not for more than is written."""
+        """Waits for this many further batches."""
         wanted = self._batches() + count
         end = monotonic() + END_S
         pause = threading.Event()
@@ -173,12 +173,13 @@ class Run:
         return self._log.read_bytes().count(b'{"batch"') if self._log.exists() else 0
 
     def stop(self) -> None:
-        """Asked before it listens, it is ended by the signal itself."""
+        """Requests a stop. A query that does not handle the signal yet is
+        ended by the signal itself."""
         self._process.send_signal(signal.SIGTERM)
         self.wait(also=-signal.SIGTERM)
 
     def wait(self, also: int = 0) -> None:
-        """For a good end of its own."""
+        """Waits for a normal end."""
         try:
             code = self._process.wait(END_S)
         except subprocess.TimeoutExpired:
@@ -187,7 +188,7 @@ class Run:
             raise RestartsFailed(f"the query ended with {code}:\n{self._tail()}")
 
     def kill(self) -> None:
-        """Driver, JVM and Python workers: all at once, as when a machine goes down."""
+        """Kills driver, JVM and Python workers at once, as when a machine fails."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(60)
 
@@ -237,7 +238,7 @@ def _one_round(query: Run, random: Random, is_kill: bool) -> None:
 
 
 def check_log(log: bytes, counts: Sequence[int], outcome: Outcome) -> None:
-    """Every record of every partition, in order, whatever was run again."""
+    """Checks that the log has every record of every partition, in order, whatever was run again."""
     batches: dict[int, list[list[object]]] = {}
     for line in log.splitlines():
         if not line.endswith(b"}"):

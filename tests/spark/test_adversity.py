@@ -1,6 +1,6 @@
-"""The source under conditions nobody wishes for: what an executor may meet, and a reader may do.
+"""Tests the source under adverse conditions in executors and readers.
 
-Most of it needs no Spark: what an executor does is `read_span`, called as Spark calls it.
+Most tests need no Spark: an executor only calls `read_span`, which they call as Spark does.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.testing import Broker
 from spark.conftest import Read
 
 FAR = (1 << 63) - 10
-"""An offset near the end of what one can be."""
+"""An offset near the maximum."""
 
 
 def options_for(broker: Broker, topic: str, **more: str) -> SourceOptions:
@@ -79,23 +79,23 @@ def fill(
 
 @pytest.fixture(autouse=True)
 def _no_consumers_stay(broker: Broker) -> Iterator[None]:
-    """What a worker process keeps would outlive a test of this process."""
+    """Closes the consumers that a worker process would keep, so that they do not outlive a test."""
     yield
     for consumer in clients._consumers.values():
         consumer.close()
     clients._consumers.clear()
 
 
-# -- what goes over the wire to executors ----------------------------------------------------------
+# -- what is sent to executors ---------------------------------------------------------------------
 
 
 def travelled(sent: Any) -> Any:
-    """As Spark does it."""
+    """Pickles and unpickles an object as Spark does."""
     return pickle.loads(cloudpickle.dumps(sent))  # type: ignore[no-untyped-call]
 
 
-def test_readers_and_writers_travel(broker: Broker) -> None:
-    """What Spark pickles holds no client, even after the driver has used its own."""
+def test_readers_and_writers_can_be_pickled(broker: Broker) -> None:
+    """Pickled objects contain no client, even after the driver has used its own."""
     topic = broker.new_topic()
     source = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     sink = {"kafka.bootstrap.servers": broker.bootstrap, "topic": topic}
@@ -121,7 +121,7 @@ def test_readers_and_writers_travel(broker: Broker) -> None:
 
 
 def test_a_worker_keeps_one_consumer(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """Tasks with the same options share the connection of the process they run in."""
+    """Tasks with the same options share the connection of their worker process."""
     topic = broker.new_topic()
     fill(producer, topic, 3)
     options = options_for(broker, topic)
@@ -131,8 +131,10 @@ def test_a_worker_keeps_one_consumer(broker: Broker, producer: Producer[Any, Any
     assert clients.worker_consumer(options_for(broker, topic, startingOffsets="latest")) is first
 
 
-def test_a_worker_does_not_gather_consumers(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """A worker that lives for days meets many jobs: threads and connections stay few."""
+def test_a_worker_does_not_accumulate_consumers(
+    broker: Broker, producer: Producer[Any, Any]
+) -> None:
+    """A worker that runs for days serves many jobs, but has few threads and connections."""
     topic = broker.new_topic()
     fill(producer, topic, 1)
     before = threading.active_count()
@@ -142,8 +144,8 @@ def test_a_worker_does_not_gather_consumers(broker: Broker, producer: Producer[A
     assert threading.active_count() - before <= 8
 
 
-def test_a_reader_that_is_left_early(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """A query with a limit drops its reader: what it had begun is ended, the next one works."""
+def test_a_reader_may_be_closed_early(broker: Broker, producer: Producer[Any, Any]) -> None:
+    """A query with a limit closes its reader. Its work is ended, and the next reader works."""
     topic = broker.new_topic()
     fill(producer, topic, 30_000, size=1_000)
     options = options_for(broker, topic)
@@ -157,13 +159,13 @@ def test_a_reader_that_is_left_early(broker: Broker, producer: Producer[Any, Any
         next(broken)
         with pytest.raises(BrokenPipeError):
             broken.throw(BrokenPipeError())  # type: ignore[attr-defined]
-        next(read_rows(options, span))  # and this one is left to the garbage collector
+        next(read_rows(options, span))  # left to the garbage collector
     assert offsets_of(read_rows(options, span)) == list(range(30_000))
     assert threading.active_count() - threads <= 2
 
 
-def test_two_readers_at_once(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """They share a consumer and not their places."""
+def test_two_readers_at_once_share_a_consumer(broker: Broker, producer: Producer[Any, Any]) -> None:
+    """But not their positions."""
     topic = broker.new_topic()
     fill(producer, topic, 20_000, size=1_000)
     options = options_for(broker, topic)
@@ -175,7 +177,7 @@ def test_two_readers_at_once(broker: Broker, producer: Producer[Any, Any]) -> No
 
 
 def test_the_broker_restarts_between_two_tasks() -> None:
-    """The kept consumer finds it again."""
+    """The worker's consumer reconnects."""
     with Broker() as own:
         topic = own.new_topic()
         with Producer(own.bootstrap) as producer:
@@ -186,8 +188,8 @@ def test_the_broker_restarts_between_two_tasks() -> None:
         assert offsets_of(read_rows(options, Span(topic, 0, 0, 10))) == list(range(10))
 
 
-def test_the_broker_restarts_amid_a_task() -> None:
-    """A task is not lost with a connection."""
+def test_the_broker_restarts_during_a_task() -> None:
+    """The task survives the lost connection."""
     with Broker() as own:
         topic = own.new_topic()
         with Producer(own.bootstrap) as producer:
@@ -200,10 +202,10 @@ def test_the_broker_restarts_amid_a_task() -> None:
         assert found + offsets_of(rows) == list(range(60_000))
 
 
-def test_a_topic_made_anew_between_two_tasks(
+def test_a_topic_is_recreated_between_two_tasks(
     broker: Broker, admin: Admin, producer: Producer[Any, Any]
 ) -> None:
-    """The kept consumer reads the new topic, not what it remembers of the old one."""
+    """The worker's consumer reads the new topic, and uses no state of the old one."""
     topic = broker.new_topic()
     fill(producer, topic, 5)
     options = options_for(broker, topic)
@@ -216,11 +218,13 @@ def test_a_topic_made_anew_between_two_tasks(
     assert [len(value) for value in batch.column("value").to_pylist()] == [20, 20]
 
 
-# -- records that went between planning and reading ------------------------------------------------
+# -- records that were deleted between planning and reading ----------------------------------------
 
 
-def test_an_end_that_is_no_longer_there(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """A log that ends before its span is a loss; where that may be, the rest is read, once."""
+def test_a_log_that_ends_before_its_span_is_data_loss(
+    broker: Broker, producer: Producer[Any, Any]
+) -> None:
+    """With `failOnDataLoss=false`, the remaining records are read once."""
     topic = broker.new_topic()
     fill(producer, topic, 5)
     span = Span(topic, 0, 2, 100)
@@ -230,8 +234,10 @@ def test_an_end_that_is_no_longer_there(broker: Broker, producer: Producer[Any, 
     assert offsets_of(read_rows(lenient, span)) == [2, 3, 4]
 
 
-def test_a_start_behind_the_end(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """The topic was made anew: nothing of the span is left, and reading ends."""
+def test_a_span_beyond_the_end_of_the_log_is_data_loss(
+    broker: Broker, producer: Producer[Any, Any]
+) -> None:
+    """The topic was created again: nothing of the span exists, and reading ends."""
     topic = broker.new_topic()
     fill(producer, topic, 5)
     span = Span(topic, 0, 50, 100)
@@ -241,10 +247,10 @@ def test_a_start_behind_the_end(broker: Broker, producer: Producer[Any, Any]) ->
     assert offsets_of(read_rows(lenient, span)) == []
 
 
-def test_a_start_that_retention_took(
+def test_a_start_deleted_by_retention_is_skipped_if_allowed(
     broker: Broker, admin: Admin, producer: Producer[Any, Any]
 ) -> None:
-    """What is left of the span is read, once."""
+    """The rest of the span is read once."""
     topic = broker.new_topic()
     fill(producer, topic, 10)
     admin.delete_records({TopicPartition(topic, 0): 6})
@@ -253,8 +259,10 @@ def test_a_start_that_retention_took(
     assert offsets_of(read_rows(lenient, Span(topic, 0, 2, 5))) == []
 
 
-def test_a_topic_that_is_gone(broker: Broker, admin: Admin, producer: Producer[Any, Any]) -> None:
-    """Deleted between planning and reading: a loss like any other."""
+def test_a_deleted_topic_is_data_loss(
+    broker: Broker, admin: Admin, producer: Producer[Any, Any]
+) -> None:
+    """It was deleted between planning and reading."""
     topic = broker.new_topic()
     fill(producer, topic, 5)
     admin.delete_topics([topic])
@@ -264,18 +272,18 @@ def test_a_topic_that_is_gone(broker: Broker, admin: Admin, producer: Producer[A
     assert offsets_of(read_rows(lenient, Span(topic, 0, 0, 5))) == []
 
 
-# -- odd values -----------------------------------------------------------------------------------
+# -- unusual values --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
-def test_times_mean_the_same_in_every_zone(
+def test_timestamps_are_the_same_in_every_time_zone(
     spark: SparkSession,
     broker: Broker,
     producer: Producer[Any, Any],
     read: Read,
     zone: str,
 ) -> None:
-    """A record's time is an instant, and a filter that is pushed down cuts at that instant."""
+    """A record's timestamp is an instant, and a filter that is pushed down cuts at that instant."""
     topic = broker.new_topic()
     noon = datetime(2024, 7, 1, 12, tzinfo=UTC)
     for hour in range(-12, 13):
@@ -299,12 +307,12 @@ def test_times_mean_the_same_in_every_zone(
 
 
 @pytest.mark.xfail(strict=True, reason="Spark keeps the reader that filters were pushed into")
-def test_one_frame_with_two_filters(
+def test_one_dataframe_with_two_filters(
     spark: SparkSession, broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """With pushdown, a DataFrame would have to forget one query's filter before the next; since it
-    does not, the option is called `once`. Should this pass one day it may be called `true`, and
-    docs/SPARK.md has a warning to take back."""
+    """With pushdown, a DataFrame would have to forget one query's filter before the next. Spark
+    does not do this, so the option is called `once`. If this test passes one day, the option may be
+    called `true`, and the warning in docs/SPARK.md can be removed."""
     topic = broker.new_topic()
     fill(producer, topic, 10)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
@@ -316,8 +324,8 @@ def test_one_frame_with_two_filters(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_times_that_cannot_be(broker: Broker, producer: Producer[Any, Any]) -> None:
-    """A producer that gives nanoseconds for milliseconds does not stop whoever reads."""
+def test_impossible_timestamps_can_be_read(broker: Broker, producer: Producer[Any, Any]) -> None:
+    """A producer that sends nanoseconds instead of milliseconds must not stop the readers."""
     topic = broker.new_topic(
         configs={
             "message.timestamp.after.max.ms": str((1 << 63) - 1),
@@ -333,8 +341,8 @@ def test_times_that_cannot_be(broker: Broker, producer: Producer[Any, Any]) -> N
     assert len(times) == 3
 
 
-def test_offsets_near_the_end_of_their_range() -> None:
-    """Offsets are 64 bits wide and pass through JSON, splitting and limits unharmed."""
+def test_offsets_near_the_maximum() -> None:
+    """Offsets have 64 bits and survive JSON, splitting and limits."""
     place = TopicPartition("t", 0)
     start, end = {place: FAR - 1000}, {place: FAR}
     assert from_spark(to_spark(end)) == end
@@ -347,18 +355,20 @@ def test_offsets_near_the_end_of_their_range() -> None:
 
 
 @pytest.mark.parametrize("name", ["a.b_c-D.0", "-", "__like_internal", "x" * 249, "null", "value"])
-def test_topics_with_odd_names(
+def test_topics_with_unusual_names(
     broker: Broker, producer: Producer[Any, Any], read: Read, name: str
 ) -> None:
-    """Whatever a broker takes as a name can be read."""
+    """Every name that a broker accepts can be read."""
     broker.new_topic(name=name)
     fill(producer, name, 3)
     rows = read(name).where(f"topic = '{name}'")
     assert [row.topic for row in rows.collect()] == [name] * 3
 
 
-def test_empty_topics(broker: Broker, read: Read, read_stream: Read, checkpoint: str) -> None:
-    """They have columns and no rows, and a stream of them ends when it is to."""
+def test_empty_topics_can_be_read(
+    broker: Broker, read: Read, read_stream: Read, checkpoint: str
+) -> None:
+    """They have columns and no rows, and a stream of them ends when it should."""
     topic = broker.new_topic(partitions=3)
     rows = read(topic, minPartitions=10)
     assert rows.count() == 0
@@ -373,10 +383,10 @@ def test_empty_topics(broker: Broker, read: Read, read_stream: Read, checkpoint:
 # -- through Spark --------------------------------------------------------------------------------
 
 
-def test_limits_and_reuse(
+def test_queries_with_limits_do_not_disturb_later_ones(
     spark: SparkSession, broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """Queries that take a few rows leave nothing behind that disturbs the next."""
+    """They close their readers early."""
     topic = broker.new_topic(partitions=2)
     for partition in range(2):
         fill(producer, topic, 20_000, size=500, partition=partition)
@@ -386,10 +396,10 @@ def test_limits_and_reuse(
     assert read(topic).count() == 40_000
 
 
-def test_large_var_types(
+def test_arrow_large_types_can_be_used(
     spark: SparkSession, broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """A session may have Arrow use 64-bit lengths; reading and writing go on."""
+    """A session may configure Arrow to use 64-bit lengths; reading and writing still work."""
     topic, to = broker.new_topic(), broker.new_topic()
     fill(producer, topic, 10)
     spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
@@ -407,8 +417,8 @@ def test_large_var_types(
         ]
 
 
-def test_a_schema_of_ones_own(spark: SparkSession, broker: Broker) -> None:
-    """The columns are the source's: a schema that is given is refused, and it is said why."""
+def test_a_custom_schema_is_refused(spark: SparkSession, broker: Broker) -> None:
+    """The source defines the columns. The error says so."""
     topic = broker.new_topic()
     reader = spark.read.format("penstock").schema("value STRING")
     reader = reader.options(**{"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic})
@@ -416,7 +426,7 @@ def test_a_schema_of_ones_own(spark: SparkSession, broker: Broker) -> None:
         reader.load().collect()
 
 
-def test_sink_options_are_checked_where_source_ones_are(broker: Broker) -> None:
-    """Options that Spark adds to a stream's sink by itself are not taken for mistakes."""
+def test_options_that_spark_adds_to_a_sink_are_accepted(broker: Broker) -> None:
+    """They are not reported as mistakes."""
     given = {"kafka.bootstrap.servers": broker.bootstrap, "topic": "t", "queryName": "q"}
     assert parse_sink({**given, "checkpointLocation": "/c", "path": "p"}).topic == "t"

@@ -1,5 +1,7 @@
-"""`penstock topic to-table` and `from-table` against a real broker: nothing is lost, and whatever
-does not agree is told."""
+"""Tests `penstock topic to-table` and `from-table` with a real broker.
+
+Nothing is lost, and every mismatch is reported.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ def penstock(
 
 @pytest.fixture(scope="module")
 def filled(broker: Broker, admin: Admin) -> str:
-    """Three partitions, 1,000 records a second apart, with keys, headers, nulls and bytes."""
+    """Three partitions, 1,000 records one second apart, with keys,
+    headers, nulls and binary values."""
     topic = "archive-me"
     admin.create_topic(topic, 3, configs={"retention.ms": "-1"})
     with Producer(broker.bootstrap) as producer:
@@ -82,7 +85,7 @@ def filled(broker: Broker, admin: Admin) -> str:
 
 
 def content(broker: Broker, topic: str) -> list[tuple[Any, ...]]:
-    """Everything that a replay keeps, in the order of each partition."""
+    """Returns everything that a replay keeps, in the order of each partition."""
     with Consumer(broker.bootstrap) as consumer:
         table = consumer.read_table(topic)
     columns = ("partition", "offset", "timestamp", "key", "value", "headers")
@@ -92,10 +95,10 @@ def content(broker: Broker, topic: str) -> list[tuple[Any, ...]]:
     )
 
 
-def test_a_replay_with_partitions_is_the_same_topic_again(
+def test_a_replay_with_partitions_recreates_the_topic(
     penstock: Runner, broker: Broker, filled: str, tmp_path: Path
 ) -> None:
-    """Keys, values, nulls, headers, times and partitions come back, and counts agree."""
+    """Keys, values, nulls, headers, timestamps and partitions are restored, and counts agree."""
     path = str(tmp_path / "archive")
     archived = penstock("topic", "to-table", filled, path, "--json")
     assert archived.code == 0 and archived.json["records"] == 1_000
@@ -106,7 +109,7 @@ def test_a_replay_with_partitions_is_the_same_topic_again(
     assert content(broker, "archive-copy") == content(broker, filled)
 
 
-def test_the_folder_is_a_table_for_any_reader(
+def test_the_archive_is_a_table_for_any_parquet_reader(
     penstock: Runner, filled: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "table")
@@ -117,7 +120,7 @@ def test_the_folder_is_a_table_for_any_reader(
 
 
 def test_ranges_by_offset_and_by_time(penstock: Runner, filled: str, tmp_path: Path) -> None:
-    """Offsets in each partition, offsets of one, times in milliseconds and as dates."""
+    """One offset for all partitions, one for each, times in milliseconds and as dates."""
 
     def archived(*words: str) -> Any:
         path = str(tmp_path / f"range{len(list(tmp_path.iterdir()))}")
@@ -145,10 +148,10 @@ def test_an_empty_range_is_a_table_without_rows(
     assert sent.code == 0 and sent.json["records"] == 0
 
 
-def test_gaps_are_told_and_are_no_failure(
+def test_records_deleted_at_the_start_of_the_log_are_not_gaps(
     penstock: Runner, broker: Broker, admin: Admin, tmp_path: Path
 ) -> None:
-    """What was deleted from the log's start is no gap; the range begins behind it."""
+    """The range begins after them. A range that asks for deleted offsets is refused."""
     topic = "archive-cut"
     admin.create_topic(topic, 1)
     with Producer(broker.bootstrap) as producer:
@@ -169,10 +172,10 @@ def test_gaps_are_told_and_are_no_failure(
     assert not (tmp_path / "no").exists()
 
 
-def test_an_archive_that_lost_rows_is_not_sent(
+def test_an_archive_that_lost_rows_is_not_replayed(
     penstock: Runner, admin: Admin, filled: str, tmp_path: Path
 ) -> None:
-    """Its note tells how many there were: exit code 1, and nothing is written to the topic."""
+    """Its note has the number of rows: exit code 1, and nothing is written to the topic."""
     path = tmp_path / "damaged"
     assert penstock("topic", "to-table", filled, str(path)).code == 0
     file = next(iter(sorted(path.glob("*.parquet"))))
@@ -183,7 +186,7 @@ def test_an_archive_that_lost_rows_is_not_sent(
     assert "archive-damaged" not in {topic.name for topic in admin.list_topics()}
 
 
-def test_what_is_there_is_not_written_over(penstock: Runner, filled: str, tmp_path: Path) -> None:
+def test_existing_files_are_not_overwritten(penstock: Runner, filled: str, tmp_path: Path) -> None:
     path = tmp_path / "kept"
     assert penstock("topic", "to-table", filled, str(path)).code == 0
     again = penstock("topic", "to-table", filled, str(path))
@@ -197,8 +200,11 @@ def test_what_is_there_is_not_written_over(penstock: Runner, filled: str, tmp_pa
     assert (other / "mine.txt").read_text() == "mine"
 
 
-def test_parquet_from_elsewhere(penstock: Runner, broker: Broker, tmp_path: Path) -> None:
-    """Any table with a value will do; without one it is refused, and says what is there."""
+def test_parquet_files_of_other_programs_can_be_replayed(
+    penstock: Runner, broker: Broker, tmp_path: Path
+) -> None:
+    """Any table with a value column works. Without one it is refused, and
+    the error lists the columns."""
     path = str(tmp_path / "plain.parquet")
     pq.write_table(pa.table({"value": ["a", "b"], "key": ["x", "y"], "more": [1, 2]}), path)
     assert penstock("topic", "from-table", path, "archive-plain").code == 0
@@ -211,7 +217,7 @@ def test_parquet_from_elsewhere(penstock: Runner, broker: Broker, tmp_path: Path
     assert missing.code == 1 and "does not exist" in missing.err
 
 
-def test_too_few_partitions_are_told_before_anything_is_sent(
+def test_too_few_partitions_are_reported_before_anything_is_sent(
     penstock: Runner, broker: Broker, admin: Admin, filled: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "archive")
@@ -224,7 +230,7 @@ def test_too_few_partitions_are_told_before_anything_is_sent(
     assert by_key.code == 0 and len(content(broker, "archive-narrow")) == 1_000
 
 
-def test_old_times_and_short_retention_are_warned_of(
+def test_old_timestamps_with_short_retention_are_a_warning(
     penstock: Runner, admin: Admin, filled: str, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "archive")
@@ -235,7 +241,7 @@ def test_old_times_and_short_retention_are_warned_of(
     assert "keeps records for 1 days and the oldest of these are older" in warned.err
 
 
-def test_an_unknown_topic_is_one_line(penstock: Runner, tmp_path: Path) -> None:
+def test_an_unknown_topic_is_reported_in_one_line(penstock: Runner, tmp_path: Path) -> None:
     ended = penstock("topic", "to-table", "archive-nothing", str(tmp_path / "a"))
     assert ended.code == 1
     assert ended.err.count("\n") == 1 and "archive-nothing" in ended.err
@@ -253,8 +259,8 @@ def some_rows(partition: int, offsets: list[int]) -> pa.RecordBatch:
     )
 
 
-def test_a_large_archive_is_many_files(tmp_path: Path) -> None:
-    """A file is closed when it is full, and counts go over all of them; gaps are counted."""
+def test_a_large_archive_has_many_files(tmp_path: Path) -> None:
+    """A file is closed when it is full. Counts cover all files, and gaps are counted."""
     note = Note("t", 2, {0: PartitionNote(0, 100), 1: PartitionNote(5, 10)})
     path = str(tmp_path / "many")
     with ArchiveWriter(path, note, compression="none", file_bytes=1) as writer:
@@ -269,8 +275,8 @@ def test_a_large_archive_is_many_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("offsets", [[3, 4], [5, 10], [4, 5, 6]])
-def test_offsets_out_of_place_give_the_archive_up(tmp_path: Path, offsets: list[int]) -> None:
-    """Repeated, or outside of the range: nothing is left of it."""
+def test_unexpected_offsets_abort_the_archive(tmp_path: Path, offsets: list[int]) -> None:
+    """Repeated offsets, or offsets outside of the range. No file remains."""
     note = Note("t", 1, {0: PartitionNote(0, 10)})
     path = tmp_path / "wrong"
     with (
@@ -293,5 +299,5 @@ def test_offsets_out_of_place_give_the_archive_up(tmp_path: Path, offsets: list[
         ("1970-01-01T00:00:01Z", Bound(time_ms=1_000)),
     ],
 )
-def test_bounds_as_people_write_them(text: str, bound: Bound) -> None:
+def test_bounds_are_parsed(text: str, bound: Bound) -> None:
     assert parse_bound(text, "--from", 5_000_000) == bound

@@ -1,4 +1,4 @@
-"""Avro: schemas as Spark's types, records as rows and back."""
+"""Tests Avro: schemas as Spark types, records as rows and back."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ ROW = {
 }
 
 
-def test_each_type_of_avro_has_one_of_sparks() -> None:
+def test_each_avro_type_has_a_spark_type() -> None:
     """Names and types in order, nested ones too."""
     assert avro_ddl(RICH, "valueSchema") == (
         "STRUCT<`id`: BIGINT, `small`: INT, `name`: STRING, `ok`: BOOLEAN, `ratio`: DOUBLE, "
@@ -106,8 +106,8 @@ def test_each_type_of_avro_has_one_of_sparks() -> None:
     )
 
 
-def test_a_named_type_may_be_used_again_by_either_name() -> None:
-    """With its namespace or without."""
+def test_a_named_type_may_be_referenced_by_either_name() -> None:
+    """With or without its namespace."""
     point = {
         "type": "record",
         "name": "point",
@@ -129,8 +129,8 @@ def test_a_named_type_may_be_used_again_by_either_name() -> None:
         (record(a=["null", "row"]), "contains itself"),
     ],
 )
-def test_schemas_that_no_table_can_have(schema: str, message: str) -> None:
-    """Refused with the reason, and with the option's name."""
+def test_schemas_that_no_table_can_have_are_refused(schema: str, message: str) -> None:
+    """With the reason and the option's name."""
     with pytest.raises(OptionError, match=message):
         avro_ddl(schema, "valueSchema")
 
@@ -139,8 +139,8 @@ def encoder(schema: str) -> Encoder:
     return Encoder(SinkOptions("localhost:9092", "t", Formats(value="avro", value_schema=schema)))
 
 
-def test_rows_go_there_and_back() -> None:
-    """What the sink writes is Avro that fastavro reads, and the source gives the rows back."""
+def test_rows_survive_encoding_and_decoding() -> None:
+    """fastavro can read what the sink writes, and the source returns the same rows."""
     column = pa.array([ROW, None], RICH_ARROW)
     batch = pa.RecordBatch.from_arrays([column], ["value"])
     written = encoder(RICH).encode(batch).column("value")
@@ -150,8 +150,8 @@ def test_rows_go_there_and_back() -> None:
     assert decoded.column.to_pylist() == [ROW, None]
 
 
-def test_a_schema_registrys_prefix() -> None:
-    """With an id, values are prefixed by it; another id, or none, is a bad record."""
+def test_schema_registry_prefixes() -> None:
+    """With a schema id, values are prefixed with it. A record with another id or none is bad."""
     schema, target = record(a="int"), pa.struct([("a", pa.int32())])
     prefixed, other, bare = (
         Avro(schema, schema_id=7).serialize({"a": 1}),
@@ -175,8 +175,8 @@ def test_records_of_another_schema_are_bad() -> None:
     assert "left over" in decoded.bad[2]
 
 
-def test_a_value_beyond_its_column_is_bad_alone() -> None:
-    """A decimal with more digits than its schema says does not spoil its neighbours."""
+def test_a_value_too_large_for_its_column_affects_no_other() -> None:
+    """A decimal with more digits than its schema allows does not affect its neighbors."""
     wide = record(a=logical("bytes", "decimal", precision=20, scale=2))
     narrow = record(a=logical("bytes", "decimal", precision=4, scale=2))
     values = [Decimal("1.25"), Decimal("123456789.25"), Decimal("2.50")]
@@ -188,14 +188,14 @@ def test_a_value_beyond_its_column_is_bad_alone() -> None:
     assert decoded.column[2].as_py() == {"a": Decimal("2.50")}
 
 
-def test_rows_that_do_not_fit_the_schema() -> None:
-    """The task fails, and says which value did not fit."""
+def test_rows_that_do_not_fit_the_schema_fail_the_task() -> None:
+    """The error shows which value did not fit."""
     batch = pa.RecordBatch.from_pydict({"value": [{"a": "text"}]})
     with pytest.raises(SerializationFailed, match=r"'text'.* does not fit the Avro schema"):
         encoder(record(a="int")).encode(batch)
 
 
 @pytest.mark.parametrize("schema", ["{", '{"type": "nothing"}'])
-def test_what_is_no_schema_is_told_when_the_sink_is_made(schema: str) -> None:
+def test_an_invalid_schema_is_refused_when_the_sink_is_created(schema: str) -> None:
     with pytest.raises(OptionError, match="Avro schema"):
         encoder(schema)

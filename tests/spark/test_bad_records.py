@@ -1,4 +1,4 @@
-"""Records that cannot be decoded: they end the job, show in a column, or go to another topic."""
+"""Tests records that cannot be decoded: they fail the job, fill a column, or are dead letters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def topic(broker: Broker, producer: Producer[Any, Any]) -> str:
     return name
 
 
-def test_by_default_the_job_fails_and_says_where(topic: str, read: Read) -> None:
-    """The first line has the place, the reason, and what else could be done."""
+def test_by_default_the_job_fails_and_names_the_record(topic: str, read: Read) -> None:
+    """The first line has the position, the reason, and the alternatives."""
     with pytest.raises(PySparkException) as told:
         read(topic, **SCHEMA).collect()
     message = str(told.value)
@@ -37,14 +37,15 @@ def test_by_default_the_job_fails_and_says_where(topic: str, read: Read) -> None
     assert "badRecords" in message
 
 
-def test_records_that_nobody_looks_at_count_too(topic: str, read: Read) -> None:
-    """A count decodes nothing that it returns, and must not hide what is bad."""
+def test_records_that_no_query_selects_count_too(topic: str, read: Read) -> None:
+    """A count returns no decoded column, but must not hide bad records."""
     with pytest.raises(PySparkException, match="at offset 3 cannot be decoded"):
         read(topic, **SCHEMA).count()
 
 
-def test_in_a_column(topic: str, read: Read) -> None:
-    """Rows stay in their places: null, with the raw bytes and the reason beside them."""
+def test_bad_records_in_a_column(topic: str, read: Read) -> None:
+    """Rows keep their places: the value is null, and the column has the raw bytes and the
+    reason."""
     rows = read(topic, badRecords="column", **SCHEMA).orderBy("offset").collect()
     assert [row.value and row.value.id for row in rows] == [0, 1, 2, None, 3, 4, None, None]
     corrupt = {row.offset: row._corrupt for row in rows if row._corrupt is not None}
@@ -54,10 +55,10 @@ def test_in_a_column(topic: str, read: Read) -> None:
     assert bytes(rows[3].key) == b"k"
 
 
-def test_in_a_column_when_key_and_value_are_bad(
+def test_a_bad_key_and_a_bad_value_in_one_column(
     broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """Nothing of either is lost."""
+    """Neither is lost."""
     topic = broker.new_topic()
     producer.send(topic, b"no", key=b"\xff\xfe").result(120)
     (row,) = read(topic, badRecords="column", keyFormat="string", **SCHEMA).collect()
@@ -76,8 +77,8 @@ def test_without_bad_records_the_column_is_null(
     assert row._corrupt is None
 
 
-def test_in_another_topic(broker: Broker, topic: str, read: Read) -> None:
-    """Dead letters hold the record as it was, and say whence it came and what was wrong."""
+def test_bad_records_in_a_dead_letter_topic(broker: Broker, topic: str, read: Read) -> None:
+    """Dead letters hold the original record, its origin and the reason."""
     letters = broker.new_topic()
     rows = read(topic, badRecords="deadletter", deadLetterTopic=letters, **SCHEMA)
     found = sorted((row.offset, row.value and row.value.id) for row in rows.collect())
@@ -94,10 +95,11 @@ def test_in_another_topic(broker: Broker, topic: str, read: Read) -> None:
     assert b'id is "text", not BIGINT' in headers["penstock.error"]
 
 
-def test_in_another_topic_by_a_stream(
+def test_a_stream_sends_bad_records_to_a_dead_letter_topic(
     broker: Broker, topic: str, read_stream: Read, checkpoint: str
 ) -> None:
-    """A stream goes on past bad records, and its checkpoint does not bury them twice."""
+    """The stream continues past bad records, and after a restart from its checkpoint
+    does not send them again."""
     letters, seen = broker.new_topic(), []
     for _ in range(2):
         stream = read_stream(
@@ -120,8 +122,10 @@ def test_in_another_topic_by_a_stream(
         assert len(consumer.read_table(letters)) == 2
 
 
-def test_text_that_is_no_text(broker: Broker, producer: Producer[Any, Any], read: Read) -> None:
-    """A string column takes UTF-8 alone; the empty text and null are two things."""
+def test_invalid_utf8_is_a_bad_record(
+    broker: Broker, producer: Producer[Any, Any], read: Read
+) -> None:
+    """A string column accepts only UTF-8. An empty text and null are different."""
     topic = broker.new_topic()
     for value in (b"fine", b"\xff", None, b"", "ü".encode()):
         producer.send(topic, value)
@@ -134,7 +138,7 @@ def test_text_that_is_no_text(broker: Broker, producer: Producer[Any, Any], read
 def test_many_bad_records_in_a_column(
     broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """A tenth of many: all rows come, each bad one marked."""
+    """A tenth of 20,000 records: all rows are returned, and each bad one is marked."""
     topic = broker.new_topic(partitions=2)
     for number in range(20_000):
         value = b'{"id":"x"}' if number % 10 == 0 else b'{"id":%d}' % number

@@ -1,7 +1,7 @@
-"""The page on Spark runs: every Python block of it, and its tables are true.
+"""Runs every Python block of docs/SPARK.md, and checks its tables.
 
-Blocks of a section (`##`) are one program, run from top to bottom in one namespace on the session
-and the broker of the tests. What they print must be what the page says: the lines after `#>`.
+The blocks of a section (`##`) are one program, run from top to bottom in one namespace with the
+session and the broker of the tests. Their output must equal the lines after `#>`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FOLDER_IN_THE_TEXT = "/data/"
 
 @pytest.fixture(scope="module")
 def page_broker() -> Iterator[Broker]:
-    """One of its own: the page makes topics under names of its choice."""
+    """A separate broker, because the page creates topics with fixed names."""
     with Broker({"num.partitions": "1"}) as running:
         yield running
 
@@ -45,7 +45,7 @@ def test_the_examples_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each section's blocks do what the page says they do."""
+    """The output of each section's blocks is what the page says."""
     monkeypatch.setattr(os, "environ", dict(os.environ))
     module = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)
@@ -54,7 +54,7 @@ def test_the_examples_run(
         for block in SECTIONS[heading]:
             code = block.code.replace(BROKER_IN_THE_TEXT, page_broker.bootstrap)
             code = code.replace(FOLDER_IN_THE_TEXT, f"{tmp_path}/")
-            # Empty lines before it keep the line numbers of the page in tracebacks.
+            # Empty lines before the block keep the page's line numbers in tracebacks.
             source = "\n" * (block.line - 1) + code
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
@@ -66,7 +66,7 @@ def test_the_examples_run(
 
 
 def test_the_page_has_examples() -> None:
-    """A page whose blocks are no longer found would pass every test."""
+    """If the blocks were no longer found, every test would pass."""
     assert sum(map(len, SECTIONS.values())) >= 6
     assert sum(len(block.prints) for blocks in SECTIONS.values() for block in blocks) >= 8
 
@@ -75,7 +75,7 @@ def test_the_page_has_examples() -> None:
 
 
 def table_under(heading: str) -> list[list[str]]:
-    """The cells of the first table after a heading, without its head."""
+    """Returns the cells of the first table after a heading, without its header."""
     lines = TEXT[TEXT.index(f" {heading}\n") :].splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("|"))
     rows = []
@@ -106,10 +106,10 @@ def _parse_sink(given: dict[str, str]) -> object:
         ("Sink options", SINK_OPTIONS, _parse_sink),
     ],
 )
-def test_the_options_and_their_defaults(
+def test_the_tables_list_all_options_and_defaults(
     heading: str, names: tuple[str, ...], parse: Callable[[dict[str, str]], object]
 ) -> None:
-    """All of them, in the order of the source; to give a default changes nothing."""
+    """In the order of the code. Giving a default explicitly changes nothing."""
     rows = table_under(heading)
     assert [row[0].strip("`") for row in rows] == list(names)
     for name, default, *_ in rows:
@@ -118,8 +118,8 @@ def test_the_options_and_their_defaults(
                 assert parse({name.strip("`"): value}) == parse({}), name
 
 
-def test_what_is_for_a_stream_only_and_for_batches_only() -> None:
-    """The page says which ending options a stream refuses."""
+def test_the_table_marks_options_for_batches_only() -> None:
+    """The page says which options a stream refuses."""
     batch_only = {row[0].strip("`") for row in table_under("Source options") if row[2] == "batch"}
     values = {
         "endingOffsets": "latest",
@@ -136,12 +136,12 @@ def test_what_is_for_a_stream_only_and_for_batches_only() -> None:
     assert refused == set(values)
 
 
-def test_error_lines_exist() -> None:
-    """Whoever looks up an error finds the words that are really said."""
+def test_documented_error_messages_exist() -> None:
+    """So a user who searches for an error finds it on the page."""
     ours = "".join(
         path.read_text("utf-8") for path in sorted((ROOT / "src/penstock/spark").rglob("*.py"))
     )
-    # Strings are put together over lines: seams go, so that what is said is found whole.
+    # Joins string literals that span lines, so that messages are found completely.
     joined = re.sub(r'"\s*\n\s*f?"', "", ours)
     import pyspark
 

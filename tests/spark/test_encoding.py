@@ -1,4 +1,4 @@
-"""Rows as records: JSON by whole columns, and what the driver refuses."""
+"""Tests rows as records: JSON by whole columns, and the columns that the driver refuses."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ VALUES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.none() | VALUES, max_size=6), st.integers(0, 3))
-def test_what_is_written_is_json_and_is_read_back(rows: list[Any], skipped: int) -> None:
-    """Any value of any type: json.loads takes the text, and our reader gives the value back."""
-    column = pa.array(rows, RICH)[skipped:]  # A slice must not show what it leaves out.
+def test_written_json_is_valid_and_read_back(rows: list[Any], skipped: int) -> None:
+    """For any value of any type: json.loads accepts the text, and the source returns the value."""
+    column = pa.array(rows, RICH)[skipped:]  # A slice must not contain rows outside of it.
     written = write_json(column)
     for text, row in zip(written.to_pylist(), rows[skipped:], strict=True):
         assert (text is None) == (row is None)
@@ -84,8 +84,8 @@ def test_what_is_written_is_json_and_is_read_back(rows: list[Any], skipped: int)
     assert decoded.column.to_pylist() == column.to_pylist()
 
 
-def test_the_text_of_each_type() -> None:
-    """Pinned, since other people's readers depend on it."""
+def test_the_json_text_of_each_type() -> None:
+    """Fixed here, because other readers depend on it."""
     row = {
         'odd " name': 1,
         "text": 'a"\\\n\x01ü',
@@ -107,14 +107,14 @@ def test_the_text_of_each_type() -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_what_json_has_no_word_for_is_refused(number: float) -> None:
-    """No text that other readers would choke on, and no silent null; the column is named."""
+def test_numbers_that_json_cannot_represent_are_refused(number: float) -> None:
+    """No text that other readers cannot parse, and no silent null. The error names the column."""
     column = pa.array([{"a": {"b": 1.0}}, {"a": {"b": number}}])
     with pytest.raises(SerializationFailed, match=r"value\.a\.b holds a NaN or an infinity"):
         write_json(column)
 
 
-def test_times_of_any_zone_are_written_in_utc() -> None:
+def test_timestamps_of_any_time_zone_are_written_in_utc() -> None:
     column = pa.array([{"at": 0}], pa.struct([("at", pa.timestamp("us", "America/New_York"))]))
     assert write_json(column)[0].as_py() == b'{"at":"1970-01-01T00:00:00.000000Z"}'
 
@@ -143,8 +143,7 @@ HEADERS = ArrayType(columns(key=StringType(), value=BinaryType()))
         (sink(value="avro"), columns(a=LongType())),
     ],
 )
-def test_columns_that_make_records(options: SinkOptions, schema: StructType) -> None:
-    """What may be written."""
+def test_columns_that_can_be_written(options: SinkOptions, schema: StructType) -> None:
     check_columns(options, schema)
 
 
@@ -171,14 +170,17 @@ def test_columns_that_make_records(options: SinkOptions, schema: StructType) -> 
         ),
     ],
 )
-def test_columns_that_do_not(options: SinkOptions, schema: StructType, message: str) -> None:
-    """Refused on the driver, in words that say what to do."""
+def test_columns_that_cannot_be_written_are_refused(
+    options: SinkOptions, schema: StructType, message: str
+) -> None:
+    """On the driver, with an error that says what to do."""
     with pytest.raises(OptionError, match=message):
         check_columns(options, schema)
 
 
-def test_other_columns_become_fields() -> None:
-    """With a format and without a value column, what has no meaning of its own is the value."""
+def test_other_columns_become_fields_of_the_value() -> None:
+    """With a format and without a value column, all columns without a
+    special meaning form the value."""
     batch = pa.RecordBatch.from_pydict({"key": ["k"], "a": [1], "b": ["x"], "partition": [3]})
     encoded = Encoder(sink(value="json")).encode(batch)
     assert encoded.to_pylist() == [{"key": "k", "partition": 3, "value": b'{"a":1,"b":"x"}'}]

@@ -1,4 +1,4 @@
-"""What users see when something is wrong: one line that says what to do, before anything else."""
+"""Tests the errors that users see: one line that says what to do, before anything else."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def first_line(error: BaseException) -> str:
         ({"kafka.acks": "all"}, "kafka.acks"),
     ],
 )
-def test_a_wrong_option(read: Read, options: dict[str, str], message: str) -> None:
-    """Told by `load()` already, whether or not the topic exists."""
+def test_a_wrong_option_is_reported(read: Read, options: dict[str, str], message: str) -> None:
+    """By `load()`, whether or not the topic exists."""
     with pytest.raises(AnalysisException) as raised:
         read("anything", **options)
     line = first_line(raised.value)
@@ -48,8 +48,8 @@ def test_a_wrong_option(read: Read, options: dict[str, str], message: str) -> No
     assert message in line
 
 
-def test_an_unknown_topic(read: Read) -> None:
-    """Told when the read is planned, with the command that makes it."""
+def test_an_unknown_topic_is_reported(read: Read) -> None:
+    """When the read is planned, with the command that creates it."""
     with pytest.raises(AnalysisException) as raised:
         read("nowhere").collect()
     assert "topic nowhere does not exist: create it with `penstock topic create nowhere`" in (
@@ -57,8 +57,8 @@ def test_an_unknown_topic(read: Read) -> None:
     )
 
 
-def test_a_dead_broker(spark: SparkSession) -> None:
-    """Told at once, with the address that was tried."""
+def test_an_unreachable_broker_is_reported(spark: SparkSession) -> None:
+    """At once, with the address that was tried."""
     frame = (
         spark.read.format("penstock")
         .option("kafka.bootstrap.servers", NOBODY)
@@ -73,8 +73,10 @@ def test_a_dead_broker(spark: SparkSession) -> None:
     ) in first_line(raised.value)
 
 
-def test_a_task_that_fails(broker: Broker, producer: Producer[Any, Any], read: Read) -> None:
-    """What a task has to say comes through as it is, right under the line that is Spark's own."""
+def test_the_error_of_a_failed_task_is_shown(
+    broker: Broker, producer: Producer[Any, Any], read: Read
+) -> None:
+    """Unchanged, directly below Spark's own line."""
     topic = broker.new_topic()
     producer.send(topic, b"no JSON").result(120)
     with pytest.raises(PySparkException) as raised:
@@ -93,17 +95,17 @@ def test_a_task_that_fails(broker: Broker, producer: Producer[Any, Any], read: R
         ({"subscribe": "a", "kafka.bootstrap.servers": NOBODY}, f"no broker answers at .*{NOBODY}"),
     ],
 )
-def test_a_stream_that_cannot_begin(
+def test_a_stream_that_cannot_start_is_reported(
     read_stream: Read, checkpoint: str, options: dict[str, str], message: str
 ) -> None:
-    """The same, from the query."""
+    """The query raises the same errors."""
     with pytest.raises(StreamingQueryException, match=message) as raised:
         Followed().run(read_stream(**options), checkpoint)
     assert "SQLSTATE" not in first_line(raised.value)
 
 
-def test_missing_java(tmp_path: Path) -> None:
-    """What is missing, which version, and how to get it: in one line."""
+def test_missing_java_is_reported(tmp_path: Path) -> None:
+    """What is missing, which version, and how to get it, in one line."""
     with pytest.raises(JavaMissing, match=r"^Spark needs Java 17 or newer and there is none: .*"):
         check_java({"PATH": str(tmp_path)})
     with pytest.raises(JavaMissing, match=r"bin/java does not run \(No such file.*JAVA_HOME"):
@@ -121,8 +123,8 @@ def test_missing_java(tmp_path: Path) -> None:
         ("gibberish", False),
     ],
 )
-def test_old_java(tmp_path: Path, version: str, is_enough: bool) -> None:
-    """An older one is found out by what it says of itself."""
+def test_old_java_is_reported(tmp_path: Path, version: str, is_enough: bool) -> None:
+    """By the version that it prints."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
@@ -134,8 +136,8 @@ def test_old_java(tmp_path: Path, version: str, is_enough: bool) -> None:
             check_java({"JAVA_HOME": str(tmp_path)})
 
 
-def test_bugs_keep_their_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only errors that say what to do lose it, and only where Spark runs us."""
+def test_bugs_keep_their_stack_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only errors that say what to do lose it, and only inside Spark's worker processes."""
     monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "x")
     with pytest.raises(ZeroDivisionError), told_plainly():

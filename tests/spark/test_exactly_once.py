@@ -1,4 +1,7 @@
-"""The exactly-once sink against a real broker, as Spark calls it; and a few times by real Spark."""
+"""Tests the exactly-once sink with a real broker.
+
+Most tests call it as Spark does; a few run real Spark.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def sink(request: pytest.FixtureRequest) -> str:
 
 
 def ends(broker: Broker, topic: str, partitions: int = 3) -> list[int]:
-    """Where the topic's logs end: what was ever written, committed or not, with its markers."""
+    """Returns the log end offsets of a topic, which count everything ever written,
+    committed or not, with markers."""
     with Admin(broker.bootstrap) as admin:
         settled(admin)
         places = [TopicPartition(topic, partition) for partition in range(partitions)]
@@ -52,14 +56,14 @@ def ends(broker: Broker, topic: str, partitions: int = 3) -> list[int]:
 
 
 def running(admin: Admin, sink: str) -> list[str]:
-    """The sink's transactions that are open."""
+    """Returns the sink's open transactions."""
     return [each.transactional_id for each in settled(admin, sink) if each.state == "Ongoing"]
 
 
 # -- batches ---------------------------------------------------------------------------------------
 
 
-def test_a_batch_is_read_when_it_is_committed_and_not_before(broker: Broker, sink: str) -> None:
+def test_a_batch_is_readable_once_it_is_committed(broker: Broker, sink: str) -> None:
     topic = broker.new_topic(partitions=3)
     query = Query(broker, topic, sink)
     messages = query.write(query.plan(), 0, [*TWO, []])
@@ -70,11 +74,9 @@ def test_a_batch_is_read_when_it_is_committed_and_not_before(broker: Broker, sin
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
 
 
-def test_batch_after_batch_is_counted_under_the_sinks_name(
-    broker: Broker, admin: Admin, sink: str
-) -> None:
-    """The group's one offset is the number of batches, with the query's id beside it. A batch
-    without rows counts."""
+def test_batches_are_counted_under_the_sinks_name(broker: Broker, admin: Admin, sink: str) -> None:
+    """The group's one offset is the number of batches, with the query's id as metadata. A
+    batch without rows counts."""
     topic = broker.new_topic(partitions=3)
     query = Query(broker, topic, sink)
     batches: list[list[list[bytes]]] = [TWO, [[], []], [[b"d"]]]
@@ -87,8 +89,8 @@ def test_batch_after_batch_is_counted_under_the_sinks_name(
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c", b"d"]
 
 
-def test_a_batch_that_is_run_again_is_not_written_again(broker: Broker, sink: str) -> None:
-    """Not even to be aborted: tasks know that it is done."""
+def test_a_committed_batch_that_is_run_again_writes_nothing(broker: Broker, sink: str) -> None:
+    """Not even records that are aborted: the tasks know that the batch is committed."""
     topic = broker.new_topic(partitions=3)
     Query(broker, topic, sink).run(0, TWO)
     before = ends(broker, topic)
@@ -98,10 +100,11 @@ def test_a_batch_that_is_run_again_is_not_written_again(broker: Broker, sink: st
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
 
 
-def test_a_driver_that_dies_before_its_commit_leaves_nothing(
+def test_a_driver_that_crashes_before_its_commit_leaves_nothing(
     broker: Broker, admin: Admin, sink: str
 ) -> None:
-    """Its successor aborts what is open, also of tasks that it does not have itself."""
+    """Its successor aborts the open transactions, also those of tasks
+    that it does not have itself."""
     topic = broker.new_topic(partitions=3)
     lost = Query(broker, topic, sink)
     lost.write(lost.plan(), 0, [[b"a"], [b"b"], [b"c"]])
@@ -112,7 +115,7 @@ def test_a_driver_that_dies_before_its_commit_leaves_nothing(
 
 
 def test_an_aborted_batch_leaves_nothing(broker: Broker, admin: Admin, sink: str) -> None:
-    """Whether some of its tasks have finished or none."""
+    """Whether or not some of its tasks have finished."""
     topic = broker.new_topic(partitions=3)
     query = Query(broker, topic, sink)
     messages = query.write(query.plan(), 0, TWO)
@@ -126,11 +129,11 @@ def test_an_aborted_batch_leaves_nothing(broker: Broker, admin: Admin, sink: str
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
 
 
-# -- whoever is late -------------------------------------------------------------------------------
+# -- late drivers and tasks ------------------------------------------------------------------------
 
 
 def test_a_driver_whose_sink_was_taken_over_cannot_commit(broker: Broker, sink: str) -> None:
-    """Nor does its giving up harm the one that has it now."""
+    """Its abort does not affect the new driver."""
     topic = broker.new_topic(partitions=3)
     old, new = Query(broker, topic, sink), Query(broker, topic, sink)
     messages = old.write(old.plan(), 0, TWO)
@@ -144,9 +147,7 @@ def test_a_driver_whose_sink_was_taken_over_cannot_commit(broker: Broker, sink: 
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
 
 
-def test_a_task_that_was_run_again_is_committed_as_its_last_attempt(
-    broker: Broker, sink: str
-) -> None:
+def test_the_last_attempt_of_a_repeated_task_is_committed(broker: Broker, sink: str) -> None:
     topic = broker.new_topic(partitions=3)
     query = Query(broker, topic, sink)
     planned = query.plan()
@@ -155,8 +156,8 @@ def test_a_task_that_was_run_again_is_committed_as_its_last_attempt(
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c"]
 
 
-def test_an_attempt_that_another_has_fenced_cannot_be_committed(broker: Broker, sink: str) -> None:
-    """Should Spark report the older one, nothing of the batch is committed."""
+def test_a_fenced_attempt_cannot_be_committed(broker: Broker, sink: str) -> None:
+    """If Spark reports the older attempt, nothing of the batch is committed."""
     topic = broker.new_topic(partitions=3)
     query = Query(broker, topic, sink)
     planned = query.plan()
@@ -168,7 +169,7 @@ def test_an_attempt_that_another_has_fenced_cannot_be_committed(broker: Broker, 
     assert committed(broker, topic) == []
 
 
-def test_a_batch_that_takes_longer_than_its_transactions_may_is_not_committed(
+def test_a_batch_that_exceeds_its_transaction_timeout_is_not_committed(
     broker: Broker, admin: Admin, sink: str
 ) -> None:
     topic = broker.new_topic(partitions=3)
@@ -182,11 +183,12 @@ def test_a_batch_that_takes_longer_than_its_transactions_may_is_not_committed(
     assert committed(broker, topic) == []
 
 
-# -- what is refused -------------------------------------------------------------------------------
+# -- refusals --------------------------------------------------------------------------------------
 
 
-def test_a_name_that_belongs_to_another_query_is_refused(broker: Broker, sink: str) -> None:
-    """A checkpoint that was deleted: its batches begin at 0 again and must not pass for done."""
+def test_the_name_of_another_query_is_refused(broker: Broker, sink: str) -> None:
+    """For example after its checkpoint was deleted: its batches begin at 0 again and
+    must not count as committed."""
     topic = broker.new_topic(partitions=3)
     Query(broker, topic, sink).run(0, TWO)
     before = ends(broker, topic)
@@ -196,7 +198,7 @@ def test_a_name_that_belongs_to_another_query_is_refused(broker: Broker, sink: s
     assert ends(broker, topic) == before
 
 
-def test_progress_that_is_gone_is_refused_until_it_is_accepted(
+def test_missing_progress_is_refused_unless_accepted(
     broker: Broker, admin: Admin, sink: str
 ) -> None:
     topic = broker.new_topic(partitions=3)
@@ -209,10 +211,10 @@ def test_progress_that_is_gone_is_refused_until_it_is_accepted(
     assert sorted(committed(broker, topic)) == [b"a", b"b", b"c", b"d", b"e"]
 
 
-def test_a_cluster_without_the_joint_commit_is_refused(
+def test_a_cluster_without_multi_commit_is_refused(
     broker: Broker, sink: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told when the first batch is planned, and by the reason."""
+    """When the first batch is planned, with the reason."""
     asked = Connection.version_of
 
     def other_kafka(self: Connection, kind: type[Any], *more: Any) -> int:
@@ -230,7 +232,7 @@ def test_a_timeout_above_what_the_broker_allows_is_refused(broker: Broker, sink:
         Query(broker, broker.new_topic(), sink, transactionTimeout="1d").plan()
 
 
-def test_a_cluster_that_is_not_there_is_told_as_such(sink: str) -> None:
+def test_an_unreachable_cluster_is_reported(sink: str) -> None:
     lonely = Broker()
     lonely.bootstrap = "127.0.0.1:9"
     with pytest.raises(PlanFailed, match="no broker answers"):
@@ -253,20 +255,20 @@ def test_a_cluster_that_is_not_there_is_told_as_such(sink: str) -> None:
         ({"kafka.transaction.timeout.ms": "1"}, "use transactionTimeout"),
     ],
 )
-def test_mistakes_in_options_are_told_at_once(options: dict[str, str], message: str) -> None:
+def test_wrong_options_are_refused_at_once(options: dict[str, str], message: str) -> None:
     given = {"kafka.bootstrap.servers": "localhost:9", "topic": "t"}
     given |= {"delivery": "exactly_once", "sink": "s", **options}
     with pytest.raises(OptionError, match=message):
         PenstockDataSource(given).streamWriter(COLUMNS, overwrite=False)
 
 
-def test_a_query_is_named_by_its_own_name_unless_told_otherwise() -> None:
+def test_the_query_name_is_the_default_sink_name() -> None:
     given = {"kafka.bootstrap.servers": "localhost:9", "topic": "t", "delivery": "exactly_once"}
     assert parse_sink({**given, "queryname": "nightly"}).sink == "nightly"
     assert parse_sink({**given, "queryname": "nightly", "sink": "other"}).sink == "other"
 
 
-def test_batch_writes_have_no_exactly_once() -> None:
+def test_batch_writes_cannot_be_exactly_once() -> None:
     given = {"kafka.bootstrap.servers": "localhost:9", "topic": "t", "delivery": "exactly_once"}
     with pytest.raises(OptionError, match="is for streams"):
         BatchWriter(parse_sink(given), COLUMNS, overwrite=False)
@@ -278,7 +280,7 @@ Start = Callable[[], None]
 
 
 class Job:
-    """A query from one topic into another, started again and again from its checkpoint."""
+    """A query from one topic to another, restarted repeatedly from its checkpoint."""
 
     def __init__(
         self, broker: Broker, producer: Producer[Any, Any], read_stream: Read, folder: Path
@@ -314,7 +316,8 @@ class Job:
         assert query.awaitTermination(END_S)
 
     def forget_last_commit(self) -> None:
-        """As if the driver had been killed after its commit, before Spark wrote that down."""
+        """Makes the checkpoint look as if the driver was killed after its commit,
+        before Spark recorded it."""
         folder = self.checkpoint / "commits"
         last = max(int(each.name) for each in folder.iterdir() if each.name.isdecimal())
         (folder / str(last)).unlink()
@@ -340,8 +343,9 @@ def job(
     yield Job(broker, producer, read_stream, tmp_path)
 
 
-def test_a_stream_of_sparks_and_a_batch_that_it_runs_again(job: Job, admin: Admin) -> None:
-    """Started twice; then Spark has forgotten its last batch, and runs it again for nothing."""
+def test_spark_repeats_a_batch_that_is_already_committed(job: Job, admin: Admin) -> None:
+    """The query runs twice. Then Spark has lost the record of its last batch, and
+    repeats it without effect."""
     for _ in range(2):
         job.feed(50)
         job.run()
@@ -358,8 +362,8 @@ def test_a_stream_of_sparks_and_a_batch_that_it_runs_again(job: Job, admin: Admi
     job.check()
 
 
-def test_a_driver_that_was_lost_amid_a_batch_is_followed_by_another(job: Job, admin: Admin) -> None:
-    """What the lost one has written of the next batch is aborted, and written again."""
+def test_a_new_driver_follows_one_that_crashed_during_a_batch(job: Job, admin: Admin) -> None:
+    """Records that the crashed driver wrote for the next batch are aborted, and written again."""
     job.feed(20)
     job.run()
     lost = Query(job.broker, job.target, job.name, job.query_id)
@@ -371,8 +375,8 @@ def test_a_driver_that_was_lost_amid_a_batch_is_followed_by_another(job: Job, ad
     assert running(admin, job.name) == []
 
 
-def test_a_deleted_checkpoint_is_refused_by_name(job: Job) -> None:
-    """The query fails, says why, and nothing was written."""
+def test_a_deleted_checkpoint_is_refused(job: Job) -> None:
+    """The query fails with the reason, and nothing is written."""
     job.feed(20)
     job.run()
     before = ends(job.broker, job.target)
@@ -383,12 +387,13 @@ def test_a_deleted_checkpoint_is_refused_by_name(job: Job) -> None:
     job.check()
 
 
-def test_a_task_that_fails_leaves_nothing(job: Job, admin: Admin) -> None:
-    """Spark aborts the batch: no transaction stays open, no row of it is read; then it is mended
-    and the same batch is written.
+def test_a_failed_task_leaves_nothing(job: Job, admin: Admin) -> None:
+    """Spark aborts the batch: no transaction stays open, and none of its rows is readable. Once the
+    cause is fixed, the same batch is written.
 
-    The bad row waits for the other task to write. Spark cancels that task without waiting for it,
-    and a transaction that it opened after the abort would stay open until the next batch."""
+    The bad row waits until the other task has written. Spark cancels that task without waiting for
+    it, and a transaction that it opened after the abort would stay open until the next batch.
+    """
     bootstrap = job.broker.bootstrap
     places = [TopicPartition(job.target, partition) for partition in range(3)]
 
@@ -413,10 +418,10 @@ def test_a_task_that_fails_leaves_nothing(job: Job, admin: Admin) -> None:
     job.check()
 
 
-def test_what_cannot_be_planned_is_told_in_one_line(
+def test_a_batch_that_cannot_be_planned_is_reported_in_one_line(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line that says what to do, not that something cannot be pickled."""
+    """The line says what to do, not that an object cannot be pickled."""
     job.feed(1)
     job.broker = Broker()
     job.broker.bootstrap = "127.0.0.1:9"

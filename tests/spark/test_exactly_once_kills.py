@@ -1,4 +1,4 @@
-"""The long run's own check of what was copied can fail."""
+"""Tests that the checks of the long exactly-once run can fail."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from spark.exactly_once_kills import PARTITIONS, Copy, KillsFailed
 
 ROWS = 8
-"""Two in each partition of the source; all of them belong into partition 0 of the target."""
+"""Two in each partition of the source; all belong to partition 0 of the target."""
 ALL = [(source, number) for source in range(PARTITIONS) for number in range(2)]
 
 
@@ -19,7 +19,7 @@ def copied(rows: list[tuple[int, int]], target: int = 0) -> None:
 
 
 def test_every_row_once_and_in_order_passes() -> None:
-    """Rows of several partitions may come mixed."""
+    """Rows of several partitions may be interleaved."""
     copied(ALL)
     copied([(source, number) for number in range(2) for source in range(PARTITIONS)])
 
@@ -33,7 +33,7 @@ def test_every_row_once_and_in_order_passes() -> None:
         ([(0, 0)], 1, "row 0:0 is in partition 1"),
     ],
 )
-def test_what_is_missing_doubled_or_misplaced_is_found(
+def test_missing_duplicate_and_misplaced_rows_are_found(
     rows: list[tuple[int, int]], target: int, fault: str
 ) -> None:
     with pytest.raises(KillsFailed, match=fault):

@@ -1,5 +1,7 @@
-"""The example pipelines on real Spark: what comes out is compared, row by row, with what a few
-lines of plain Python make of the same events."""
+"""Tests the example pipelines with real Spark.
+
+The results are compared, row by row, with those of a few lines of plain Python.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.timeout(900)
 
 
 def finish(query: StreamingQuery) -> None:
-    """Wait until all that was there is read; what failed is raised."""
+    """Waits until everything available is read; raises the query's error."""
     try:
         assert query.awaitTermination(QUERY_S), "the query did not come to its end"
     finally:
@@ -46,7 +48,7 @@ def moment(text: str) -> datetime:
 
 
 def naive(at: datetime) -> datetime:
-    """As `collect` gives times: in UTC, which is the session's zone, without saying so."""
+    """Returns a time as `collect` does: in UTC, the session's time zone, without a time zone."""
     return at.astimezone(UTC).replace(tzinfo=None)
 
 
@@ -56,7 +58,7 @@ def rows(found: Iterable[Any]) -> Counter[tuple[Any, ...]]:
 
 @pytest.fixture(autouse=True)
 def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`collect` turns times into those of this process's zone."""
+    """`collect` converts times to the time zone of this process."""
     import time
 
     monkeypatch.setenv("TZ", "UTC")
@@ -68,7 +70,7 @@ def in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_clickstream(spark: SparkSession, broker: Broker, admin: Admin, tmp_path: Path) -> None:
     """Each click is in the table once, typed, in the folder of its day, over several batches and a
-    restart; what is no click is a dead letter."""
+    restart. Invalid clicks are dead letters."""
     topic, dead = "ex-clicks", "ex-clicks-dead"
     make_topic(broker.bootstrap, dead, 1)
     events = list(clickstream.events(400))
@@ -110,7 +112,8 @@ def test_clickstream(spark: SparkSession, broker: Broker, admin: Admin, tmp_path
 
 
 def test_windowed_counts(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Every minute that is over by the watermark is counted once, page by page, and no other."""
+    """Every minute that the watermark has closed is counted once for each
+    page, and no other minute."""
     topic, counts = "ex-window-clicks", "ex-window-counts"
     make_topic(broker.bootstrap, counts, 1)
     events = list(windowed_counts.events(600))
@@ -139,8 +142,8 @@ def test_windowed_counts(spark: SparkSession, broker: Broker, tmp_path: Path) ->
 
 
 def test_orders(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Orders paid within ten minutes come out once each with their customer's last country, in the
-    table and in the topic."""
+    """Orders paid within ten minutes are written once with their customer's latest country,
+    to the table and the topic."""
     names: dict[str, Any] = {name: f"ex-{name}" for name in ("orders", "payments", "customers")}
     make_topic(broker.bootstrap, "ex-paid", 2)
     placed, paid = list(orders.orders(120)), list(orders.payments(120))
@@ -193,8 +196,8 @@ def test_orders(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
 
 
 def test_backfill(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """The days of the range are in the table as they are in the topic; a backfill of one day,
-    repeated, changes no other and doubles nothing."""
+    """The days of the range are in the table as in the topic. Repeating the backfill of one day
+    changes no other day and duplicates nothing."""
     events = list(backfill.events(900))
     send(broker.bootstrap, "ex-sales", events)
     table = str(tmp_path / "table")
@@ -217,7 +220,7 @@ def test_backfill(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
 
 
 def test_sessions(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
-    """Sessions that are over by the watermark come out once, with their first and last click."""
+    """Sessions that the watermark has closed are written once, with their first and last click."""
     topic, out = "ex-session-clicks", "ex-sessions"
     make_topic(broker.bootstrap, out, 1)
     events = list(sessions.events(500))
@@ -260,7 +263,7 @@ def expected_sessions(events: list[Event]) -> Counter[tuple[Any, ...]]:
                 runs.append([])
             runs[-1].append(at)
         for run in runs:
-            # The last of a user's is over only when its pause has passed.
+            # A user's last session is closed only after its gap has passed.
             if run is not runs[-1] or run[-1] + sessions.PAUSE < watermark:
                 found[user, run[0], run[-1], len(run)] += 1
     return found

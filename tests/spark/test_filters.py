@@ -1,4 +1,4 @@
-"""Filters that the source takes over: less is read, and never too little."""
+"""Tests filter pushdown: fewer records are read, and none that is needed is left out."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from spark.conftest import Read
 
 T0 = 1_700_000_000_000
 Log = Mapping[TopicPartition, Sequence[int]]
-"""Of each partition the timestamps of its records, in the order of their offsets."""
+"""The timestamps of each partition's records, in offset order."""
 
 
 class Times:
-    """Answers for a log as a broker does."""
+    """Answers offset lookups for a log as a broker does."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -89,7 +89,8 @@ conditions = st.one_of(
 
 
 def meets(condition: Filter, row: Mapping[str, Any]) -> bool:
-    """What Spark would say. Of a column inside the value nothing is known: all may meet it."""
+    """Evaluates a filter as Spark would. A column inside the value is
+    unknown, so every row may match."""
     if isinstance(condition, Not):
         return not meets(condition.child, row)
     if isinstance(condition, IsNotNull) or len(condition.attribute) > 1:  # type: ignore[attr-defined]
@@ -113,8 +114,9 @@ def meets(condition: Filter, row: Mapping[str, Any]) -> bool:
 
 @settings(deadline=None, max_examples=300)
 @given(logs, st.lists(conditions, max_size=4))
-def test_no_record_that_is_wanted_is_left_out(log: Log, filters: list[Filter]) -> None:
-    """Whatever meets all conditions lies in what is read, also where times go back and forth."""
+def test_no_matching_record_is_left_out(log: Log, filters: list[Filter]) -> None:
+    """Every record that matches all filters is in a planned span, even if
+    timestamps are out of order."""
     read = planned(log, filters)
     assert all(span.size > 0 for span in read)
     for place, stamps in log.items():
@@ -129,8 +131,7 @@ def test_no_record_that_is_wanted_is_left_out(log: Log, filters: list[Filter]) -
                 assert any(span.place == place and span.start <= offset < span.end for span in read)
 
 
-def test_what_is_left_is_little() -> None:
-    """Each kind of condition cuts what it can."""
+def test_each_filter_reduces_what_is_read() -> None:
     log = {TopicPartition(topic, index): range(100) for topic in "ab" for index in range(2)}
     assert planned(
         log,
@@ -148,7 +149,7 @@ def test_what_is_left_is_little() -> None:
 
 @pytest.fixture(scope="module")
 def hundred(broker: Broker, producer: Producer[Any, Any]) -> str:
-    """Two partitions of fifty records, a second between one and the next."""
+    """Two partitions of fifty records, one second apart."""
     topic = broker.new_topic(partitions=2)
     for number in range(100):
         producer.send(topic, b"x", partition=number % 2, timestamp_ms=T0 + number // 2 * 1000)
@@ -166,17 +167,17 @@ def pushing(spark: SparkSession) -> Iterable[SparkSession]:
 
 
 def rows_read(frame: DataFrame) -> int:
-    """How many rows the scan gave to Spark, as its own metrics count them."""
+    """Returns how many rows the scan returned to Spark, by Spark's own metrics."""
     leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
     return int(leaves.head().metrics().apply("numOutputRows").value())
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_spark_hands_over_its_filters(
+def test_spark_pushes_filters_down(
     pushing: SparkSession, hundred: str, read: Read, zone: str
 ) -> None:
-    """Only what they leave is read, in whatever zone the session thinks, and the answer is the
-    one without them."""
+    """Only matching ranges are read, in any session time zone, and the result equals
+    the one without pushdown."""
     pushing.conf.set("spark.sql.session.timeZone", zone)
     where = (
         "partition = 1 and offset < 45 and offset >= 5 "
@@ -188,7 +189,7 @@ def test_spark_hands_over_its_filters(
         assert rows_read(frame) == count
 
 
-def test_the_setting_that_spark_wants_is_named(hundred: str, read: Read) -> None:
-    """The option alone is not enough: Spark says which of its settings to turn on."""
+def test_the_required_spark_setting_is_named(hundred: str, read: Read) -> None:
+    """The option alone is not enough: the error names the Spark setting to turn on."""
     with pytest.raises(Exception, match=r"spark\.sql\.python\.filterPushdown\.enabled"):
         read(hundred, filterPushdown="once").count()

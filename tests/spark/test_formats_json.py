@@ -1,4 +1,4 @@
-"""JSON columns as structs: what Arrow reads must be what Python's json would have read."""
+"""Tests JSON columns as structs: Arrow must read the same as Python's json."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def alone(value: bytes | None, target: pa.DataType = FLAT) -> Decoded:
     return decode([value], target)
 
 
-def test_fields_by_name_missing_ones_null_and_unknown_ones_ignored() -> None:
-    """An object's fields go by their names; what the schema does not name is passed over."""
+def test_missing_fields_are_null_and_unknown_ones_are_ignored() -> None:
+    """Fields are matched by name."""
     decoded = decode([b'{"name":"ann","id":7,"more":[1,{"a":null}]}', b"{}"])
     assert decoded.column.to_pylist() == [
         {"id": 7, "name": "ann", "ok": None},
@@ -56,8 +56,8 @@ def test_fields_by_name_missing_ones_null_and_unknown_ones_ignored() -> None:
     assert not decoded.bad
 
 
-def test_every_type() -> None:
-    """Dates, times, decimals, binary, lists, structs and maps come as what they are."""
+def test_every_type_is_decoded() -> None:
+    """Dates, timestamps, decimals, binary, lists, structs and maps."""
     text = (
         b'{"id":1,"name":"\\u00fc","at":"2026-01-02T03:04:05.000006+01:00","day":"2026-01-02",'
         b'"price":12345678.90,"raw":"/w==","tags":["a",null],"in":{"x":1e3,"y":[{"z":-1},null]},'
@@ -105,8 +105,8 @@ def test_every_type() -> None:
         ('{"id":1}'.encode("utf-16-le"), "not JSON"),
     ],
 )
-def test_bad_records_are_null_and_say_why(value: bytes, reason: str) -> None:
-    """A bad record is bad by itself, and does no harm to those beside it."""
+def test_bad_records_are_null_with_a_reason(value: bytes, reason: str) -> None:
+    """A bad record does not affect its neighbors."""
     good = b'{"id":5}'
     decoded = decode([good, value, good])
     assert list(decoded.bad) == [1]
@@ -132,35 +132,35 @@ def test_bad_records_are_null_and_say_why(value: bytes, reason: str) -> None:
         (b'{"price":true}', "not a DECIMAL(10, 2)"),
     ],
 )
-def test_reasons_say_where(value: bytes, reason: str) -> None:
-    """A reason names the field, however deep, what it is, and what it should be."""
+def test_reasons_name_the_field(value: bytes, reason: str) -> None:
+    """At any depth, with the value found and the expected type."""
     decoded = decode([b"{}", value], RICH)
     assert reason in decoded.bad[1]
     assert decode([b"{}"], RICH).bad == {}
 
 
-def test_nulls_are_tombstones_and_not_bad() -> None:
+def test_nulls_are_tombstones_and_not_bad_records() -> None:
     decoded = decode([None, b'{"id":1}', None])
     assert decoded.column.to_pylist() == [None, {"id": 1, "name": None, "ok": None}, None]
     assert not decoded.bad
 
 
-def test_line_breaks_between_tokens_are_nothing() -> None:
-    """Pretty-printed JSON is JSON."""
+def test_line_breaks_between_tokens_are_ignored() -> None:
+    """Pretty-printed JSON is valid JSON."""
     text = json.dumps({"id": 1, "name": "a"}, indent=2).encode()
     assert decode([text, text]).column.to_pylist() == [{"id": 1, "name": "a", "ok": None}] * 2
 
 
-def test_a_field_that_must_not_be_null() -> None:
-    """NOT NULL holds: a record without the field is bad, since Spark relies on it."""
+def test_a_missing_not_null_field_is_a_bad_record() -> None:
+    """Spark relies on NOT NULL."""
     target = pa.struct([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
     decoded = decode([b'{"id":1}', b'{"name":"a"}', b'{"id":null}', None], target)
     assert sorted(decoded.bad) == [1, 2]
     assert "NOT NULL" in decoded.bad[1]
 
 
-def test_huge_values() -> None:
-    """Values of megabytes, and many of them at once, are read like any others."""
+def test_very_large_values() -> None:
+    """Values of several megabytes, and several at once, are read like any others."""
     name = "x" * (3 << 20)
     text = json.dumps({"id": 1, "name": name}).encode()
     decoded = decode([text, b'{"id":2}', text])
@@ -168,14 +168,15 @@ def test_huge_values() -> None:
     assert not decoded.bad
 
 
-def test_deep_nesting_in_what_is_ignored() -> None:
-    """Deeper than Python's own parser goes."""
+def test_deep_nesting_in_ignored_fields() -> None:
+    """Deeper than Python's parser supports."""
     deep = b'{"z":' + b"[" * 5000 + b"]" * 5000 + b',"id":1}'
     assert decode([deep, b'{"id":"bad"}']).column.to_pylist()[0]["id"] == 1
 
 
-def test_braces_before_an_n_in_texts_are_read_together() -> None:
-    """What looks like the `null` that Arrow cannot take costs a look, not a reading of its own."""
+def test_text_that_resembles_null_is_still_decoded_in_one_pass() -> None:
+    """Text that looks like the `null` that Arrow cannot handle costs an extra check,
+    but no separate decoding."""
     texts: list[bytes | None] = [b'{"id":%d,"name":"{a}none"}' % row for row in range(20_000)]
     began = process_time()
     decoded = decode(texts)
@@ -197,8 +198,8 @@ def test_braces_before_an_n_in_texts_are_read_together() -> None:
         b'{"price":0.001}',
     ],
 )
-def test_many_bad_records_stay_cheap(bad: bytes) -> None:
-    """A tenth of 100,000 records is bad: seconds, not minutes."""
+def test_many_bad_records_are_fast(bad: bytes) -> None:
+    """A tenth of 100,000 records is bad: this takes seconds, not minutes."""
     rows = 100_000
     good = b'{"id":1,"name":"somebody","at":"2026-01-02T03:04:05Z","price":1.25}'
     began = process_time()
@@ -235,7 +236,7 @@ OBJECTS = st.fixed_dictionaries(
 
 
 def expected(value: Any, kind: pa.DataType) -> Any:
-    """What Python makes of it, in the shape in which Arrow shows it."""
+    """Returns what Python's json reads, in the form in which Arrow shows it."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -255,10 +256,10 @@ def expected(value: Any, kind: pa.DataType) -> Any:
     st.sampled_from([None, 1]),
     st.sampled_from([RICH, MAPLESS]),
 )
-def test_reads_what_json_reads(
+def test_decoding_equals_pythons_json(
     objects: list[Any], ascii_only: bool, indent: int | None, target: pa.DataType
 ) -> None:
-    """Whatever json.dumps writes is read as json.loads would read it."""
+    """Everything that json.dumps writes is read as json.loads reads it."""
     texts = [
         None if value is None else json.dumps(value, ensure_ascii=ascii_only, indent=indent)
         for value in objects
@@ -297,8 +298,8 @@ def damaged(random: Random) -> bytes:
 
 
 @pytest.mark.parametrize("target", [MAPLESS, RICH], ids=["flat lists", "with maps"])
-def test_damaged_values_never_bring_the_process_down(target: pa.DataType) -> None:
-    """Thousands of damaged values: no crash, and each is judged as it would be alone."""
+def test_damaged_values_never_crash_the_process(target: pa.DataType) -> None:
+    """Thousands of damaged values: no crash, and each has the same result as when decoded alone."""
     random = Random(5)
     for _ in range(60):
         values = [damaged(random) for _ in range(random.randrange(1, 30))]
@@ -316,10 +317,11 @@ def test_damaged_values_never_bring_the_process_down(target: pa.DataType) -> Non
         (pa.decimal128(6, 3), ["1.250", "-1e2", "123456", "0.001", ".5", "5.", "+1"]),
     ],
 )
-def test_the_look_in_python_is_never_stricter_than_arrow(
+def test_the_check_in_python_is_never_stricter_than_arrow(
     kind: pa.DataType, samples: list[str]
 ) -> None:
-    """Texts around the edge of what a type takes: bad beside a bad one only if bad alone."""
+    """Values at the limits of a type: decoded next to a bad record, they are bad
+    only if they are bad alone."""
     random = Random(7)
     target = pa.struct([("a", kind)])
     for _ in range(300):

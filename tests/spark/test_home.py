@@ -1,4 +1,4 @@
-"""A home for Spark whose workers need not compile pyspark."""
+"""Tests a Spark home whose workers do not have to compile pyspark."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from penstock.spark.home import VARIABLE, make_home
 
 
-def test_pyspark_comes_compiled_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also when it is made again where it was."""
+def test_pyspark_is_loaded_compiled_from_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the home is created again at the same path."""
     monkeypatch.delenv(VARIABLE, raising=False)
     for _ in range(2):
         assert make_home(tmp_path / "home") == {VARIABLE: str(tmp_path / "home")}
@@ -33,7 +35,7 @@ def test_pyspark_comes_compiled_from_there(tmp_path: Path, monkeypatch: pytest.M
     assert list((tmp_path / "home" / "jars").glob("spark-core_*.jar"))
 
 
-def test_a_home_that_somebody_chose_is_left_alone(
+def test_an_existing_spark_home_setting_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, "/opt/spark")
@@ -41,8 +43,8 @@ def test_a_home_that_somebody_chose_is_left_alone(
     assert not (tmp_path / "home").exists()
 
 
-def test_workers_of_a_session_start_there(spark: SparkSession) -> None:
-    """The session of these tests is in such a home: its workers find no zip."""
+def test_workers_of_a_session_use_the_home(spark: SparkSession) -> None:
+    """The session of these tests uses such a home, and its workers find no zip file."""
 
     def where(_: int) -> str:
         import pyspark

@@ -1,4 +1,4 @@
-"""The arithmetic of micro-batches."""
+"""Tests the offset arithmetic of micro-batches."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ starts = st.dictionaries(places, st.integers(0, 1_000), max_size=12)
 @settings(deadline=None, max_examples=60)
 @given(st.dictionaries(places, st.integers(0, 1 << 62)))
 def test_offsets_survive_the_checkpoint(offsets: dict[TopicPartition, int]) -> None:
-    """What Spark writes to its checkpoint is read back as it was."""
+    """What is written to Spark's checkpoint is read back unchanged."""
     assert from_spark(to_spark(offsets)) == offsets
 
 
-def test_equal_offsets_are_equal_text() -> None:
-    """Spark compares offsets as JSON text: the order in which they were learned must not show."""
+def test_equal_offsets_have_equal_text() -> None:
+    """Spark compares offsets as JSON text, so their order must not depend
+    on how they were learned."""
     one = to_spark({B0: 1, A1: 2, A0: 3})
     other = to_spark({A0: 3, A1: 2, B0: 1})
     assert str(one) == str(other) == "{'a': {'0': 3, '1': 2}, 'b': {'0': 1}}"
@@ -50,19 +51,18 @@ def test_equal_offsets_are_equal_text() -> None:
         ('{"a": {"0": true}}', '"0": true'),
     ],
 )
-def test_offsets_that_are_none_are_refused(text: str, wrong: str) -> None:
-    """The error names the option, shows the shape and says what was found."""
+def test_invalid_offsets_are_refused(text: str, wrong: str) -> None:
+    """The error names the option, shows the format and what was found."""
     with pytest.raises(OptionError, match=f"startingOffsets must look like .*{wrong}"):
         parse_partition_numbers(text, "startingOffsets")
 
 
 @settings(deadline=None, max_examples=60)
 @given(starts, st.data(), st.integers(1, 500))
-def test_a_limit_is_kept_but_for_the_record_that_each_may_have(
+def test_a_limit_holds_except_for_one_record_per_partition(
     start: dict[TopicPartition, int], data: st.DataObject, limit: int
 ) -> None:
-    """Nothing goes back or past the end; whoever has records moves; the limit holds but for one
-    record for each partition."""
+    """No offset goes back or beyond the end, and every partition with records advances."""
     latest = {place: offset + data.draw(st.integers(0, 400)) for place, offset in start.items()}
     end = advance(start, latest, records_max=limit)
     assert set(end) == set(start)
@@ -79,7 +79,7 @@ def test_a_limit_is_kept_but_for_the_record_that_each_may_have(
 def test_batches_under_a_limit_reach_the_end(
     start: dict[TopicPartition, int], data: st.DataObject
 ) -> None:
-    """However small the limit, batch after batch everything is read."""
+    """With any limit, successive batches read everything."""
     latest = {place: offset + data.draw(st.integers(0, 50)) for place, offset in start.items()}
     position = dict(start)
     for _ in range(sum(latest.values()) - sum(start.values()) + 1):
@@ -87,21 +87,21 @@ def test_batches_under_a_limit_reach_the_end(
     assert position == latest
 
 
-def test_a_limit_is_shared_in_proportion() -> None:
-    """The partition with most to read gets most of the batch."""
+def test_a_limit_is_divided_in_proportion() -> None:
+    """The partition with the most unread records gets the largest share."""
     end = advance({A0: 0, A1: 100}, {A0: 900, A1: 200}, records_max=100)
     assert end == {A0: 90, A1: 110}
 
 
-def test_a_limit_in_bytes_counts_what_records_weigh() -> None:
+def test_a_limit_in_bytes_uses_the_size_of_records() -> None:
     """Large records fill a batch sooner."""
     sizes = {A0: 1000.0, A1: 10.0}
     end = advance({A0: 0, A1: 0}, {A0: 100, A1: 100}, bytes_max=50_500, record_bytes=sizes)
     assert end == {A0: 50, A1: 50}
 
 
-def test_a_partition_that_went_away_keeps_its_offset() -> None:
-    """Whether that is a loss is decided elsewhere; the arithmetic forgets nothing."""
+def test_a_missing_partition_keeps_its_offset() -> None:
+    """Other code decides whether this is data loss; the arithmetic forgets nothing."""
     assert advance({A0: 5, B0: 7}, {A0: 9}) == {A0: 9, B0: 7}
 
 
@@ -114,7 +114,7 @@ def test_a_partition_that_went_away_keeps_its_offset() -> None:
 def test_splitting_keeps_every_record_once(
     sizes: list[int], pieces_min: int | None, records_max: int | None
 ) -> None:
-    """The pieces of a partition follow each other without gap or overlap, in order."""
+    """The pieces of a partition are contiguous, do not overlap, and are in order."""
     end = {TopicPartition("a", index): size for index, size in enumerate(sizes)}
     whole = spans(dict.fromkeys(end, 0), end)
     pieces = split(whole, pieces_min=pieces_min, records_max=records_max)
@@ -129,7 +129,7 @@ def test_splitting_keeps_every_record_once(
         assert all(piece.size <= records_max for piece in pieces)
 
 
-def test_pieces_are_about_as_long_as_each_other() -> None:
-    """A long partition is cut more often than a short one."""
+def test_pieces_have_about_equal_sizes() -> None:
+    """A long partition is split more often than a short one."""
     pieces = split([Span("a", 0, 0, 900), Span("a", 1, 0, 100)], pieces_min=10)
     assert [piece.size for piece in pieces] == [100] * 10

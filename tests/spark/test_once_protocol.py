@@ -1,4 +1,4 @@
-"""What the exactly-once sink asks of the cluster, question by question; the answers are made up."""
+"""Tests the requests of the exactly-once sink to the cluster, one by one, with scripted answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FENCED = Refused(ErrorCode.PRODUCER_FENCED, "fenced")
 
 
 def played(steps: Steps[T], *answers: object) -> tuple[list[Question], T]:
-    """The questions that were asked, and the result; a `Refused` among the answers is thrown."""
+    """Returns the requests and the result. A `Refused` among the answers is raised."""
     asked: list[Question] = []
     left = list(answers)
     try:
@@ -57,8 +57,8 @@ def plan(progress: Progress | None = None) -> Plan:
     return Plan("sales", DRIVER, progress, 50)
 
 
-def test_a_batch_begins_with_taking_over_and_then_reading() -> None:
-    """The other way round, what the driver before commits in between would not be seen."""
+def test_a_batch_begins_with_the_takeover_and_then_reads_progress() -> None:
+    """In the opposite order, a commit by the previous driver in between would be missed."""
     asked, found = played(begin("sales"), DRIVER, 50, Progress(4, "q"), ())
     assert asked == [
         TakeOver("sales#driver"),
@@ -69,8 +69,9 @@ def test_a_batch_begins_with_taking_over_and_then_reading() -> None:
     assert found == Plan("sales", DRIVER, Progress(4, "q"), 50)
 
 
-def test_what_is_left_open_is_aborted_at_the_beginning_in_portions() -> None:
-    """Portions of a hundred fit the coordinator's log; a refusal is left to the timeout."""
+def test_open_transactions_are_aborted_at_the_beginning_in_groups() -> None:
+    """A hundred of them fit in the coordinator's log. If an abort is refused, the
+    transaction timeout ends them."""
     left = tuple(OpenTransaction(f"sales#{n}~0", n, 0) for n in range(230))
     asked, _ = played(begin("sales"), DRIVER, 50, None, left, None, None, FENCED)
     ends = [each for each in asked if isinstance(each, End)]
@@ -79,7 +80,7 @@ def test_what_is_left_open_is_aborted_at_the_beginning_in_portions() -> None:
     assert sum((end.members for end in ends), ()) == left
 
 
-def test_a_commit_notes_the_progress_and_ends_everything_in_one_request() -> None:
+def test_a_commit_stores_the_progress_and_ends_all_transactions_in_one_request() -> None:
     noted = Progress(6, "q")
     asked, is_new = played(commit(plan(Progress(5, "q")), Batch("q", 5), TASKS, "fail"), None, None)
     assert asked == [
@@ -102,13 +103,13 @@ def test_a_refused_commit_fails_the_batch(refused_at: int) -> None:
         played(commit(plan(), Batch("q", 0), TASKS, "fail"), *answers, FENCED)
 
 
-def test_too_many_tasks_are_told_as_such() -> None:
+def test_too_many_tasks_are_reported() -> None:
     too_large = Refused(ErrorCode.MESSAGE_TOO_LARGE, "too large")
     with pytest.raises(NotCommitted, match=r"written by 3 tasks.*coalesce"):
         played(commit(plan(), Batch("q", 0), TASKS, "fail"), None, too_large)
 
 
-def test_giving_up_aborts_what_is_open_if_the_sink_is_still_ones_own() -> None:
+def test_giving_up_aborts_open_transactions_if_the_sink_was_not_taken_over() -> None:
     asked, _ = played(give_up("sales", plan()), DRIVER, TASKS, None)
     assert asked == [
         TakeOver("sales#driver", DRIVER),
@@ -119,12 +120,12 @@ def test_giving_up_aborts_what_is_open_if_the_sink_is_still_ones_own() -> None:
     assert asked == [TakeOver("sales#driver", DRIVER)]
 
 
-def test_giving_up_before_any_task_is_done_aborts_what_is_open() -> None:
+def test_giving_up_before_any_task_is_done_aborts_open_transactions() -> None:
     asked, _ = played(give_up("sales", None), TASKS, None)
     assert asked == [FindOpen("sales"), End(TASKS, committed=False)]
 
 
-def test_a_timeout_that_brokers_do_not_allow_is_told_as_such() -> None:
+def test_a_timeout_that_brokers_do_not_allow_is_reported() -> None:
     refused = Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "too long")
     with pytest.raises(SinkRefused, match="transactionTimeout is above"):
         played(begin("sales"), refused)
@@ -149,26 +150,26 @@ def test_the_next_batch_is_due_and_earlier_ones_are_done(
 
 @pytest.mark.parametrize("number", [0, 4, 5, 6])
 def test_progress_of_another_query_is_refused(number: int) -> None:
-    """Whatever the number: its batches are not this query's, done or not."""
+    """With any batch number: its batches are not this query's."""
     with pytest.raises(SinkRefused, match=r"belongs to another query.*group delete sales"):
         plan(Progress(5, "other")).is_due(Batch("q", number), "accept")
 
 
 @pytest.mark.parametrize("progress", [None, Progress(3, "q")])
-def test_a_gap_is_refused(progress: Progress | None) -> None:
-    """Whether the batches between are there cannot be told."""
+def test_a_gap_in_the_progress_is_refused(progress: Progress | None) -> None:
+    """It is unknown whether the batches in between were written."""
     with pytest.raises(SinkRefused, match="missingProgress"):
         plan(progress).is_due(Batch("q", 4), "fail")
 
 
 def test_missing_progress_may_be_accepted_but_not_a_gap() -> None:
-    """A query that wrote at least once before goes on under this delivery."""
+    """A query that wrote at least once before can continue with exactly-once delivery."""
     assert plan(None).is_due(Batch("q", 4), "accept")
     with pytest.raises(SinkRefused, match="3 batches"):
         plan(Progress(3, "q")).is_due(Batch("q", 4), "accept")
 
 
-def test_tasks_have_ids_that_live_with_their_driver_and_are_found_again() -> None:
+def test_task_ids_are_stable_and_share_the_drivers_coordinator() -> None:
     ids = {plan().task_id(number) for number in range(200)}
     assert len(ids) == 200
     homes = {partition_for_transactional_id(each, 50) for each in (*ids, "sales#driver")}
@@ -177,7 +178,7 @@ def test_tasks_have_ids_that_live_with_their_driver_and_are_found_again() -> Non
 
 
 @pytest.mark.parametrize("sink", ["sales", "daily sales (v1.2)", "a|b", "Größe", "x[0-9]+"])
-def test_the_pattern_finds_a_sinks_tasks_and_nobody_elses(sink: str) -> None:
+def test_the_pattern_finds_only_the_tasks_of_one_sink(sink: str) -> None:
     pattern = IdPattern(tasks_pattern(sink))
     own = Plan(sink, DRIVER, None, 50)
     assert all(pattern.matches(own.task_id(number)) for number in (0, 9, 123))

@@ -1,11 +1,14 @@
-"""The exactly-once sink's protocol over the real coordinator and the real producer state of
-partitions: drivers that die or hang on as zombies, tasks that are run again beside themselves, a
-network that loses and repeats, coordinators and leaders that die at any moment.
+"""Simulates the exactly-once sink's protocol, with the real coordinator, under faults.
 
-A run is what Spark does between a start and a crash: batch after batch, a plan, tasks that write in
-their own transactions, a commit. The next run begins with the batch that the checkpoint does not
-know to be done; its predecessor may be alive. When the dust has settled every batch up to the noted
-progress is read exactly once and whole, in order, none beyond it, and nothing is open.
+The producer state of partitions is real as well. Drivers crash or continue as zombies, tasks run
+twice at the same time, the network loses and repeats requests, and coordinators and leaders crash
+at any moment.
+
+A run is what Spark does between a start and a crash: for each batch a plan, tasks that write in
+their own transactions, and a commit. The next run begins with the first batch that the checkpoint
+does not record as done, while its predecessor may still run. At the end every batch up to the
+stored progress is readable exactly once, completely and in order, none beyond it, and no
+transaction is open.
 """
 
 from __future__ import annotations
@@ -61,7 +64,7 @@ AGAIN = (
 )
 
 Send = Callable[[Callable[[Any], None]], None]
-"""Puts a request on the wire, with what to do with its answer."""
+"""Sends a request; its argument receives the answer."""
 
 
 class Failed(Exception):
@@ -73,7 +76,7 @@ class Walk(Network):
         super().__init__(seed, (*DATA, OFFSETS_PLACE))
         self.late_share = 0.05
         self.done = 0
-        """The checkpoint: batches below this are known to be committed."""
+        """The checkpoint: batches below this number are recorded as committed."""
         self.runs: list[Process] = []
         self.repeated = 0
         self.given_up = 0
@@ -99,7 +102,7 @@ class Walk(Network):
                     yield from self.follow(give_up(SINK, plan if members else None))
                 raise Failed from None
             if self.random.random() < 0.1:
-                raise Failed  # The driver dies before the checkpoint knows.
+                raise Failed  # The driver crashes before the checkpoint is written.
             self.done = max(self.done, batch.number + 1)
 
     def write(
@@ -115,10 +118,10 @@ class Walk(Network):
                 value = f"{batch.number}/{task}/{row}"
                 yield from self.produce(name, producer, place, value)
             members.append(OpenTransaction(name, *producer))
-        if self.random.random() < 0.05:  # An attempt that was thought dead.
+        if self.random.random() < 0.05:  # An attempt that was believed dead.
             yield from self.init(plan.task_id(self.random.randrange(TASKS)))
 
-    # Questions of the protocol, each asked until it is answered for good
+    # The protocol's requests, each repeated until it has a final answer
 
     def follow(self, steps: Steps[T]) -> Generator[Send, Any, T]:
         try:
@@ -155,7 +158,7 @@ class Walk(Network):
         return None
 
     def read_progress(self) -> Generator[Send, Any, Progress | None]:
-        """OffsetFetch with require_stable."""
+        """Sends OffsetFetch with require_stable."""
         partition = self.partitions[OFFSETS_PLACE]
 
         def send(answered: Callable[[Any], None]) -> None:
@@ -231,7 +234,7 @@ class Walk(Network):
             code = yield send
             if code is ErrorCode.NONE:
                 return
-            if code is not ErrorCode.INVALID_TXN_STATE:  # A guard that a new leader does not have.
+            if code is not ErrorCode.INVALID_TXN_STATE:  # A new leader does not have this guard.
                 _check(code)
 
     def end(
@@ -253,7 +256,7 @@ class Walk(Network):
                 return
             _check(answer.code)
 
-    # The world
+    # The environment
 
     def step(self) -> None:
         self.settle()
@@ -268,7 +271,7 @@ class Walk(Network):
         elif roll < 0.995:
             self.disturb()
         elif roll < 0.998:
-            # The driver is lost, or only thought to be: then it goes on beside the next one.
+            # The driver is lost, or only believed lost: then it continues next to its successor.
             running[0].is_over = len(running) > 1 or self.random.random() < 0.6
             self.start()
         self.pump()
@@ -300,7 +303,7 @@ def _check(code: int) -> None:
 
 
 class Process:
-    """A run with one request under way; asked again now and then, until it is answered."""
+    """A run with one request in flight, which is repeated occasionally until it is answered."""
 
     def __init__(self, walk: Walk, run: Generator[Send, Any, None]) -> None:
         self.walk = walk
@@ -312,7 +315,7 @@ class Process:
         self.nudge()
 
     def nudge(self) -> None:
-        """Send the request, again if it was sent: its answer takes long."""
+        """Sends the request, or repeats it because its answer takes long."""
         if not self.waits or self.walk.random.random() < 0.05:
             self.waits = True
             self.asked += 1
@@ -344,8 +347,9 @@ def walked(seed: int, steps: int = 3000) -> Walk:
 
 
 @pytest.mark.parametrize("seeds", [range(first, first + 5) for first in range(0, 20, 5)], ids=str)
-def test_every_batch_is_there_exactly_once(seeds: range) -> None:
-    """And enough of them were committed, repeated and given up, over enough runs, to matter."""
+def test_every_batch_is_stored_exactly_once(seeds: range) -> None:
+    """And enough batches were committed, repeated and given up, in enough runs, for
+    the test to be meaningful."""
     committed = runs = repeated = given_up = 0
     for seed in seeds:
         walk = walked(seed)
@@ -359,11 +363,11 @@ def test_every_batch_is_there_exactly_once(seeds: range) -> None:
     assert given_up > 5
 
 
-# What the walk must find
+# Planted bugs that the simulation must find
 
 
 def decisions_are_written_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """The coordinator appends each member's decision by itself."""
+    """The coordinator appends each member's decision separately."""
     append = Core.append
 
     def apart(self, records, outcome, now):  # type: ignore[no-untyped-def]
@@ -381,12 +385,12 @@ def decisions_are_written_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def fenced_members_are_left_out(patch: pytest.MonkeyPatch) -> None:
-    """What can be committed is committed."""
+    """Members that can be committed are committed, and fenced ones are left out."""
     patch.setattr(together, "_why_not_commit", together._why_not_abort)
 
 
 def members_are_ended_one_by_one(patch: pytest.MonkeyPatch) -> None:
-    """The driver asks for each commit by itself."""
+    """The driver requests each member's commit separately."""
 
     def apart(plan, batch, members, missing):  # type: ignore[no-untyped-def]
         for question in _commit_questions(plan, batch, members, missing):
@@ -401,7 +405,7 @@ def members_are_ended_one_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_driver_is_no_member(patch: pytest.MonkeyPatch) -> None:
-    """The progress is committed by itself, once the rows are."""
+    """The progress is committed separately, after the rows."""
 
     def apart(plan, batch, members, missing):  # type: ignore[no-untyped-def]
         for question in _commit_questions(plan, batch, members, missing):
@@ -416,12 +420,12 @@ def the_driver_is_no_member(patch: pytest.MonkeyPatch) -> None:
 
 
 def progress_is_not_asked(patch: pytest.MonkeyPatch) -> None:
-    """Every batch is written and committed, done or not."""
+    """Every batch is written and committed, whether or not it was done before."""
     patch.setattr(Plan, "is_due", lambda *_: True)
 
 
 def progress_is_read_before_the_sink_is_taken_over(patch: pytest.MonkeyPatch) -> None:
-    """What the driver before commits in between is not seen."""
+    """A commit by the previous driver in between is missed."""
 
     def too_early(sink: str) -> Steps[Plan]:
         progress = yield ReadProgress(sink)
@@ -444,14 +448,14 @@ def a_refused_commit_passes_for_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def progress_is_one_behind(patch: pytest.MonkeyPatch) -> None:
-    """The number of the batch instead of the number of batches."""
+    """Stores the number of the batch instead of the number of batches."""
     patch.setattr(protocol, "Progress", lambda batches, query_id: Progress(batches - 1, query_id))
 
 
 def _commit_questions(
     plan: Plan, batch: Batch, members: list[OpenTransaction], missing: MissingProgress
 ) -> Generator[Question, None, None]:
-    """The real commit's questions; whoever asks them raises what is refused."""
+    """Yields the requests of the real commit; the caller raises refusals."""
     steps = protocol.commit(plan, batch, members, missing)
     try:
         question = next(steps)
@@ -478,7 +482,7 @@ def _commit_questions(
 def test_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within so many walks; the same ones pass without it."""
+    """Within 40 seeds, which pass without the bug."""
     plant(monkeypatch)
     for seed in range(40):
         try:

@@ -1,4 +1,4 @@
-"""What a job may say about its source and sink, and what it is told when it errs."""
+"""Tests the options of source and sink, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def test_names_may_be_written_in_any_case() -> None:
     )
 
 
-def test_a_batch_reads_all_and_a_stream_what_is_new() -> None:
+def test_a_batch_reads_everything_and_a_stream_only_new_records() -> None:
     """The defaults are those of Spark's Kafka source."""
     assert source().starting == Bound("earliest")
     assert source(streaming=True).starting == Bound("latest")
     assert source().ending == Bound("latest")
 
 
-def test_times_come_before_offsets() -> None:
-    """One time for all, else a time for each partition, else offsets."""
+def test_timestamps_take_precedence_over_offsets() -> None:
+    """One timestamp for all partitions, then one for each, then offsets."""
     each = '{"clicks": {"0": 5}}'
     assert source(startingTimestamp="7", startingOffsetsByTimestamp=each).starting == Bound(
         "timestamp", timestamp_ms=7
@@ -51,7 +51,7 @@ def test_times_come_before_offsets() -> None:
 
 
 def test_client_options_are_passed_on() -> None:
-    """In the client's own spelling; the group may be given there too."""
+    """With the client's own names. The group id may be given there too."""
     more = {"kafka.fetch.max.bytes": "1000", "kafka.group.id": "g"}
     found = parse_source({**TOPIC, **more}, streaming=False)
     assert dict(found.client) == {"fetch_max_bytes": "1000"}
@@ -93,15 +93,15 @@ def test_client_options_are_passed_on() -> None:
         ({**TOPIC, "filterPushdown": "yes"}, "filterPushdown is yes: it may be false or once"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(options: dict[str, str], message: str) -> None:
-    """Every refusal names the option and what to write instead."""
+def test_wrong_options_are_reported_in_one_line(options: dict[str, str], message: str) -> None:
+    """Every error names the option and what to write instead."""
     with pytest.raises(OptionError, match=message) as raised:
         parse_source(options, streaming=False)
     assert "\n" not in str(raised.value)
 
 
-def test_what_has_types_needs_no_schema_to_be_written() -> None:
-    """A sink writes JSON from the columns' own types; Avro has a schema on both sides."""
+def test_a_sink_needs_no_schema_for_json() -> None:
+    """It writes JSON by the types of the columns. Avro needs a schema on both sides."""
     assert parse_sink({**BROKER, "valueFormat": "json"}).formats.value == "json"
     with pytest.raises(OptionError, match="give valueSchema too"):
         parse_sink({**BROKER, "valueFormat": "avro"})
@@ -109,26 +109,26 @@ def test_what_has_types_needs_no_schema_to_be_written() -> None:
     assert parse_sink(given).formats.value_schema_id == 7
 
 
-def test_client_options_given_without_their_prefix() -> None:
-    """The prefix that is missing is the hint."""
+def test_a_client_option_without_its_prefix_gets_a_suggestion() -> None:
+    """The suggestion is the name with the prefix."""
     with pytest.raises(OptionError, match=r"did you mean kafka\.isolation\.level\?"):
         parse_source({**TOPIC, "isolation.level": "read_committed"}, streaming=False)
 
 
-def test_a_stream_has_no_end() -> None:
-    """An ending is refused, and told how to get what was probably meant."""
+def test_a_stream_refuses_an_ending() -> None:
+    """The error says how to get what was probably intended."""
     with pytest.raises(OptionError, match="availableNow"):
         source(streaming=True, endingOffsets="latest")
 
 
-def test_sizes_and_times_are_written_as_people_write_them() -> None:
-    """64m are mebibytes; 2h are milliseconds."""
+def test_sizes_and_durations_have_units() -> None:
+    """64m is in mebibytes; 2h becomes milliseconds."""
     found = source(maxBytesPerTrigger="64m", maxTriggerDelay="2h")
     assert (found.trigger_bytes_max, found.trigger_delay_max_ms) == (64 << 20, 7_200_000)
 
 
-def test_the_sink_refuses_what_it_cannot_keep() -> None:
-    """A guarantee that is not there is refused, not ignored."""
+def test_the_sink_refuses_guarantees_that_it_does_not_have() -> None:
+    """They are refused, not ignored."""
     assert parse_sink({**BROKER, "topic": "out"}).topic == "out"
     with pytest.raises(OptionError, match="delivery is at_most_once"):
         parse_sink({**BROKER, "delivery": "at_most_once"})

@@ -1,4 +1,4 @@
-"""`penstock pipeline` with real Spark, each run in a JVM of its own as a user's would be."""
+"""Tests `penstock pipeline` with real Spark, each run in its own JVM, as for a user."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from penstock.spark.pipelines.driver import STOPPING_SOON
 from penstock.testing import Broker
 
 RUN_S = 480
-"""Long on purpose: a busy machine takes minutes for what an idle one does in ten seconds."""
+"""Long on purpose: a busy machine needs minutes for what an idle one does in ten seconds."""
 pytestmark = [pytest.mark.timeout(1_500), pytest.mark.usefixtures("java")]
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 FAST = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
@@ -31,7 +31,7 @@ FAST = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
 
 @pytest.fixture
 def env(broker: Broker, tmp_path: Path) -> dict[str, str]:
-    """A user with a home of their own, who says where the brokers are."""
+    """The environment of a user with a separate home, with the brokers' addresses."""
     return {
         **os.environ,
         "PENSTOCK_BOOTSTRAP": broker.bootstrap,
@@ -53,7 +53,7 @@ def penstock(env: dict[str, str], folder: Path, *words: str) -> subprocess.Compl
 
 
 class Running:
-    """A continuous run, whose events are read as they come."""
+    """A continuous run; its events are read as they arrive."""
 
     def __init__(self, env: dict[str, str], folder: Path) -> None:
         self._process = subprocess.Popen(
@@ -70,7 +70,7 @@ class Running:
         self.seen: list[dict[str, Any]] = []
 
     def until(self, **wanted: object) -> dict[str, Any]:
-        """The next event with these fields."""
+        """Waits for the next event with these fields."""
         while True:
             left = self._deadline - SystemClock().monotonic()
             try:
@@ -90,7 +90,8 @@ class Running:
         self._lines.put("")
 
     def until_rows(self, flow: str, total: int) -> dict[str, Any]:
-        """The event by which the flow has read so many rows, in however many batches."""
+        """Waits until the flow has read this many rows, in any number of
+        batches; returns that event."""
 
         def progress() -> list[dict[str, Any]]:
             return [
@@ -136,7 +137,7 @@ def project(env: dict[str, str], tmp_path: Path) -> Iterator[Path]:
 
 
 def check_tables(broker: Broker, project: Path, expected: list[dict[str, Any]]) -> None:
-    """The table, the aggregate and the sink, against plain Python."""
+    """Checks the table, the aggregate and the sink against plain Python."""
     table = pq.read_table(str(project / "spark-warehouse" / "page_views")).to_pylist()
     found = Counter((row["user"], row["page"], row["seconds"]) for row in table)
     assert found == Counter((row["user"], row["page"], row["seconds"]) for row in expected)
@@ -158,10 +159,10 @@ def check_tables(broker: Broker, project: Path, expected: list[dict[str, Any]]) 
     )
 
 
-def test_a_new_project_runs_as_it_is(
+def test_a_new_project_runs_unchanged(
     env: dict[str, str], project: Path, broker: Broker, admin: Admin
 ) -> None:
-    """Tables, sink, status and the group's offsets hold what was sent before."""
+    """Tables, sink, status and the group's offsets reflect the records that were sent."""
     sent = views(0, 200)
     with Producer(broker.bootstrap) as producer:
         producer.partitions_for("shop-page-views")
@@ -173,7 +174,7 @@ def test_a_new_project_runs_as_it_is(
     status = json.loads(penstock(env, project, "pipeline", "status", "--json").stdout)
     assert status["state"] == "COMPLETED"
     assert sum(at.offset for at in admin.group_offsets("shop").values()) == 200
-    # The project's topics and group have fixed names, and others use the same broker.
+    # The project's topics and group have fixed names, and other tests use the same broker.
     admin.delete_topics(["shop-page-views", "shop-long-views"])
     admin.delete_group("shop")
 
@@ -181,11 +182,11 @@ def test_a_new_project_runs_as_it_is(
 @pytest.mark.skipif(
     not os.environ.get("PENSTOCK_LONG"), reason="several minutes: set PENSTOCK_LONG=1"
 )
-def test_a_new_project_runs_continuously_and_goes_on_after_a_restart(
+def test_a_new_project_runs_continuously_and_continues_after_a_restart(
     env: dict[str, str], project: Path, broker: Broker, admin: Admin
 ) -> None:
-    """Round after round takes what came, Ctrl-C ends it cleanly, another run reads only what is
-    new; list, status and the group's lag show it."""
+    """Each round reads what has arrived, Ctrl-C ends the run cleanly, and another run reads only
+    new records. `list`, `status` and the group's lag show it."""
     first, second, third = views(0, 200), views(200, 50), views(250, 30)
     running = Running(env, project)
     try:
@@ -202,7 +203,7 @@ def test_a_new_project_runs_continuously_and_goes_on_after_a_restart(
             penstock(env, project, "pipeline", "run").stderr.count("is being run by process") == 1
         )
         running.until(event="round")
-        # In the middle of it: the views are emptied, and must be filled again before the end.
+        # In the middle of a round: the views are emptied, and must be filled again before the end.
         running.until(event="flow", status="RUNNING")
         assert running.stop() == 0
         running.until(event="phase", text=STOPPING_SOON)
@@ -233,7 +234,7 @@ def test_a_new_project_runs_continuously_and_goes_on_after_a_restart(
     assert sum(at.offset for at in committed.values()) == 280
 
 
-def test_dry_run_tells_what_is_wrong_in_one_line(env: dict[str, str], project: Path) -> None:
+def test_dry_run_reports_an_error_in_one_line(env: dict[str, str], project: Path) -> None:
     """The flow and the reason first; the rest is in the log."""
     broken = project / "transformations" / "page_counts.sql"
     broken.write_text(broken.read_text().replace("sum(seconds)", "sum(secnds)"))

@@ -1,6 +1,6 @@
-"""Stopping a run: the round that is under way ends first, unless it is asked for twice.
+"""Tests stopping a run: the current round ends first, unless the stop is requested twice.
 
-Signals are real and Spark is not: it would take a minute to get into the middle of a round.
+Signals are real, Spark is not: it would take a minute to reach the middle of a round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAIT_S = 50.0
 
 
 class Round:
-    """Stands in for the pipeline: each round does what it is told, and notes whether it ended."""
+    """Replaces the pipeline: each round runs the given work, and counts whether it ended."""
 
     def __init__(self, work: Callable[[int], None]) -> None:
         self.work = work
@@ -57,7 +57,7 @@ def stop() -> Iterator[driver.Stop]:
 
 
 class Told(io.StringIO):
-    """Events, and a way to wait for one of them."""
+    """Collects events, and can wait for the announcement of a stop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -107,14 +107,14 @@ def run(
 
 
 @pytest.mark.parametrize(("continuous", "state"), [(True, "STOPPED"), (False, "COMPLETED")])
-def test_a_round_ends_before_the_run_does(
+def test_the_round_ends_before_the_run_does(
     stop: driver.Stop,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     continuous: bool,
     state: str,
 ) -> None:
-    """The wish is told at once, and there is no other round."""
+    """The stop request is reported at once, and no further round begins."""
     told = Told()
 
     def work(number: int) -> None:
@@ -128,7 +128,7 @@ def test_a_round_ends_before_the_run_does(
     assert told.kinds()[-2:] == [driver.STOPPING_SOON, "stopping"]
 
 
-def test_asked_twice_it_does_not_wait_for_the_round(
+def test_a_second_stop_request_does_not_wait_for_the_round(
     stop: driver.Stop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def work(number: int) -> None:
@@ -142,7 +142,7 @@ def test_asked_twice_it_does_not_wait_for_the_round(
     assert (pipeline.begun, pipeline.ended) == (1, 0)
 
 
-def test_between_rounds_there_is_nothing_to_wait_for(
+def test_a_stop_between_rounds_ends_the_run_at_once(
     stop: driver.Stop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pipeline, ran = run(lambda _: None, stop, Told(), monkeypatch, tmp_path)

@@ -1,4 +1,4 @@
-"""Reports of streaming queries: what Spark's events add up to, and what is taken for one."""
+"""Tests reports of streaming queries: how Spark's events add up, and which records are reports."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ PROGRESS = {
 }
 
 
-def test_progress_adds_up() -> None:
-    """Rows of all batches; rate, time and lag of the last; a batch without rows changes none."""
+def test_progress_is_accumulated() -> None:
+    """Rows of all batches; rate, duration and lag of the last one. A batch without
+    rows changes none of them."""
     report = Report("q1", "r1", "clicks")
     report.on_progress(PROGRESS, 1_000)
     report.on_progress({**PROGRESS, "batchId": 4, "numInputRows": 20}, 2_000)
@@ -39,8 +40,8 @@ def test_progress_adds_up() -> None:
     assert (report.sources, report.sink) == (["penstock[clicks]", "rate"], "memory")
 
 
-def test_offsets_may_come_as_text() -> None:
-    """As Spark Connect has them; sources of other kinds have no lag."""
+def test_offsets_may_be_text() -> None:
+    """As in Spark Connect. Other sources have no lag."""
     report = Report("q1")
     source = {"endOffset": '{"t": {"0": 1}}', "latestOffset": '{"t": {"0": 5}}'}
     report.on_progress({"sources": [source]}, 0)
@@ -49,7 +50,7 @@ def test_offsets_may_come_as_text() -> None:
     assert report.lag is None
 
 
-def test_the_end_is_told_with_its_reason() -> None:
+def test_the_end_is_reported_with_its_reason() -> None:
     """In one line, without Spark's wrapping."""
     report = Report("q1")
     report.on_end(None, 1)
@@ -58,8 +59,8 @@ def test_the_end_is_told_with_its_reason() -> None:
     assert (report.state, report.error) == ("FAILED", "there is no x [NO_SUCH_COLUMN]")
 
 
-def test_what_is_sent_is_what_is_read() -> None:
-    """And fields that a later release adds are left out."""
+def test_reports_survive_encoding_and_decoding() -> None:
+    """Fields added by a later release are ignored."""
     report = Report("q1", "r1", "clicks", "app", "host")
     report.on_progress(PROGRESS, 1_000)
     assert decode(report.encode()) == report
@@ -83,6 +84,6 @@ def test_what_is_sent_is_what_is_read() -> None:
         b'{"id": "q", "error": ["x"]}',
     ],
 )
-def test_other_records_are_no_reports(value: bytes | None) -> None:
-    """Anybody can write to a topic."""
+def test_other_records_are_not_reports(value: bytes | None) -> None:
+    """Any client can write to the topic."""
     assert decode(value) is None

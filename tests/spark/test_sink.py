@@ -1,4 +1,4 @@
-"""DataFrames into topics of a real broker, by real Spark: batches and streams."""
+"""Tests writing DataFrames to topics of a real broker with real Spark: batches and streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Save = Callable[..., None]
 
 @pytest.fixture
 def save(broker: Broker) -> Save:
-    """`save(frame, "topic", valueFormat="json")`: append the frame to the topic."""
+    """`save(frame, "topic", valueFormat="json")` appends the frame to the topic."""
 
     def write(frame: DataFrame, to: str | None, mode: str = "append", **options: Any) -> None:
         given = {"kafka.bootstrap.servers": broker.bootstrap, **options}
@@ -55,8 +55,10 @@ def first_line(error: pytest.ExceptionInfo[BaseException]) -> str:
 # -- batches ---------------------------------------------------------------------------------------
 
 
-def test_every_column_of_a_record(spark: SparkSession, broker: Broker, save: Save) -> None:
-    """Key, value, headers, partition and timestamp arrive as they were given, nulls as nulls."""
+def test_every_column_of_a_record_is_written(
+    spark: SparkSession, broker: Broker, save: Save
+) -> None:
+    """Key, value, headers, partition and timestamp are stored as given, nulls as nulls."""
     topic = broker.new_topic(partitions=3)
     at = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
     frame = spark.createDataFrame(
@@ -79,8 +81,10 @@ def test_every_column_of_a_record(spark: SparkSession, broker: Broker, save: Sav
     assert not second["headers"]
 
 
-def test_rows_name_their_topics(spark: SparkSession, broker: Broker, save: Save) -> None:
-    """A topic column spreads the rows; the option, where given, outranks it."""
+def test_the_topic_column_chooses_the_topic(
+    spark: SparkSession, broker: Broker, save: Save
+) -> None:
+    """The option takes precedence over the column."""
     one, other, fixed = broker.new_topic(), broker.new_topic(), broker.new_topic()
     rows = [(one if row % 3 else other, str(row)) for row in range(30)]
     frame = spark.createDataFrame(rows, "topic STRING, value STRING")
@@ -91,10 +95,10 @@ def test_rows_name_their_topics(spark: SparkSession, broker: Broker, save: Save)
     assert len(values(broker, fixed)) == 30
 
 
-def test_equal_keys_go_to_one_partition_as_kafkas_own_producer_sends_them(
+def test_keys_are_routed_as_by_a_plain_producer(
     spark: SparkSession, broker: Broker, producer: Producer[Any, Any], save: Save
 ) -> None:
-    """The sink places keys as a plain producer does."""
+    """So equal keys are in one partition."""
     topic = broker.new_topic(partitions=4)
     save(spark.range(40).selectExpr("CAST(id % 10 AS STRING) AS key", "'s' AS value"), topic)
     for key in range(10):
@@ -107,10 +111,10 @@ def test_equal_keys_go_to_one_partition_as_kafkas_own_producer_sends_them(
     assert all(len(partitions) == 1 for partitions in homes.values())
 
 
-def test_a_large_batch_through_a_small_buffer(
+def test_a_large_batch_passes_through_a_small_buffer(
     spark: SparkSession, broker: Broker, save: Save
 ) -> None:
-    """Many times what the producer may hold goes through it, and nothing is missing."""
+    """Many times the producer's buffer memory is sent, and nothing is missing."""
     topic = broker.new_topic(partitions=2)
     frame = spark.range(0, 60_000, 1, 2).selectExpr("lpad(CAST(id AS STRING), 500, '0') AS value")
     save(frame, topic, **{"kafka.buffer.memory": "1048576", "kafka.compression.type": "zstd"})
@@ -118,7 +122,7 @@ def test_a_large_batch_through_a_small_buffer(
 
 
 def test_client_options_reach_the_producer(spark: SparkSession, broker: Broker, save: Save) -> None:
-    """Compression asked for is compression on the wire."""
+    """The requested compression is used."""
     plain, packed = broker.new_topic(), broker.new_topic()
     frame = spark.range(5_000).selectExpr("repeat('a', 200) AS value")
     save(frame, plain)
@@ -146,10 +150,10 @@ def test_client_options_reach_the_producer(spark: SparkSession, broker: Broker, 
         ("1 AS a", {"topic": "t", "valueFormat": "avro", "valueSchema": "{"}, "Avro schema"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(
+def test_mistakes_are_reported_before_anything_runs(
     spark: SparkSession, save: Save, columns: str, options: dict[str, str], message: str
 ) -> None:
-    """On the driver, with no task started, in the first line."""
+    """On the driver, without starting a task."""
     frame = spark.sql(f"SELECT {columns}")
     with pytest.raises(PySparkException) as told:
         save(frame, None, **options)
@@ -180,7 +184,7 @@ def test_a_topic_cannot_be_overwritten(spark: SparkSession, save: Save) -> None:
         ),
     ],
 )
-def test_what_cannot_be_sent_fails_the_job_with_the_reason(
+def test_a_row_that_cannot_be_sent_fails_the_job_with_the_reason(
     spark: SparkSession,
     broker: Broker,
     save: Save,
@@ -188,7 +192,7 @@ def test_what_cannot_be_sent_fails_the_job_with_the_reason(
     options: dict[str, str],
     message: str,
 ) -> None:
-    """Rows that the broker or the client refuses are never dropped without a word."""
+    """Rows that the broker or the client refuses are never dropped silently."""
     topic = broker.new_topic()
     given = {name: value.format(topic) for name, value in options.items()}
     with pytest.raises(PySparkException) as told:
@@ -205,8 +209,8 @@ def writer(broker: Broker, spark: SparkSession, columns: str, **options: str) ->
     return BatchWriter(parse_sink(given), schema, overwrite=False)
 
 
-def test_a_task_tells_what_it_wrote_and_where(spark: SparkSession, broker: Broker) -> None:
-    """The commit message names every record's offset, as few ranges as there are."""
+def test_a_task_reports_the_offsets_it_wrote(spark: SparkSession, broker: Broker) -> None:
+    """The commit message covers every record's offset, with as few ranges as possible."""
     topic = broker.new_topic(partitions=2)
     batches = [
         pa.RecordBatch.from_pydict(
@@ -221,8 +225,8 @@ def test_a_task_tells_what_it_wrote_and_where(spark: SparkSession, broker: Broke
     assert again.ranges == {(topic, 0): [(3000, 3999)]}
 
 
-def test_a_task_that_is_run_again_writes_again(spark: SparkSession, broker: Broker) -> None:
-    """At least once: what a failed attempt had sent is there, and all of it once more."""
+def test_a_repeated_task_writes_its_rows_again(spark: SparkSession, broker: Broker) -> None:
+    """At least once: rows that a failed attempt had sent may be stored twice."""
     topic = broker.new_topic()
     task = writer(broker, spark, "'v' AS value", topic=topic)
     batch = pa.RecordBatch.from_pydict({"value": [b"%d" % row for row in range(100)]})
@@ -239,7 +243,7 @@ def test_a_task_that_is_run_again_writes_again(spark: SparkSession, broker: Brok
 
 
 def test_a_task_ends_early_when_nothing_can_be_written(spark: SparkSession, broker: Broker) -> None:
-    """Rows go on coming for ever; the first refusal ends the task nevertheless."""
+    """The input is endless; the first refusal ends the task."""
     topic = broker.new_topic(configs={"max.message.bytes": "1000"})
     task = writer(broker, spark, "'v' AS value", topic=topic)
 
@@ -254,14 +258,14 @@ def test_a_task_ends_early_when_nothing_can_be_written(spark: SparkSession, brok
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def test_a_stream_into_a_topic(
+def test_a_stream_writes_to_a_topic(
     spark: SparkSession,
     broker: Broker,
     producer: Producer[Any, Any],
     read_stream: Read,
     checkpoint: str,
 ) -> None:
-    """Topic to topic with a checkpoint: each run goes on where the last ended."""
+    """From topic to topic with a checkpoint: each run continues where the last one ended."""
     source, target = broker.new_topic(partitions=2), broker.new_topic(partitions=2)
 
     def run() -> None:
@@ -288,7 +292,7 @@ def test_a_stream_into_a_topic(
 def test_a_stream_in_complete_mode_is_refused(
     spark: SparkSession, broker: Broker, read_stream: Read, checkpoint: str
 ) -> None:
-    """All of a result again and again would be an overwrite, and a topic has none."""
+    """Complete mode would overwrite the result repeatedly, which is impossible with a topic."""
     counts = read_stream(broker.new_topic()).groupBy("partition").count()
     frame = counts.selectExpr("CAST(count AS STRING) AS value")
     start = (
@@ -303,7 +307,7 @@ def test_a_stream_in_complete_mode_is_refused(
         start.start().awaitTermination(END_S)
 
 
-# -- there and back --------------------------------------------------------------------------------
+# -- round trips -----------------------------------------------------------------------------------
 
 RICH = """
     id BIGINT, small TINYINT, name STRING, flag BOOLEAN, number DOUBLE, price DECIMAL(20, 4),
@@ -328,10 +332,10 @@ EXPRESSIONS = [
 ]
 
 
-def test_rows_as_json_there_and_back(
+def test_rows_survive_a_round_trip_as_json(
     spark: SparkSession, broker: Broker, save: Save, read: Read
 ) -> None:
-    """Every type: the DataFrame that is read equals the one that was written."""
+    """For every type, the DataFrame that is read equals the one that was written."""
     topic = broker.new_topic(partitions=2)
     frame = spark.range(200).selectExpr(*EXPRESSIONS)
     save(frame, topic, valueFormat="json")
@@ -340,10 +344,10 @@ def test_rows_as_json_there_and_back(
     assert back.orderBy("id").collect() == frame.orderBy("id").collect()
 
 
-def test_rows_as_avro_there_and_back(
+def test_rows_survive_a_round_trip_as_avro(
     spark: SparkSession, broker: Broker, save: Save, read: Read
 ) -> None:
-    """The same with Avro for key and value, the value with a schema registry's prefix."""
+    """For key and value, the value with a schema registry's prefix."""
     pytest.importorskip("fastavro", reason="the avro format needs fastavro: pip install fastavro")
     topic = broker.new_topic(partitions=2)
 
@@ -378,10 +382,10 @@ def test_rows_as_avro_there_and_back(
     assert all(value.startswith(b"\0\0\0\0\7") for value in values(broker, topic))
 
 
-def test_what_was_written_before_is_still_json_to_others(
+def test_other_readers_can_parse_the_json(
     spark: SparkSession, broker: Broker, save: Save, tmp_path: Path
 ) -> None:
-    """Any JSON reader takes what the sink writes: here Spark's own and Python's."""
+    """Here Spark's own and Python's."""
     topic = broker.new_topic()
     frame = spark.range(50).selectExpr(*EXPRESSIONS)
     save(frame, topic, valueFormat="json")

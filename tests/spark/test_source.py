@@ -1,4 +1,4 @@
-"""Batch reads of a real broker: which records, from where, to where, in how many pieces."""
+"""Tests batch reads from a real broker: which records, and in how many pieces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T0 = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def ten(broker: Broker, producer: Producer[Any, Any]) -> str:
-    """Two partitions, ten records each, a second between one and the next."""
+    """Two partitions with ten records each, one second apart."""
     topic = broker.new_topic(partitions=2)
     for number in range(20):
         partition, offset = number % 2, number // 2
@@ -74,10 +74,10 @@ def each(topic: str, first: int, second: int) -> str:
         ),
     ],
 )
-def test_bounds(
+def test_bounds_mean_the_same_as_in_sparks_kafka_source(
     broker: Broker, ten: str, options: Mapping[str, Any], first: range, second: range
 ) -> None:
-    """Every way to say where a read begins and ends means what it means in Spark's source."""
+    """For every way to specify the beginning and the end of a read."""
     given = {
         name: each(ten, *value) if isinstance(value, tuple) else str(value)
         for name, value in options.items()
@@ -96,10 +96,10 @@ def test_bounds(
         ({"assign": '{"TOPIC": [0, 2]}'}, "partition 2 of TOPIC, which has 0 to 1"),
     ],
 )
-def test_bounds_that_do_not_fit(
+def test_invalid_bounds_are_refused(
     broker: Broker, ten: str, options: dict[str, str], message: str
 ) -> None:
-    """What cannot be read is refused when the read is planned, with what to do about it."""
+    """When the read is planned, with advice."""
     given = {name: value.replace("TOPIC", ten) for name, value in options.items()}
     if not {"subscribe", "assign"} & set(given):
         given["subscribe"] = ten
@@ -108,7 +108,7 @@ def test_bounds_that_do_not_fit(
 
 
 def test_assign_and_pattern(broker: Broker, producer: Producer[Any, Any], ten: str) -> None:
-    """Some partitions of a topic; all topics whose whole name matches."""
+    """Some partitions of a topic, and all topics whose complete name matches."""
     assigned = read_all(broker.bootstrap, assign=json.dumps({ten: [1]}))
     assert offsets_of(assigned) == {(ten, 1): list(range(10))}
     prefix = broker.new_name("pattern")
@@ -120,8 +120,8 @@ def test_assign_and_pattern(broker: Broker, producer: Producer[Any, Any], ten: s
     assert read_all(broker.bootstrap, subscribePattern=prefix) == []
 
 
-def test_splitting(broker: Broker, ten: str) -> None:
-    """More Spark partitions than the topic has, when asked for; each record in one of them."""
+def test_a_read_may_be_split_into_more_partitions(broker: Broker, ten: str) -> None:
+    """More Spark partitions than the topic has, if requested; each record is in one of them."""
     whole = both(ten, range(10), range(10))
     for options, count in (
         ({}, 2),
@@ -136,7 +136,7 @@ def test_splitting(broker: Broker, ten: str) -> None:
         assert offsets_of(rows_of(reader, pieces)) == whole
 
 
-# -- what is lost ----------------------------------------------------------------------------------
+# -- data loss -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -150,8 +150,9 @@ def cut(broker: Broker, producer: Producer[Any, Any], admin: Admin) -> str:
     return topic
 
 
-def test_deleted_records_before_planning(broker: Broker, cut: str) -> None:
-    """Reading from the beginning begins where the log does; asking for what is gone is a loss."""
+def test_records_deleted_before_planning(broker: Broker, cut: str) -> None:
+    """A read from the beginning starts at the log start offset. Requesting
+    deleted offsets is data loss."""
     left = {(cut, 0): list(range(4, 10))}
     assert offsets_of(read_all(broker.bootstrap, cut)) == left
     asked = json.dumps({cut: {"0": 1}})
@@ -161,8 +162,8 @@ def test_deleted_records_before_planning(broker: Broker, cut: str) -> None:
     assert offsets_of(found) == left
 
 
-def test_offsets_past_the_end(broker: Broker, cut: str) -> None:
-    """Offsets that were never written are told as such and not waited for."""
+def test_offsets_beyond_the_end_are_data_loss(broker: Broker, cut: str) -> None:
+    """Offsets that were never written are reported as such and not waited for."""
     for name in ("startingOffsets", "endingOffsets"):
         asked = {name: json.dumps({cut: {"0": 50}})}
         with pytest.raises(DataLoss, match=f"{name} asks for 50 of .* which ends at 10"):
@@ -175,7 +176,7 @@ def test_offsets_past_the_end(broker: Broker, cut: str) -> None:
 def test_records_deleted_between_planning_and_reading(
     broker: Broker, cut: str, admin: Admin, before: int
 ) -> None:
-    """The task notices; what is left is read, or the job fails, as it wants."""
+    """The task notices. It reads the rest or fails the job, depending on `failOnDataLoss`."""
     strict = batch_reader(broker.bootstrap, cut)
     lenient = batch_reader(broker.bootstrap, cut, failOnDataLoss="false")
     pieces = strict.partitions()
@@ -189,7 +190,7 @@ def test_records_deleted_between_planning_and_reading(
 def test_a_topic_deleted_between_planning_and_reading(
     broker: Broker, cut: str, admin: Admin
 ) -> None:
-    """Gone is gone: reading does not bring the topic back to life."""
+    """Reading does not create the topic again."""
     strict = batch_reader(broker.bootstrap, cut)
     lenient = batch_reader(broker.bootstrap, cut, failOnDataLoss="false")
     pieces = strict.partitions()
@@ -200,10 +201,11 @@ def test_a_topic_deleted_between_planning_and_reading(
     assert cut not in [topic.name for topic in admin.list_topics()]
 
 
-def test_a_topic_made_anew_between_planning_and_reading(
+def test_a_topic_recreated_between_planning_and_reading(
     broker: Broker, cut: str, admin: Admin, producer: Producer[Any, Any]
 ) -> None:
-    """The new log is shorter than what was planned: a loss, and no waiting for more."""
+    """The new log is shorter than planned: this is data loss, and the task does not wait for
+    more."""
     strict = batch_reader(broker.bootstrap, cut)
     lenient = batch_reader(broker.bootstrap, cut, failOnDataLoss="false")
     pieces = strict.partitions()
@@ -218,8 +220,8 @@ def test_a_topic_made_anew_between_planning_and_reading(
 
 
 def test_a_compacted_topic_has_gaps() -> None:
-    """Offsets that compaction took are passed over, at the end of a span too; a span that holds
-    nothing any more is read as nothing."""
+    """Offsets removed by compaction are skipped, also at the end of a span. A span without
+    any record returns nothing."""
     settings = {"log.cleaner.backoff.ms": "50"}
     configs = {
         "cleanup.policy": "compact",
@@ -235,7 +237,7 @@ def test_a_compacted_topic_has_gaps() -> None:
         deadline = Deadline(30.0)
         while any(0 < offset < 48 for offset in offsets):
             deadline.check("compaction")
-            # A record more rolls the segment, so that those before it can be compacted.
+            # One more record rolls the segment, so that the records before it can be compacted.
             producer.send(topic, value=b"roll", key=b"0").result(120)
             offsets = [row["offset"] for row in read_all(own.bootstrap, topic)]
         pieces = batch_reader(own.bootstrap, topic, maxRecordsPerPartition="5")

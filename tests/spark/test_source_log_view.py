@@ -1,4 +1,4 @@
-"""What the driver asks the brokers, and how often."""
+"""Tests what the driver asks the brokers, and how often."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PARTITIONS = 1000
 
 
 class CountingAdmin:
-    """One topic of a thousand partitions with ten records each."""
+    """A fake admin with one topic of a thousand partitions with ten records each."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -59,7 +59,7 @@ class CountingAdmin:
 
 
 class CommittedEnds:
-    """A consumer for which only the first seven records are committed."""
+    """A fake consumer for which only the first seven records are committed."""
 
     def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return dict.fromkeys(places, 7)
@@ -73,8 +73,8 @@ def view_of(admin: CountingAdmin, committed: CommittedEnds | None = None) -> Log
     return LogView(admin, parse_source(given, streaming=False), committed)
 
 
-def test_a_thousand_partitions_are_asked_for_at_once() -> None:
-    """However many there are: one question about the topic, one about each kind of offset."""
+def test_a_thousand_partitions_need_few_requests() -> None:
+    """For any number of partitions: one request for the topic, one for each kind of offset."""
     admin = CountingAdmin()
     with view_of(admin) as view:
         places = view.places()
@@ -85,8 +85,8 @@ def test_a_thousand_partitions_are_asked_for_at_once() -> None:
     assert admin.asked == ["describe_topics", *[f"list_offsets of {PARTITIONS}"] * 3, "close"]
 
 
-def test_only_committed_records_count_when_asked_for() -> None:
-    """The end is then where the committed records end, also as -1 in offsets that are written."""
+def test_only_committed_records_count_on_request() -> None:
+    """The end is then the end of the committed records, also for -1 in given offsets."""
     admin = CountingAdmin()
     view = view_of(admin, CommittedEnds())
     places = view.places()
@@ -95,14 +95,14 @@ def test_only_committed_records_count_when_asked_for() -> None:
     assert set(view.resolve(marks, places, starting=False).values()) == {7}
 
 
-def test_sizes_that_are_not_told_are_guessed() -> None:
-    """A broker that keeps the sizes of its logs to itself does not stop a limit in bytes."""
+def test_unknown_sizes_are_estimated() -> None:
+    """A broker that does not report the sizes of its logs does not prevent a limit in bytes."""
     place = TopicPartition("t", 0)
     assert view_of(CountingAdmin()).record_bytes({place: (0, 10)}) == {place: RECORD_BYTES_GUESS}
 
 
-def test_a_group_that_others_use_is_told_about_and_left() -> None:
-    """Members of the same name own the offsets: the job is not to fight them, nor to fail."""
+def test_a_group_with_other_members_is_left_alone() -> None:
+    """Its members own the offsets: the job neither fights them nor fails."""
     admin = CountingAdmin()
     view, place = view_of(admin), TopicPartition("t", 0)
     assert view.commit("g", {place: 1})

@@ -1,4 +1,4 @@
-"""Batch reads by real Spark."""
+"""Tests batch reads with real Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T0 = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def ten(broker: Broker, producer: Producer[Any, Any]) -> str:
-    """Two partitions, ten records each, a second between one and the next."""
+    """Two partitions with ten records each, one second apart."""
     topic = broker.new_topic(partitions=2)
     for number in range(20):
         producer.send(
@@ -30,7 +30,7 @@ def ten(broker: Broker, producer: Producer[Any, Any]) -> str:
 
 
 def test_columns_are_those_of_sparks_kafka_source(ten: str, read: Read) -> None:
-    """Names, types and values, so that a job changes one word."""
+    """Names, types and values, so that a job has to change only the format's name."""
     frame = read(ten)
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         ("key", "binary"),
@@ -58,7 +58,7 @@ def test_columns_are_those_of_sparks_kafka_source(ten: str, read: Read) -> None:
 def test_null_keys_values_and_headers(
     broker: Broker, producer: Producer[Any, Any], read: Read
 ) -> None:
-    """Nulls stay null and empty stays empty; headers keep their order and their doubles."""
+    """Null and empty values stay distinct. Headers keep their order and duplicates."""
     topic = broker.new_topic()
     producer.send(topic, value=None, key=None)
     producer.send(topic, value=b"", key=b"", headers=[("a", b"1"), ("a", None), ("b", b"")])
@@ -73,27 +73,27 @@ def test_null_keys_values_and_headers(
     ]
 
 
-def test_spark_runs_as_many_tasks_as_there_are_pieces(ten: str, read: Read) -> None:
-    """And counts every record once, whichever way it is cut."""
+def test_spark_runs_one_task_per_piece(ten: str, read: Read) -> None:
+    """And counts every record once."""
     frame = read(ten, minPartitions="6")
     assert frame.rdd.getNumPartitions() == 6
     assert frame.count() == 20
 
 
-def test_a_query_that_wants_a_few_rows_leaves_the_rest(ten: str, read: Read) -> None:
-    """A reader that is left early is no error, and the worker goes on to serve the next."""
+def test_a_query_with_a_limit_stops_reading_early(ten: str, read: Read) -> None:
+    """A reader that is closed early is not an error, and the worker serves the next one."""
     assert len(read(ten).limit(3).collect()) == 3
     assert len(read(ten).take(1)) == 1
     assert read(ten).count() == 20
 
 
 def test_an_empty_topic_is_an_empty_frame(broker: Broker, read: Read) -> None:
-    """Nothing to read is not an error."""
     assert read(broker.new_topic(partitions=3)).collect() == []
 
 
 def test_client_options_reach_the_client(broker: Broker, ten: str, read: Read) -> None:
-    """kafka.* is passed on with its type: tiny fetches still bring everything."""
+    """Options with `kafka.` are passed on with their types. With tiny fetches,
+    everything is still read."""
     options = {
         "kafka.fetch.max.bytes": "100",
         "kafka.max.partition.fetch.bytes": "1000",

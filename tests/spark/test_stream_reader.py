@@ -1,4 +1,4 @@
-"""Micro-batches of a real broker, planned and read as Spark would."""
+"""Tests micro-batches from a real broker, planned and read as by Spark."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LENIENT = {**EARLIEST, "failOnDataLoss": "false"}
 
 
 class Topic:
-    """A topic and a hand to write to it."""
+    """A topic, and a way to write to it."""
 
     def __init__(self, broker: Broker, producer: Producer[Any, Any], partitions: int = 1) -> None:
         self._producer = producer
@@ -65,8 +65,8 @@ def at(topic: Topic, *offsets: int) -> dict[str, dict[str, int]]:
     return {topic.name: {str(index): offset for index, offset in enumerate(offsets)}}
 
 
-def test_a_stream_begins_at_the_end_unless_told(topic: Topic, streams: Any) -> None:
-    """As Spark's source does; what comes afterwards is read once, in order."""
+def test_a_stream_begins_at_the_end_by_default(topic: Topic, streams: Any) -> None:
+    """As with Spark's Kafka source. Later records are read once, in order."""
     topic.write(3)
     stream = streams(topic.name)
     assert stream.trigger().rows == []
@@ -88,16 +88,17 @@ def test_a_stream_begins_at_the_end_unless_told(topic: Topic, streams: Any) -> N
         ({"subscribePattern": "T", "startingOffsets": "earliest"}, 0),
     ],
 )
-def test_starts(topic: Topic, streams: Any, options: dict[str, str], first: int) -> None:
-    """Every way to say where a stream begins."""
+def test_every_way_to_choose_the_start(
+    topic: Topic, streams: Any, options: dict[str, str], first: int
+) -> None:
     topic.write(4)
     given = {name: value.replace("T", topic.name) for name, value in options.items()}
     named = {} if {"assign", "subscribePattern"} & set(given) else {"topic": topic.name}
     assert streams(**named, **given).plan()[0] == at(topic, first)
 
 
-def test_a_limit_in_records(pair: Topic, streams: Any) -> None:
-    """Batches of at most so many, shared in proportion, until all is read."""
+def test_a_limit_in_records_is_kept(pair: Topic, streams: Any) -> None:
+    """Batches have at most this many records, divided in proportion, until everything is read."""
     pair.write(30)
     pair.write(10, partition=1)
     stream = streams(pair.name, **EARLIEST, maxOffsetsPerTrigger="8")
@@ -108,15 +109,15 @@ def test_a_limit_in_records(pair: Topic, streams: Any) -> None:
     assert batches[-1].end == at(pair, 30, 10)
 
 
-def test_a_run_that_takes_all_ignores_the_limit(topic: Topic, streams: Any) -> None:
-    """Spark asks for everything when it runs once; the limit is for triggers."""
+def test_a_run_that_reads_everything_ignores_the_limit(topic: Topic, streams: Any) -> None:
+    """Spark requests everything when it runs once; the limit is for repeated triggers."""
     topic.write(30)
     stream = streams(topic.name, **EARLIEST, maxOffsetsPerTrigger="8")
     assert len(stream.trigger(ReadAllAvailable()).rows) == 30
 
 
-def test_a_limit_in_bytes(pair: Topic, streams: Any) -> None:
-    """Large records make for small batches. The sizes are those on the broker's disk."""
+def test_a_limit_in_bytes_is_kept(pair: Topic, streams: Any) -> None:
+    """Large records make small batches. The sizes are those on the broker's disk."""
     pair.write(40, size=10_000)
     pair.write(40, partition=1, size=10)
     stream = streams(pair.name, **EARLIEST, maxBytesPerTrigger="100k")
@@ -128,8 +129,8 @@ def test_a_limit_in_bytes(pair: Topic, streams: Any) -> None:
     assert sum(len(batch.rows) for batch in batches) == 80
 
 
-def test_a_batch_waits_until_it_is_worth_it(topic: Topic, streams: Any) -> None:
-    """After the first, fewer than the minimum wait, but for no longer than was said."""
+def test_a_batch_waits_for_the_minimum_number_of_records(topic: Topic, streams: Any) -> None:
+    """After the first batch, fewer records wait, but no longer than `maxTriggerDelay`."""
     topic.write(1)
     options = {**EARLIEST, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}
     stream = streams(topic.name, **options)
@@ -145,8 +146,9 @@ def test_a_batch_waits_until_it_is_worth_it(topic: Topic, streams: Any) -> None:
     assert len(soon.trigger().rows) == 1
 
 
-def test_a_run_that_stops_at_now_ends(pair: Topic, streams: Any) -> None:
-    """With a limit and a minimum, while more is written: it ends where the log ended at first."""
+def test_an_available_now_run_ends(pair: Topic, streams: Any) -> None:
+    """With a limit and a minimum, while more is written: it ends at the end offsets of its
+    start."""
     pair.write(20)
     stream = streams(
         pair.name, **EARLIEST, maxOffsetsPerTrigger="6", minOffsetsPerTrigger="15", groupId="now"
@@ -158,8 +160,8 @@ def test_a_run_that_stops_at_now_ends(pair: Topic, streams: Any) -> None:
     assert sum(len(batch.rows) for batch in batches) == 20
 
 
-def test_an_unfinished_batch_is_read_again_after_a_restart(pair: Topic, streams: Any) -> None:
-    """The checkpoint alone says what a batch is: another process plans it alike."""
+def test_an_unfinished_batch_is_repeated_after_a_restart(pair: Topic, streams: Any) -> None:
+    """The checkpoint alone defines a batch: another process plans the same one."""
     pair.write(10)
     pair.write(5, partition=1)
     stream = streams(pair.name, **EARLIEST, maxOffsetsPerTrigger="6")
@@ -176,8 +178,8 @@ def test_an_unfinished_batch_is_read_again_after_a_restart(pair: Topic, streams:
     assert len(first) + len(rest) == 25
 
 
-def test_the_reader_travels_without_what_is_open(topic: Topic, streams: Any) -> None:
-    """Spark pickles the reader for its executors; what they get reads the same."""
+def test_the_reader_is_pickled_without_its_connections(topic: Topic, streams: Any) -> None:
+    """Spark pickles the reader for its executors, and their copies read the same."""
     topic.write(2)
     stream = streams(topic.name, **EARLIEST)
     start, end = stream.plan()
@@ -186,13 +188,13 @@ def test_the_reader_travels_without_what_is_open(topic: Topic, streams: Any) -> 
     assert len(rows_of(other, parts)) == 2
 
 
-# -- what comes and goes ---------------------------------------------------------------------------
+# -- topics and partitions that appear and disappear -----------------------------------------------
 
 
 def test_new_partitions_are_read_from_their_beginning(
     topic: Topic, streams: Any, admin: Admin
 ) -> None:
-    """Also when the stream itself began at the end."""
+    """Even if the stream itself began at the end."""
     topic.write(2)
     stream = streams(topic.name)
     stream.trigger()
@@ -202,7 +204,7 @@ def test_new_partitions_are_read_from_their_beginning(
     assert stream.position == at(topic, 2, 0, 4)
 
 
-def test_new_topics_that_match_are_read(
+def test_new_topics_that_match_the_pattern_are_read(
     broker: Broker, producer: Producer[Any, Any], streams: Any
 ) -> None:
     """A pattern may match nothing at first."""
@@ -215,8 +217,8 @@ def test_new_topics_that_match_are_read(
         assert stream.trigger().offsets == {(topic, 0): [0]}
 
 
-def test_retention_overtakes_the_stream(topic: Topic, streams: Any, admin: Admin) -> None:
-    """What is gone before it was read is a loss; the rest is read if the job does not mind."""
+def test_retention_deletes_unread_records(topic: Topic, streams: Any, admin: Admin) -> None:
+    """This is data loss. With `failOnDataLoss=false`, the rest is read."""
     topic.write(4)
     strict, lenient = streams(topic.name, **EARLIEST), streams(topic.name, **LENIENT)
     assert len(strict.trigger().rows) == len(lenient.trigger().rows) == 4
@@ -227,8 +229,10 @@ def test_retention_overtakes_the_stream(topic: Topic, streams: Any, admin: Admin
     assert lenient.trigger().offsets == {(topic.name, 0): [7, 8, 9]}
 
 
-def test_retention_between_planning_and_reading(topic: Topic, streams: Any, admin: Admin) -> None:
-    """The task finds out, and says the same."""
+def test_retention_deletes_records_between_planning_and_reading(
+    topic: Topic, streams: Any, admin: Admin
+) -> None:
+    """The task notices and reports the same."""
     topic.write(5)
     strict, lenient = streams(topic.name, **EARLIEST), streams(topic.name, **LENIENT)
     start, end = strict.plan()
@@ -239,10 +243,11 @@ def test_retention_between_planning_and_reading(topic: Topic, streams: Any, admi
     assert [row["offset"] for row in rows_of(lenient.reader, pieces)] == [3, 4]
 
 
-def test_a_topic_goes_away(
+def test_a_topic_is_deleted_while_a_stream_reads_it(
     broker: Broker, pair: Topic, topic: Topic, streams: Any, admin: Admin
 ) -> None:
-    """The others are read on, if the job does not mind; should it come back, it is a new one."""
+    """With `failOnDataLoss=false`, the other topics are still read. If the topic is
+    created again, it is a new one."""
     both = f"{pair.name},{topic.name}"
     strict, lenient = streams(both, **EARLIEST), streams(both, **LENIENT)
     topic.write(3)
@@ -259,10 +264,10 @@ def test_a_topic_goes_away(
     assert lenient.trigger().offsets == {(topic.name, 0): [0, 1, 2, 3, 4]}
 
 
-def test_a_topic_that_goes_away_under_a_run_that_is_to_end(
+def test_a_topic_is_deleted_during_an_available_now_run(
     pair: Topic, topic: Topic, streams: Any, admin: Admin
 ) -> None:
-    """The run ends all the same."""
+    """The run ends nevertheless."""
     topic.write(3)
     pair.write(3)
     lenient = streams(f"{pair.name},{topic.name}", **LENIENT, maxOffsetsPerTrigger="2")
@@ -275,10 +280,11 @@ def test_a_topic_that_goes_away_under_a_run_that_is_to_end(
 
 @pytest.mark.parametrize("count", [2, 4, 9])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_topic_made_anew_is_read_from_its_beginning(
+def test_a_recreated_topic_is_read_from_its_beginning(
     broker: Broker, topic: Topic, streams: Any, admin: Admin, count: int, restarted: bool
 ) -> None:
-    """Known by its id while the stream runs, however long it is; after a restart by its end."""
+    """While the stream runs, it is detected by its topic id. After a restart it is detected only if
+    its log is shorter than the stream's position."""
     topic.write(4)
     strict, lenient = streams(topic.name, **EARLIEST), streams(topic.name, **LENIENT)
     assert len(strict.trigger().rows) == len(lenient.trigger().rows) == 4
@@ -300,8 +306,8 @@ def test_a_topic_made_anew_is_read_from_its_beginning(
     assert lenient.position == at(topic, count)
 
 
-def test_a_broker_that_comes_back() -> None:
-    """A restart of the broker is waited for, by those who plan and those who read."""
+def test_a_stream_survives_a_broker_restart() -> None:
+    """Planning and reading both wait for it."""
     with Broker() as own, Producer(own.bootstrap) as writer:
         topic = own.new_topic()
         writer.send(topic, b"one").result(120)
@@ -312,8 +318,7 @@ def test_a_broker_that_comes_back() -> None:
             assert stream.trigger().offsets == {(topic, 0): [1]}
 
 
-def test_a_topic_that_never_was(streams: Any) -> None:
-    """A stream does not begin with what is not there."""
+def test_a_missing_topic_is_refused_at_the_start(streams: Any) -> None:
     with pytest.raises(OptionError, match="topic nowhere does not exist: create it with"):
         streams("nowhere").trigger()
 
@@ -321,9 +326,9 @@ def test_a_topic_that_never_was(streams: Any) -> None:
 # -- progress --------------------------------------------------------------------------------------
 
 
-def test_a_group_shows_progress(pair: Topic, streams: Any, admin: Admin) -> None:
-    """What a finished batch read is committed when Spark asks for the next, so that nothing is
-    left behind after the last."""
+def test_a_group_shows_the_progress_of_a_stream(pair: Topic, streams: Any, admin: Admin) -> None:
+    """The offsets of a finished batch are committed when Spark asks for the next one, so that no
+    lag remains after the last."""
     pair.write(5)
     group = f"group-of-{pair.name}"
     stream = streams(pair.name, **EARLIEST, groupId=group, maxOffsetsPerTrigger="3")
@@ -340,10 +345,10 @@ def test_a_group_shows_progress(pair: Topic, streams: Any, admin: Admin) -> None
     }
 
 
-def test_a_group_that_cannot_be_told_does_not_stop_the_stream(
+def test_a_failed_group_commit_does_not_stop_the_stream(
     broker: Broker, topic: Topic, admin: Admin
 ) -> None:
-    """The checkpoint is what counts; the group is told again as soon as it can be."""
+    """The checkpoint is what counts; the commit is repeated at the next trigger."""
     topic.write(1)
     group = f"group-of-{topic.name}"
     with (
@@ -359,7 +364,7 @@ def test_a_group_that_cannot_be_told_does_not_stop_the_stream(
 
 
 def test_the_latest_offsets_are_reported(topic: Topic, streams: Any) -> None:
-    """Where the log ends, not where the batch does: Spark shows both, and so the lag."""
+    """The end of the log, not of the batch: Spark shows both, and so the lag."""
     topic.write(10)
     stream = streams(topic.name, **EARLIEST, maxOffsetsPerTrigger="3")
     assert stream.reader.reportLatestOffset() is None
@@ -369,10 +374,10 @@ def test_the_latest_offsets_are_reported(topic: Topic, streams: Any) -> None:
 
 
 def test_a_trigger_costs_two_requests(broker: Broker, pair: Topic) -> None:
-    """One for the topics and one for their ends, on connections that stay.
+    """One for the topics and one for their end offsets, on connections that stay open.
 
-    The reader of the first trigger may have had one more Fetch under way when it stopped, which
-    the broker may get later.
+    The reader of the first trigger may have had one more Fetch in flight when it stopped, which the
+    broker may receive later.
     """
     pair.write(1)
     with (

@@ -1,4 +1,4 @@
-"""A query that is killed and stopped and started again; `make spark-restarts` does it longer."""
+"""Tests a query that is killed, stopped and restarted; `make spark-restarts` runs it longer."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from spark.restarts import Outcome, RestartsFailed, check_log, run
 
 ROUNDS = 2 if os.environ.get("PENSTOCK_LONG") else 1
-"""Each starts a JVM, and so does the end."""
+"""Each round starts a JVM, and so does the end."""
 
 
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_or_out_of_order(java: None) -> None:
-    """Once killed, in long runs also once stopped: every record at least once, in order, and no lag
-    in the end."""
+def test_nothing_is_lost_or_reordered(java: None) -> None:
+    """Killed once, in long runs also stopped once: every record is read at least once, in
+    order, and no lag remains."""
     outcome = run(rounds=ROUNDS, seed=7)
     assert (outcome.killed, outcome.stopped) == (1, ROUNDS - 1)
     assert outcome.records > 0
@@ -35,13 +35,14 @@ def test_nothing_is_lost_or_out_of_order(java: None) -> None:
     ],
 )
 def test_the_check_can_fail(log: bytes, fault: str) -> None:
-    """A record that is missing, out of order, another one, or in another batch than before."""
+    """A record that is missing, out of order, different, or in another batch than before."""
     with pytest.raises(RestartsFailed, match=fault):
         check_log(log, [2], Outcome())
 
 
-def test_batches_may_be_run_again() -> None:
-    """The same records under the same number are no fault, nor a line that a kill cut off."""
+def test_batches_may_be_repeated() -> None:
+    """The same records with the same batch number are not an error, and neither is a
+    line that a kill cut off."""
     line = b'{"batch": 0, "rows": [[0, 0, "0:0"], [0, 1, "0:1"]]}'
     outcome = Outcome()
     check_log(line + b'\n{"batch": 1, "ro\n' + line + b"\n", [2], outcome)

@@ -1,4 +1,4 @@
-"""Streaming queries on real Spark: triggers, checkpoints, progress."""
+"""Tests streaming queries with real Spark: triggers, checkpoints, progress."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def write(producer: Producer[Any, Any], topic: str, count: int, partition: int =
     producer.flush()
 
 
-def test_a_checkpointed_query_goes_on_where_it_was(
+def test_a_checkpointed_query_continues_where_it_stopped(
     broker: Broker,
     producer: Producer[Any, Any],
     admin: Admin,
     read_stream: Read,
     checkpoint: str,
 ) -> None:
-    """Run after run, in limited batches, in order, each record once; then the group has no lag and
-    Spark shows where the log ends."""
+    """Over several runs, in limited batches, in order, each record once. Then the group has no lag,
+    and Spark shows the end of the log."""
     topic, group = broker.new_topic(partitions=2), broker.new_name("group")
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "4", "groupId": group}
     followed = Followed()
@@ -48,15 +48,15 @@ def test_a_checkpointed_query_goes_on_where_it_was(
     assert json.loads(reported["endOffset"])[topic]["0"] < 10
 
 
-def test_partitions_and_topics_that_come_while_it_runs(
+def test_partitions_and_topics_added_while_a_query_runs(
     broker: Broker,
     producer: Producer[Any, Any],
     admin: Admin,
     read_stream: Read,
     checkpoint: str,
 ) -> None:
-    """A query by pattern on a processing-time trigger takes them up by itself; its group follows
-    without another batch."""
+    """A query by pattern with a processing-time trigger finds them. Its group's offsets
+    follow without another batch."""
     prefix, group = broker.new_name("events"), broker.new_name("group")
     first = broker.new_topic(name=f"{prefix}-a")
     write(producer, first, 3)
@@ -80,14 +80,15 @@ def test_partitions_and_topics_that_come_while_it_runs(
     assert followed.offsets(second) == [0, 1, 2, 3]
 
 
-def test_a_query_fails_when_records_are_gone(
+def test_a_query_fails_when_records_were_deleted(
     broker: Broker,
     producer: Producer[Any, Any],
     admin: Admin,
     read_stream: Read,
     checkpoint: str,
 ) -> None:
-    """With one line that says what to set; then the same checkpoint goes on with what is left."""
+    """In one line that says what to set. Then the same checkpoint continues
+    with the remaining records."""
     topic = broker.new_topic()
     write(producer, topic, 3)
     followed = Followed()

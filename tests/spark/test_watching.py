@@ -1,4 +1,4 @@
-"""`penstock.spark.watch` on real Spark: what queries that know nothing of it tell consoles."""
+"""Tests `penstock.spark.watch` with real Spark: unmodified queries report to consoles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spark.direct import Deadline
 
 
 class Reports:
-    """The last of each query, by its name."""
+    """The latest report of each query, by its name."""
 
     def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self._consumer = consumer
@@ -42,7 +42,7 @@ def test_queries_are_reported_with_their_end(
     read_stream: Read,
     checkpoint: str,
 ) -> None:
-    """Rows and lag while it runs; a failed one with its reason in one line."""
+    """Rows and lag while a query runs, and the reason of a failed one in one line."""
     topic = broker.new_topic()
     for number in range(10):
         producer.send(topic, b"%d" % number)
@@ -56,7 +56,7 @@ def test_queries_are_reported_with_their_end(
         writing = frame.writeStream.format("noop").queryName("watched")
         query = writing.option("checkpointLocation", checkpoint).start()
         found = reports.wait("watched", lambda report: report.rows == 10)
-        # Whoever else used the session may have given it another name.
+        # Another test may have given the session another name.
         application = spark.conf.get("spark.app.name")
         assert (found.state, found.lag, found.application) == ("RUNNING", 0, application)
         query.stop()

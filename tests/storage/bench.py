@@ -1,10 +1,9 @@
 """What storage tests share: a disk, a log on it, and ways to stop the process that uses it.
 
-`LogBench` makes and opens logs. A stop is either `kill` (the page cache stays) or `lose_power`;
-both leave the log of the dead process unusable, as a real one would be, and `open` starts the next.
-
-`each_interruption` runs an action again and again, stopped before its first change of the disk, its
-second and so on until it gets through, so that a test can ask for the same promise everywhere.
+`LogBench` creates and opens logs. A stop is either `kill` (the page cache stays) or `lose_power`.
+Both leave the log object of the dead process unusable, and `open` starts the next process.
+`each_interruption` repeats an action and stops it before its first change of the disk, its second
+and so on until it completes, so that a test can check the same promise at every point.
 """
 
 from __future__ import annotations
@@ -32,11 +31,12 @@ NOW_MS = 1_000_000
 CHANGES = frozenset(
     "create pwrite truncate fsync mkdir rename unlink rmdir sync_directory".split()  # noqa: SIM905
 )
-"""The operations that leave something behind; between two of these a stop makes no difference."""
+"""The operations that change the disk. Between two of these, it does not matter when a stop
+happens."""
 
 
 class Stopped(Exception):
-    """The process is gone here. Not an `OSError`: it cannot be handled."""
+    """The process ends here. Not an `OSError`: code under test cannot handle it."""
 
 
 class LogBench:
@@ -60,7 +60,7 @@ class LogBench:
         self.start_process()
 
     def start_process(self) -> None:
-        """Resources as a fresh process has them: no file open, nothing cached."""
+        """Creates the resources of a fresh process: no open files, nothing cached."""
         handles_max, cache_bytes_max, reserve_bytes = self._limits
         self.resources = LogResources(
             FilePool(self.disk, handles_max),
@@ -80,7 +80,7 @@ class LogBench:
         )
 
     def open(self, *, known: LogOffsets | None = None, cache_is_intact: bool = False) -> Log:
-        """Open the log; `report` is what that found."""
+        """Opens the log. `report` then contains what recovery found."""
         log, self.report = open_log(
             self.resources,
             self.directory,
@@ -92,7 +92,7 @@ class LogBench:
         return log
 
     def reopen(self, log: Log) -> Log:
-        """A clean restart."""
+        """Restarts cleanly."""
         log.close()
         self.resources.pool.close()
         self.start_process()
@@ -128,7 +128,7 @@ class LogBench:
         return data
 
     def write_file(self, path: str, data: bytes) -> None:
-        """Replace a file's content, durably, behind the log's back."""
+        """Replaces a file's contents durably, without the log's knowledge."""
         file = self.disk.open(path, create=True)
         file.truncate(0)
         assert file.pwrite(data, 0) == len(data)
@@ -142,7 +142,8 @@ class LogBench:
         self.write_file(path, bytes(data))
 
     def batches(self, base_offset: int = 0) -> list[tuple[int, BatchHeader]]:
-        """Position and header of every batch in a segment's file, by their lengths alone."""
+        """Returns position and header of every batch in a segment's file, using only their
+        lengths."""
         data, position, found = self.read_file(self.log_path(base_offset)), 0, []
         while len(data) - position >= HEADER_SIZE:
             header = read_header(data, position)
@@ -151,7 +152,7 @@ class LogBench:
         return found
 
     def position_of(self, offset: int, base_offset: int = 0) -> int:
-        """Where the batch that holds `offset` begins."""
+        """Returns the position of the batch that contains `offset`."""
         return next(at for at, held in self.batches(base_offset) if held.last_offset >= offset)
 
 
@@ -174,19 +175,19 @@ def new_bench(
 
 
 def record(number: int, *, key: bytes | None = b"k", size: int = 40) -> Record:
-    """A record that tells its number, by its value and its time."""
+    """Returns a record whose value and timestamp contain its number."""
     return Record(0, NOW_MS + number, key, b"%06d" % number + b"." * (size - 6))
 
 
 def append(log: Log, count: int = 1, *, epoch: int = 0, size: int = 40) -> None:
-    """Append `count` batches of one record, each telling its own offset."""
+    """Appends `count` batches of one record. Each record contains its offset."""
     for _ in range(count):
         offset = log.end_offset
         log.append(build_batch([record(offset, size=size)]), epoch, NOW_MS + offset)
 
 
 def append_produced(log: Log, producer_id: int, sequence: int, count: int = 1) -> None:
-    """Append batches of one record each, of an idempotent producer."""
+    """Appends batches of one record each from an idempotent producer."""
     for number in range(count):
         batch = build_batch(
             [record(log.end_offset)],
@@ -198,14 +199,14 @@ def append_produced(log: Log, producer_id: int, sequence: int, count: int = 1) -
 
 
 def append_batch(log: Log, count: int, *, epoch: int = 0) -> None:
-    """Append one batch of `count` records."""
+    """Appends one batch of `count` records."""
     first = log.end_offset
     records = [record(first + at)._replace(offset=at) for at in range(count)]
     log.append(build_batch(records), epoch, NOW_MS + first)
 
 
 def records_of(log: Log, start: int | None = None, bytes_max: int = 1 << 16) -> list[Record]:
-    """Every record from `start` (the log start), as a reader sees them."""
+    """Returns every record from `start` (default: the log start) as a reader sees them."""
     offset = log.log_start_offset if start is None else start
     found: list[Record] = []
     wanted = offset
@@ -222,7 +223,7 @@ def offsets_of(log: Log, start: int | None = None) -> list[int]:
 
 
 class LogState(tuple[object, ...]):
-    """All that a restart must bring back, comparable."""
+    """Everything that a restart must restore, in a form that can be compared."""
 
     __slots__ = ()
 
@@ -235,7 +236,7 @@ def state_of(log: Log) -> LogState:
 
 
 def count_changes(disk: SimDisk, action: Callable[[], object]) -> int:
-    """How many changes of the disk the action makes."""
+    """Returns how many changes of the disk the action makes."""
     made = 0
 
     def observer(operation: str, path: str) -> None:
@@ -251,12 +252,13 @@ def count_changes(disk: SimDisk, action: Callable[[], object]) -> int:
 
 
 def stop_before(disk: SimDisk, change: int, action: Callable[[], object]) -> bool:
-    """Run the action and stop it before its change number `change`; False if it had fewer."""
+    """Runs the action and stops it before change number `change`. Returns False if it made
+    fewer."""
     made = 0
 
     def observer(operation: str, path: str) -> None:
         nonlocal made
-        # Handles of the dying process may still be closed: that changes nothing.
+        # The dying process may still close its handles: that changes nothing.
         if operation in CHANGES:
             made += 1
             if made > change:
@@ -275,9 +277,9 @@ def stop_before(disk: SimDisk, change: int, action: Callable[[], object]) -> boo
 def each_interruption(
     prepare: Callable[[LogBench], Callable[[], object]], *, power_loss_seeds: int = 6
 ) -> Iterator[LogBench]:
-    """A bench for each place where the action can be stopped, by a kill and by losses of power.
+    """Yields a bench for each point where the action can be stopped, by a kill and by power cuts.
 
-    `prepare` readies a bench and returns the action. What is yielded is the bench after the stop.
+    `prepare` readies a bench and returns the action. The bench is yielded after the stop.
     """
     probe = new_bench()
     changes = count_changes(probe.sim, prepare(probe))

@@ -19,5 +19,5 @@ def bench() -> LogBench:
 
 @pytest.fixture
 def real_bench(tmp_path: Path) -> LogBench:
-    """The disk of this machine, in a directory that goes with the test."""
+    """The disk of this machine, in a directory that is removed after the test."""
     return LogBench(OsDisk(), str(tmp_path))

@@ -1,7 +1,7 @@
-"""Bugs to plant in the storage code, each by replacing one function of it while a case runs.
+"""Planted bugs in the storage code. Each replaces one function while a case runs.
 
-They are the mistakes one makes in such code, and most of them were made in real systems. A harness
-that does not find every one of them quickly proves nothing when it finds nothing.
+They are typical mistakes in such code, and most of them were made in real systems. A harness that
+does not find every one of them quickly proves nothing when it finds nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def planted(plant: Plant) -> Plant:
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Stands where something should be done."""
+    """Does nothing, in place of a function that should do something."""
 
 
 @contextmanager
 def without_during(owner: type, method: str, skipped_owner: type, skipped: str) -> Iterator[None]:
-    """While `method` runs, `skipped` does nothing."""
+    """Makes `skipped` do nothing while `method` runs."""
     original = getattr(owner, method)
 
     def careless(*arguments: Any, **options: Any) -> Any:
@@ -67,13 +67,13 @@ def no_directory_fsync() -> AbstractContextManager[Any]:
 
 @planted
 def flush_without_directory_fsync() -> AbstractContextManager[Any]:
-    """The names of new segments are left to luck; nothing else changes."""
+    """A flush does not sync the names of new segments; nothing else changes."""
     return without_during(FlushPlan, "run", SimDisk, "sync_directory")
 
 
 @planted
 def checkpoint_before_data() -> AbstractContextManager[Any]:
-    """The recovery point is noted before the data it vouches for is on disk."""
+    """The recovery point is stored before the data below it is on disk."""
     original = FlushPlan.run
 
     def run(plan: FlushPlan) -> None:
@@ -87,7 +87,7 @@ def checkpoint_before_data() -> AbstractContextManager[Any]:
 
 @planted
 def flush_promises_later_appends() -> AbstractContextManager[Any]:
-    """What was appended while the flush ran counts as flushed."""
+    """Records appended while the flush ran count as flushed."""
     original = AppendLog.end_flush
 
     def end_flush(self: AppendLog, plan: FlushPlan) -> None:
@@ -99,7 +99,7 @@ def flush_promises_later_appends() -> AbstractContextManager[Any]:
 
 @planted
 def flush_forgets_later_appends() -> AbstractContextManager[Any]:
-    """Files that became dirty while the flush ran are taken for clean."""
+    """Files that became dirty while the flush ran count as clean."""
     original = AppendLog.end_flush
 
     def end_flush(self: AppendLog, plan: FlushPlan) -> None:
@@ -111,7 +111,7 @@ def flush_forgets_later_appends() -> AbstractContextManager[Any]:
 
 @planted
 def fsync_retried() -> AbstractContextManager[Any]:
-    """A failed fsync is tried again, and the second answer believed."""
+    """A failed fsync is retried, and the second result is trusted."""
 
     def flush(self: AppendLog, *, checkpoint: bool = False) -> None:
         plan = self.begin_flush(checkpoint=checkpoint)
@@ -126,7 +126,7 @@ def fsync_retried() -> AbstractContextManager[Any]:
 
 @planted
 def page_cache_believed() -> AbstractContextManager[Any]:
-    """After a failed fsync and a restart the cache shows bytes that the disk never got."""
+    """After a failed fsync and a restart the cache shows bytes that the disk never received."""
     return patch.object(SimFile, "drop_cache", nothing)
 
 
@@ -148,7 +148,7 @@ def _claims_all(original: Callable[..., int]) -> Callable[..., int]:
 
 @planted
 def index_trusted_after_a_crash() -> AbstractContextManager[Any]:
-    """The index that lay there is used, not the one that the scan derives."""
+    """The existing index is used, not the one that the scan builds."""
     original = _Opening._scan_segment
 
     def scan_segment(self: _Opening, scanned: Segment, **options: Any) -> tuple[int, bool]:
@@ -163,7 +163,7 @@ def index_trusted_after_a_crash() -> AbstractContextManager[Any]:
 
 @planted
 def recovery_without_crc() -> AbstractContextManager[Any]:
-    """Lengths and offsets look right, so the batch is taken for whole."""
+    """A batch counts as complete because its lengths and offsets look right."""
 
     def careless(buffer: bytes, position: int = 0) -> BatchHeader:
         return validate(buffer, position, check_crc=False)
@@ -173,7 +173,7 @@ def recovery_without_crc() -> AbstractContextManager[Any]:
 
 @planted
 def torn_tail_kept() -> AbstractContextManager[Any]:
-    """The end is found, but what lies behind it stays in the file."""
+    """The end is found, but the bytes after it stay in the file."""
 
     def cut_tail(self: _Opening, torn: Segment, bad: BadBatch) -> None:
         self.report.notes.append(f"left a torn tail in {torn.path} {bad}")
@@ -183,8 +183,8 @@ def torn_tail_kept() -> AbstractContextManager[Any]:
 
 @planted
 def rot_taken_for_a_torn_tail() -> AbstractContextManager[Any]:
-    """What nobody has noted as synced is cut off at the first bad batch, though the page cache held
-    all of it and sound batches follow."""
+    """Records above the stored synced offset are cut off at the first bad batch, although the page
+    cache had all of them and valid batches follow."""
 
     def torn(self: _Opening, _: int) -> Callable[[int, bool, bool], bool]:
         promised = self._promised or 0
@@ -195,7 +195,7 @@ def rot_taken_for_a_torn_tail() -> AbstractContextManager[Any]:
 
 @planted
 def torn_tail_taken_for_rot() -> AbstractContextManager[Any]:
-    """Sound batches behind a bad place are taken for a proof of rot after a loss of power, too."""
+    """Valid batches after a bad position count as proof of bit rot after a power cut, too."""
     original = _Opening.open
 
     def trusting(self: _Opening) -> Any:
@@ -207,13 +207,13 @@ def torn_tail_taken_for_rot() -> AbstractContextManager[Any]:
 
 @planted
 def synced_offset_ignored() -> AbstractContextManager[Any]:
-    """Only the log's own checkpoint says what was synced: acknowledged records are cut off."""
+    """Only the log's own checkpoint says what was synced, so acknowledged records are cut off."""
     return patch.object(_Opening, "_promised", property(lambda self: self._recovery_point))
 
 
 @planted
 def offsets_of_another_generation_believed() -> AbstractContextManager[Any]:
-    """What was noted of records that have been truncated counts for those in their place."""
+    """Offsets stored for records that were truncated count for the records that replaced them."""
     return patch.object(
         _Opening, "known", property(lambda self: self.checkpoint and self._noted_offsets)
     )
@@ -221,7 +221,7 @@ def offsets_of_another_generation_believed() -> AbstractContextManager[Any]:
 
 @planted
 def loss_of_committed_records_not_noted() -> AbstractContextManager[Any]:
-    """After a crash took committed records, those that follow pass for committed."""
+    """After a crash lost committed records, the records that replace them count as committed."""
     original = _Opening._settle
 
     def settle(self: _Opening, end_offset: int) -> int:
@@ -236,7 +236,7 @@ def loss_of_committed_records_not_noted() -> AbstractContextManager[Any]:
 
 @planted
 def offset_reused() -> AbstractContextManager[Any]:
-    """The end offset is that of the last index entry, not that of the last batch."""
+    """The end offset is taken from the last index entry, not from the last batch."""
     original = _Opening._scan
 
     def last_indexed(self: _Opening) -> int:
@@ -249,19 +249,19 @@ def offset_reused() -> AbstractContextManager[Any]:
 
 @planted
 def later_segments_kept_after_a_cut() -> AbstractContextManager[Any]:
-    """A log with its middle torn out goes on behind the hole."""
+    """A log with a lost middle part continues after the gap."""
     return patch.object(_Opening, "_cut_after", nothing)
 
 
 @planted
 def snapshot_newer_than_the_log_kept() -> AbstractContextManager[Any]:
-    """Recovery finds no snapshot to remove; the one of records that are gone is loaded."""
+    """Recovery finds no snapshot to remove, so a snapshot of lost records is loaded."""
     return patch.object(recovery, "snapshots", lambda *_: [])
 
 
 @planted
 def epochs_not_truncated() -> AbstractContextManager[Any]:
-    """Epochs of records that are gone stay known (KAFKA-10706)."""
+    """Epochs of truncated records stay known (KAFKA-10706)."""
     return patch.object(LeaderEpochs, "truncate_from_end", lambda *_: False)
 
 
@@ -275,7 +275,7 @@ def recovery_without_directory_fsync() -> AbstractContextManager[Any]:
 
 @planted
 def truncation_keeps_the_recovery_point() -> AbstractContextManager[Any]:
-    """Offsets that were cut off count as flushed when they are given again."""
+    """Offsets that were truncated count as flushed when they are assigned again."""
     original = Log.truncate_to
 
     def truncate_to(self: Log, offset: int) -> None:
@@ -293,7 +293,7 @@ def truncation_without_fsync() -> AbstractContextManager[Any]:
 
 @planted
 def deletion_before_the_checkpoint() -> AbstractContextManager[Any]:
-    """Segments go first, and the new log start is noted when they are gone."""
+    """Segments are deleted first, and the new log start offset is stored afterwards."""
     original = Log.delete_before
 
     def delete_before(self: Log, offset: int) -> int:
@@ -319,7 +319,7 @@ def cleaned_segment_not_fsynced() -> AbstractContextManager[Any]:
 
 @planted
 def swap_not_finished() -> AbstractContextManager[Any]:
-    """Opening does not look for a swap that was under way."""
+    """Opening does not look for an unfinished swap."""
     return patch.object(_Opening, "_finish_swaps", nothing)
 
 
@@ -336,5 +336,5 @@ def compaction_drops_the_newest() -> AbstractContextManager[Any]:
 
 @planted
 def bad_bytes_served() -> AbstractContextManager[Any]:
-    """What is read for the first time is not checked."""
+    """Data that is read for the first time is not checked."""
     return patch.object(Segment, "_verify", lambda _self, data, *_: data)

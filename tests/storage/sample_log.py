@@ -1,7 +1,7 @@
-"""A log on the real disk with a bit of everything, and the batches it was given.
+"""A log on the real disk with all kinds of batches, and the batches that were appended to it.
 
 Several segments, all codecs, null keys and values, headers, an idempotent producer, transactions
-with their markers, three leader epochs. The same every time.
+with their markers, three leader epochs. It is the same every time.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ class SampleLog:
                 )
 
     def close(self) -> None:
-        """Stop cleanly."""
+        """Stops cleanly."""
         self.log.close()
         self.resources.pool.close()
 
     def kill(self) -> None:
-        """Stop without a word, as kill -9 would."""
+        """Stops without closing the log, like kill -9."""
         self.resources.pool.close()
 
 
 def sample_records(number: int) -> list[Record]:
-    """One to five records; they differ in what is null and who has headers."""
+    """Returns one to five records. They differ in null fields and headers."""
     return [
         Record(
             offset=at,
@@ -114,7 +114,7 @@ def new_log(
 
 
 def stopped_log(root: str, topic: str = "orders", partition: int = 0) -> SampleLog:
-    """A filled log after a clean stop."""
+    """Returns a filled log after a clean stop."""
     sample = new_log(root, topic, partition)
     sample.fill()
     sample.close()
@@ -122,7 +122,7 @@ def stopped_log(root: str, topic: str = "orders", partition: int = 0) -> SampleL
 
 
 def reopen(directory: str) -> Log:
-    """Open it as the next start would, and let go of it without a clean stop."""
+    """Opens the log as the next start would, and releases it without a clean stop."""
     resources = new_resources(directory.rpartition("/")[0])
     log, _ = open_log(resources, directory, CONFIG, START_MS)
     log.flush(checkpoint=True)

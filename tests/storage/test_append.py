@@ -1,4 +1,4 @@
-"""Appending: offsets are assigned, batches are checked, segments roll."""
+"""Appending: offsets are assigned, batches are checked, segments are rolled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .bench import NOW_MS, LogBench, append, append_batch, offsets_of, record, r
 ROLLS_AFTER_THREE = LogConfig(segment_bytes=3 * len(build_batch([record(0)])))
 
 
-def test_offsets_follow_each_other(bench: LogBench) -> None:
+def test_offsets_are_assigned_in_sequence(bench: LogBench) -> None:
     """A batch gets as many offsets as it spans, from the end of the log on."""
     log = bench.create()
     assert log.append(build_batch([record(0)]), 0, NOW_MS) == Appended(0, 0)
@@ -28,8 +28,8 @@ def test_offsets_follow_each_other(bench: LogBench) -> None:
     assert offsets_of(log) == [0, 1, 2, 3]
 
 
-def test_batch_is_stamped_in_place_and_stays_sound(bench: LogBench) -> None:
-    """Offset and leader epoch are written into the caller's batch; its CRC does not cover them."""
+def test_a_batch_is_stamped_in_place_and_stays_valid(bench: LogBench) -> None:
+    """Offset and leader epoch are written into the caller's batch. Its CRC does not cover them."""
     log = bench.create()
     append(log, 5)
     batch = build_batch([record(5)], base_offset=0)
@@ -39,16 +39,16 @@ def test_batch_is_stamped_in_place_and_stays_sound(bench: LogBench) -> None:
     assert bench.read_file(bench.log_path()).endswith(batch)
 
 
-def test_append_is_in_the_file_when_it_returns(real_bench: LogBench) -> None:
-    """Nothing waits in a buffer of ours: a killed process loses no append that returned."""
+def test_an_append_is_in_the_file_when_it_returns(real_bench: LogBench) -> None:
+    """Nothing waits in a buffer of the process: a kill loses no append that returned."""
     log = real_bench.create()
     batch = build_batch([record(0)])
     log.append(batch, 0, NOW_MS)
     assert real_bench.read_file(real_bench.log_path()) == bytes(batch)
 
 
-def test_corrupt_batch_is_refused(bench: LogBench) -> None:
-    """A batch whose CRC is wrong changes nothing."""
+def test_a_corrupt_batch_is_refused(bench: LogBench) -> None:
+    """A batch with a wrong CRC changes nothing."""
     log = bench.create()
     batch = build_batch([record(0)])
     batch[-1] ^= 1
@@ -58,16 +58,16 @@ def test_corrupt_batch_is_refused(bench: LogBench) -> None:
     assert bench.read_file(bench.log_path()) == b""
 
 
-def test_two_batches_at_once_are_refused(bench: LogBench) -> None:
-    """The second would be written without an offset of its own; the error says what to do."""
+def test_two_batches_in_one_append_are_refused(bench: LogBench) -> None:
+    """The second would be written without its own offset. The error says what to do."""
     log = bench.create()
     with pytest.raises(CorruptBatch, match="append one at a time"):
         log.append(build_batch([record(0)]) + build_batch([record(1)]), 0, NOW_MS)
     assert log.end_offset == 0
 
 
-def test_short_writes_are_finished(bench: LogBench) -> None:
-    """A disk that takes a few bytes at a time still gets the whole batch."""
+def test_short_writes_are_completed(bench: LogBench) -> None:
+    """A disk that writes a few bytes at a time still gets the whole batch."""
     log = bench.create()
     bench.sim.shorten_next(10, times=3)
     append(log)
@@ -75,7 +75,7 @@ def test_short_writes_are_finished(bench: LogBench) -> None:
     assert offsets_of(log) == [0, 1]
 
 
-def test_rolls_by_size(bench: LogBench) -> None:
+def test_a_segment_is_rolled_by_size(bench: LogBench) -> None:
     """A batch that would make the segment too large begins the next one, named by its offset."""
     log = bench.create(ROLLS_AFTER_THREE)
     append(log, 7)
@@ -84,8 +84,8 @@ def test_rolls_by_size(bench: LogBench) -> None:
     assert offsets_of(log) == list(range(7))
 
 
-def test_batch_larger_than_a_segment_gets_one_of_its_own(bench: LogBench) -> None:
-    """The limit is a wish; a valid batch is never refused for it."""
+def test_a_batch_larger_than_a_segment_gets_its_own_segment(bench: LogBench) -> None:
+    """A valid batch is never refused because of the segment size."""
     log = bench.create(LogConfig(segment_bytes=100))
     append(log)
     append(log, size=1000)
@@ -94,24 +94,24 @@ def test_batch_larger_than_a_segment_gets_one_of_its_own(bench: LogBench) -> Non
     assert offsets_of(log) == [0, 1, 2]
 
 
-def test_rolls_by_the_age_of_the_data(bench: LogBench) -> None:
-    """Time is that of the records: a segment does not span more than `segment.ms` of it."""
+def test_a_segment_is_rolled_by_the_age_of_its_records(bench: LogBench) -> None:
+    """The timestamps of the records count: a segment does not span more than `segment.ms`."""
     log = bench.create(LogConfig(segment_ms=100))
     for time in (0, 100, 101, 201, 202):
         log.append(build_batch([Record(0, NOW_MS + time, b"k", b"v")]), 0, NOW_MS)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
 
 
-def test_rolls_by_the_clock_where_records_have_no_time(bench: LogBench) -> None:
-    """Without timestamps the age of the file counts."""
+def test_a_segment_is_rolled_by_the_clock_if_records_have_no_timestamps(bench: LogBench) -> None:
+    """Then the age of the file counts."""
     log = bench.create(LogConfig(segment_ms=100))
     for time in (0, 100, 101):
         log.append(build_batch([Record(0, -1, b"k", b"v")]), 0, NOW_MS + time)
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_rolls_when_the_index_is_full(bench: LogBench) -> None:
-    """An index never outgrows `segment.index.bytes`."""
+def test_a_segment_is_rolled_when_its_index_is_full(bench: LogBench) -> None:
+    """An index never grows beyond `segment.index.bytes`."""
     log = bench.create(LogConfig(segment_index_bytes=16, index_interval_bytes=0))
     append(log, 12)
     assert len(log.segments) > 1
@@ -120,7 +120,7 @@ def test_rolls_when_the_index_is_full(bench: LogBench) -> None:
 
 
 def test_rolling_an_empty_segment_changes_nothing(bench: LogBench) -> None:
-    """Two segments cannot begin at one offset."""
+    """Two segments cannot begin at the same offset."""
     log = bench.create()
     append(log)
     log.roll(NOW_MS)
@@ -130,8 +130,8 @@ def test_rolling_an_empty_segment_changes_nothing(bench: LogBench) -> None:
     assert offsets_of(log) == [0, 1]
 
 
-def test_leader_epochs_are_noted_as_they_begin(bench: LogBench) -> None:
-    """Each epoch starts at the first offset it wrote; one that wrote nothing gives way."""
+def test_leader_epochs_are_stored_when_they_begin(bench: LogBench) -> None:
+    """Each epoch starts at the first offset it wrote. An epoch that wrote nothing is replaced."""
     log = bench.create()
     append(log, 2, epoch=3)
     log.note_epoch(5)
@@ -144,8 +144,8 @@ def test_leader_epochs_are_noted_as_they_begin(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("replica", [False, True])
-def test_falling_epoch_is_refused(bench: LogBench, replica: bool) -> None:
-    """A leader of the past must not write: whoever opens the log would take it for damage."""
+def test_a_lower_leader_epoch_is_refused(bench: LogBench, replica: bool) -> None:
+    """A former leader must not write: recovery would treat its batch as damage."""
     log = bench.create()
     append(log, 2, epoch=5)
     batch = build_batch([Record(2, NOW_MS, b"k", b"v")], leader_epoch=4)
@@ -158,8 +158,8 @@ def test_falling_epoch_is_refused(bench: LogBench, replica: bool) -> None:
     assert offsets_of(bench.kill_and_open()) == [0, 1]
 
 
-def test_replica_takes_batches_as_the_leader_stamped_them(bench: LogBench) -> None:
-    """A follower's file is the leader's, byte for byte, gaps and epochs included."""
+def test_a_replica_stores_batches_as_the_leader_stamped_them(bench: LogBench) -> None:
+    """A follower's file equals the leader's, byte for byte, including gaps and epochs."""
     leader = bench.create()
     append(leader, 2, epoch=1)
     append_batch(leader, 3, epoch=4)
@@ -174,8 +174,9 @@ def test_replica_takes_batches_as_the_leader_stamped_them(bench: LogBench) -> No
     assert copy.end_offset == 5
 
 
-def test_replica_may_have_gaps_but_not_go_back(bench: LogBench) -> None:
-    """Compaction leaves gaps in a leader's log. What lies below the end must be truncated first."""
+def test_replica_appends_may_leave_gaps_but_not_go_back(bench: LogBench) -> None:
+    """Compaction leaves gaps in a leader's log. Offsets below the log end must be truncated
+    first."""
     log = bench.create()
     log.append_replica(build_batch([record(0)], base_offset=0), NOW_MS)
     log.append_replica(build_batch([Record(10, NOW_MS, b"k", b"v")]), NOW_MS)
@@ -185,8 +186,8 @@ def test_replica_may_have_gaps_but_not_go_back(bench: LogBench) -> None:
         log.append_replica(build_batch([Record(10, NOW_MS, b"k", b"v")]), NOW_MS)
 
 
-def test_replica_rolls_at_the_end_of_the_log(bench: LogBench) -> None:
-    """After a gap, too, segments join: one that begins later is known to follow a lost one."""
+def test_a_replica_rolls_at_the_log_end_offset(bench: LogBench) -> None:
+    """Also after a gap. So a segment that begins later proves that one before it was lost."""
     log = bench.create(LogConfig(segment_bytes=100))
     for offset in (0, 10, 20):
         log.append_replica(build_batch([Record(offset, NOW_MS, b"k", b"v" * 40)]), NOW_MS)
@@ -195,8 +196,8 @@ def test_replica_rolls_at_the_end_of_the_log(bench: LogBench) -> None:
     assert offsets_of(bench.reopen(log), 5) == [10, 20]
 
 
-def test_replica_stops_at_a_corrupt_batch(bench: LogBench) -> None:
-    """What is sound before it is kept and counted; nothing of the rest is."""
+def test_a_replica_stops_at_a_corrupt_batch(bench: LogBench) -> None:
+    """The valid batches before it are kept, and nothing after them."""
     log = bench.create()
     good, bad = build_batch([record(0)]), build_batch([Record(1, NOW_MS, b"k", b"v")])
     bad[-1] ^= 1
@@ -206,8 +207,8 @@ def test_replica_stops_at_a_corrupt_batch(bench: LogBench) -> None:
     assert offsets_of(log) == [0]
 
 
-def test_failed_write_takes_the_log_offline(bench: LogBench) -> None:
-    """After an I/O error nobody knows what the file holds; the error says what to do."""
+def test_a_failed_write_takes_the_log_offline(bench: LogBench) -> None:
+    """After an I/O error the contents of the file are unknown. The error says what to do."""
     log = bench.create()
     append(log)
     bench.sim.fail_next("pwrite", EIO)
@@ -220,8 +221,8 @@ def test_failed_write_takes_the_log_offline(bench: LogBench) -> None:
     assert log.failure is not None
 
 
-def test_no_file_descriptor_left_refuses_the_append_only(bench: LogBench) -> None:
-    """Nothing was written and nothing is in doubt: the log goes on when there is one again."""
+def test_without_a_free_file_descriptor_only_the_append_is_refused(bench: LogBench) -> None:
+    """Nothing was written, so the log stays usable and continues once a descriptor is free."""
     log = bench.create()
     append(log)
     bench.resources.pool.close()
@@ -236,8 +237,8 @@ def test_no_file_descriptor_left_refuses_the_append_only(bench: LogBench) -> Non
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_batches_are_never_opened(bench: LogBench, codec: Codec) -> None:
-    """Whatever the compression, what comes out is what came in, but for the stamp."""
+def test_batches_are_stored_without_being_decompressed(bench: LogBench, codec: Codec) -> None:
+    """With any compression a reader gets the batch that was sent, except for the stamp."""
     log = bench.create()
     batch = build_batch([record(0, size=500)], codec=codec)
     sent = bytes(batch)
@@ -248,8 +249,8 @@ def test_batches_are_never_opened(bench: LogBench, codec: Codec) -> None:
     assert [header.codec for _, header in iter_batches(piece.data)] == [codec]
 
 
-def test_config_is_checked_once() -> None:
-    """A limit that cannot work is refused by name."""
+def test_the_config_is_validated() -> None:
+    """The error names the limit that cannot work."""
     for values, name in (
         ({"segment_bytes": 0}, r"segment\.bytes"),
         ({"segment_ms": 0}, r"segment\.ms"),
@@ -262,8 +263,8 @@ def test_config_is_checked_once() -> None:
             LogConfig(**values)  # type: ignore[arg-type]
 
 
-def test_a_log_describes_itself(bench: LogBench) -> None:
-    """In an error or a debugger the log says which it is and what it holds."""
+def test_the_repr_of_a_log_gives_its_name_and_offsets(bench: LogBench) -> None:
+    """For error messages and debuggers."""
     log = bench.create(ROLLS_AFTER_THREE)
     append(log, 4)
     assert repr(log) == "Log(t-0 [0, 4) in 2 segments)"

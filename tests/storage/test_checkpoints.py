@@ -1,4 +1,4 @@
-"""The small files: replaced whole, checked when read."""
+"""The small files: always replaced as a whole, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ EMPTY = Checkpoint(
 
 
 @pytest.mark.parametrize("checkpoint", [FULL, EMPTY])
-def test_checkpoint_reads_back(checkpoint: Checkpoint) -> None:
-    """Whatever is noted comes back, the reasons of damage word for word."""
+def test_a_checkpoint_is_read_as_it_was_written(checkpoint: Checkpoint) -> None:
+    """Including the exact reasons of damage."""
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
 
 
@@ -66,13 +66,13 @@ def test_checkpoint_reads_back(checkpoint: Checkpoint) -> None:
         restarting_at=st.integers(-1, 2**63 - 1),
     )
 )
-def test_any_numbers_read_back(checkpoint: Checkpoint) -> None:
+def test_any_offsets_are_read_as_they_were_written(checkpoint: Checkpoint) -> None:
     """64-bit offsets fit."""
     assert decode_checkpoint(encode_checkpoint(checkpoint)) == checkpoint
 
 
-def test_every_flipped_bit_is_noticed() -> None:
-    """A checkpoint that lies about the recovery point would turn damage into a torn tail."""
+def test_every_flipped_bit_is_detected() -> None:
+    """With a wrong recovery point, damage would be cut off as a torn tail."""
     data = encode_checkpoint(FULL)
     for position in range(len(data)):
         for bit in range(8):
@@ -82,12 +82,12 @@ def test_every_flipped_bit_is_noticed() -> None:
                 found = decode_checkpoint(bytes(rotten))
             except CorruptFile:
                 continue
-            # The checksum itself may be written in the other case; it means the same.
+            # A hexadecimal digit of the checksum may change its case; it means the same.
             assert found == FULL
 
 
-def test_every_cut_is_noticed() -> None:
-    """As is every file that is too short, the empty one first."""
+def test_every_truncation_is_detected() -> None:
+    """Also an empty file, and one with extra bytes."""
     data = encode_checkpoint(FULL)
     for size in range(len(data) - 1):
         with pytest.raises(CorruptFile):
@@ -96,8 +96,9 @@ def test_every_cut_is_noticed() -> None:
         decode_checkpoint(data + data)
 
 
-def test_atomic_write_shows_the_old_or_the_new() -> None:
-    """Stopped anywhere, by a kill or a loss of power, the file is whole; done, it is the new."""
+def test_an_atomic_write_leaves_the_old_or_the_new_file() -> None:
+    """Stopped at any point by a kill or a power cut, the file is complete. Once written, it is
+    new."""
     old, new = b"old" * 500, b"new" * 700
 
     def prepare(bench: LogBench) -> Callable[[], object]:
@@ -109,21 +110,21 @@ def test_atomic_write_shows_the_old_or_the_new() -> None:
     assert set(seen[-7:]) == {new}
 
 
-def test_missing_file_reads_as_none(bench: LogBench) -> None:
-    """Absence is a finding, not an error."""
+def test_a_missing_file_is_read_as_none(bench: LogBench) -> None:
+    """A missing file is not an error."""
     assert read_file(bench.disk, "/data/note") is None
 
 
 @pytest.mark.parametrize(
     "entries", [[], [EpochStart(0, 0)], [EpochStart(3, 10), EpochStart(7, 2**62)]]
 )
-def test_epochs_read_back(entries: list[EpochStart]) -> None:
-    """In Kafka's format: version, count, then a line each."""
+def test_epochs_are_read_as_they_were_written(entries: list[EpochStart]) -> None:
+    """In Kafka's format: version, count, then one line for each epoch."""
     assert decode_epochs(encode_epochs(entries)) == entries
 
 
-def test_epochs_file_is_kafkas() -> None:
-    """So that Kafka's own tools read it."""
+def test_the_epochs_file_is_kafkas() -> None:
+    """So that Kafka's own tools can read it."""
     assert encode_epochs([EpochStart(3, 10), EpochStart(7, 20)]) == b"0\n2\n3 10\n7 20\n"
 
 
@@ -135,13 +136,13 @@ def test_epochs_file_is_kafkas() -> None:
         *(b"0\n2\n3 10\n3 20\n", b"0\n2\n3 10\n7 10\n", b"0\n2\n7 10\n3 20\n"),
     ],
 )
-def test_epochs_that_cannot_be_are_noticed(data: bytes) -> None:
-    """Cut short, of another version, or not rising: rebuilt from the log instead."""
+def test_invalid_epochs_are_detected(data: bytes) -> None:
+    """Cut short, of another version, or not increasing. They are rebuilt from the log instead."""
     with pytest.raises(CorruptFile):
         decode_epochs(data)
 
 
-def test_partition_metadata_reads_back() -> None:
+def test_partition_metadata_is_read_as_it_was_written() -> None:
     """In Kafka's format."""
     data = encode_partition_metadata("rcl_Dw3sTlyGZKr7PBVqUQ")
     assert data.startswith(b"version: 0\ntopic_id: rcl_Dw3sTlyGZKr7PBVqUQ")
@@ -151,7 +152,7 @@ def test_partition_metadata_reads_back() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"version: 0\n", b"version: 1\ntopic_id: x", b"version: 0\ntopic_id: ", b"\xff"]
 )
-def test_bad_partition_metadata_is_noticed(data: bytes) -> None:
-    """Which topic a log belongs to is not guessed."""
+def test_bad_partition_metadata_is_detected(data: bytes) -> None:
+    """The topic of a log is never guessed."""
     with pytest.raises(CorruptFile, match="does not read"):
         decode_partition_metadata(data)

@@ -33,7 +33,7 @@ DAY_MS = 24 * 3600 * 1000
 
 
 def put(log: Log, *pairs: tuple[str, str | None], codec: Codec = Codec.NONE) -> None:
-    """One batch of these keys and values."""
+    """Appends one batch with these keys and values."""
     start = log.end_offset
     records = [
         Record(at, NOW_MS + start + at, key.encode(), None if value is None else value.encode())
@@ -43,7 +43,7 @@ def put(log: Log, *pairs: tuple[str, str | None], codec: Codec = Codec.NONE) -> 
 
 
 def latest(log: Log) -> dict[bytes | None, bytes | None]:
-    """What a reader of all of the log ends up with."""
+    """Returns the newest value of each key, as a reader of the whole log sees it."""
     return {held.key: held.value for held in records_of(log)}
 
 
@@ -59,8 +59,9 @@ def try_begin(
     )
 
 
-def test_a_batch_that_cannot_be_decoded_stays_and_so_do_the_tombstones_behind_it() -> None:
-    """A reader with another decoder may know keys of it: what deletes them must not go first."""
+def test_an_undecodable_batch_and_the_tombstones_after_it_stay() -> None:
+    """A reader with another decoder may know its keys, so the tombstones for them must stay as
+    long as it does."""
     bench = new_bench()
     log = bench.create(CONFIG)
     put(log, ("a", "1"), ("b", "1"))
@@ -101,7 +102,7 @@ def decodable(log: Log) -> list[tuple[bytes | None, bytes | None]]:
 
 
 def begin(log: Log, *, now_ms: int = NOW_MS, stable: int | None = None) -> CleanTask:
-    """A round over all that may be cleaned: what is durable and stable."""
+    """Begins a round over everything that may be cleaned: what is durable and stable."""
     log.flush()
     task = try_begin(log, now_ms=now_ms, stable=stable, force=True)
     assert task is not None
@@ -123,8 +124,8 @@ def fill(log: Log, count: int, keys: int, seed: int = 1) -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_newest_value_of_each_key_stays(bench: LogBench, codec: Codec) -> None:
-    """At its offset and in its place; everything older that was cleaned is gone."""
+def test_the_newest_value_of_each_key_stays(bench: LogBench, codec: Codec) -> None:
+    """At its offset and in the same order. All older values in the cleaned part are removed."""
     log = bench.create(CONFIG)
     for number in range(60):
         put(log, (f"key{number % 7}", f"value {number}"), ("other", "x" * 20), codec=codec)
@@ -140,8 +141,8 @@ def test_newest_value_of_each_key_stays(bench: LogBench, codec: Codec) -> None:
     assert records_of(bench.reopen(log)) == after
 
 
-def test_small_segments_are_joined(bench: LogBench) -> None:
-    """Files do not shrink to dust, and no leftover stays behind."""
+def test_small_segments_are_merged(bench: LogBench) -> None:
+    """Files do not get smaller and smaller, and no leftovers stay."""
     log = bench.create(CONFIG)
     fill(log, 200, 5)
     segments = len(log.segments)
@@ -154,8 +155,8 @@ def test_small_segments_are_joined(bench: LogBench) -> None:
     assert not [name for name in bench.names() if name.endswith((".cleaned", ".swap"))]
 
 
-def test_every_offset_is_answered_after_cleaning(bench: LogBench) -> None:
-    """A reader at an offset that is gone gets the next one that is not."""
+def test_every_offset_can_be_read_after_cleaning(bench: LogBench) -> None:
+    """A reader at an offset that was removed gets the next one that exists."""
     log = bench.create(CONFIG)
     fill(log, 200, 20)
     clean(log)
@@ -167,8 +168,8 @@ def test_every_offset_is_answered_after_cleaning(bench: LogBench) -> None:
         log = bench.reopen(log)
 
 
-def test_again_and_again(bench: LogBench) -> None:
-    """Rounds of appends, cleaning, restarts and crashes never lose a newest value."""
+def test_repeated_rounds_lose_no_newest_value(bench: LogBench) -> None:
+    """With appends, restarts and power cuts in between."""
     log = bench.create(CONFIG)
     expected: dict[bytes | None, bytes | None] = {}
     for seed in range(8):
@@ -186,7 +187,7 @@ def test_again_and_again(bench: LogBench) -> None:
         assert log.damage == []
 
 
-def test_tombstone_outlives_its_record_and_then_goes(bench: LogBench) -> None:
+def test_a_tombstone_is_removed_after_the_delete_retention(bench: LogBench) -> None:
     """It stays for `delete.retention.ms` after the round that first saw it, for slow readers."""
     log = bench.create(CONFIG)
     put(log, ("gone", "value"))
@@ -202,8 +203,9 @@ def test_tombstone_outlives_its_record_and_then_goes(bench: LogBench) -> None:
     assert b"gone" not in latest(log)
 
 
-def test_nothing_above_the_last_stable_offset_is_touched(bench: LogBench) -> None:
-    """A transaction that is not decided may yet vanish, and what it overwrote must be there."""
+def test_nothing_above_the_last_stable_offset_is_changed(bench: LogBench) -> None:
+    """An open transaction may be aborted, and then the values that it overwrote must still be
+    there."""
     log = bench.create(CONFIG)
     fill(log, 200, 5)
     before = records_of(log)
@@ -219,8 +221,8 @@ def test_nothing_above_the_last_stable_offset_is_touched(bench: LogBench) -> Non
     assert {held.key: held.value for held in after if held.offset < stable} == values
 
 
-def test_what_is_not_durable_is_not_cleaned(bench: LogBench) -> None:
-    """After a crash a gap there could not be told from a loss."""
+def test_records_that_are_not_durable_are_not_cleaned(bench: LogBench) -> None:
+    """After a crash, a gap among them could not be distinguished from a loss."""
     log = bench.create(CONFIG)
     fill(log, 100, 5)
     assert try_begin(log, force=True) is None
@@ -228,8 +230,8 @@ def test_what_is_not_durable_is_not_cleaned(bench: LogBench) -> None:
     assert try_begin(log, force=True) is not None
 
 
-def test_dirty_ratio_decides(bench: LogBench) -> None:
-    """A round is worth it when enough of the log is new since the last one."""
+def test_the_dirty_ratio_decides_whether_to_clean(bench: LogBench) -> None:
+    """A round starts when enough of the log is new since the last one."""
     log = bench.create(CONFIG)
     fill(log, 100, 90)
 
@@ -247,8 +249,8 @@ def test_dirty_ratio_decides(bench: LogBench) -> None:
     assert bench.reopen(log).cleaned_offset > 0
 
 
-def test_young_records_wait_and_old_ones_do_not(bench: LogBench) -> None:
-    """`min.compaction.lag.ms` keeps a round away, `max.compaction.lag.ms` forces one."""
+def test_the_compaction_lag_delays_or_forces_a_round(bench: LogBench) -> None:
+    """`min.compaction.lag.ms` delays a round, `max.compaction.lag.ms` forces one."""
     young = LogConfig(segment_bytes=1000, compact=True, min_compaction_lag_ms=1000)
     log = bench.create(young)
     fill(log, 100, 5)
@@ -262,8 +264,8 @@ def test_young_records_wait_and_old_ones_do_not(bench: LogBench) -> None:
     assert try_begin(log, now_ms=NOW_MS + 5000) is not None
 
 
-def test_full_map_cleans_what_it_covers(bench: LogBench) -> None:
-    """A round with little memory does a part; the next ones do the rest."""
+def test_a_full_map_cleans_what_it_covers(bench: LogBench) -> None:
+    """A round with little memory does a part of the work, and later rounds do the rest."""
     log = bench.create(CONFIG)
     fill(log, 300, 40)
     log.flush()
@@ -282,8 +284,8 @@ def test_full_map_cleans_what_it_covers(bench: LogBench) -> None:
     assert log.cleaned_offset == sealed
 
 
-def test_cleaning_runs_beside_appends_and_reads(bench: LogBench) -> None:
-    """The log is used as ever between the three steps."""
+def test_the_log_can_be_used_while_it_is_cleaned(bench: LogBench) -> None:
+    """Appends and reads between the three steps work as usual."""
     log = bench.create(CONFIG)
     fill(log, 100, 5)
     task = begin(log)
@@ -297,8 +299,8 @@ def test_cleaning_runs_beside_appends_and_reads(bench: LogBench) -> None:
     assert latest(bench.reopen(log)) == expected
 
 
-def test_group_whose_segments_were_deleted_is_dropped(bench: LogBench) -> None:
-    """Retention was faster; nothing comes back and no file is left."""
+def test_cleaned_segments_are_dropped_if_retention_deleted_the_originals(bench: LogBench) -> None:
+    """No record comes back, and no file is left behind."""
     log = bench.create(CONFIG)
     fill(log, 200, 5)
     task = begin(log)
@@ -310,10 +312,10 @@ def test_group_whose_segments_were_deleted_is_dropped(bench: LogBench) -> None:
     assert bench.names(".cleaned") == []
 
 
-def test_group_cut_by_a_truncation_is_dropped(bench: LogBench) -> None:
-    """Also if the log has grown again since, with segments that begin where the old ones did.
+def test_cleaned_segments_are_dropped_if_the_originals_were_truncated(bench: LogBench) -> None:
+    """Also if the log has grown again since, with segments at the same base offsets.
 
-    The cleaned files hold records that were truncated and not those that took their place.
+    The cleaned files contain truncated records, not the ones that replaced them.
     """
     log = bench.create(CONFIG)
     while len(log.segments) < 4:
@@ -334,8 +336,8 @@ def test_group_cut_by_a_truncation_is_dropped(bench: LogBench) -> None:
     assert latest(bench.reopen(log)) == expected
 
 
-def test_index_of_an_abandoned_round_is_not_taken(bench: LogBench) -> None:
-    """A round that failed half way leaves files; the next one must not mix them with its own."""
+def test_files_of_an_abandoned_round_are_not_used(bench: LogBench) -> None:
+    """A round that failed leaves files behind. The next one must not mix them with its own."""
     log = bench.create(CONFIG)
     fill(log, 120, 90)
     task = begin(log)
@@ -358,7 +360,7 @@ def test_index_of_an_abandoned_round_is_not_taken(bench: LogBench) -> None:
 
 
 def test_sequences_survive_cleaning(bench: LogBench) -> None:
-    """A producer's last batch stays, if only as a header: its next retry is told from a new one."""
+    """A producer's last batch stays, if only as a header, so that a retry is recognized as one."""
     log = bench.create(CONFIG)
     append_produced(log, 7, 0, 30)
     fill(log, 60, 3)
@@ -373,8 +375,8 @@ def test_sequences_survive_cleaning(bench: LogBench) -> None:
     assert (entry.producer_id, entry.last_sequence) == (7, 29)
 
 
-def test_end_offset_survives_when_all_is_cleaned_away(bench: LogBench) -> None:
-    """Even if the last records of the cleaned part are gone, their offsets are not used again."""
+def test_the_end_offset_survives_when_all_records_are_cleaned_away(bench: LogBench) -> None:
+    """The offsets of removed records are not assigned again."""
     log = bench.create(CONFIG)
     for _ in range(40):
         put(log, ("same", "value"))
@@ -390,8 +392,8 @@ def test_end_offset_survives_when_all_is_cleaned_away(bench: LogBench) -> None:
     assert (log.end_offset, offsets_of(log), log.damage) == (41, [40], [])
 
 
-def test_damaged_log_is_left_alone(bench: LogBench) -> None:
-    """What rot hides may be the newest value of a key: older ones must not go."""
+def test_a_damaged_log_is_not_cleaned(bench: LogBench) -> None:
+    """The damaged range may contain the newest value of a key, so older values must stay."""
     log = bench.create(CONFIG)
     fill(log, 100, 5)
     log.close()
@@ -404,8 +406,8 @@ def test_damaged_log_is_left_alone(bench: LogBench) -> None:
     assert try_begin(log, force=True) is None
 
 
-def test_rot_found_while_cleaning_changes_nothing(bench: LogBench) -> None:
-    """The round is given up with an error of ours."""
+def test_bit_rot_found_while_cleaning_changes_nothing(bench: LogBench) -> None:
+    """The round ends with `LogDamaged`."""
     log = bench.create(CONFIG)
     fill(log, 100, 5)
     log.flush()
@@ -418,8 +420,9 @@ def test_rot_found_while_cleaning_changes_nothing(bench: LogBench) -> None:
     assert log.cleaned_offset == 0
 
 
-def test_interrupted_swap_is_finished() -> None:
-    """Stopped anywhere, each group is the old one or the cleaned one, and it reads the same."""
+def test_an_interrupted_swap_is_completed() -> None:
+    """Stopped at any point, each group is the old one or the cleaned one, and reads give the same
+    values."""
     sound = new_bench()
     log = sound.create(CONFIG)
     fill(log, 30, 4)
@@ -456,8 +459,8 @@ def test_interrupted_swap_is_finished() -> None:
     assert all(outcomes[-4:])
 
 
-def test_failed_swap_takes_the_log_offline(bench: LogBench) -> None:
-    """And a restart puts it right."""
+def test_a_failed_swap_takes_the_log_offline(bench: LogBench) -> None:
+    """A restart repairs it."""
     log = bench.create(CONFIG)
     fill(log, 90, 6)
     expected = latest(log)
@@ -469,8 +472,8 @@ def test_failed_swap_takes_the_log_offline(bench: LogBench) -> None:
     assert latest(bench.kill_and_open()) == expected
 
 
-def test_cleaned_batches_are_sound(bench: LogBench) -> None:
-    """Thinned batches have a right CRC and keep their span of offsets."""
+def test_cleaned_batches_are_valid(bench: LogBench) -> None:
+    """Batches with removed records have a correct CRC and keep their range of offsets."""
     log = bench.create(CONFIG)
     for number in range(40):
         put(log, (f"a{number % 3}", "x"), (f"b{number % 5}", "y"), codec=Codec.ZSTD)

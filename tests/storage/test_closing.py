@@ -1,4 +1,4 @@
-"""All logs of a directory are closed side by side, and each as cleanly as by itself."""
+"""All logs of a directory are closed concurrently, and each one as cleanly as alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ ROOT = "/data/logs"
 
 
 class Counting:
-    """Work waits until as many are at it as may be: whoever does it in turn never ends."""
+    """An executor whose tasks wait until `together` of them run: closing one by one would never
+    end."""
 
     def __init__(self, together: int) -> None:
         self._barrier = asyncio.Barrier(together)
@@ -49,8 +50,8 @@ def close(made: LogDirectory, together: int) -> list[str]:
     return asyncio.run(run())
 
 
-def test_all_are_closed_cleanly_and_together(bench: LogBench) -> None:
-    """Every one opens by trust, and no file stays open."""
+def test_all_logs_are_closed_cleanly_and_concurrently(bench: LogBench) -> None:
+    """Every log opens without a scan, and no file stays open."""
     assert close(filled(bench, 6), together=3) == []
     assert bench.sim.open_paths() == []
     again = directory(bench)
@@ -58,8 +59,8 @@ def test_all_are_closed_cleanly_and_together(bench: LogBench) -> None:
     assert sorted(log.end_offset for log in again) == [1, 2, 3, 4, 5, 6]
 
 
-def test_one_that_fails_does_not_keep_the_others(bench: LogBench) -> None:
-    """It is told of, and recovered at the next start."""
+def test_a_log_that_fails_to_close_does_not_affect_the_others(bench: LogBench) -> None:
+    """It is reported, and recovered at the next start."""
     made = filled(bench, 4)
     bench.sim.fail_next("fsync", EIO, path_contains="/t-2/")
     (trouble,) = close(made, together=2)

@@ -1,4 +1,4 @@
-"""Logs that crash: a smoke part of `make crash`, and proof that a case is nothing but its seed."""
+"""Logs that crash: a small part of `make crash`, and proof that a case depends only on its seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from penstock.sim.log_rig import LogRig
 
 
 class PowerCuts(Case):
-    """A life of nothing but work and power cuts; whoever acknowledges waits for a flush."""
+    """A log that is only written to and loses power. Records count as acknowledged after a
+    flush."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -46,8 +47,9 @@ CHUNK = 100
 
 
 @pytest.mark.parametrize("first_seed", range(1, CASES, CHUNK))
-def test_no_crash_loses_what_was_acknowledged(first_seed: int) -> None:
-    """Whatever the crash or fault: no acknowledged batch lost, no bad byte read, nothing twice."""
+def test_no_crash_loses_acknowledged_batches(first_seed: int) -> None:
+    """With any crash or fault, no acknowledged batch is lost, no bad byte is read, nothing is read
+    twice."""
     summary = run_cases(range(first_seed, first_seed + CHUNK))
     output = io.StringIO()
     show(Console(file=output, width=200), summary)
@@ -58,23 +60,24 @@ def test_no_crash_loses_what_was_acknowledged(first_seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_hundred_power_cuts_in_a_row_lose_nothing_synced(seed: int) -> None:
-    """Each in the middle of something: whatever a flush has confirmed is there every time. A power
-    loss of all brokers of a cluster is this for each of their logs, with `durability=fsync`."""
+    """Each cuts an operation short, and everything that a flush confirmed is there each time. If
+    all brokers of a cluster lose power, this happens to each of their logs with
+    `durability=fsync`."""
     case = PowerCuts(seed)
     case.run()
     assert case.rig.counters["power losses"] >= 100
     assert case.rig.model.end > 100
 
 
-def test_a_case_is_its_seed() -> None:
-    """The same seed leaves the same trace again, and another seed another."""
+def test_a_case_depends_only_on_its_seed() -> None:
+    """The same seed gives the same trace, other seeds give other traces."""
     hashes = [run_case(seed).trace_hash for seed in (7, 8, 9)]
     assert [run_case(seed).trace_hash for seed in (7, 8, 9)] == hashes
     assert len(set(hashes)) == 3
 
 
 def test_a_seed_means_the_same_in_every_process() -> None:
-    """No hash seed and no earlier case leaks into a case."""
+    """Neither the hash seed nor earlier cases affect a case."""
     script = "from penstock.sim.crash_case import run_case; print(run_case(7).trace_hash)"
     found = {
         subprocess.run(
@@ -89,8 +92,8 @@ def test_a_seed_means_the_same_in_every_process() -> None:
     assert found == {run_case(7).trace_hash}
 
 
-def test_the_command_line_tells_a_story(capsys: pytest.CaptureFixture[str]) -> None:
-    """One seed on the command line prints its circumstances and every step."""
+def test_the_story_option_prints_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """For one seed, it prints the settings and every step."""
     assert main(["--seed", "7", "--story"]) == 0
     told = capsys.readouterr().out
     assert "segment_bytes=" in told

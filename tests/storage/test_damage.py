@@ -1,4 +1,5 @@
-"""Damage below the recovery point: kept, reported, never served and never taken for a torn tail."""
+"""Damage below the recovery point is kept and reported. It is never served or cut off as a torn
+tail."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def ranges(log: Log) -> list[tuple[int, int]]:
 
 
 def promised(bench: LogBench, count: int = 12, config: LogConfig | None = None) -> None:
-    """A log of `count` durable records that stopped uncleanly, one more appended."""
+    """Makes a log with `count` durable records and one more, and stops it uncleanly."""
     log = bench.create(config)
     append(log, count)
     log.flush(checkpoint=True)
@@ -30,12 +31,12 @@ def promised(bench: LogBench, count: int = 12, config: LogConfig | None = None) 
 
 
 def flip(bench: LogBench, offset: int, byte: int = 70, base: int = 0) -> None:
-    """Flip a bit in the record at `offset`."""
+    """Flips a bit in the record at `offset`."""
     bench.flip_bit(bench.log_path(base), (offset - base) * BATCH_BYTES + byte)
 
 
 def check_around(log: Log, start: int, end: int) -> None:
-    """Reads before and after the damage work, reads in it are refused."""
+    """Checks that reads before and after the damage work, and reads within it are refused."""
     for offset in range(log.end_offset):
         if start <= offset < end:
             with pytest.raises(LogDamaged):
@@ -53,10 +54,10 @@ def check_around(log: Log, start: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("byte", [*range(0, 61, 4), 8, 11, 16, 70, BATCH_BYTES - 1])
-def test_flipped_bit_is_quarantined(bench: LogBench, byte: int) -> None:
-    """Anywhere in a batch: the rest of the log stays, before and after it.
+def test_a_flipped_bit_is_quarantined(bench: LogBench, byte: int) -> None:
+    """At any position of a batch. The log before and after the batch stays readable.
 
-    Offset, length and epoch lie outside the CRC; there a batch is told by its neighbours.
+    The CRC does not cover offset, length and epoch. There the adjacent batches show the damage.
     """
     promised(bench)
     flip(bench, 5, byte)
@@ -66,8 +67,8 @@ def test_flipped_bit_is_quarantined(bench: LogBench, byte: int) -> None:
     check_around(log, 5, 6)
 
 
-def test_damage_is_reported_with_its_place(bench: LogBench) -> None:
-    """An operator learns which file, which bytes, which offsets and why."""
+def test_damage_is_reported_with_its_position(bench: LogBench) -> None:
+    """An operator learns which file, which bytes, which offsets, and why."""
     promised(bench)
     flip(bench, 5)
     log = bench.open()
@@ -82,7 +83,7 @@ def test_damage_is_reported_with_its_place(bench: LogBench) -> None:
 
 
 def test_damaged_bytes_are_kept(bench: LogBench) -> None:
-    """They are evidence, and somebody may yet mend them."""
+    """They are evidence, and somebody may still be able to repair them."""
     promised(bench)
     flip(bench, 5)
     before = bench.read_file(bench.log_path())
@@ -93,7 +94,8 @@ def test_damaged_bytes_are_kept(bench: LogBench) -> None:
 
 
 def test_damage_survives_restarts(bench: LogBench) -> None:
-    """Clean or not, however many: the range stays refused and the rest stays readable."""
+    """After any number of clean and unclean restarts the range is refused and the rest is
+    readable."""
     promised(bench)
     flip(bench, 5)
     log = bench.open()
@@ -112,8 +114,8 @@ def test_damage_survives_restarts(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("config", [LogConfig(), SEGMENTED])
-def test_neighbours_are_one_range(bench: LogBench, config: LogConfig) -> None:
-    """Several bad batches in a row have no sound one between them."""
+def test_adjacent_damaged_batches_are_one_range(bench: LogBench, config: LogConfig) -> None:
+    """There is no valid batch between them."""
     promised(bench, config=config)
     for offset in (2, 3, 4):
         flip(bench, offset)
@@ -122,8 +124,8 @@ def test_neighbours_are_one_range(bench: LogBench, config: LogConfig) -> None:
     check_around(log, 2, 5)
 
 
-def test_places_apart_are_ranges_apart(bench: LogBench) -> None:
-    """What is sound between them is served."""
+def test_separate_damage_is_separate_ranges(bench: LogBench) -> None:
+    """The valid batches between them are served."""
     promised(bench)
     flip(bench, 2)
     flip(bench, 6)
@@ -133,7 +135,7 @@ def test_places_apart_are_ranges_apart(bench: LogBench) -> None:
 
 
 def _readable(log: Log) -> list[int]:
-    """Offsets a reader gets who steps over what is refused."""
+    """Returns the offsets that a reader gets if it skips those that are refused."""
     found: list[int] = []
     offset = 0
     while offset < log.end_offset:
@@ -149,14 +151,15 @@ def _readable(log: Log) -> list[int]:
 
 
 def _open_reading_all(bench: LogBench) -> Log:
-    """Open with every index missing: all segments are read, wherever the recovery point is."""
+    """Opens the log without its indexes: all segments are read, wherever the recovery point is."""
     for name in bench.names("index"):
         bench.disk.unlink(bench.path(name))
     return bench.open()
 
 
-def test_damage_in_a_sealed_segment(bench: LogBench) -> None:
-    """A segment wholly below the recovery point that has to be read, since its index is gone."""
+def test_damage_in_a_closed_segment(bench: LogBench) -> None:
+    """The segment is entirely below the recovery point, but must be read because its index is
+    missing."""
     promised(bench, 20, SEGMENTED)
     flip(bench, 8, base=6)
     log = _open_reading_all(bench)
@@ -167,8 +170,8 @@ def test_damage_in_a_sealed_segment(bench: LogBench) -> None:
     check_around(log, 8, 9)
 
 
-def test_damage_at_the_end_of_a_sealed_segment(bench: LogBench) -> None:
-    """Up to where the next segment begins."""
+def test_damage_at_the_end_of_a_closed_segment(bench: LogBench) -> None:
+    """The range ends where the next segment begins."""
     promised(bench, 20, SEGMENTED)
     flip(bench, 11, base=6)
     log = _open_reading_all(bench)
@@ -176,8 +179,8 @@ def test_damage_at_the_end_of_a_sealed_segment(bench: LogBench) -> None:
     check_around(log, 11, 12)
 
 
-def test_whole_first_segment_damaged(bench: LogBench) -> None:
-    """The log still begins where it began."""
+def test_a_completely_damaged_first_segment(bench: LogBench) -> None:
+    """The log start offset does not change."""
     promised(bench, 20, SEGMENTED)
     for offset in range(6):
         flip(bench, offset)
@@ -188,7 +191,7 @@ def test_whole_first_segment_damaged(bench: LogBench) -> None:
 
 
 def test_damage_up_to_the_recovery_point(bench: LogBench) -> None:
-    """The last promised batch is bad: its offset is never used again."""
+    """The last durable batch is bad. Its offset is never assigned again."""
     log = bench.create()
     append(log, 8)
     log.flush(checkpoint=True)
@@ -210,8 +213,9 @@ def test_damage_up_to_the_recovery_point(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 30, 5 * BATCH_BYTES, 5 * BATCH_BYTES + 40])
-def test_file_shorter_than_promised(bench: LogBench, size: int) -> None:
-    """Bytes that were durable are gone: told as damage, and their offsets are not used again."""
+def test_a_file_shorter_than_the_recovery_point_is_damage(bench: LogBench, size: int) -> None:
+    """Durable bytes are gone. They are reported as damage, and their offsets are not assigned
+    again."""
     log = bench.create()
     append(log, 8)
     log.flush(checkpoint=True)
@@ -229,8 +233,8 @@ def test_file_shorter_than_promised(bench: LogBench, size: int) -> None:
     assert ranges(log) == [(kept, 8)]
 
 
-def test_lost_file_is_told_as_damage(bench: LogBench) -> None:
-    """A whole segment of promised records is missing: its offsets are refused, not skipped."""
+def test_a_lost_file_is_reported_as_damage(bench: LogBench) -> None:
+    """A whole segment of durable records is missing. Its offsets are refused, not skipped."""
     for clean in (True, False):
         bench = new_bench()
         log = bench.create(SEGMENTED)
@@ -253,8 +257,8 @@ def test_lost_file_is_told_as_damage(bench: LogBench) -> None:
         assert ranges(log) == [(6, 12)]
 
 
-def test_every_file_lost(bench: LogBench) -> None:
-    """Nothing is left but the checkpoint: the log does not pretend to be new."""
+def test_a_log_that_lost_all_files_keeps_its_end_offset(bench: LogBench) -> None:
+    """Only the checkpoint is left. The log does not start over at offset 0."""
     log = bench.create()
     append(log, 8)
     log.flush(checkpoint=True)
@@ -266,8 +270,8 @@ def test_every_file_lost(bench: LogBench) -> None:
     assert log.end_offset == 9
 
 
-def test_torn_tail_after_damage(bench: LogBench) -> None:
-    """Both at once: what was promised is quarantined, what was not is cut."""
+def test_a_torn_tail_after_damage(bench: LogBench) -> None:
+    """Durable batches are quarantined, the others are cut off."""
     promised(bench)
     flip(bench, 5)
     flip(bench, 12)
@@ -278,10 +282,13 @@ def test_torn_tail_after_damage(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 5, 10])
-def test_without_checkpoint_a_sound_successor_makes_it_damage(bench: LogBench, offset: int) -> None:
-    """Nobody knows what was promised; a bad place that sound batches follow was no torn tail.
+def test_without_checkpoint_a_bad_batch_before_valid_ones_is_damage(
+    bench: LogBench, offset: int
+) -> None:
+    """The recovery point is unknown. A bad position with valid batches after it is not a torn
+    tail.
 
-    And opening again must not turn it into one.
+    Opening the log again must not turn it into one.
     """
     log = bench.create()
     append(log, 12)
@@ -298,7 +305,7 @@ def test_without_checkpoint_a_sound_successor_makes_it_damage(bench: LogBench, o
 
 
 def test_without_checkpoint_a_bad_end_is_a_torn_tail(bench: LogBench) -> None:
-    """Nothing follows it: the commonest leftover of a crash."""
+    """Nothing follows it: the most common result of a crash."""
     log = bench.create()
     append(log, 12)
     bench.kill()
@@ -312,8 +319,10 @@ def test_without_checkpoint_a_bad_end_is_a_torn_tail(bench: LogBench) -> None:
 
 @pytest.mark.parametrize("byte", [0, 8, 16, 20, 40, 70])
 @pytest.mark.parametrize("offset", [0, 5, 11])
-def test_rot_after_a_clean_stop_keeps_the_log_open(bench: LogBench, offset: int, byte: int) -> None:
-    """A clean stop is trusted unread; whatever rots then, the log opens and serves the rest."""
+def test_bit_rot_after_a_clean_stop_does_not_prevent_opening(
+    bench: LogBench, offset: int, byte: int
+) -> None:
+    """After a clean stop the log is opened without reading it. The rest of it is served."""
     log = bench.create()
     append(log, 12)
     log.close()
@@ -330,7 +339,7 @@ def test_rot_after_a_clean_stop_keeps_the_log_open(bench: LogBench, offset: int,
     assert log.end_offset == 13
 
 
-def test_damage_takes_all_offsets_of_a_batch(bench: LogBench) -> None:
+def test_damage_covers_all_offsets_of_a_batch(bench: LogBench) -> None:
     """A batch of many records is lost as a whole."""
     log = bench.create()
     append(log, 2)

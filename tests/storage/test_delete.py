@@ -1,4 +1,4 @@
-"""The log start offset: moved up by DeleteRecords and retention, never down."""
+"""The log start offset: raised by DeleteRecords and retention, never lowered."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)
 
 
-def test_start_moves_up_and_whole_segments_go(bench: LogBench) -> None:
-    """What lies below can no longer be read; files wholly below are renamed, then purged."""
+def test_raising_the_log_start_deletes_whole_segments(bench: LogBench) -> None:
+    """Offsets below it can no longer be read. Files entirely below it are renamed, and later
+    purged."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     assert log.delete_before(9) == 9
@@ -43,8 +44,8 @@ def test_start_moves_up_and_whole_segments_go(bench: LogBench) -> None:
         log.read(8, 100)
 
 
-def test_start_may_lie_within_a_batch(bench: LogBench) -> None:
-    """The batch comes whole, and its reader skips what is below."""
+def test_the_log_start_may_be_within_a_batch(bench: LogBench) -> None:
+    """The whole batch is returned, and its reader skips the records below."""
     log = bench.create()
     append_batch(log, 10)
     log.delete_before(4)
@@ -52,8 +53,8 @@ def test_start_may_lie_within_a_batch(bench: LogBench) -> None:
     assert log.read(4, 0) is not None
 
 
-def test_start_never_moves_down(bench: LogBench) -> None:
-    """A late request is answered with where the start is already."""
+def test_the_log_start_never_moves_down(bench: LogBench) -> None:
+    """A late request gets the present log start offset."""
     log = bench.create()
     append(log, 5)
     log.delete_before(3)
@@ -63,7 +64,7 @@ def test_start_never_moves_down(bench: LogBench) -> None:
 
 
 def test_nothing_beyond_the_end_can_be_deleted(bench: LogBench) -> None:
-    """The error says what the log holds."""
+    """The error gives the range of the log."""
     log = bench.create()
     append(log, 5)
     with pytest.raises(OffsetOutOfRange, match=r"\[0, 5\)"):
@@ -72,7 +73,7 @@ def test_nothing_beyond_the_end_can_be_deleted(bench: LogBench) -> None:
 
 
 def test_everything_can_be_deleted(bench: LogBench) -> None:
-    """An empty log goes on at its end offset, after a restart too."""
+    """The empty log continues at its end offset, also after a restart."""
     log = bench.create(SEGMENTED)
     append(log, 10)
     log.delete_before(10)
@@ -85,8 +86,8 @@ def test_everything_can_be_deleted(bench: LogBench) -> None:
         log.truncate_to(10)
 
 
-def test_deleted_and_unflushed_keeps_its_offsets() -> None:
-    """A loss of power takes the bytes but not the start: no offset is given out twice."""
+def test_a_power_cut_after_a_deletion_reuses_no_offsets() -> None:
+    """It loses the unflushed bytes but not the log start offset: no offset is assigned twice."""
     for seed in range(40):
         bench = new_bench(seed)
         log = bench.create(SEGMENTED)
@@ -100,8 +101,8 @@ def test_deleted_and_unflushed_keeps_its_offsets() -> None:
         assert offsets_of(bench.kill_and_open()) == [10]
 
 
-def test_epochs_start_with_the_log(bench: LogBench) -> None:
-    """The epoch at the start is remembered from there on; older ones are forgotten."""
+def test_epochs_start_at_the_log_start(bench: LogBench) -> None:
+    """The epoch at the log start begins there, and older ones are removed."""
     log = bench.create()
     for epoch in (1, 3, 5):
         append(log, 3, epoch=epoch)
@@ -111,8 +112,8 @@ def test_epochs_start_with_the_log(bench: LogBench) -> None:
     assert bench.kill_and_open().epochs.entries == expected
 
 
-def test_producers_outlive_their_records(bench: LogBench) -> None:
-    """A retry is recognised even if the batch it repeats was deleted."""
+def test_producer_state_survives_the_deletion_of_records(bench: LogBench) -> None:
+    """A retry is recognized even if the batch that it repeats was deleted."""
     log = bench.create(SEGMENTED)
     append_produced(log, 7, 0, 10)
     log.delete_before(10)
@@ -123,8 +124,8 @@ def test_producers_outlive_their_records(bench: LogBench) -> None:
         assert (entry.producer_id, entry.last_sequence) == (7, 9)
 
 
-def test_snapshots_go_with_their_segments(bench: LogBench) -> None:
-    """A log that runs for years keeps no snapshot of what was deleted years ago."""
+def test_snapshots_are_deleted_with_their_segments(bench: LogBench) -> None:
+    """A log that runs for years keeps no old snapshots."""
     log = bench.create(SEGMENTED)
     append_produced(log, 7, 0, 40)
     log.delete_before(33)
@@ -132,8 +133,8 @@ def test_snapshots_go_with_their_segments(bench: LogBench) -> None:
     assert all(name >= f"{32:020d}" for name in bench.names(".snapshot"))
 
 
-def test_damage_below_the_start_is_forgotten(bench: LogBench) -> None:
-    """Records after it in the same segment stay readable, restart after restart."""
+def test_damage_below_the_log_start_is_forgotten(bench: LogBench) -> None:
+    """Later records in the same segment stay readable after every restart."""
     log = bench.create()
     append(log, 12)
     log.close()
@@ -148,8 +149,9 @@ def test_damage_below_the_start_is_forgotten(bench: LogBench) -> None:
         assert offsets_of(log) == list(range(5, 13))
 
 
-def test_interrupted_deletion_is_finished() -> None:
-    """Stopped anywhere, the start is the old one or the new one and nothing above it is missing."""
+def test_an_interrupted_deletion_is_completed() -> None:
+    """Stopped at any point, the log start is the old one or the new one, and nothing above is
+    missing."""
     sound = new_bench()
     log = sound.create(SEGMENTED)
     append(log, 30)
@@ -182,8 +184,8 @@ def test_interrupted_deletion_is_finished() -> None:
     assert all(outcomes[-7:])
 
 
-def test_failed_deletion_takes_the_log_offline(bench: LogBench) -> None:
-    """And the restart finishes it."""
+def test_a_failed_deletion_takes_the_log_offline(bench: LogBench) -> None:
+    """The restart completes it."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     bench.sim.fail_next("rename", EIO, path_contains=".deleted")
@@ -192,8 +194,8 @@ def test_failed_deletion_takes_the_log_offline(bench: LogBench) -> None:
     assert offsets_of(bench.kill_and_open()) == [9, 10, 11, 12, 13]
 
 
-def test_full_disk_does_not_take_the_log_offline(bench: LogBench) -> None:
-    """Deleting is the way out of a full disk: it works there, or changes nothing and says why."""
+def test_a_full_disk_does_not_take_the_log_offline(bench: LogBench) -> None:
+    """Deleting frees a full disk, so it must work there, or change nothing and give the reason."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     log.flush(checkpoint=True)

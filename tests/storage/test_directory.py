@@ -1,4 +1,4 @@
-"""All logs of one data directory: made, opened, deleted and closed together."""
+"""All logs of one data directory: created, opened, deleted and closed."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def new_directory(bench: LogBench, config: DirectoryConfig = SMALL) -> LogDirect
 
 
 def durable_directory(bench: LogBench) -> LogDirectory:
-    """In a root that was there before."""
+    """Returns a directory in a root that is durable."""
     bench.disk.mkdir(ROOT)
     bench.disk.sync_directory("/data")
     return new_directory(bench)
 
 
-def test_logs_come_back(bench: LogBench) -> None:
-    """After a clean close every log is there, with its records."""
+def test_all_logs_are_there_after_a_clean_close(bench: LogBench) -> None:
+    """With their records."""
     directory = new_directory(bench)
     for number in range(5):
         append(make(directory, f"topic-{number}", number), number + 1)
@@ -61,7 +61,7 @@ def test_logs_come_back(bench: LogBench) -> None:
 
 
 def test_flushed_records_survive_in_a_new_root() -> None:
-    """The root itself was made by us: its name must be durable, too."""
+    """The directory creates its root, so the root's name must be durable too."""
     for seed in range(20):
         bench = new_bench(seed)
         directory = new_directory(bench)
@@ -75,16 +75,15 @@ def test_flushed_records_survive_in_a_new_root() -> None:
         assert offsets_of(log) == [0, 1, 2]
 
 
-def test_log_is_made_once(bench: LogBench) -> None:
-    """A second one of the name is refused."""
+def test_a_log_cannot_be_created_twice(bench: LogBench) -> None:
     directory = new_directory(bench)
     make(directory)
     with pytest.raises(StorageError, match="exists already"):
         make(directory)
 
 
-def test_one_bad_log_does_not_hide_the_others(bench: LogBench) -> None:
-    """It is reported with the reason; the rest serves."""
+def test_a_log_that_cannot_be_opened_does_not_affect_the_others(bench: LogBench) -> None:
+    """It is reported with the reason."""
     directory = new_directory(bench)
     for number in range(3):
         append(make(directory, "t", number), 2)
@@ -96,8 +95,8 @@ def test_one_bad_log_does_not_hide_the_others(bench: LogBench) -> None:
     assert any("could not be opened" in note for note in reports[f"{ROOT}/t-1"].notes)
 
 
-def test_unreadable_log_does_not_hide_the_others(bench: LogBench) -> None:
-    """A sector that cannot be read concerns one log."""
+def test_an_unreadable_log_does_not_affect_the_others(bench: LogBench) -> None:
+    """A sector that cannot be read affects only one log."""
     directory = new_directory(bench)
     for number in range(3):
         append(make(directory, "t", number), 2)
@@ -109,8 +108,8 @@ def test_unreadable_log_does_not_hide_the_others(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("byte", [0, 8, 40, 61])
-def test_rotten_log_does_not_hide_the_others(bench: LogBench, byte: int) -> None:
-    """Rot after a clean stop: whatever becomes of that log, the others open."""
+def test_a_rotten_log_does_not_affect_the_others(bench: LogBench, byte: int) -> None:
+    """Bit rot after a clean stop: whatever happens to that log, the others open."""
     directory = new_directory(bench)
     for number in range(3):
         append(make(directory, "t", number), 2)
@@ -121,8 +120,8 @@ def test_rotten_log_does_not_hide_the_others(bench: LogBench, byte: int) -> None
     assert {0, 2} <= {log.partition for log in directory}
 
 
-def test_bad_log_is_not_made_anew_over_its_records(bench: LogBench) -> None:
-    """Its bytes may be all that is left of somebody's data."""
+def test_a_log_that_cannot_be_opened_is_not_created_again(bench: LogBench) -> None:
+    """Its bytes may be the only copy of the data."""
     directory = new_directory(bench)
     append(make(directory), 5)
     directory.close()
@@ -140,8 +139,9 @@ def test_bad_log_is_not_made_anew_over_its_records(bench: LogBench) -> None:
     assert [offsets_of(log) for log in directory] == [[0, 1, 2, 3, 4]]
 
 
-def test_interrupted_creation_is_cleaned_up() -> None:
-    """Stopped anywhere, the log is there, empty and sound, or gone and can be made again."""
+def test_an_interrupted_creation_is_cleaned_up() -> None:
+    """Stopped at any point, the log is there, empty and valid, or it is gone and can be created
+    again."""
     outcomes = set()
 
     def prepare(bench: LogBench) -> Callable[[], object]:
@@ -168,8 +168,8 @@ def test_interrupted_creation_is_cleaned_up() -> None:
     assert outcomes == {True, False}
 
 
-def test_deleted_log_is_gone_at_once(bench: LogBench) -> None:
-    """Its space is freed later, and meanwhile the topic can be made again."""
+def test_a_deleted_log_is_gone_at_once(bench: LogBench) -> None:
+    """Its space is freed later. Meanwhile the topic can be created again."""
     directory = new_directory(bench)
     log = make(directory)
     append(log, 3)
@@ -186,14 +186,14 @@ def test_deleted_log_is_gone_at_once(bench: LogBench) -> None:
     assert offsets_of(again) == [0]
 
 
-def test_what_does_not_exist_cannot_be_deleted(bench: LogBench) -> None:
+def test_a_log_that_does_not_exist_cannot_be_deleted(bench: LogBench) -> None:
     """The error names it."""
     with pytest.raises(StorageError, match="t-0 does not exist"):
         new_directory(bench).delete("t", 0)
 
 
-def test_interrupted_deletion_is_finished() -> None:
-    """Stopped anywhere, the log is whole or gone; half of one is never opened."""
+def test_an_interrupted_deletion_is_completed() -> None:
+    """Stopped at any point, the log is complete or gone. A partly deleted log is never opened."""
     outcomes = set()
 
     def prepare(bench: LogBench) -> Callable[[], object]:
@@ -223,8 +223,9 @@ def test_interrupted_deletion_is_finished() -> None:
     assert outcomes == {True, False}
 
 
-def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
-    """249 characters are a legal topic; the mark of a deletion must fit a file name with it."""
+def test_the_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
+    """A topic name may have 249 characters. With the suffix of a deletion it must still be a file
+    name."""
     directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
     topic = "t" * 249
     directory.create(
@@ -234,8 +235,8 @@ def test_longest_topic_name_can_be_deleted(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "logs").iterdir() if path.is_dir()]
 
 
-def test_several_may_be_on_their_way_out_under_one_name(bench: LogBench) -> None:
-    """A partition that came, went, and came again; partitions whose names are cut off."""
+def test_several_deletions_of_one_name_may_be_in_progress(bench: LogBench) -> None:
+    """A partition that was deleted and created again, and partitions whose names are shortened."""
     directory = new_directory(bench)
     freeing = []
     for partition in (1, 1, 2):
@@ -247,8 +248,8 @@ def test_several_may_be_on_their_way_out_under_one_name(bench: LogBench) -> None
     assert not [name for name in bench.disk.listdir(ROOT) if name.endswith("-delete")]
 
 
-def test_what_is_not_ours_is_left_alone(bench: LogBench) -> None:
-    """Files and directories that no log of ours can have made."""
+def test_unknown_files_are_left_alone(bench: LogBench) -> None:
+    """Files and directories that do not look like a log."""
     bench.disk.mkdir(f"{ROOT}/lost+found")
     bench.disk.mkdir(f"{ROOT}/backup-delete")
     bench.write_file(f"{ROOT}/backup-delete/precious", b"data")
@@ -261,8 +262,8 @@ def test_what_is_not_ours_is_left_alone(bench: LogBench) -> None:
     assert bench.read_file(f"{ROOT}/notes-1") == b"a file"
 
 
-def test_many_logs_share_few_files(bench: LogBench) -> None:
-    """A thousand partitions write and read with the files of a few open."""
+def test_many_logs_share_few_open_files(bench: LogBench) -> None:
+    """300 partitions write and read with at most 20 open files."""
     directory = new_directory(bench, DirectoryConfig(open_files_max=20, disk_reserve_bytes=0))
     logs = [make(directory, "t", number) for number in range(300)]
     for _ in range(3):
@@ -276,8 +277,8 @@ def test_many_logs_share_few_files(bench: LogBench) -> None:
     assert len(bench.sim.open_paths()) <= 20
 
 
-def test_idle_logs_cost_little(bench: LogBench) -> None:
-    """Opened and not used, a log takes a few kilobytes and no more than its share of open files."""
+def test_idle_logs_use_little_memory(bench: LogBench) -> None:
+    """An open, unused log takes a few kilobytes, and no more than its share of open files."""
     count = 200
     directory = new_directory(bench)
     open_all(directory)
@@ -296,8 +297,8 @@ def test_idle_logs_cost_little(bench: LogBench) -> None:
     assert taken / count < 6_000
 
 
-def test_trouble_at_closing_is_told(bench: LogBench) -> None:
-    """One log that cannot be closed keeps no other from a clean stop."""
+def test_problems_when_closing_are_reported(bench: LogBench) -> None:
+    """A log that cannot be closed does not prevent the others from stopping cleanly."""
     directory = new_directory(bench)
     for number in range(3):
         append(make(directory, "t", number), 2)
@@ -315,14 +316,14 @@ def test_trouble_at_closing_is_told(bench: LogBench) -> None:
     ("values", "name"),
     [({"open_files_max": 3}, "open_files"), ({"disk_reserve_bytes": -1}, "disk")],
 )
-def test_limits_are_checked(values: dict[str, int], name: str) -> None:
-    """A limit that cannot work is refused by name."""
+def test_limits_are_validated(values: dict[str, int], name: str) -> None:
+    """The error names the limit that cannot work."""
     with pytest.raises(ValueError, match=name):
         DirectoryConfig(**values)
 
 
-def test_low_disk_is_one_state_for_all_logs(bench: LogBench) -> None:
-    """They share the disk, so they share the answer."""
+def test_low_disk_space_affects_all_logs(bench: LogBench) -> None:
+    """They share the disk."""
     directory = new_directory(bench, DirectoryConfig(disk_reserve_bytes=10_000))
     logs = [make(directory, "t", number) for number in range(3)]
     bench.sim.capacity_bytes = sum(len(data) for data in bench.sim.files().values()) + 9_000
@@ -332,8 +333,7 @@ def test_low_disk_is_one_state_for_all_logs(bench: LogBench) -> None:
             append(log)
 
 
-def test_real_directory(tmp_path: Path) -> None:
-    """The same on the disk of this machine."""
+def test_a_directory_on_the_real_disk(tmp_path: Path) -> None:
     directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
     for number in range(3):
         append(make(directory, "t", number), 4)
@@ -347,8 +347,9 @@ def test_real_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who has a file open")
-def test_much_space_is_freed_in_pieces(tmp_path: Path) -> None:
-    """Of a deleted log nothing is open any more, but what an answer on its way is sent from."""
+def test_a_large_file_of_a_deleted_log_is_freed_in_pieces(tmp_path: Path) -> None:
+    """After a deletion the log's files are closed, except those from which a response is being
+    sent."""
     directory = LogDirectory(OsDisk(), str(tmp_path / "logs"), SMALL)
     append(make(directory), 6, size=1_000_000)
     free_some = directory.delete("t", 0)()
@@ -370,7 +371,8 @@ def fail_to_sync(bench: LogBench, log: Log) -> None:
 
 
 def test_a_failed_log_is_recovered_while_others_are_in_use(bench: LogBench) -> None:
-    """As by a restart: what was flushed is there, nothing half-made, and no file stays open."""
+    """As after a restart: everything flushed is there, nothing is incomplete, and no file stays
+    open."""
     directory = durable_directory(bench)
     other, log = make(directory, "other"), make(directory)
     append(log, 3)
@@ -392,7 +394,7 @@ def test_a_failed_log_is_recovered_while_others_are_in_use(bench: LogBench) -> N
 
 
 def test_a_log_that_cannot_be_recovered_is_tried_again(bench: LogBench) -> None:
-    """It is not among ours meanwhile, nor made anew over its records."""
+    """Meanwhile it is not open, and no new log is created over its records."""
     directory = durable_directory(bench)
     log = make(directory)
     append(log, 3)
@@ -409,8 +411,9 @@ def test_a_log_that_cannot_be_recovered_is_tried_again(bench: LogBench) -> None:
     assert offsets_of(directory.reopen("t", 0, LogConfig(), NOW_MS)) == [0, 1, 2]
 
 
-def test_a_creation_cut_short_by_a_kill_is_durable_once_it_is_used() -> None:
-    """Many logs share one sync of their root; should it be missing, the next start makes it."""
+def test_an_interrupted_creation_is_durable_once_the_log_is_used() -> None:
+    """Many logs share one sync of their root. If a kill prevents it, the next start syncs the
+    root."""
     bench = new_bench()
     directory = durable_directory(bench)
     directory.build("t", 0, topic_id="id", config=LogConfig(), now_ms=NOW_MS)

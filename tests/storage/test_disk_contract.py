@@ -1,4 +1,4 @@
-"""One suite for every `Disk`: what storage code relies on, on the real and the simulated one."""
+"""One test suite for every `Disk`: what storage code requires of the real and the simulated one."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 def test_open_without_create_needs_a_file(place: Place) -> None:
-    """A missing file is not made unless that was asked for."""
+    """A missing file is not created unless `create` is set."""
     with pytest.raises(FileNotFoundError):
         place.disk.open(place("absent"))
     assert not place.disk.exists(place("absent"))
 
 
-def test_open_with_create_keeps_what_is_there(place: Place) -> None:
+def test_open_with_create_keeps_an_existing_file(place: Place) -> None:
     """`create` makes an empty file only where there is none."""
     place.write("log", b"kept")
     assert place.read("log") == b"kept"
@@ -68,20 +68,20 @@ def test_open_with_create_keeps_what_is_there(place: Place) -> None:
 
 
 def test_open_needs_the_directory(place: Place) -> None:
-    """Creating a file does not create the directories on the way."""
+    """Creating a file does not create its parent directories."""
     with pytest.raises(FileNotFoundError):
         place.disk.open(place("absent", "log"), create=True)
 
 
 @pytest.mark.parametrize("create", [False, True])
 def test_a_directory_cannot_be_opened(place: Place, create: bool) -> None:
-    """Opening a directory as a file says so."""
+    """It raises IsADirectoryError."""
     with pytest.raises(IsADirectoryError):
         place.disk.open(place.root, create=create)
 
 
-def test_a_file_is_no_directory(place: Place) -> None:
-    """A path that leads through a file is refused by every call."""
+def test_a_file_cannot_be_used_as_a_directory(place: Place) -> None:
+    """Every call refuses a path that leads through a file."""
     place.write("log", b"")
     below = place("log", "x")
     for refused in (
@@ -100,7 +100,7 @@ def test_a_file_is_no_directory(place: Place) -> None:
 
 
 def test_reads_stop_at_the_end(place: Place) -> None:
-    """A read past the end returns what there is, and nothing beyond it."""
+    """A read past the end returns only the bytes that exist."""
     file = place.disk.open(place("log"), create=True)
     file.pwrite(b"0123456789", 0)
     assert file.pread(4, 3) == b"3456"
@@ -114,7 +114,7 @@ def test_reads_stop_at_the_end(place: Place) -> None:
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
 def test_any_buffer_can_be_written(place: Place, make: type) -> None:
-    """Batches are written from the buffer that holds them; changing it later does not matter."""
+    """Batches are written from the buffer that contains them. Later changes of it do not matter."""
     source = bytearray(b"batch")
     file = place.disk.open(place("log"), create=True)
     assert file.pwrite(make(source), 0) == 5
@@ -154,8 +154,8 @@ def test_truncate_cuts_and_extends(place: Place) -> None:
     file.close()
 
 
-def test_nonsense_positions_are_refused(place: Place) -> None:
-    """A negative position or size is a caller's bug, reported as EINVAL."""
+def test_invalid_positions_are_refused(place: Place) -> None:
+    """A negative position or size is a bug of the caller. The error is EINVAL."""
     file = place.disk.open(place("log"), create=True)
     for refused in (
         lambda: file.pread(1, -1),
@@ -169,7 +169,7 @@ def test_nonsense_positions_are_refused(place: Place) -> None:
 
 
 def test_handles_share_the_file(place: Place) -> None:
-    """A reader's handle sees what a writer's handle wrote, at once."""
+    """A reader's handle sees at once what a writer's handle wrote."""
     writer = place.disk.open(place("log"), create=True)
     reader = place.disk.open(place("log"))
     writer.pwrite(b"seen", 0)
@@ -180,8 +180,8 @@ def test_handles_share_the_file(place: Place) -> None:
     reader.close()
 
 
-def test_a_closed_handle_is_useless(place: Place) -> None:
-    """Every call on a closed handle raises EBADF, except closing it again."""
+def test_a_closed_handle_cannot_be_used(place: Place) -> None:
+    """Every call raises EBADF, except closing it again."""
     file = place.disk.open(place("log"), create=True)
     file.close()
     file.close()
@@ -197,7 +197,7 @@ def test_a_closed_handle_is_useless(place: Place) -> None:
         assert caught.value.errno == errno.EBADF
 
 
-def test_an_unlinked_file_lives_while_open(place: Place) -> None:
+def test_an_unlinked_file_stays_readable_while_open(place: Place) -> None:
     """Retention may delete a segment that a fetch is still reading."""
     place.write("log", b"still here")
     file = place.disk.open(place("log"))
@@ -212,7 +212,7 @@ def test_an_unlinked_file_lives_while_open(place: Place) -> None:
     file.close()
 
 
-def test_a_discarded_file_is_gone_in_the_end(place: Place) -> None:
+def test_a_discarded_file_is_removed_in_the_end(place: Place) -> None:
     place.write("log", b"0123456789" * 1_000_000)
     while not place.disk.discard(place("log")):
         assert place.disk.exists(place("log"))
@@ -221,8 +221,8 @@ def test_a_discarded_file_is_gone_in_the_end(place: Place) -> None:
         place.disk.discard(place("log"))
 
 
-def test_a_discarded_file_is_whole_for_who_reads_it(place: Place) -> None:
-    """An answer that is on its way may still be sent from a deleted log's file."""
+def test_a_discarded_file_stays_complete_for_its_readers(place: Place) -> None:
+    """A response may still be sent from the file of a deleted log."""
     data = b"0123456789" * 1_000_000
     place.write("log", data)
     file = place.disk.open(place("log"))
@@ -242,7 +242,7 @@ def test_a_large_file_is_freed_in_pieces(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_rename_keeps_handles(place: Place) -> None:
+def test_rename_keeps_handles_valid(place: Place) -> None:
     """A handle follows its file to the new name."""
     place.write("log", b"moved")
     file = place.disk.open(place("log"))
@@ -254,7 +254,7 @@ def test_rename_keeps_handles(place: Place) -> None:
 
 
 def test_rename_replaces_its_target(place: Place) -> None:
-    """The target's old file is gone by name but not for those who have it open."""
+    """The target's old file has no name any more, but open handles can still read it."""
     place.write("new", b"new")
     place.write("log", b"old")
     old = place.disk.open(place("log"))
@@ -265,15 +265,14 @@ def test_rename_replaces_its_target(place: Place) -> None:
     old.close()
 
 
-def test_rename_to_itself_changes_nothing(place: Place) -> None:
-    """Renaming a file to its own name is allowed and keeps it."""
+def test_rename_to_the_same_name_changes_nothing(place: Place) -> None:
     place.write("log", b"same")
     place.disk.rename(place("log"), place("log"))
     assert place.read("log") == b"same"
 
 
 def test_rename_between_directories(place: Place) -> None:
-    """Files and whole directories move with what is in them."""
+    """Files and directories move with their contents."""
     place.disk.mkdir(place("a", "deep"))
     place.disk.mkdir(place("b"))
     place.write("a/deep/log", b"x")
@@ -284,8 +283,8 @@ def test_rename_between_directories(place: Place) -> None:
     assert place.read("b/log") == b"x"
 
 
-def test_rename_refusals(place: Place) -> None:
-    """What cannot be renamed stays, and the error says why."""
+def test_invalid_renames_are_refused(place: Place) -> None:
+    """Nothing is changed, and the error gives the reason."""
     place.write("file", b"")
     place.disk.mkdir(place("full", "child"))
     place.disk.mkdir(place("empty"))
@@ -309,8 +308,8 @@ def test_rename_refusals(place: Place) -> None:
     assert place.disk.listdir(place("empty")) == ["child"]
 
 
-def test_mkdir_makes_parents_and_may_be_repeated(place: Place) -> None:
-    """Making a directory that is there is fine; making one where a file is, is not."""
+def test_mkdir_creates_parents_and_may_be_repeated(place: Place) -> None:
+    """It fails if there is a file of that name."""
     place.disk.mkdir(place("a", "b", "c"))
     place.disk.mkdir(place("a", "b", "c"))
     assert place.disk.listdir(place("a", "b")) == ["c"]
@@ -321,7 +320,7 @@ def test_mkdir_makes_parents_and_may_be_repeated(place: Place) -> None:
 
 
 def test_listdir_is_sorted(place: Place) -> None:
-    """Names come sorted, whatever the order they were made in."""
+    """Whatever the order in which the files were created."""
     for name in ("b", "c", "B", "10", "9", "a"):
         place.write(name, b"")
     assert place.disk.listdir(place.root) == ["10", "9", "B", "a", "b", "c"]
@@ -330,7 +329,7 @@ def test_listdir_is_sorted(place: Place) -> None:
 
 
 def test_removal(place: Place) -> None:
-    """Files are unlinked, empty directories are removed, and neither call does the other's work."""
+    """`unlink` removes only files, `rmdir` only empty directories."""
     place.disk.mkdir(place("d"))
     place.write("d/log", b"")
     with pytest.raises(OSError) as caught:
@@ -347,7 +346,7 @@ def test_removal(place: Place) -> None:
             refused(place("d"))
 
 
-def test_stat_tells_size_time_and_kind(place: Place) -> None:
+def test_stat_returns_size_time_and_kind(place: Place) -> None:
     """`modified_ms` never goes back while a file is written."""
     place.write("log", b"12345")
     before = place.disk.stat(place("log"))
@@ -360,7 +359,7 @@ def test_stat_tells_size_time_and_kind(place: Place) -> None:
 
 
 def test_syncing_is_allowed_at_any_time(place: Place) -> None:
-    """Barriers may be repeated and change nothing that a process sees."""
+    """Syncs may be repeated and change nothing that a process sees."""
     file = place.disk.open(place("log"), create=True)
     file.fsync()
     file.pwrite(b"x", 0)
@@ -374,8 +373,8 @@ def test_syncing_is_allowed_at_any_time(place: Place) -> None:
     file.close()
 
 
-def test_room_is_known(place: Place) -> None:
-    """A broker can watch for the low-water mark before the disk is full, and say of how much."""
+def test_free_and_total_space_are_known(place: Place) -> None:
+    """A broker can react to low space before the disk is full, and report the size of the disk."""
     total = place.disk.total_bytes(place.root)
     assert 0 < place.disk.free_bytes(place.root) <= total
     place.write("log", b"12345")
@@ -414,17 +413,17 @@ def run(file: File, steps: list[tuple[str, int, bytes]]) -> list[tuple[int, byte
 def test_both_disks_show_the_same_bytes(
     tmp_path: Path, steps: list[tuple[str, int, bytes]]
 ) -> None:
-    """Whatever is written, cut and extended, the simulated file reads like the real one."""
+    """After any writes, cuts and extensions the simulated file reads like the real one."""
     real, simulated = (new_place(kind, tmp_path) for kind in ("real", "simulated"))
     assert run(real.disk.open(real("log"), create=True), steps) == run(
         simulated.disk.open(simulated("log"), create=True), steps
     )
 
 
-def test_real_reads_go_on_when_the_kernel_stops_short(
+def test_real_reads_continue_after_a_short_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A short read in the middle of a file is not taken for its end."""
+    """A short read in the middle of a file is not mistaken for its end."""
     file = OsDisk().open(str(tmp_path / "log"), create=True)
     file.pwrite(bytes(range(100)), 0)
     pread = os.pread
@@ -434,8 +433,8 @@ def test_real_reads_go_on_when_the_kernel_stops_short(
     file.close()
 
 
-def test_real_files_offer_their_descriptor(tmp_path: Path) -> None:
-    """`fileno` is the open descriptor, closed to child processes."""
+def test_real_files_have_a_file_descriptor(tmp_path: Path) -> None:
+    """`fileno` returns the open descriptor. Child processes do not inherit it."""
     file = OsDisk().open(str(tmp_path / "log"), create=True)
     assert isinstance(file, OsFile)
     file.pwrite(b"sent", 0)

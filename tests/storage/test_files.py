@@ -27,8 +27,8 @@ def make_files(bench: LogBench, count: int) -> list[str]:
     return paths
 
 
-def test_pool_holds_no_more_than_allowed(bench: LogBench) -> None:
-    """Files come and go, and each is opened again when it is wanted."""
+def test_the_pool_keeps_no_more_files_open_than_allowed(bench: LogBench) -> None:
+    """A closed file is opened again when it is needed."""
     paths = make_files(bench, 5)
     pool = FilePool(bench.disk, 3)
     for path in paths * 3:
@@ -36,8 +36,8 @@ def test_pool_holds_no_more_than_allowed(bench: LogBench) -> None:
         assert len(pool) == len(bench.sim.open_paths()) <= 3
 
 
-def test_file_in_use_outlives_idle_ones(bench: LogBench) -> None:
-    """One that is asked for between any two others is opened once."""
+def test_a_file_in_use_stays_open_longer_than_idle_ones(bench: LogBench) -> None:
+    """A file that is used between any two others is opened once."""
     paths = make_files(bench, 20)
     pool = FilePool(bench.disk, 4)
     pool.get(paths[0])
@@ -48,8 +48,8 @@ def test_file_in_use_outlives_idle_ones(bench: LogBench) -> None:
     assert bench.sim.counters["open"] - opened <= len(paths[1:]) + 1
 
 
-def test_pinned_file_stays_open(bench: LogBench) -> None:
-    """Another thread works on it: eviction passes it by, though all else must go."""
+def test_a_pinned_file_stays_open(bench: LogBench) -> None:
+    """Another thread is using it, so eviction skips it even if all other files must be closed."""
     paths = make_files(bench, 4)
     pool = FilePool(bench.disk, 2)
     pinned = pool.pin(paths[0])
@@ -63,8 +63,8 @@ def test_pinned_file_stays_open(bench: LogBench) -> None:
     assert paths[0] not in bench.sim.open_paths()
 
 
-def test_pool_full_of_pins_opens_one_more(bench: LogBench) -> None:
-    """The bound gives way to work under way, and holds again afterwards."""
+def test_a_pool_full_of_pinned_files_opens_one_more(bench: LogBench) -> None:
+    """Work in progress may exceed the limit. Afterwards the limit holds again."""
     paths = make_files(bench, 4)
     pool = FilePool(bench.disk, 2)
     pins = [pool.pin(path) for path in paths[:3]]
@@ -78,8 +78,8 @@ def test_pool_full_of_pins_opens_one_more(bench: LogBench) -> None:
     assert len(pool) <= 2
 
 
-def test_forgotten_while_pinned_closes_with_the_last_pin(bench: LogBench) -> None:
-    """A file that was deleted meanwhile is still good for those who hold it."""
+def test_a_file_forgotten_while_pinned_closes_with_the_last_pin(bench: LogBench) -> None:
+    """A file that was deleted meanwhile stays usable through its pins."""
     (path,) = make_files(bench, 1)
     pool = FilePool(bench.disk, 2)
     first, second = pool.pin(path), pool.pin(path)
@@ -93,8 +93,8 @@ def test_forgotten_while_pinned_closes_with_the_last_pin(bench: LogBench) -> Non
     assert bench.sim.open_paths() == []
 
 
-def test_recreated_file_is_another_one(bench: LogBench) -> None:
-    """`create` never returns the handle of a file that was there before under the name."""
+def test_a_recreated_file_is_a_different_file(bench: LogBench) -> None:
+    """`create` never returns the handle of an earlier file with the same name."""
     (path,) = make_files(bench, 1)
     pool = FilePool(bench.disk, 2)
     pinned = pool.pin(path)
@@ -106,8 +106,7 @@ def test_recreated_file_is_another_one(bench: LogBench) -> None:
     assert bench.sim.open_paths() == [path]
 
 
-def test_closed_pool_has_nothing_open(bench: LogBench) -> None:
-    """A process that goes leaves no handle behind."""
+def test_a_closed_pool_has_no_open_files(bench: LogBench) -> None:
     pool = FilePool(bench.disk, 10)
     for path in make_files(bench, 5):
         pool.get(path)
@@ -115,22 +114,21 @@ def test_closed_pool_has_nothing_open(bench: LogBench) -> None:
     assert (len(pool), bench.sim.open_paths()) == (0, [])
 
 
-def test_pool_needs_room_for_one_file(bench: LogBench) -> None:
-    """A bound that cannot work is refused."""
+def test_a_pool_must_allow_at_least_one_file(bench: LogBench) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         FilePool(bench.disk, 0)
 
 
-def test_missing_file_is_not_made(bench: LogBench) -> None:
-    """Only `create` makes files: a lost one must be noticed."""
+def test_a_missing_file_is_not_created(bench: LogBench) -> None:
+    """Only `create` creates files: a lost one must be noticed."""
     pool = FilePool(bench.disk, 2)
     with pytest.raises(FileNotFoundError):
         pool.get("/data/absent")
     assert len(pool) == 0
 
 
-def test_write_all_writes_all(bench: LogBench) -> None:
-    """However little the disk takes at a time, and not a byte less when it then fails."""
+def test_write_all_writes_all_bytes(bench: LogBench) -> None:
+    """However few bytes the disk writes at a time. If it fails, the error is raised."""
     file = bench.disk.open("/data/f", create=True)
     bench.sim.shorten_next(3, times=4)
     write_all(file, bytes(range(50)), 10)
@@ -142,8 +140,8 @@ def test_write_all_writes_all(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 7, 2**63 - 1])
-def test_offset_names_read_back_and_sort(offset: int) -> None:
-    """Twenty digits, so that the order of names is the order of offsets."""
+def test_offset_names_can_be_parsed_and_sorted(offset: int) -> None:
+    """They have twenty digits, so that the order of names is the order of offsets."""
     name = offset_name(offset, ".log")
     assert len(name) == 24
     assert parse_offset_name(name, ".log") == offset
@@ -154,24 +152,24 @@ def test_offset_names_read_back_and_sort(offset: int) -> None:
 @pytest.mark.parametrize(
     "name", ["1.log", "x" * 20 + ".log", "0" * 20, "0" * 20 + ".log.deleted", "0" * 21 + ".log"]
 )
-def test_other_names_are_no_segments(name: str) -> None:
-    """Files of somebody else in the directory are not taken for ours."""
+def test_other_names_are_not_segments(name: str) -> None:
+    """Other files in the directory are not mistaken for segments."""
     assert parse_offset_name(name, ".log") is None
 
 
 @pytest.mark.parametrize("name", ["a.swap", "1-x.swap", "1-2", "0-5.log", ".swap"])
-def test_other_names_are_no_swaps(name: str) -> None:
-    """Only what is wholly of the form is acted upon."""
+def test_other_names_are_not_swaps(name: str) -> None:
+    """Only a name that matches completely is used."""
     assert parse_swap_name(name) is None
 
 
 @pytest.mark.parametrize("topic", ["t", "a-b", "with.dots_and-1", "-"])
-def test_partition_directories_read_back(topic: str) -> None:
-    """Topics may have dashes; the last one is ours."""
+def test_partition_directory_names_can_be_parsed(topic: str) -> None:
+    """Topic names may contain dashes. The last dash separates the partition index."""
     assert parse_partition_directory(partition_directory(topic, 12)) == (topic, 12)
 
 
 @pytest.mark.parametrize("name", ["topic", "t-", "-3", "t-x", "t-1.id-delete", "t--"])
-def test_other_directories_are_no_partitions(name: str) -> None:
-    """A log needs a topic and a number."""
+def test_other_directories_are_not_partitions(name: str) -> None:
+    """A partition directory needs a topic name and a partition index."""
     assert parse_partition_directory(name) is None

@@ -1,4 +1,4 @@
-"""Durability: what a flush promises, and what a failed one costs."""
+"""Durability: what a flush guarantees, and the consequences of a failed one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_
 SEEDS = range(30)
 
 
-def test_created_log_survives_a_loss_of_power() -> None:
-    """Once made, the log is there, empty, with its topic id."""
+def test_a_created_log_survives_a_power_cut() -> None:
+    """It is there, empty, with its topic id."""
     for seed in SEEDS:
         bench = new_bench(seed)
         bench.create()
@@ -39,8 +39,8 @@ def test_created_log_survives_a_loss_of_power() -> None:
 
 
 @pytest.mark.parametrize("config", [LogConfig(), SEGMENTED])
-def test_flushed_records_survive_a_loss_of_power(config: LogConfig) -> None:
-    """All of them, in new segments too: a file is durable only with its name."""
+def test_flushed_records_survive_a_power_cut(config: LogConfig) -> None:
+    """All of them, also in new segments: a file is durable only together with its name."""
     for seed in SEEDS:
         bench = new_bench(seed)
         log = bench.create(config)
@@ -58,8 +58,8 @@ def test_flushed_records_survive_a_loss_of_power(config: LogConfig) -> None:
         assert state_of(log) == expected
 
 
-def test_recovery_point_moves_with_flushes_only(bench: LogBench) -> None:
-    """It is what may be acknowledged as durable."""
+def test_the_recovery_point_moves_only_with_flushes(bench: LogBench) -> None:
+    """Records below it may be acknowledged as durable."""
     log = bench.create()
     append(log, 3)
     assert (log.recovery_point, log.needs_flush) == (0, True)
@@ -68,7 +68,7 @@ def test_recovery_point_moves_with_flushes_only(bench: LogBench) -> None:
 
 
 def test_appends_during_a_flush_wait_for_the_next(bench: LogBench) -> None:
-    """A flush vouches for what was there when it began, and only once it has ended."""
+    """A flush covers what was written when it began, and only once it has ended."""
     log = bench.create(SEGMENTED)
     append(log, 3)
     plan = log.begin_flush()
@@ -82,8 +82,8 @@ def test_appends_during_a_flush_wait_for_the_next(bench: LogBench) -> None:
     assert log.recovery_point == 13
 
 
-def test_one_flush_at_a_time(bench: LogBench) -> None:
-    """Neither a second flush nor surgery may overlap one; the owner is told to wait."""
+def test_only_one_flush_runs_at_a_time(bench: LogBench) -> None:
+    """Neither a second flush nor a truncation or deletion may overlap it. The caller must wait."""
     log = bench.create()
     append(log, 3)
     plan = log.begin_flush()
@@ -101,8 +101,9 @@ def test_one_flush_at_a_time(bench: LogBench) -> None:
     assert offsets_of(log) == [1]
 
 
-def test_failed_fsync_takes_the_log_offline_for_good(bench: LogBench) -> None:
-    """The kernel drops the pages and would not fail a second time: that answer would be a lie."""
+def test_a_failed_fsync_takes_the_log_offline_for_good(bench: LogBench) -> None:
+    """The kernel drops the dirty pages, so a second fsync would succeed although the data is
+    lost."""
     log = bench.create()
     append(log, 3)
     log.flush()
@@ -121,8 +122,8 @@ def test_failed_fsync_takes_the_log_offline_for_good(bench: LogBench) -> None:
     assert log.recovery_point == 3
 
 
-def test_offline_log_is_not_noted_as_cleanly_stopped() -> None:
-    """Closing it touches nothing; the restart reads back what there is."""
+def test_an_offline_log_is_not_marked_as_cleanly_stopped() -> None:
+    """Closing it writes nothing. The next start reads what is there."""
     for seed in SEEDS:
         bench = new_bench(seed)
         log = bench.create()
@@ -142,8 +143,8 @@ def test_offline_log_is_not_noted_as_cleanly_stopped() -> None:
 
 
 @pytest.mark.parametrize("operation", ["fsync", "sync_directory", "rename"])
-def test_any_failing_step_of_a_flush_is_a_failed_flush(operation: str) -> None:
-    """The names of new files and the checkpoint are part of the promise."""
+def test_any_failing_step_makes_the_flush_fail(operation: str) -> None:
+    """The names of new files and the checkpoint are part of the guarantee."""
     steps = 0
     for skip in range(10):
         bench = new_bench()
@@ -161,8 +162,8 @@ def test_any_failing_step_of_a_flush_is_a_failed_flush(operation: str) -> None:
     assert steps >= 1
 
 
-def test_no_file_descriptor_left_is_an_error_of_ours() -> None:
-    """Whatever becomes of the log, its owner gets a `StorageError` and no pin is left behind."""
+def test_a_flush_without_a_free_file_descriptor_raises_storage_error() -> None:
+    """If the log stays online, the next flush makes everything durable."""
     bench = new_bench(handles_max=2)
     log = bench.create(SEGMENTED)
     append(log, 30)
@@ -174,7 +175,7 @@ def test_no_file_descriptor_left_is_an_error_of_ours() -> None:
         assert log.recovery_point == 30
 
 
-def test_evicted_file_is_flushed_all_the_same() -> None:
+def test_an_evicted_file_is_still_flushed() -> None:
     """A pool too small for all dirty files loses none of them."""
     bench = new_bench(handles_max=2)
     log = bench.create(SEGMENTED)
@@ -186,8 +187,8 @@ def test_evicted_file_is_flushed_all_the_same() -> None:
     assert len(bench.sim.open_paths()) <= 2
 
 
-def test_failed_close_is_told(bench: LogBench) -> None:
-    """A stop that could not be clean says so, and the next start recovers."""
+def test_a_failed_close_is_reported(bench: LogBench) -> None:
+    """The stop is not clean, and the next start recovers the log."""
     log = bench.create()
     append(log, 3)
     bench.sim.fail_next("fsync", EIO)
@@ -197,8 +198,8 @@ def test_failed_close_is_told(bench: LogBench) -> None:
     assert not bench.report.clean
 
 
-def test_checkpoint_bounds_what_recovery_reads(bench: LogBench) -> None:
-    """With a checkpoint, the next start reads the last segments only."""
+def test_a_checkpoint_limits_what_recovery_reads(bench: LogBench) -> None:
+    """With a checkpoint, the next start reads only the last segments."""
     log = bench.create(SEGMENTED)
     append(log, 40)
     log.flush(checkpoint=True)
@@ -207,8 +208,9 @@ def test_checkpoint_bounds_what_recovery_reads(bench: LogBench) -> None:
     assert 0 < bench.report.scanned_bytes <= 8 * BATCH_BYTES
 
 
-def test_full_disk_fails_no_flush_for_good(bench: LogBench) -> None:
-    """No room for a checkpoint is no failed fsync: the data is safe, the log goes on."""
+def test_a_full_disk_does_not_fail_the_log(bench: LogBench) -> None:
+    """No space for a checkpoint is not a failed fsync: the data is safe and the log stays
+    usable."""
     log = bench.create(SEGMENTED)
     append(log, 9)
     bench.sim.fail_next("pwrite", ENOSPC, path_contains="checkpoint", times=100)
@@ -224,7 +226,7 @@ def test_full_disk_fails_no_flush_for_good(bench: LogBench) -> None:
 
 
 def test_indexes_are_durable_with_their_segments() -> None:
-    """After a flush and a loss of power no sealed segment needs its index made again."""
+    """After a flush and a power cut, no index of a closed segment has to be rebuilt."""
     for seed in SEEDS:
         bench = new_bench(seed)
         log = bench.create(SEGMENTED)
@@ -239,8 +241,8 @@ def test_indexes_are_durable_with_their_segments() -> None:
 
 
 @pytest.mark.parametrize("closing", [False, True])
-def test_interrupted_flush_takes_nothing_back(closing: bool) -> None:
-    """Stopped anywhere, what an earlier flush promised is there and the rest is a prefix."""
+def test_an_interrupted_flush_loses_nothing_flushed_before(closing: bool) -> None:
+    """Stopped at any point, everything flushed before is there, and the rest is a prefix."""
     clean = []
 
     def prepare(bench: LogBench) -> Callable[[], object]:

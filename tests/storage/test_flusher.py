@@ -1,4 +1,5 @@
-"""Group commit: many waiters, few flushes. The executor is released by hand, so nothing sleeps."""
+"""Group commit: many waiters, few flushes. Tests release the executor by hand, so nothing
+sleeps."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ T = TypeVar("T")
 
 
 class HandExecutor:
-    """Work waits until the test lets it go; as with threads, a cancelled caller waits for it."""
+    """Work waits until the test releases it. As with threads, a canceled caller waits for its
+    work."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Callable[[], Any], asyncio.Future[Any]]] = deque()
@@ -47,13 +49,13 @@ class HandExecutor:
 
 
 async def settle() -> None:
-    """Let every task run until it waits for something."""
+    """Lets every task run until it waits for something."""
     for _ in range(50):
         await asyncio.sleep(0)
 
 
 class Stage:
-    """A flusher at work on logs of one disk."""
+    """A flusher and the logs of one disk."""
 
     def __init__(self, bench: LogBench, concurrency: int) -> None:
         self.bench = bench
@@ -74,7 +76,7 @@ class Stage:
         )
 
     async def release_all(self) -> int:
-        """Let flushes go one after another until none is left; how many there were."""
+        """Releases flushes one after another until none is left. Returns their number."""
         released = 0
         await settle()
         while self.executor.waiting:
@@ -93,7 +95,7 @@ class Stage:
 
 
 def play(scene: Callable[[Stage], Awaitable[None]], concurrency: int = 4) -> None:
-    """Run the scene beside a flusher, as a broker would."""
+    """Runs the scene next to a running flusher, as in a broker."""
 
     async def main() -> None:
         stage = Stage(new_bench(), concurrency)
@@ -111,8 +113,8 @@ def waiting_for(stage: Stage, offset: int, log: Log | None = None) -> asyncio.Ta
     return asyncio.create_task(stage.flusher.wait_durable(log or stage.log, offset))
 
 
-def test_returns_when_durable() -> None:
-    """Not before the fsync has returned; at once when it already has."""
+def test_wait_durable_returns_once_the_data_is_synced() -> None:
+    """Not before the fsync has returned, and at once if it already has."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log, 3)
@@ -129,7 +131,7 @@ def test_returns_when_durable() -> None:
 
 
 def test_many_waiters_share_few_flushes() -> None:
-    """All who come while a flush is under way share the next one."""
+    """All waiters that arrive during a flush share the next one."""
 
     async def scene(stage: Stage) -> None:
         waiters = []
@@ -145,8 +147,8 @@ def test_many_waiters_share_few_flushes() -> None:
     play(scene)
 
 
-def test_flush_under_way_does_not_serve_late_appends() -> None:
-    """It began before they were written: they wait for the next."""
+def test_a_running_flush_does_not_cover_later_appends() -> None:
+    """It began before they were written, so they wait for the next one."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log)
@@ -165,8 +167,8 @@ def test_flush_under_way_does_not_serve_late_appends() -> None:
     play(scene)
 
 
-def test_failure_reaches_all_waiters() -> None:
-    """Those of the failed flush, those of the next one, and all who come later."""
+def test_a_failure_reaches_all_waiters() -> None:
+    """Those of the failed flush, those of the next one, and all later ones."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log)
@@ -188,8 +190,8 @@ def test_failure_reaches_all_waiters() -> None:
     play(scene)
 
 
-def test_failure_of_one_log_leaves_the_others_alone() -> None:
-    """A bad file is no reason to stop acknowledging for the rest of the broker."""
+def test_the_failure_of_one_log_does_not_affect_the_others() -> None:
+    """A bad file is no reason to stop acknowledging records of other logs."""
 
     async def scene(stage: Stage) -> None:
         other = stage.new_log(1)
@@ -210,7 +212,7 @@ def test_failure_of_one_log_leaves_the_others_alone() -> None:
 
 
 def test_a_flush_without_a_free_descriptor_is_retried() -> None:
-    """Who waits goes on waiting, and is served by a later try; other logs are not held up."""
+    """Its waiters keep waiting and are served by a later attempt. Other logs are not delayed."""
 
     async def scene(stage: Stage) -> None:
         other = stage.new_log(1)
@@ -230,8 +232,8 @@ def test_a_flush_without_a_free_descriptor_is_retried() -> None:
     play(scene)
 
 
-def test_a_flush_nobody_waits_for_is_retried_too() -> None:
-    """A leader does not wait here: it is told by `on_flushed` once the data is on disk."""
+def test_a_flush_without_waiters_is_retried_too() -> None:
+    """A leader does not wait here: `on_flushed` notifies it once the data is on disk."""
 
     async def scene(stage: Stage) -> None:
         flushed = asyncio.Event()
@@ -248,8 +250,8 @@ def test_a_flush_nobody_waits_for_is_retried_too() -> None:
 
 
 def test_a_checkpoint_without_a_free_descriptor_is_retried() -> None:
-    """The thread cannot open the checkpoint's file: the log stays in use, and the next try makes
-    everything durable that the first was to."""
+    """The thread cannot open the checkpoint's file. The log stays usable, and the next attempt
+    makes everything durable that the first one should have."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log, 3)
@@ -267,8 +269,8 @@ def test_a_checkpoint_without_a_free_descriptor_is_retried() -> None:
     play(scene)
 
 
-def test_a_flush_that_cannot_open_a_file_for_another_reason_is_told() -> None:
-    """Its waiters learn, the flusher goes on."""
+def test_a_flush_that_cannot_open_a_file_for_another_reason_fails() -> None:
+    """Its waiters get the error, and the flusher continues."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log)
@@ -282,8 +284,8 @@ def test_a_flush_that_cannot_open_a_file_for_another_reason_is_told() -> None:
     play(scene)
 
 
-def test_logs_are_flushed_side_by_side_a_few_at_a_time() -> None:
-    """As many as there are threads for; the rest take their turn."""
+def test_logs_are_flushed_concurrently_up_to_a_limit() -> None:
+    """The number of threads is the limit. The other logs wait."""
 
     async def scene(stage: Stage) -> None:
         logs = [stage.new_log(number) for number in range(1, 6)]
@@ -298,8 +300,8 @@ def test_logs_are_flushed_side_by_side_a_few_at_a_time() -> None:
     play(scene, concurrency=2)
 
 
-def test_cancelled_waiter_harms_nobody() -> None:
-    """Its client is gone; the others are served and nothing is left behind."""
+def test_a_canceled_waiter_affects_no_others() -> None:
+    """Its client is gone. The other waiters are served, and nothing is left behind."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log)
@@ -318,8 +320,8 @@ def test_cancelled_waiter_harms_nobody() -> None:
     play(scene)
 
 
-def test_exclusive_excludes_flushes() -> None:
-    """Surgery waits for the flush under way, and the next flush waits for the surgery."""
+def test_exclusive_access_excludes_flushes() -> None:
+    """A truncation waits for the running flush, and the next flush waits for the truncation."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log, 5)
@@ -353,8 +355,8 @@ def test_exclusive_excludes_flushes() -> None:
     play(scene)
 
 
-def test_surgery_on_some_logs_does_not_hold_up_others() -> None:
-    """However many logs are held, one that is free is flushed."""
+def test_exclusive_access_to_some_logs_does_not_delay_others() -> None:
+    """However many logs are held exclusively, another one is still flushed."""
 
     async def scene(stage: Stage) -> None:
         held = [stage.new_log(number) for number in (1, 2)]
@@ -371,8 +373,8 @@ def test_surgery_on_some_logs_does_not_hold_up_others() -> None:
     play(scene, concurrency=2)
 
 
-def test_waiter_for_truncated_records_is_told() -> None:
-    """What it waited for is no more: it must neither hang nor keep the flusher spinning."""
+def test_a_waiter_for_truncated_records_gets_an_error() -> None:
+    """Its records no longer exist: it must neither hang nor keep the flusher busy."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log, 5)
@@ -387,8 +389,8 @@ def test_waiter_for_truncated_records_is_told() -> None:
     play(scene)
 
 
-def test_request_flushes_though_nobody_waits() -> None:
-    """A timer asks, and asking twice is asking once."""
+def test_a_request_flushes_without_waiters() -> None:
+    """A timer requests flushes. Two requests cause one flush."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log)
@@ -402,8 +404,8 @@ def test_request_flushes_though_nobody_waits() -> None:
     play(scene)
 
 
-def test_forgotten_log_tells_its_waiters() -> None:
-    """A partition that is deleted leaves nobody waiting."""
+def test_a_forgotten_log_fails_its_waiters() -> None:
+    """No request waits for a deleted partition."""
 
     async def scene(stage: Stage) -> None:
         append(stage.log)
@@ -417,8 +419,8 @@ def test_forgotten_log_tells_its_waiters() -> None:
     play(scene)
 
 
-def test_stopped_flusher_leaves_logs_closable() -> None:
-    """Flushes under way are finished first: the log can be closed cleanly right afterwards."""
+def test_after_the_flusher_stops_logs_can_be_closed() -> None:
+    """Running flushes are completed first, so the log can be closed cleanly right afterwards."""
 
     async def main() -> None:
         stage = Stage(new_bench(), 4)

@@ -1,4 +1,4 @@
-"""Index files that somebody else has put beside a segment: Kafka's dump tool makes empty ones."""
+"""Index files that other programs created next to a segment: Kafka's dump tool makes empty ones."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def put(bench: LogBench, log: Log, suffix: str, data: bytes) -> str:
 
 
 def is_sound(bench: LogBench) -> bool:
-    """As `penstock log verify` sees it."""
+    """Returns the verdict of `penstock log verify`."""
     return verify_directory(bench.disk, bench.directory).sound
 
 
 def undisturbed(count: int) -> dict[str, bytes]:
-    """The index files that a log of so many batches has."""
+    """Returns the index files that a log of `count` batches should have."""
     bench = new_bench()
     log = bench.create(CONFIG)
     append(log, count)
@@ -43,8 +43,11 @@ def undisturbed(count: int) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("count", [0, 1, 700])
-def test_a_file_beside_the_active_segment_is_replaced(data: bytes, suffix: str, count: int) -> None:
-    """The segment's own index takes its place when it is spilled or sealed, with nothing of it."""
+def test_a_file_next_to_the_active_segment_is_replaced(
+    data: bytes, suffix: str, count: int
+) -> None:
+    """The segment's own index replaces it completely when it is spilled or the segment is
+    closed."""
     bench = new_bench()
     log = bench.create(CONFIG)
     path = put(bench, log, suffix, data)
@@ -59,8 +62,9 @@ def test_a_file_beside_the_active_segment_is_replaced(data: bytes, suffix: str, 
 
 
 @pytest.mark.parametrize("count", [0, 1, 30])
-def test_a_file_found_at_the_start_is_not_believed(data: bytes, suffix: str, count: int) -> None:
-    """After a kill and after a clean stop: put there while nobody ran, over our own or not."""
+def test_a_file_found_at_startup_is_not_trusted(data: bytes, suffix: str, count: int) -> None:
+    """After a kill and after a clean stop: it was put there while no broker ran, over an existing
+    index or not."""
     for clean in (False, True):
         bench = new_bench()
         log = bench.create(CONFIG)
@@ -84,7 +88,7 @@ def test_a_file_found_at_the_start_is_not_believed(data: bytes, suffix: str, cou
 
 
 def deny(bench: LogBench, path: str) -> None:
-    """The file at `path` belongs to another user, until it is unlinked."""
+    """Makes the file at `path` belong to another user until it is unlinked."""
 
     def observer(operation: str, touched: str) -> None:
         if touched == path and operation == "unlink":
@@ -96,7 +100,7 @@ def deny(bench: LogBench, path: str) -> None:
 
 
 def test_a_file_of_another_user_is_removed(data: bytes, suffix: str) -> None:
-    """It does not open, but its name can be taken away: the directory is ours."""
+    """It cannot be opened, but it can be unlinked because the directory belongs to the broker."""
     bench = new_bench()
     log = bench.create(CONFIG)
     path = put(bench, log, suffix, data)

@@ -1,4 +1,4 @@
-"""The sparse indexes: what is found is the same in memory, in the file and across the two."""
+"""The sparse indexes: lookups agree in memory, in the file and across both."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def new_index(bench: LogBench, cache: IndexCache | None = None) -> OffsetIndex:
     return OffsetIndex(PATH, bench.resources.pool, cache or bench.resources.cache)
 
 
-def test_lookup_finds_the_last_batch_that_ended_before(bench: LogBench) -> None:
-    """Entries are (last offset, start of that batch); a walk from there meets the offset."""
+def test_a_lookup_finds_the_last_batch_that_ended_before(bench: LogBench) -> None:
+    """Entries are (last offset, start of that batch). A scan from there reaches the offset."""
     index = new_index(bench)
     assert index.lookup(5) is None
     for offset, position in ((10, 1000), (20, 2000)):
@@ -34,8 +34,8 @@ def test_lookup_finds_the_last_batch_that_ended_before(bench: LogBench) -> None:
     assert index.lookup(20) == index.lookup(99) == (20, 2000)
 
 
-def test_spilled_and_not_yet_spilled_are_one_index(bench: LogBench) -> None:
-    """Lookups right and left of the border between file and memory agree with a plain list."""
+def test_spilled_and_unspilled_entries_are_one_index(bench: LogBench) -> None:
+    """Lookups around the border between file and memory agree with a plain list."""
     index = new_index(bench)
     count = 2 * SPILL_ENTRIES + 100
     for number in range(1, count + 1):
@@ -53,7 +53,7 @@ def test_spilled_and_not_yet_spilled_are_one_index(bench: LogBench) -> None:
     assert index.last() == (count * 10, count * 100)
 
 
-def test_file_is_in_kafkas_format(bench: LogBench) -> None:
+def test_the_file_has_kafkas_format(bench: LogBench) -> None:
     """Big-endian pairs of 32 bits, nothing else."""
     index = new_index(bench)
     index.append(1, 256)
@@ -73,7 +73,7 @@ def test_file_is_in_kafkas_format(bench: LogBench) -> None:
     cut=st.integers(0, 4500),
     more=st.integers(0, 5),
 )
-def test_truncated_index_is_as_if_never_longer(
+def test_a_truncated_index_equals_one_that_was_never_longer(
     entries: int, spills: set[int], cut: int, more: int
 ) -> None:
     """Wherever the border between file and memory was, and whatever is added afterwards."""
@@ -101,8 +101,9 @@ def test_truncated_index_is_as_if_never_longer(
         assert len(bench.read_file(PATH)) == 8 * len(expected)
 
 
-def test_full_disk_keeps_entries_in_memory(bench: LogBench) -> None:
-    """Spilling only saves memory: an append never fails for it, and the next try catches up."""
+def test_a_full_disk_keeps_entries_in_memory(bench: LogBench) -> None:
+    """Spilling only saves memory. An append never fails because of it, and the next spill writes
+    all."""
     index = new_index(bench)
     for number in range(1, SPILL_ENTRIES):
         index.append(number, number)
@@ -116,8 +117,8 @@ def test_full_disk_keeps_entries_in_memory(bench: LogBench) -> None:
         assert index.lookup(offset) == (offset, offset)
 
 
-def test_time_index_rises_in_both(bench: LogBench) -> None:
-    """An entry that is not later than the last is not made."""
+def test_the_time_index_increases_in_time_and_offset(bench: LogBench) -> None:
+    """An entry that is not later than the last one is not added."""
     times = TimeIndex("/data/t", bench.resources.pool)
     for timestamp, offset in ((10, 1), (10, 2), (9, 3), (20, 3), (30, 3), (30, 4)):
         times.maybe_append(timestamp, offset)
@@ -128,8 +129,8 @@ def test_time_index_rises_in_both(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("spilled", [0, 2, 4])
-def test_time_index_truncates_across_the_border(bench: LogBench, spilled: int) -> None:
-    """Entries at or after the offset go, be they in the file or not."""
+def test_the_time_index_truncates_across_the_border(bench: LogBench, spilled: int) -> None:
+    """Entries at or after the offset are removed, in the file and in memory."""
     times = TimeIndex("/data/t", bench.resources.pool)
     for number in range(1, 5):
         times.maybe_append(number * 100, number * 10)
@@ -147,8 +148,8 @@ def test_time_index_truncates_across_the_border(bench: LogBench, spilled: int) -
     assert fresh.last() == (250, 25)
 
 
-def test_cache_is_bounded() -> None:
-    """The least recently used goes first, however entries came in."""
+def test_the_cache_is_bounded() -> None:
+    """The least recently used index is evicted first, however it was added."""
     cache = IndexCache(bytes_max=800)
     forty = array("Q", range(40))
     cache.put("a", array("Q", forty))
@@ -166,7 +167,7 @@ def test_cache_is_bounded() -> None:
 
 
 def test_many_segments_share_the_cache() -> None:
-    """Reading all of a long log holds no more index bytes than allowed, and no more open files."""
+    """Reading a whole long log keeps no more index bytes and open files than allowed."""
     bench = new_bench(handles_max=16, cache_bytes_max=200)
     log = bench.create(LogConfig(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=0))
     append(log, 400)
@@ -177,7 +178,7 @@ def test_many_segments_share_the_cache() -> None:
 
 
 def test_lookups_in_a_log_across_spills(bench: LogBench) -> None:
-    """A segment with many times more entries than are held in memory reads the same everywhere."""
+    """A segment with many more entries than fit into memory reads correctly at every offset."""
     log = bench.create(LogConfig(index_interval_bytes=0))
     count = 2 * SPILL_ENTRIES + 300
     append(log, count)
@@ -195,10 +196,11 @@ def test_lookups_in_a_log_across_spills(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_flipped_bit_in_an_index_never_hides_a_record(clean: bool) -> None:
-    """Indexes are derived: whatever rots in one, a read brings the right batch or says LogDamaged.
+def test_a_flipped_bit_in_an_index_never_hides_a_record(clean: bool) -> None:
+    """Indexes are derived data. Whichever bit rots, a read returns the right batch or raises
+    LogDamaged.
 
-    A lookup that lands too far on would silently skip records.
+    A lookup that returns a later position would silently skip records.
     """
     sound = new_bench()
     log = sound.create(LogConfig(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=0))
@@ -226,8 +228,8 @@ def test_flipped_bit_in_an_index_never_hides_a_record(clean: bool) -> None:
                 assert piece.position == offset % 10 * BATCH_BYTES
 
 
-def test_pool_of_one_file_is_enough() -> None:
-    """However few files may be open, a log works."""
+def test_one_open_file_is_enough() -> None:
+    """A log works with any limit of open files."""
     bench = new_bench(handles_max=1)
     log = bench.create(LogConfig(segment_bytes=5 * BATCH_BYTES, index_interval_bytes=0))
     append(log, 23)

@@ -1,4 +1,4 @@
-"""Reading the files of a log: what each is, what is in it, and where it stops making sense."""
+"""Reading the files of a log: what each one is, what it contains, and where it is damaged."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def sample(tmp_path: Path) -> SampleLog:
     ],
 )
 def test_a_name_says_what_a_file_is(name: str, kind: FileKind) -> None:
-    """Segments, small files, and what an interrupted step left behind."""
+    """Segments, small files, and leftovers of an interrupted operation."""
     assert classify(name) == kind
 
 
@@ -76,13 +76,13 @@ def read_all(sample: SampleLog) -> list[tuple[BatchHeader, list[Record]]]:
     return read
 
 
-def test_batches_come_back_as_they_were_appended(sample: SampleLog) -> None:
-    """Over all segments, headers and records."""
+def test_batches_are_read_as_they_were_appended(sample: SampleLog) -> None:
+    """Headers and records of all segments."""
     assert read_all(sample) == sample.batches
 
 
-def test_a_walk_covers_every_byte_and_steps_over_bad_ones(sample: SampleLog) -> None:
-    """What is bad is a range with the offset due there; sound batches after it are read."""
+def test_a_walk_covers_every_byte_and_skips_bad_ranges(sample: SampleLog) -> None:
+    """A bad range has the offset that was expected there. Valid batches after it are read."""
     path = Path(f"{sample.directory}/{0:020d}.log")
     data = bytearray(path.read_bytes())
     first, second = sample.batches[0][0].size, sample.batches[1][0].size
@@ -103,8 +103,8 @@ def test_a_walk_covers_every_byte_and_steps_over_bad_ones(sample: SampleLog) -> 
     assert "CRC" in bad[0].reason
 
 
-def test_indexes_have_absolute_offsets(sample: SampleLog) -> None:
-    """An entry is a batch's last offset and where it starts, or the latest time so far."""
+def test_index_entries_have_absolute_offsets(sample: SampleLog) -> None:
+    """An entry is a batch's last offset and its position, or the latest timestamp so far."""
     base = sample.log.segments[1].base_offset
     stem = f"{sample.directory}/{base:020d}"
     placed = {
@@ -125,8 +125,8 @@ def test_indexes_have_absolute_offsets(sample: SampleLog) -> None:
     assert (index.padding_entries, index.ragged_bytes) == (0, 0)
 
 
-def test_zeros_and_odd_bytes_after_the_entries_are_told_apart(tmp_path: Path) -> None:
-    """Padding is whole entries of zeros; what is left over is no entry."""
+def test_padding_and_extra_bytes_after_the_entries_are_distinguished(tmp_path: Path) -> None:
+    """Padding consists of whole entries of zeros. Extra bytes are not an entry."""
     path = tmp_path / "x.index"
     path.write_bytes(pack(">iiiiii", 3, 70, 0, 0, 0, 0) + b"abc")
     index = read_offset_index(DISK, str(path), 10)
@@ -143,8 +143,8 @@ def test_zeros_and_odd_bytes_after_the_entries_are_told_apart(tmp_path: Path) ->
     assert (times.entries, times.padding_entries) == (((0, 10),), 0)
 
 
-def test_small_files_read(sample: SampleLog) -> None:
-    """Producers, epochs, topic id and checkpoint as the log knew them."""
+def test_small_files_are_read(sample: SampleLog) -> None:
+    """Producers, epochs, topic id and checkpoint are as the log had them."""
     home, log = sample.directory, sample.log
     producers = read_snapshot(DISK, f"{home}/{log.end_offset:020d}.snapshot")
     assert producers is not None
@@ -163,7 +163,7 @@ def test_small_files_read(sample: SampleLog) -> None:
 
 
 def test_missing_files_are_none(tmp_path: Path) -> None:
-    """Absence is no damage; the caller knows whether it matters."""
+    """A missing file is not damage. The caller knows whether it matters."""
     path = str(tmp_path / "missing")
     assert read_offset_index(DISK, path, 0) is None
     assert read_time_index(DISK, path, 0) is None
@@ -181,8 +181,8 @@ def test_a_bad_snapshot_is_a_corrupt_file(tmp_path: Path) -> None:
         read_snapshot(DISK, str(path))
 
 
-def test_logs_are_found_by_what_they_hold(tmp_path: Path) -> None:
-    """A directory's name proves nothing: `broker-1` is named like a partition."""
+def test_logs_are_found_by_their_contents(tmp_path: Path) -> None:
+    """A directory's name proves nothing: `broker-1` looks like a partition."""
     root = tmp_path / "broker-1"
     root.mkdir()
     stopped_log(str(root))

@@ -1,7 +1,7 @@
-"""The bytes on disk are Kafka's: every file taken apart here by hand, with nothing of ours.
+"""The bytes on disk are Kafka's: every file is parsed here by hand, without Penstock's code.
 
-`struct`, a CRC and Kafka's documented layouts only, so that an error shared by our writer and our
-reader cannot hide. Kafka's own tool is tried in `tests/compat`.
+Only `struct`, a CRC and Kafka's documented layouts are used, so that an error shared by Penstock's
+writer and reader cannot hide. `tests/compat` runs Kafka's own tool.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def counted(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def plain_records(payload: bytes, count: int) -> Iterator[tuple[Any, ...]]:
-    """Timestamp delta, offset delta, key, value and headers of uncompressed records."""
+    """Yields timestamp delta, offset delta, key, value and headers of uncompressed records."""
     position = 0
     for _ in range(count):
         length, position = varint(payload, position)
@@ -107,8 +107,9 @@ def all_batches(home: Path) -> list[Batch]:
     return [batch for path in sorted(home.glob("*.log")) for batch in batches(path)]
 
 
-def test_a_log_file_is_batches_of_version_2_in_a_row(home: Path) -> None:
-    """Offsets without a gap from the file's name on, and the fields as they were appended."""
+def test_a_log_file_is_a_sequence_of_version_2_batches(home: Path) -> None:
+    """Offsets start at the file's name and have no gaps, and the fields are as they were
+    appended."""
     expected = 0
     for path in sorted(home.glob("*.log")):
         assert len(path.stem) == 20
@@ -133,7 +134,7 @@ def test_a_log_file_is_batches_of_version_2_in_a_row(home: Path) -> None:
 
 
 def test_records_and_markers_have_kafkas_layout(home: Path) -> None:
-    """Read from the uncompressed batches: deltas, nulls, headers, and commit markers."""
+    """Deltas, nulls, headers and commit markers, read from the uncompressed batches."""
     seen = markers = 0
     number = -1
     for batch in all_batches(home):
@@ -156,7 +157,7 @@ def test_records_and_markers_have_kafkas_layout(home: Path) -> None:
 
 
 def test_an_offset_index_entry_is_relative_last_offset_and_position(home: Path) -> None:
-    """8 bytes, big endian, rising, about one per index interval."""
+    """8 bytes, big-endian, increasing, about one for each index interval."""
     total = 0
     for path in (log.with_suffix(".index") for log in home.glob("*.log")):
         base = int(path.stem)
@@ -170,7 +171,7 @@ def test_an_offset_index_entry_is_relative_last_offset_and_position(home: Path) 
 
 
 def test_a_time_index_entry_is_the_latest_timestamp_and_its_offset(home: Path) -> None:
-    """12 bytes, rising; the last one of a closed segment is the latest of the segment."""
+    """12 bytes, increasing. The last entry of a closed segment is the latest of the segment."""
     for log in sorted(home.glob("*.log")):
         base = int(log.stem)
         entries = list(iter_unpack(">qi", log.with_suffix(".timeindex").read_bytes()))
@@ -187,7 +188,8 @@ def test_a_time_index_entry_is_the_latest_timestamp_and_its_offset(home: Path) -
 
 
 def test_a_snapshot_is_version_crc_and_entries(sample: SampleLog, home: Path) -> None:
-    """At each segment's start and at the end; the CRC covers all after itself."""
+    """There is one at each segment's start and one at the end. The CRC covers everything after
+    it."""
     names = {int(path.stem) for path in home.glob("*.snapshot")}
     assert names == {segment.base_offset for segment in sample.log.segments[1:]} | {
         sample.log.end_offset
@@ -213,7 +215,7 @@ def test_a_snapshot_is_version_crc_and_entries(sample: SampleLog, home: Path) ->
 
 
 def test_the_leader_epoch_checkpoint_is_text(home: Path) -> None:
-    """Version, count, then epoch and start offset on each line."""
+    """Version, count, then one line with epoch and start offset for each epoch."""
     starts: dict[int, int] = {}
     for batch in all_batches(home):
         starts.setdefault(batch.epoch, batch.base_offset)

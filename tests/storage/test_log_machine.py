@@ -1,7 +1,7 @@
-"""Any order of calls and crashes: hypothesis looks for the shortest one that breaks the log.
+"""Hypothesis searches for the shortest sequence of calls and crashes that breaks the log.
 
-The model and the judge are those of the crash cases; here the order is not drawn from a seed but
-searched, and shrunk when it fails.
+The model and the checks are those of the crash cases. Here the sequence is not drawn from a seed
+but searched, and shrunk when it fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The file of offsets: what is written is read, and every damage of it is found."""
+"""The offset checkpoint file is read as it was written, and every damage of it is found."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ ALL = st.dictionaries(NAMES, st.builds(LogOffsets, IDS, INT, INT, INT), max_size
 
 @settings(deadline=None, max_examples=50)
 @given(ALL)
-def test_offsets_survive(offsets: dict[str, LogOffsets]) -> None:
+def test_offsets_survive_encoding_and_decoding(offsets: dict[str, LogOffsets]) -> None:
     assert decode_offsets(encode_offsets(offsets)) == offsets
 
 
 @settings(deadline=None, max_examples=60)
 @given(ALL, st.data())
 def test_damage_is_found(offsets: dict[str, LogOffsets], data: st.DataObject) -> None:
-    """A flipped bit or a cut anywhere is reported as corruption and nothing else."""
+    """A flipped bit or a cut is reported as CorruptFile, and as nothing else."""
     sound = encode_offsets(offsets)
     position = data.draw(st.integers(0, len(sound) - 1))
     flipped = bytearray(sound)
@@ -48,8 +48,8 @@ def test_damage_is_found(offsets: dict[str, LogOffsets], data: st.DataObject) ->
             decode_offsets(each)
 
 
-def test_it_is_replaced_whole() -> None:
-    """After a loss of power there is the old content or the new."""
+def test_the_file_is_replaced_as_a_whole() -> None:
+    """After a power cut or an error it has the old contents or the new."""
     bench = new_bench()
     assert read_offsets(bench.disk, ROOT) == {}
     old, new = ({"t-0": LogOffsets("id", 1, at, at)} for at in (1, 2))
@@ -62,8 +62,8 @@ def test_it_is_replaced_whole() -> None:
     assert read_offsets(bench.disk, ROOT) == old
 
 
-def test_a_file_that_does_not_read_is_ignored() -> None:
-    """The logs open as if nothing had been noted; the next round writes it anew."""
+def test_a_file_that_cannot_be_decoded_is_ignored() -> None:
+    """The logs open as if nothing had been stored. The next round writes the file again."""
     bench = new_bench()
     directory = LogDirectory(bench.disk, ROOT)
     log = directory.create("t", 0, topic_id="id", config=LogConfig(), now_ms=NOW_MS)
@@ -80,8 +80,8 @@ def test_a_file_that_does_not_read_is_ignored() -> None:
         bench.kill()
 
 
-def test_a_log_that_failed_and_was_recovered_has_another_generation() -> None:
-    """What was noted of it, and not synced, may be gone."""
+def test_a_log_that_failed_and_was_recovered_has_a_new_generation() -> None:
+    """The file may count records that were not synced and are gone."""
     bench = new_bench()
     directory = LogDirectory(bench.disk, ROOT)
     log = directory.create("t", 0, topic_id="id", config=LogConfig(), now_ms=NOW_MS)

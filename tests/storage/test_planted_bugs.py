@@ -1,4 +1,4 @@
-"""The harness finds what it is there to find: every planted bug, within a set number of seeds."""
+"""The crash harness finds every planted bug within a fixed number of seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEEDS_MAX = 600
 
 
 def seeds_to_find(name: str, seeds_max: int = SEEDS_MAX) -> int | None:
-    """How many seeds it took, None if the bug was not found."""
+    """Returns how many seeds it took, or None if the bug was not found."""
     with PLANTED[name]():
         for count in range(1, seeds_max + 1):
             if run_case(count).failure is not None:
@@ -24,7 +24,7 @@ def seeds_to_find(name: str, seeds_max: int = SEEDS_MAX) -> int | None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
-    """Some case fails, and the same case passes without the bug."""
+    """A case fails with the bug, and the same case passes without it."""
     found = seeds_to_find(name)
     record_property("seeds", found)
     assert found is not None, f"{name} survived {SEEDS_MAX} seeds"

@@ -1,4 +1,4 @@
-"""When a producer last appended: it is what producers expire by, and it survives restarts."""
+"""The time of a producer's last append: producers expire by it, and it survives restarts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Clocked:
         self.log = self.bench.create()
 
     def append(self, sequence: int, *, timestamp_ms: int = 7) -> None:
-        """A batch with a timestamp that is nowhere near the clock."""
+        """Appends a batch whose timestamp is far from the clock."""
         self.log.append(self._batch(sequence, timestamp_ms), 0, self.now_ms)
 
     def _batch(self, sequence: int, timestamp_ms: int) -> bytearray:
@@ -49,7 +49,7 @@ class Clocked:
         self.log.append(build_batch([Record(0, 7, b"k", b"v")]), 0, self.now_ms)
 
     def expires_at(self) -> int:
-        """From when on the producer counts as expired."""
+        """Returns the time from which the producer counts as expired."""
         times = self.log.producers.append_times()
         return times[PRODUCER] + EXPIRATION_MS
 
@@ -60,7 +60,8 @@ class Clocked:
 
 @pytest.mark.parametrize("timestamp_ms", [7, 10**12])
 def test_a_producer_of_old_records_is_remembered(timestamp_ms: int) -> None:
-    """A backfill keeps its deduplication until it has been idle, whatever its records say."""
+    """A backfill keeps its deduplication until it is idle, whatever the timestamps of its records
+    are."""
     clocked = Clocked()
     clocked.append(0, timestamp_ms=timestamp_ms)
     states = clocked.log.producers
@@ -68,14 +69,14 @@ def test_a_producer_of_old_records_is_remembered(timestamp_ms: int) -> None:
     assert states.expire(clocked.now_ms + EXPIRATION_MS, EXPIRATION_MS) == [PRODUCER]
 
 
-def test_a_follower_counts_from_its_own_append() -> None:
+def test_a_follower_uses_the_time_of_its_own_append() -> None:
     clocked = Clocked()
     clocked.append_replica(0)
     assert clocked.expires_at() == clocked.now_ms + EXPIRATION_MS
 
 
-def test_a_clean_restart_keeps_the_time_exactly() -> None:
-    """However often the broker restarts, an idle producer gets no younger by it."""
+def test_a_clean_restart_keeps_the_exact_time() -> None:
+    """However often the broker restarts, an idle producer still expires."""
     clocked = Clocked()
     clocked.append(0)
     due = clocked.expires_at()
@@ -87,7 +88,7 @@ def test_a_clean_restart_keeps_the_time_exactly() -> None:
 
 
 def test_after_a_kill_the_last_write_of_the_segment_counts() -> None:
-    """The batch does not say when it came: it expires late, never early."""
+    """A batch does not contain the time of its append. The producer expires late, never early."""
     clocked = Clocked()
     clocked.append(0)
     due = clocked.expires_at()
@@ -99,8 +100,8 @@ def test_after_a_kill_the_last_write_of_the_segment_counts() -> None:
     assert due <= clocked.expires_at() <= written_ms + EXPIRATION_MS
 
 
-def test_a_snapshot_at_a_roll_holds_the_time() -> None:
-    """What is replayed after it does not touch the producers that wrote before."""
+def test_a_snapshot_at_a_roll_contains_the_time() -> None:
+    """Batches replayed after it do not change producers that wrote before."""
     clocked = Clocked()
     clocked.append(0)
     due = clocked.expires_at()

@@ -1,4 +1,4 @@
-"""Reading: whole batches from an offset, as they lie in the file."""
+"""Reading: whole batches from an offset, as they are in the file."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def bases(piece: LogSlice | None) -> list[int]:
     return [] if piece is None else [header.base_offset for _, header in iter_batches(piece.data)]
 
 
-def test_reads_as_many_whole_batches_as_fit(bench: LogBench) -> None:
-    """At most the bytes asked for, never part of a batch."""
+def test_a_read_returns_as_many_whole_batches_as_fit(bench: LogBench) -> None:
+    """At most the requested bytes, never a part of a batch."""
     log = bench.create()
     append(log, 10)
     assert bases(log.read(2, 3 * BATCH_BYTES)) == [2, 3, 4]
@@ -34,15 +34,15 @@ def test_reads_as_many_whole_batches_as_fit(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("bytes_max", [0, 1, BATCH_BYTES - 1])
-def test_first_batch_comes_even_if_larger(bench: LogBench, bytes_max: int) -> None:
-    """Else a reader with a small limit would never get past a large batch."""
+def test_the_first_batch_is_returned_even_if_it_is_larger(bench: LogBench, bytes_max: int) -> None:
+    """Otherwise a reader with a small limit could not get past a large batch."""
     log = bench.create()
     append(log, 3)
     assert bases(log.read(1, bytes_max)) == [1]
 
 
-def test_batch_that_holds_the_offset_comes_whole(bench: LogBench) -> None:
-    """An offset in the middle of a batch brings all of it: batches are never opened."""
+def test_the_batch_that_contains_the_offset_is_returned_whole(bench: LogBench) -> None:
+    """Batches are never split or decompressed."""
     log = bench.create()
     append_batch(log, 5)
     append_batch(log, 5)
@@ -50,8 +50,8 @@ def test_batch_that_holds_the_offset_comes_whole(bench: LogBench) -> None:
     assert bases(log.read(4, 0)) == [0]
 
 
-def test_slice_says_where_it_lies(bench: LogBench) -> None:
-    """The bytes are those of the file at the place named."""
+def test_a_slice_gives_its_position(bench: LogBench) -> None:
+    """The bytes are those of the file at this position."""
     log = bench.create(SEGMENTED)
     append(log, 25)
     piece = log.read(13, 2 * BATCH_BYTES)
@@ -62,15 +62,15 @@ def test_slice_says_where_it_lies(bench: LogBench) -> None:
 
 
 def test_a_read_ends_with_its_segment(bench: LogBench) -> None:
-    """A slice is one piece of one file; the next read goes on in the next."""
+    """A slice is one piece of one file. The next read continues in the next file."""
     log = bench.create(SEGMENTED)
     append(log, 25)
     assert bases(log.read(8, 1 << 20)) == [8, 9]
     assert bases(log.read(10, 1 << 20)) == list(range(10, 20))
 
 
-def test_nothing_at_the_end(bench: LogBench) -> None:
-    """The end offset is a place to wait at, not an error."""
+def test_a_read_at_the_end_returns_none(bench: LogBench) -> None:
+    """A reader may wait at the end offset. It is not an error."""
     log = bench.create()
     assert log.read(0, 100) is None
     append(log, 3)
@@ -78,8 +78,8 @@ def test_nothing_at_the_end(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 6, 100])
-def test_offset_outside_the_log_is_out_of_range(bench: LogBench, offset: int) -> None:
-    """Below the start or above the end; the error carries both and says where to go."""
+def test_an_offset_outside_the_log_is_out_of_range(bench: LogBench, offset: int) -> None:
+    """Below the start or above the end. The error contains both, and says where to seek."""
     log = bench.create()
     append(log, 5)
     log.delete_before(2)
@@ -90,8 +90,8 @@ def test_offset_outside_the_log_is_out_of_range(bench: LogBench, offset: int) ->
 
 
 @pytest.mark.parametrize("config", [LogConfig(), SEGMENTED])
-def test_nothing_above_the_bound_is_given_out(bench: LogBench, config: LogConfig) -> None:
-    """A reader sees no batch that reaches to the high watermark or beyond."""
+def test_no_batch_above_the_upper_bound_is_returned(bench: LogBench, config: LogConfig) -> None:
+    """A reader gets no batch with an offset at or above the high watermark."""
     log = bench.create(config)
     append(log, 25)
     for upper in range(26):
@@ -101,8 +101,8 @@ def test_nothing_above_the_bound_is_given_out(bench: LogBench, config: LogConfig
             assert bool(found) == (offset < upper)
 
 
-def test_batch_that_spans_the_bound_waits(bench: LogBench) -> None:
-    """A batch is given whole or not at all."""
+def test_a_batch_that_spans_the_bound_is_not_returned(bench: LogBench) -> None:
+    """A batch is returned whole or not at all."""
     log = bench.create()
     append_batch(log, 5)
     append_batch(log, 5)
@@ -112,8 +112,8 @@ def test_batch_that_spans_the_bound_waits(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("interval", [0, 1, BATCH_BYTES, 3 * BATCH_BYTES, 1 << 20])
-def test_every_offset_is_found_whatever_the_index(bench: LogBench, interval: int) -> None:
-    """The index makes a read faster, and changes nothing else: live, reopened and recovered."""
+def test_every_offset_is_found_with_any_index_interval(bench: LogBench, interval: int) -> None:
+    """The index only makes reads faster: live, reopened and recovered logs read the same."""
     log = bench.create(LogConfig(segment_bytes=20 * BATCH_BYTES, index_interval_bytes=interval))
     append(log, 30)
     append_batch(log, 7)
@@ -138,7 +138,8 @@ def test_every_offset_is_found_whatever_the_index(bench: LogBench, interval: int
 
 
 def test_bad_bytes_are_never_served(bench: LogBench) -> None:
-    """Bytes not seen since the start are checked on the way out; what is good before them comes."""
+    """Bytes not read since startup are checked first. The valid batches before them are
+    returned."""
     log = bench.create()
     append(log, 10)
     log.close()
@@ -151,8 +152,9 @@ def test_bad_bytes_are_never_served(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("byte", range(12))
-def test_bad_header_never_brings_the_wrong_batch(bench: LogBench, byte: int) -> None:
-    """Offset and length lie outside the CRC: a reader gets the right batch, or an error of ours."""
+def test_a_bad_header_never_returns_the_wrong_batch(bench: LogBench, byte: int) -> None:
+    """The CRC does not cover offset and length: a reader gets the right batch, or a
+    `StorageError`."""
     log = bench.create(LogConfig(index_interval_bytes=2 * BATCH_BYTES))
     append(log, 10)
     log.close()
@@ -168,8 +170,8 @@ def test_bad_header_never_brings_the_wrong_batch(bench: LogBench, byte: int) -> 
                 assert bases(piece)[:1] == [offset]
 
 
-def test_read_error_is_reported_as_ours(bench: LogBench) -> None:
-    """A sector that cannot be read is an answer for the caller, not a crash of the broker."""
+def test_a_read_error_raises_storage_error(bench: LogBench) -> None:
+    """A sector that cannot be read must not crash the broker."""
     log = bench.create()
     append(log, 3)
     bench.sim.fail_next("pread", EIO)
@@ -177,8 +179,8 @@ def test_read_error_is_reported_as_ours(bench: LogBench) -> None:
         log.read(1, 100)
 
 
-def test_closed_log_takes_no_calls(bench: LogBench) -> None:
-    """Whoever still holds it is told why."""
+def test_a_closed_log_refuses_all_calls(bench: LogBench) -> None:
+    """The error gives the reason."""
     log = bench.create()
     append(log)
     log.close()
@@ -190,8 +192,7 @@ def test_closed_log_takes_no_calls(bench: LogBench) -> None:
         log.flush()
 
 
-def test_real_files_read_back(real_bench: LogBench) -> None:
-    """The same on the disk of this machine."""
+def test_records_are_read_from_real_files(real_bench: LogBench) -> None:
     real_bench.config = SEGMENTED
     log = real_bench.create()
     append(log, 35)
@@ -201,8 +202,9 @@ def test_real_files_read_back(real_bench: LogBench) -> None:
     assert offsets_of(log) == list(range(35))
 
 
-def test_appending_does_not_vouch_for_what_was_there_before(bench: LogBench) -> None:
-    """After a clean restart old bytes are checked when they are first read, appends or not."""
+def test_an_append_does_not_mark_earlier_bytes_as_verified(bench: LogBench) -> None:
+    """After a clean restart old bytes are checked when they are first read, with or without
+    appends."""
     log = bench.create()
     append(log, 10)
     log.close()
@@ -217,8 +219,8 @@ def test_appending_does_not_vouch_for_what_was_there_before(bench: LogBench) -> 
         log.read(3, 1 << 20)
 
 
-def test_what_was_appended_needs_no_check(bench: LogBench) -> None:
-    """Also behind bytes that nobody has read; once those are, all is known to be sound."""
+def test_appended_bytes_need_no_check(bench: LogBench) -> None:
+    """Also after bytes that have not been read. Once those are read, the whole file is verified."""
     log = bench.create()
     append(log, 10)
     log = bench.reopen(log)
@@ -239,8 +241,8 @@ def preads(bench: LogBench) -> int:
     return bench.sim.counters["pread"]
 
 
-def test_a_reader_that_goes_on_needs_one_disk_read(bench: LogBench) -> None:
-    """Neither the index nor the batches before are looked at again."""
+def test_a_sequential_reader_needs_one_disk_read(bench: LogBench) -> None:
+    """Neither the index nor earlier batches are read again."""
     log = bench.create(LogConfig(index_interval_bytes=2 * BATCH_BYTES))
     append(log, 100)
     assert bases(log.read(0, 10 * BATCH_BYTES)) == list(range(10))
@@ -255,8 +257,8 @@ def test_a_reader_that_goes_on_needs_one_disk_read(bench: LogBench) -> None:
     assert preads(bench) - before == 2
 
 
-def test_readers_at_different_places_do_not_disturb_each_other(bench: LogBench) -> None:
-    """What is remembered of one read is no more than a hint to the next."""
+def test_readers_at_different_offsets_do_not_disturb_each_other(bench: LogBench) -> None:
+    """The remembered position of the last read is only a hint for the next one."""
     log = bench.create(LogConfig(index_interval_bytes=3 * BATCH_BYTES))
     append(log, 60)
     for offset in range(0, 30, 3):
@@ -265,8 +267,8 @@ def test_readers_at_different_places_do_not_disturb_each_other(bench: LogBench) 
         assert bases(log.read(behind, 2 * BATCH_BYTES)) == list(range(behind, 60))[:2]
 
 
-def test_what_was_read_last_is_forgotten_when_it_is_cut_off(bench: LogBench) -> None:
-    """Other batches stand there afterwards, of other sizes."""
+def test_the_position_of_the_last_read_is_forgotten_after_a_truncation(bench: LogBench) -> None:
+    """Other batches of other sizes are there afterwards."""
     log = bench.create()
     append(log, 20)
     assert bases(log.read(0, 10 * BATCH_BYTES)) == list(range(10))
@@ -277,8 +279,8 @@ def test_what_was_read_last_is_forgotten_when_it_is_cut_off(bench: LogBench) -> 
     assert offsets_of(log) == list(range(18))
 
 
-def test_an_index_that_is_wrong_about_where_a_read_ends(bench: LogBench) -> None:
-    """Is found out by the bytes that were read, mended, and not believed."""
+def test_a_wrong_index_entry_at_the_end_of_a_read_is_ignored(bench: LogBench) -> None:
+    """The bytes that were read show that it is wrong. The index is repaired."""
     log = bench.create(LogConfig(index_interval_bytes=BATCH_BYTES))
     append(log, 40)
     index = log.active.index
@@ -290,7 +292,7 @@ def test_an_index_that_is_wrong_about_where_a_read_ends(bench: LogBench) -> None
 
 
 class Counting:
-    """A file that notes how much was read of it."""
+    """A file that records the sizes of reads."""
 
     def __init__(self, file: File, taken: list[int]) -> None:
         self._file = file
@@ -301,8 +303,8 @@ class Counting:
         return self._file.pread(size, position)
 
 
-def test_large_batches_are_not_read_in_vain(bench: LogBench) -> None:
-    """Of one that does not fit, only the header is read."""
+def test_batches_that_do_not_fit_are_not_read(bench: LogBench) -> None:
+    """Only the header of such a batch is read."""
     log = bench.create()
     append(log, 3, size=200_000)
     taken: list[int] = []

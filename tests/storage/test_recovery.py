@@ -1,4 +1,4 @@
-"""Opening a log after a clean stop, a kill and a loss of power."""
+"""Opening a log after a clean stop, a kill and a power cut."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EPOCHS = "leader-epoch-checkpoint"
 
 
 def busy(bench: LogBench) -> Log:
-    """A log of several segments, epochs and producers."""
+    """Returns a log with several segments, epochs and producers."""
     log = bench.create(SEGMENTED)
     for epoch in range(4):
         append(log, 3, epoch=epoch)
@@ -52,8 +52,8 @@ def busy(bench: LogBench) -> Log:
     return log
 
 
-def test_clean_stop_is_trusted(bench: LogBench) -> None:
-    """Everything is as it was, and no data was read to find out."""
+def test_a_clean_stop_is_trusted(bench: LogBench) -> None:
+    """Everything is as before, and no data was read to check it."""
     log = busy(bench)
     expected = state_of(log)
     log = bench.reopen(log)
@@ -63,8 +63,8 @@ def test_clean_stop_is_trusted(bench: LogBench) -> None:
     assert log.recovery_point == log.end_offset
 
 
-def test_opening_without_changing_keeps_the_stop_clean(bench: LogBench) -> None:
-    """A log that was only read needs no new note, and a kill does it no harm."""
+def test_opening_without_changes_keeps_the_stop_clean(bench: LogBench) -> None:
+    """A log that was only read needs no new checkpoint, and a kill does not matter."""
     log = busy(bench)
     expected = state_of(log)
     log = bench.reopen(log)
@@ -78,8 +78,8 @@ def test_opening_without_changing_keeps_the_stop_clean(bench: LogBench) -> None:
     assert state_of(log) == expected
 
 
-def test_append_after_a_clean_stop_ends_the_trust(bench: LogBench) -> None:
-    """The marker counts for the file as it was noted, and no longer."""
+def test_an_append_after_a_clean_stop_ends_the_trust(bench: LogBench) -> None:
+    """The clean stop counts only for the file as it was then."""
     log = busy(bench)
     log.close()
     log = bench.open()
@@ -91,7 +91,7 @@ def test_append_after_a_clean_stop_ends_the_trust(bench: LogBench) -> None:
     assert state_of(log) == expected
 
 
-def test_killed_process_loses_nothing(bench: LogBench) -> None:
+def test_a_killed_process_loses_nothing(bench: LogBench) -> None:
     """Every append that returned is there, flushed or not, with epochs and producers."""
     log = busy(bench)
     expected = state_of(log)
@@ -99,8 +99,8 @@ def test_killed_process_loses_nothing(bench: LogBench) -> None:
     assert bench.report.cut_bytes == 0
 
 
-def test_recovery_point_after_a_kill_is_true() -> None:
-    """What was read back may be in the page cache only: it is called durable if it is."""
+def test_the_recovery_point_after_a_kill_is_correct() -> None:
+    """Recovered records may be only in the page cache. They count as durable only if they are."""
     for seed in range(30):
         bench = new_bench(seed)
         busy(bench)
@@ -113,8 +113,9 @@ def test_recovery_point_after_a_kill_is_true() -> None:
         assert log.damage == []
 
 
-def test_power_loss_leaves_a_prefix() -> None:
-    """What was flushed is all there; of the rest as many batches as are sound, without a gap."""
+def test_a_power_cut_leaves_a_prefix() -> None:
+    """Everything flushed is there, and of the rest as many valid batches as there are without a
+    gap."""
     for seed in range(60):
         bench = new_bench(seed)
         log = bench.create(SEGMENTED)
@@ -132,7 +133,7 @@ def test_power_loss_leaves_a_prefix() -> None:
 
 
 def test_recovering_twice_changes_nothing() -> None:
-    """Neither the log nor, the second time, a single file."""
+    """Neither the log nor, the second time, any file."""
     for seed in range(20):
         bench = new_bench(seed)
         busy(bench)
@@ -145,8 +146,8 @@ def test_recovering_twice_changes_nothing() -> None:
         assert bench.sim.files() == files
 
 
-def test_interrupted_recovery_is_safe() -> None:
-    """Stopped anywhere while it cuts, rebuilds and notes: the next one ends where it would have."""
+def test_an_interrupted_recovery_is_safe() -> None:
+    """Stopped at any point, the next recovery has the result that the first would have had."""
 
     def prepare(bench: LogBench) -> Callable[[], object]:
         log = bench.create(SEGMENTED)
@@ -170,8 +171,7 @@ def test_interrupted_recovery_is_safe() -> None:
         assert offsets_of(log, 14) == list(range(14, end + 3))
 
 
-def test_recovery_mends_for_good(bench: LogBench) -> None:
-    """After a recovery and a clean stop, the next start has nothing left to do."""
+def test_after_recovery_and_a_clean_stop_nothing_is_left_to_repair(bench: LogBench) -> None:
     busy(bench)
     log = bench.kill_and_open()
     bench.reopen(log)
@@ -179,8 +179,8 @@ def test_recovery_mends_for_good(bench: LogBench) -> None:
     assert (bench.report.notes, bench.report.scanned_bytes) == ([], 0)
 
 
-def test_torn_tail_of_every_length_is_cut(bench: LogBench) -> None:
-    """A file cut at any byte of the last batch recovers to the batches before it."""
+def test_a_torn_tail_of_any_length_is_cut(bench: LogBench) -> None:
+    """If the file ends at any byte of the last batch, the batches before it are recovered."""
     log = bench.create()
     append(log, 4)
     append_batch(log, 3)
@@ -199,7 +199,7 @@ def test_torn_tail_of_every_length_is_cut(bench: LogBench) -> None:
 
 @pytest.mark.parametrize("zeros", [1, 11, 12, 60, 61, 62, 512, 4096, 100_000])
 def test_zeros_at_the_end_are_cut(bench: LogBench, zeros: int) -> None:
-    """A crash may leave a file longer than what was written, and zeros are no batch."""
+    """After a crash a file may be longer than what was written, and zeros are not a batch."""
     log = bench.create()
     append(log, 5)
     expected = state_of(log)
@@ -211,8 +211,8 @@ def test_zeros_at_the_end_are_cut(bench: LogBench, zeros: int) -> None:
     assert len(bench.read_file(bench.log_path())) == size
 
 
-def test_file_of_zeros_only_is_cut(bench: LogBench) -> None:
-    """A new segment whose bytes never arrived."""
+def test_a_file_of_zeros_is_cut(bench: LogBench) -> None:
+    """The bytes of a new segment were never written."""
     log = bench.create(SEGMENTED)
     append(log, 6)
     log.flush()
@@ -226,8 +226,8 @@ def test_file_of_zeros_only_is_cut(bench: LogBench) -> None:
     assert offsets_of(log) == list(range(7))
 
 
-def test_zeros_between_batches_cut_what_follows(bench: LogBench) -> None:
-    """Above the recovery point nothing was promised, and a log has no gaps."""
+def test_batches_after_zeros_are_cut(bench: LogBench) -> None:
+    """Above the recovery point nothing is guaranteed, and a log has no gaps."""
     log = bench.create()
     append(log, 9)
     bench.kill()
@@ -239,8 +239,8 @@ def test_zeros_between_batches_cut_what_follows(bench: LogBench) -> None:
     assert any("cut" in note for note in bench.report.notes)
 
 
-def test_segments_after_a_torn_one_go(bench: LogBench) -> None:
-    """They were written later, and the log must not have a hole."""
+def test_segments_after_a_torn_one_are_deleted(bench: LogBench) -> None:
+    """They were written later, and the log must not have a gap."""
     log = bench.create(SEGMENTED)
     append(log, 15)
     bench.kill()
@@ -253,8 +253,9 @@ def test_segments_after_a_torn_one_go(bench: LogBench) -> None:
     assert offsets_of(bench.kill_and_open()) == list(range(18))
 
 
-def test_lost_segment_that_was_never_promised(bench: LogBench) -> None:
-    """The name of a new file was lost and a later one was not: the log ends before the gap."""
+def test_a_lost_segment_above_the_recovery_point_ends_the_log(bench: LogBench) -> None:
+    """The name of a new file was lost and that of a later one was not. The log ends before the
+    gap."""
     log = bench.create(SEGMENTED)
     append(log, 15)
     bench.kill()
@@ -268,10 +269,10 @@ def test_lost_segment_that_was_never_promised(bench: LogBench) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("content", [None, b"", b"x", bytes(24), bytes(range(48)), b"\xff" * 24])
 @pytest.mark.parametrize("clean", [True, False])
-def test_bad_indexes_are_made_again(
+def test_bad_indexes_are_rebuilt(
     bench: LogBench, suffix: str, content: bytes | None, clean: bool
 ) -> None:
-    """Missing, empty, cut, zeros or nonsense, of any segment: reads and ages are right."""
+    """Missing, empty, cut, zeros or garbage, in any segment: reads and segment ages are correct."""
     log = busy(bench)
     expected = state_of(log)
     times = [held.largest_timestamp() for held in log.segments]
@@ -298,8 +299,8 @@ def test_bad_indexes_are_made_again(
     assert log.damage == []
 
 
-def test_index_left_by_nobody_is_removed(bench: LogBench) -> None:
-    """Files of a segment that is not there would be taken for those of one to come."""
+def test_an_index_without_a_segment_is_removed(bench: LogBench) -> None:
+    """Otherwise it would later be used for a new segment with that base offset."""
     log = busy(bench)
     log.close()
     bench.write_file(bench.path(f"{999:020d}.index"), bytes(16))
@@ -308,8 +309,8 @@ def test_index_left_by_nobody_is_removed(bench: LogBench) -> None:
     assert not [name for name in bench.names() if name.startswith(f"{999:020d}")]
 
 
-def test_half_made_files_are_removed(bench: LogBench) -> None:
-    """Whatever was being written or deleted when the process stopped."""
+def test_incomplete_files_are_removed(bench: LogBench) -> None:
+    """Files that were being written or deleted when the process stopped."""
     log = busy(bench)
     expected = state_of(log)
     log.close()
@@ -322,8 +323,8 @@ def test_half_made_files_are_removed(bench: LogBench) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"0\n9\n1 1\n", b"\xff\xfe", b"0\n2\n5 5\n4 9\n"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_bad_epoch_file_is_made_again(bench: LogBench, content: bytes | None, clean: bool) -> None:
-    """From the batches, which carry their epochs."""
+def test_a_bad_epoch_file_is_rebuilt(bench: LogBench, content: bytes | None, clean: bool) -> None:
+    """From the batches, which contain their epochs."""
     log = busy(bench)
     expected = state_of(log)
     if clean:
@@ -345,10 +346,10 @@ def test_bad_epoch_file_is_made_again(bench: LogBench, content: bytes | None, cl
 
 @pytest.mark.parametrize("content", [None, b"", b"nonsense", bytes(20)])
 @pytest.mark.parametrize("clean", [True, False])
-def test_bad_snapshots_are_replaced_by_the_log(
+def test_bad_snapshots_are_replaced_by_a_replay(
     bench: LogBench, content: bytes | None, clean: bool
 ) -> None:
-    """Producers are remembered from their batches, all the way back if need be."""
+    """Producer state is restored from the batches, from the start of the log if necessary."""
     log = busy(bench)
     expected = state_of(log)
     if clean:
@@ -367,10 +368,10 @@ def test_bad_snapshots_are_replaced_by_the_log(
 
 @pytest.mark.parametrize("content", [None, b"", b"penstock-checkpoint 1\ncrc32c 00000000\n"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_bad_checkpoint_means_reading_everything(
+def test_a_bad_checkpoint_means_reading_the_whole_log(
     bench: LogBench, content: bytes | None, clean: bool
 ) -> None:
-    """Never "nothing is there": the log is what its files say."""
+    """A log without a checkpoint is not treated as empty."""
     log = busy(bench)
     expected = state_of(log)
     size = log.size
@@ -393,8 +394,8 @@ def test_bad_checkpoint_means_reading_everything(
     assert bench.report.clean
 
 
-def test_retry_is_recognised_after_a_crash(bench: LogBench) -> None:
-    """A producer that never saw its acknowledgement gets the offset of the first copy."""
+def test_a_retry_is_recognized_after_a_crash(bench: LogBench) -> None:
+    """A producer that never received its acknowledgment gets the offset of the first copy."""
     log = bench.create(SEGMENTED)
     append_produced(log, 7, 0, 9)
     log = bench.kill_and_open()
@@ -404,8 +405,8 @@ def test_retry_is_recognised_after_a_crash(bench: LogBench) -> None:
     assert found.base_offset == 8
 
 
-def test_open_transaction_is_known_after_a_crash(bench: LogBench) -> None:
-    """Its first offset bounds what committed reads may see, until its marker is there."""
+def test_an_open_transaction_is_known_after_a_crash(bench: LogBench) -> None:
+    """Its first offset limits committed reads until its marker is written."""
     log = bench.create(SEGMENTED)
     append(log, 4)
     for sequence in range(8):
@@ -425,15 +426,15 @@ def test_open_transaction_is_known_after_a_crash(bench: LogBench) -> None:
     assert log.producers.first_unstable_offset(log.end_offset) is None
 
 
-def test_batches_without_epoch_give_no_epoch(bench: LogBench) -> None:
-    """-1 stands for "none" and is not one: the answer is the same before and after a restart."""
+def test_batches_without_an_epoch_add_no_epoch(bench: LogBench) -> None:
+    """-1 means none. The result is the same before and after a restart."""
     log = bench.create()
     append(log, 3, epoch=-1)
     assert log.epochs.entries == ()
     assert bench.kill_and_open().epochs.entries == ()
 
 
-def test_new_log_that_was_never_written_opens(bench: LogBench) -> None:
+def test_a_log_that_was_never_written_to_opens(bench: LogBench) -> None:
     """After a kill and after a clean stop."""
     bench.create()
     log = bench.kill_and_open()
@@ -443,8 +444,8 @@ def test_new_log_that_was_never_written_opens(bench: LogBench) -> None:
     assert offsets_of(log) == [0]
 
 
-def test_segment_of_one_large_batch_is_not_read_again(bench: LogBench) -> None:
-    """It has no index entry, rightly: that is no reason to read it at each start."""
+def test_a_segment_with_one_large_batch_is_not_read_again(bench: LogBench) -> None:
+    """It rightly has no index entry, so an empty index is no reason to read it at each start."""
     log = bench.create(LogConfig(segment_bytes=20_000, index_interval_bytes=1000))
     for _ in range(4):
         append(log, size=15_000)
@@ -452,8 +453,8 @@ def test_segment_of_one_large_batch_is_not_read_again(bench: LogBench) -> None:
     assert (bench.report.notes, bench.report.scanned_bytes) == ([], 0)
 
 
-def test_directory_must_be_named_for_a_partition(bench: LogBench) -> None:
-    """Else nobody knows what it is."""
+def test_the_directory_must_be_named_for_a_partition(bench: LogBench) -> None:
+    """Otherwise its topic and partition are unknown."""
     bench.create()
     bench.disk.rename(bench.directory, "/data/other")
     bench.directory = "/data/other"
@@ -461,8 +462,8 @@ def test_directory_must_be_named_for_a_partition(bench: LogBench) -> None:
         bench.open()
 
 
-def test_log_without_topic_id_is_not_opened(bench: LogBench) -> None:
-    """It might belong to an earlier topic of the name."""
+def test_a_log_without_topic_id_is_not_opened(bench: LogBench) -> None:
+    """It might belong to an earlier topic with the same name."""
     bench.create()
     bench.disk.unlink(bench.path("partition.metadata"))
     with pytest.raises(CorruptFile, match=r"no partition\.metadata"):
@@ -470,7 +471,7 @@ def test_log_without_topic_id_is_not_opened(bench: LogBench) -> None:
 
 
 def test_rebuilt_indexes_become_durable() -> None:
-    """An index made again at a clean start survives the next loss of power, or is made again."""
+    """An index rebuilt at a clean start survives the next power cut, or is rebuilt again."""
     for seed in range(30):
         bench = new_bench(seed)
         log = busy(bench)
@@ -488,8 +489,8 @@ def test_rebuilt_indexes_become_durable() -> None:
         assert state_of(log) == expected
 
 
-def test_real_files_recover(real_bench: LogBench) -> None:
-    """The same on the disk of this machine: a torn tail, then a clean stop."""
+def test_a_log_on_real_files_is_recovered(real_bench: LogBench) -> None:
+    """A torn tail, then a clean stop."""
     log = busy(real_bench)
     append(log, epoch=4)
     expected = state_of(log)

@@ -1,4 +1,4 @@
-"""A follower's log becomes the leader's, byte for byte, with all that follows from the bytes."""
+"""A follower's log becomes the leader's, byte for byte, with all state derived from the bytes."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def grow(log: Log, end_offset: int) -> None:
 
 
 def copy(leader: Log, follower: Log, bytes_max: int = 1 << 16) -> None:
-    """All that the follower lacks, in pieces of a few bytes."""
+    """Copies everything that the follower lacks, in pieces of `bytes_max`."""
     while (piece := leader.read(follower.end_offset, bytes_max)) is not None:
         follower.append_replica(piece.data, NOW_MS)
 
 
 @pytest.mark.parametrize("bytes_max", [1, 300, 1 << 16])
-def test_follower_has_what_the_leader_has(bench: LogBench, bytes_max: int) -> None:
-    """Records, offsets, epochs and producers, by whatever pieces they came, after a crash too."""
+def test_a_follower_has_what_the_leader_has(bench: LogBench, bytes_max: int) -> None:
+    """Records, offsets, epochs and producers, with pieces of any size, also after a power cut."""
     leader = new_bench().create(SEGMENTED)
     grow(leader, 23)
     follower = bench.create(SEGMENTED)
@@ -44,13 +44,13 @@ def test_follower_has_what_the_leader_has(bench: LogBench, bytes_max: int) -> No
     assert state_of(bench.open()) == state_of(leader)
 
 
-def test_truncated_and_fetched_again_is_the_leaders_log(bench: LogBench) -> None:
-    """Producers and epochs of what was cut are rolled back, then follow the new leader's."""
+def test_a_truncated_log_becomes_the_leaders_log_again(bench: LogBench) -> None:
+    """Producers and epochs of truncated records are rolled back, and then follow the new leader."""
     leader = new_bench().create(SEGMENTED)
     grow(leader, 10)
     follower = bench.create(SEGMENTED)
     copy(leader, follower)
-    # Its own tail, which nobody else has: another producer, another epoch.
+    # The follower's own tail, which no other replica has: another producer, another epoch.
     for sequence in range(6):
         batch = build_batch([record(0)], producer_id=77, producer_epoch=0, base_sequence=sequence)
         follower.append(batch, 2, NOW_MS)
@@ -66,7 +66,8 @@ def test_truncated_and_fetched_again_is_the_leaders_log(bench: LogBench) -> None
 
 
 def test_a_retry_after_failover_is_a_duplicate(bench: LogBench) -> None:
-    """What the follower took over it knows as the leader did: the retried batch has its offset."""
+    """The follower recognizes copied batches as the leader did: the retried batch gets its
+    offset."""
     leader = new_bench().create()
     batches = [
         build_batch([record(at)], producer_id=5, producer_epoch=3, base_sequence=at)
@@ -85,8 +86,8 @@ def test_a_retry_after_failover_is_a_duplicate(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("stop", [None, "kill"])
-def test_an_epoch_without_records_gives_way(bench: LogBench, stop: str | None) -> None:
-    """It led for a moment and wrote nothing; the next leader goes on in the epoch before that."""
+def test_an_epoch_without_records_is_replaced(bench: LogBench, stop: str | None) -> None:
+    """Its leader wrote nothing, and the next leader continues in the epoch before."""
     leader = new_bench().create()
     append(leader, 6, epoch=4)
     follower = bench.create()
@@ -103,8 +104,9 @@ def test_an_epoch_without_records_gives_way(bench: LogBench, stop: str | None) -
     assert offsets_of(follower) == list(range(9))
 
 
-def test_an_epoch_with_records_does_not(bench: LogBench) -> None:
-    """Epochs never fall within a log: that would be rot, or a log that was not truncated."""
+def test_an_epoch_with_records_is_not_replaced(bench: LogBench) -> None:
+    """Epochs never decrease within a log: that would be bit rot, or a log that was not
+    truncated."""
     leader = new_bench().create()
     append(leader, 8, epoch=4)
     follower = bench.create()

@@ -23,8 +23,8 @@ def retain(log: Log, now_ms: int = NOW_MS, high_watermark: int | None = None) ->
     return offsets_of(log)
 
 
-def test_old_segments_go(bench: LogBench) -> None:
-    """A segment goes when its newest record is older than `retention.ms`."""
+def test_old_segments_are_deleted(bench: LogBench) -> None:
+    """A segment is deleted when its newest record is older than `retention.ms`."""
     log = bench.create(config(retention_ms=1000))
     append(log, 14)
     assert retain(log, NOW_MS + 1000 + 3) == list(range(14))
@@ -32,8 +32,8 @@ def test_old_segments_go(bench: LogBench) -> None:
     assert retain(log, NOW_MS + 1000 + 12) == list(range(12, 14))
 
 
-def test_idle_log_empties(bench: LogBench) -> None:
-    """The active segment goes too when nobody writes any more; the end offset stays."""
+def test_an_idle_log_becomes_empty(bench: LogBench) -> None:
+    """The active segment is deleted too if nothing is written any more. The end offset stays."""
     log = bench.create(config(retention_ms=1000))
     append(log, 14)
     assert retain(log, NOW_MS + 9999) == []
@@ -46,8 +46,8 @@ def test_idle_log_empties(bench: LogBench) -> None:
     assert offsets_of(log) == [14]
 
 
-def test_largest_first_bytes_go(bench: LogBench) -> None:
-    """The oldest go while the rest still has `retention.bytes`."""
+def test_the_oldest_segments_are_deleted_by_size(bench: LogBench) -> None:
+    """As long as the rest still has `retention.bytes`."""
     log = bench.create(config(retention_ms=UNLIMITED, retention_bytes=8 * BATCH_BYTES))
     append(log, 14)
     assert retain(log) == list(range(4, 14))
@@ -55,8 +55,8 @@ def test_largest_first_bytes_go(bench: LogBench) -> None:
     assert retain(log) == list(range(8, 16))
 
 
-def test_nothing_above_the_high_watermark_goes(bench: LogBench) -> None:
-    """A record that is not committed cannot be too old."""
+def test_nothing_above_the_high_watermark_is_deleted(bench: LogBench) -> None:
+    """An uncommitted record is never too old."""
     log = bench.create(config(retention_ms=1000))
     append(log, 14)
     assert retain(log, NOW_MS + 9999, 7) == list(range(4, 14))
@@ -64,8 +64,8 @@ def test_nothing_above_the_high_watermark_goes(bench: LogBench) -> None:
     assert retain(log, NOW_MS + 9999, 13) == [12, 13]
 
 
-def test_segments_below_a_moved_start_go(bench: LogBench) -> None:
-    """After DeleteRecords, whatever the limits."""
+def test_segments_below_a_raised_log_start_are_deleted(bench: LogBench) -> None:
+    """After DeleteRecords, whatever the limits are."""
     log = bench.create(config(retention_ms=UNLIMITED, delete=False))
     append(log, 14)
     log.delete_before(6)
@@ -75,15 +75,15 @@ def test_segments_below_a_moved_start_go(bench: LogBench) -> None:
     assert offsets_of(log) == list(range(6, 14))
 
 
-def test_compacted_log_keeps_old_records(bench: LogBench) -> None:
-    """Without the policy `delete`, age and size are no reason."""
+def test_a_compacted_log_keeps_old_records(bench: LogBench) -> None:
+    """Without the policy `delete`, age and size do not matter."""
     log = bench.create(config(retention_ms=1, retention_bytes=1, delete=False, compact=True))
     append(log, 14)
     assert retain(log, NOW_MS * 2) == list(range(14))
 
 
-def test_records_without_time_age_with_their_file(bench: LogBench) -> None:
-    """Else they would stay for ever, or go at once."""
+def test_records_without_timestamps_age_with_their_file(bench: LogBench) -> None:
+    """Otherwise they would stay forever, or be deleted at once."""
     log = bench.create(config(retention_ms=1000))
     for _ in range(9):
         log.append(build_batch([Record(0, -1, b"k", b"v" * 60)]), 0, NOW_MS)
@@ -93,8 +93,8 @@ def test_records_without_time_age_with_their_file(bench: LogBench) -> None:
     assert retain(log, NOW_MS + 1001) == []
 
 
-def test_same_after_a_restart(bench: LogBench) -> None:
-    """The age of a segment that was not read since the start comes from its time index."""
+def test_retention_is_the_same_after_a_restart(bench: LogBench) -> None:
+    """The age of a segment that was not read since startup comes from its time index."""
     log = bench.create(config(retention_ms=1000, index_interval_bytes=BATCH_BYTES))
     append(log, 14)
     log = bench.reopen(log)

@@ -14,14 +14,14 @@ from .bench import LogBench, append, offsets_of
 
 
 def test_work_runs_on_another_thread() -> None:
-    """And its result comes back to the loop."""
+    """Its result is returned to the event loop."""
     threads = Threads(1)
     assert asyncio.run(threads.run(threading.get_ident)) != threading.get_ident()
     threads.close()
 
 
-def test_error_comes_back_as_it_was() -> None:
-    """Whoever asked gets what the work raised."""
+def test_an_error_reaches_the_caller() -> None:
+    """The caller gets the exception that the work raised."""
 
     def fail() -> None:
         raise OSError(5, "broken")
@@ -32,8 +32,9 @@ def test_error_comes_back_as_it_was() -> None:
     threads.close()
 
 
-def test_cancelled_caller_waits_for_its_work() -> None:
-    """A thread cannot be stopped: the caller is not told it is over while files are in use."""
+def test_a_canceled_caller_waits_for_its_work() -> None:
+    """A thread cannot be stopped: the caller must not continue while the thread still uses
+    files."""
 
     async def main() -> None:
         threads = Threads(1)
@@ -57,16 +58,15 @@ def test_cancelled_caller_waits_for_its_work() -> None:
     asyncio.run(main())
 
 
-def test_clock_goes_forward() -> None:
-    """Both faces of it."""
+def test_the_clock_goes_forward() -> None:
+    """Both the monotonic and the wall clock."""
     clock = SystemClock()
     assert clock.monotonic() <= clock.monotonic()
     assert clock.wall_ms() > 1_600_000_000_000
     asyncio.run(clock.sleep(0))
 
 
-def test_random_is_in_range() -> None:
-    """Sizes and bounds are kept."""
+def test_random_values_are_in_range() -> None:
     draws = SystemRandom()
     assert len(draws.bytes(20)) == 20
     assert draws.bytes(20) != draws.bytes(20)
@@ -75,7 +75,7 @@ def test_random_is_in_range() -> None:
 
 
 def test_group_commit_on_real_threads_and_files(real_bench: LogBench) -> None:
-    """All parts as a broker wires them: a hundred waiters, real fsyncs, a clean stop."""
+    """All parts connected as in a broker: a hundred waiters, real fsyncs, a clean stop."""
 
     async def main() -> None:
         log = real_bench.create()

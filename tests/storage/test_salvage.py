@@ -1,6 +1,6 @@
-"""What is damage and what a torn tail, above the recovery point of the checkpoint.
+"""What counts as damage and what as a torn tail, above the recovery point of the checkpoint.
 
-A log of twenty batches, each synced, and none of it noted in its own checkpoint since it was made.
+The log has twenty batches. Each was synced, but the log's own checkpoint was never updated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rot(bench: LogBench, offset: int, inside: int = 70, base_offset: int = 0) ->
 
 
 def readable(log: Log) -> list[int]:
-    """Every offset that is read, with the holes stepped over."""
+    """Returns every readable offset, and skips damaged ranges."""
     found: list[int] = []
     offset = log.log_start_offset
     while offset < log.end_offset:
@@ -55,13 +55,13 @@ def readable(log: Log) -> list[int]:
     return found
 
 
-# A process that was killed: the page cache holds everything
+# After a kill: the page cache has everything
 
 
 @pytest.mark.parametrize("inside", [8, 11, 16, 17, 23, 57, 61, 70])
-def test_rot_after_a_kill_is_damage(inside: int) -> None:
-    """A flipped bit anywhere in a batch, its length included: it is reported, and what follows is
-    kept and readable."""
+def test_bit_rot_after_a_kill_is_damage(inside: int) -> None:
+    """A flipped bit at any position of a batch, including its length. It is reported, and the
+    batches after it are kept and readable."""
     bench, _ = written()
     bench.kill()
     rot(bench, BAD, inside)
@@ -74,8 +74,8 @@ def test_rot_after_a_kill_is_damage(inside: int) -> None:
     assert log.end_offset == COUNT + 1
 
 
-def test_rot_in_the_last_batch_after_a_kill_is_damage() -> None:
-    """It is whole, so nobody was just writing it. Its offsets are never used again."""
+def test_bit_rot_in_the_last_batch_after_a_kill_is_damage() -> None:
+    """The batch is complete, so it was not being written. Its offsets are never assigned again."""
     bench, log = written()
     append_batch(log, 5)
     log.flush()
@@ -89,8 +89,8 @@ def test_rot_in_the_last_batch_after_a_kill_is_damage() -> None:
 
 
 @pytest.mark.parametrize("bad", range(COUNT))
-def test_rot_in_a_sealed_segment_after_a_kill_is_damage(bad: int) -> None:
-    """In its last batch as well: the segments after it stay. Nothing of it was synced."""
+def test_bit_rot_in_a_closed_segment_after_a_kill_is_damage(bad: int) -> None:
+    """In its last batch too: the segments after it stay. Nothing was synced."""
     bench = new_bench()
     log = bench.create(LogConfig(segment_bytes=500))
     append(log, COUNT)
@@ -104,7 +104,7 @@ def test_rot_in_a_sealed_segment_after_a_kill_is_damage(bad: int) -> None:
 
 
 def test_a_batch_that_was_being_written_is_a_torn_tail() -> None:
-    """It ends with the file: nobody was told of it."""
+    """The file ends within it: it was never acknowledged."""
     bench, log = written()
     append(log)
     bench.kill()
@@ -131,11 +131,11 @@ def test_opening_a_damaged_log_again_changes_nothing() -> None:
         assert bench.sim.files() == files
 
 
-# After a loss of power
+# After a power cut
 
 
-def test_below_the_synced_offset_rot_is_damage_after_a_loss_of_power() -> None:
-    """The recovery point was never noted, but a few seconds ago the synced offset was."""
+def test_below_the_synced_offset_bit_rot_is_damage_after_a_power_cut() -> None:
+    """The recovery point was never stored, but the synced offset was stored a few seconds ago."""
     bench, log = written()
     known = noted(log, synced_offset=15)
     bench.lose_power()
@@ -145,7 +145,7 @@ def test_below_the_synced_offset_rot_is_damage_after_a_loss_of_power() -> None:
     assert readable(log) == [*range(BAD), *range(BAD + 1, COUNT)]
 
 
-def test_above_the_synced_offset_it_is_a_torn_tail() -> None:
+def test_above_the_synced_offset_bad_bytes_are_a_torn_tail() -> None:
     """The disk may have written a later page and not an earlier one."""
     bench, log = written()
     known = noted(log, synced_offset=BAD)
@@ -155,8 +155,8 @@ def test_above_the_synced_offset_it_is_a_torn_tail() -> None:
     assert (log.end_offset, log.damage) == (BAD, [])
 
 
-def test_what_was_synced_and_is_gone_is_damage() -> None:
-    """The file is shorter than what was noted: the offsets are not used again."""
+def test_synced_bytes_that_are_missing_are_damage() -> None:
+    """The file is shorter than what was stored. The offsets are not assigned again."""
     bench, log = written()
     known = noted(log)
     bench.lose_power()
@@ -170,8 +170,8 @@ def test_what_was_synced_and_is_gone_is_damage() -> None:
     assert offsets_of(log, COUNT) == [COUNT]
 
 
-def test_a_whole_segment_that_was_synced_and_is_gone_is_damage() -> None:
-    """An empty log that was never closed is no new one if more was noted of it."""
+def test_a_synced_segment_that_is_missing_is_damage() -> None:
+    """An empty log that was never closed is not a new one if its synced offset was stored."""
     bench, log = written()
     known = noted(log)
     bench.lose_power()
@@ -181,12 +181,12 @@ def test_a_whole_segment_that_was_synced_and_is_gone_is_damage() -> None:
     assert log.end_offset == COUNT
 
 
-# Offsets that were noted and no longer hold
+# Stored offsets that no longer apply
 
 
 @pytest.mark.parametrize("cut", ["truncate", "start"])
-def test_offsets_noted_before_a_cut_are_ignored(cut: str) -> None:
-    """Other records, not synced and not committed, may lie there since."""
+def test_offsets_stored_before_a_truncation_are_ignored(cut: str) -> None:
+    """Other records may be there since, which are neither synced nor committed."""
     bench, log = written()
     known = noted(log, high_watermark=COUNT)
     if cut == "truncate":
@@ -202,8 +202,8 @@ def test_offsets_noted_before_a_cut_are_ignored(cut: str) -> None:
     assert bench.open(known=known, cache_is_intact=True).restored_high_watermark == 0
 
 
-def test_offsets_of_another_topic_or_another_log_are_ignored() -> None:
-    """One of the same name that was deleted; or one that was removed by hand and made again."""
+def test_offsets_of_another_topic_or_log_are_ignored() -> None:
+    """A deleted log with the same name, or one that was removed by hand and created again."""
     bench, log = written()
     known = noted(log, COUNT + 5, COUNT + 5)
     for other in (known._replace(topic_id="x"), known._replace(generation=log.generation - 1)):
@@ -212,8 +212,8 @@ def test_offsets_of_another_topic_or_another_log_are_ignored() -> None:
         assert (log.end_offset, log.damage, log.restored_high_watermark) == (COUNT, [], 0)
 
 
-def test_the_high_watermark_is_at_most_the_log_end_and_stays_there() -> None:
-    """Committed records that a crash took are replaced by others, which are not committed."""
+def test_the_high_watermark_is_limited_to_the_log_end() -> None:
+    """Committed records that a crash lost are replaced by others, which are not committed."""
     bench, log = written()
     append(log, 5)
     known = noted(log, 10, COUNT + 5)

@@ -1,4 +1,4 @@
-"""The search for the next sound batch after a bad place."""
+"""The search for the next valid batch after bad bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 200
 
 
 class CountedFile:
-    """A file that notes the largest read."""
+    """A file that records the size of its largest read."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY)
@@ -61,7 +61,7 @@ def test_a_batch_is_found_wherever_it_begins(tmp_path: Path, noise: bytes) -> No
 
 
 @pytest.mark.usefixtures("chunks")
-def test_only_a_sound_batch_with_a_fitting_offset_is_found(tmp_path: Path) -> None:
+def test_only_a_valid_batch_with_a_matching_offset_is_found(tmp_path: Path) -> None:
     first, second = batch(5), batch(6)
     damaged = bytearray(first)
     damaged[-1] ^= 1
@@ -74,8 +74,8 @@ def test_only_a_sound_batch_with_a_fitting_offset_is_found(tmp_path: Path) -> No
     assert find(path, bytes(HEADER_SIZE - 1)) is None
 
 
-def test_little_is_read_at_a_time(tmp_path: Path, chunks: None) -> None:
-    """What follows a bad place may be most of a gigabyte."""
+def test_the_file_is_read_in_small_chunks(tmp_path: Path, chunks: None) -> None:
+    """There may be most of a gigabyte after bad bytes."""
     del chunks
     path = tmp_path / "log"
     path.write_bytes(bytes(50 * CHUNK) + batch(5))

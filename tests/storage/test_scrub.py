@@ -1,4 +1,4 @@
-"""Reading a log while it is in use: what has gone bad is found, quarantined and not served."""
+"""Reading a log while it is in use: damage is found, quarantined and not served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_
 
 
 def scrub(log: Log, bytes_max: int = 1 << 20) -> list[ScrubPiece]:
-    """One round; what is bad is quarantined."""
+    """Runs one round and quarantines what is bad."""
     cursor, pieces = ScrubCursor(log), []
     while (piece := cursor.next_piece(bytes_max)) is not None:
         piece.run()
@@ -33,7 +33,7 @@ def ranges(log: Log) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("bytes_max", [1, 3 * BATCH_BYTES, 1 << 20])
-def test_a_sound_log_is_read_whole(bench: LogBench, bytes_max: int) -> None:
+def test_a_sound_log_is_read_completely(bench: LogBench, bytes_max: int) -> None:
     """Every batch once, however small the pieces are."""
     log = bench.create(SEGMENTED)
     append(log, 14, epoch=3)
@@ -49,10 +49,10 @@ def test_a_sound_log_is_read_whole(bench: LogBench, bytes_max: int) -> None:
 @pytest.mark.parametrize(
     ("offset", "byte", "bit"), [(1, 70, 0), (5, 8, 7), (9, 0, 7), (12, 70, 1), (13, 17, 0)]
 )
-def test_a_bad_batch_is_quarantined_and_the_rest_served(
+def test_a_bad_batch_is_quarantined_and_the_rest_is_served(
     bench: LogBench, offset: int, byte: int, bit: int
 ) -> None:
-    """In a sealed segment or the last one; also though it was read and found right before."""
+    """In a closed segment or the last one, even if it was read correctly before."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     log.flush(checkpoint=True)
@@ -72,8 +72,8 @@ def test_a_bad_batch_is_quarantined_and_the_rest_served(
         assert ranges(log) == [(offset, offset + 1)]
 
 
-def test_several_in_a_row_are_one_range(bench: LogBench) -> None:
-    """What lies between sound batches."""
+def test_adjacent_bad_batches_are_one_range(bench: LogBench) -> None:
+    """The range between two valid batches."""
     log = bench.create()
     append(log, 12)
     log.flush(checkpoint=True)
@@ -83,8 +83,8 @@ def test_several_in_a_row_are_one_range(bench: LogBench) -> None:
     assert ranges(log) == [(5, 8)]
 
 
-def test_a_mended_log_is_whole_again(bench: LogBench) -> None:
-    """Cut to the damage, and fetched again from there."""
+def test_a_repaired_log_is_complete_again(bench: LogBench) -> None:
+    """It is truncated at the damage, and the rest is written again from there."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     log.flush(checkpoint=True)
@@ -101,8 +101,8 @@ def test_a_mended_log_is_whole_again(bench: LogBench) -> None:
     assert (offsets_of(log), log.damage) == (list(range(14)), [])
 
 
-def test_what_a_cut_has_overtaken_counts_for_nothing(bench: LogBench) -> None:
-    """The piece is stale: the bytes it saw may be others by now."""
+def test_a_piece_from_before_a_truncation_does_not_count(bench: LogBench) -> None:
+    """The bytes that it read may have been replaced since."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     log.flush(checkpoint=True)
@@ -120,8 +120,8 @@ def test_what_a_cut_has_overtaken_counts_for_nothing(bench: LogBench) -> None:
     assert cursor.next_piece(1 << 20) is None
 
 
-def test_a_segment_that_is_deleted_meanwhile_is_passed_over(bench: LogBench) -> None:
-    """The round goes on with the next."""
+def test_a_segment_that_is_deleted_meanwhile_is_skipped(bench: LogBench) -> None:
+    """The round continues with the next one."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     cursor = ScrubCursor(log)

@@ -1,4 +1,4 @@
-"""A full disk: refused early, survived if it happens anyway, forgotten when space returns."""
+"""A full disk: refused early, survived if it happens anyway, over when space returns."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def used(bench: LogBench) -> int:
 
 
 def leave_free(bench: LogBench, size: int) -> None:
-    """Others took or freed the rest; the owner's timer notices."""
+    """Sets the free space, as if other programs had used or freed it, and checks it."""
     bench.sim.capacity_bytes = used(bench) + size
     bench.resources.space.check()
 
 
 def test_appends_are_refused_at_the_low_water_mark() -> None:
-    """Before the disk is full; the error tells how much is free and what to do."""
+    """Before the disk is full. The error says how much space is free and what to do."""
     bench = new_bench(reserve_bytes=RESERVE)
     log = bench.create()
     append(log, 3)
@@ -42,8 +42,8 @@ def test_appends_are_refused_at_the_low_water_mark() -> None:
     assert offsets_of(log) == list(range(log.end_offset))
 
 
-def test_reads_and_flushes_go_on() -> None:
-    """Only appends need room; the reserve is for everything else."""
+def test_reads_and_flushes_continue() -> None:
+    """Only appends need space. The reserve is for everything else."""
     bench = new_bench(reserve_bytes=RESERVE)
     log = bench.create()
     append(log, 10)
@@ -58,8 +58,8 @@ def test_reads_and_flushes_go_on() -> None:
     assert offsets_of(bench.reopen(log)) == list(range(3, end - 1))
 
 
-def test_replica_is_refused_too() -> None:
-    """A follower on a full disk says so instead of tearing a batch."""
+def test_replica_appends_are_refused_too() -> None:
+    """A follower on a full disk reports an error instead of writing a partial batch."""
     bench = new_bench(reserve_bytes=RESERVE)
     log = bench.create()
     leave_free(bench, RESERVE - 1)
@@ -69,7 +69,8 @@ def test_replica_is_refused_too() -> None:
 
 
 def test_appends_resume_when_space_returns() -> None:
-    """By themselves, once a tenth more than the reserve is free: between the two nothing flaps."""
+    """Without a restart, once a tenth more than the reserve is free. The margin prevents
+    flapping."""
     bench = new_bench(reserve_bytes=RESERVE)
     log = bench.create()
     leave_free(bench, RESERVE - 1)
@@ -83,8 +84,8 @@ def test_appends_resume_when_space_returns() -> None:
     assert offsets_of(log) == [0]
 
 
-def test_file_system_is_not_asked_for_every_append() -> None:
-    """With room to spare a question lasts for many appends."""
+def test_the_free_space_is_not_read_for_every_append() -> None:
+    """With much free space, one reading is good for many appends."""
     bench = new_bench(reserve_bytes=RESERVE)
     log = bench.create()
     asked = bench.sim.counters["free_bytes"]
@@ -92,8 +93,8 @@ def test_file_system_is_not_asked_for_every_append() -> None:
     assert bench.sim.counters["free_bytes"] - asked < 10
 
 
-def test_guard_sees_space_taken_by_others() -> None:
-    """The owner's timer asks anew, whatever was promised before."""
+def test_the_guard_notices_space_used_by_other_programs() -> None:
+    """The owner's timer reads the free space again, whatever the last reading allowed."""
     bench = new_bench()
     guard = SpaceGuard(bench.disk, "/data", RESERVE)
     assert guard.allows(100)
@@ -105,8 +106,8 @@ def test_guard_sees_space_taken_by_others() -> None:
 
 
 @pytest.mark.parametrize("free", [0, 1, 50, BATCH_BYTES - 1])
-def test_disk_that_fills_within_a_batch(free: int) -> None:
-    """The part that was written is cut off, nothing is lost, and the log goes on later."""
+def test_a_disk_that_fills_up_within_a_batch(free: int) -> None:
+    """The partial batch is cut off, nothing is lost, and the log continues later."""
     bench = new_bench()
     log = bench.create()
     append(log, 5)
@@ -122,9 +123,9 @@ def test_disk_that_fills_within_a_batch(free: int) -> None:
     assert offsets_of(bench.kill_and_open()) == list(range(7))
 
 
-def test_batch_that_was_refused_does_not_come_back() -> None:
-    """Not after a power loss either, not even if only a zero at its end had found no room: by then
-    another batch has its offset, and others may have read that."""
+def test_a_refused_batch_does_not_come_back() -> None:
+    """Not even after a power cut, and not even if only a zero byte at its end did not fit: by then
+    another batch has its offset, and consumers may have read that one."""
     refused, taken = (build_batch([record(5)._replace(value=value * 40)]) for value in (b"a", b"b"))
     assert refused[-1] == 0
     for seed in range(200):
@@ -143,8 +144,8 @@ def test_batch_that_was_refused_does_not_come_back() -> None:
         assert all(held.value == b"b" * 40 for held in records_of(recovered, 5)[:1])
 
 
-def test_cut_that_cannot_be_made_durable_takes_the_log_offline() -> None:
-    """What a restart would find is not known then, so nothing may be put in its place."""
+def test_a_cut_that_cannot_be_synced_takes_the_log_offline() -> None:
+    """It is unknown what a restart would find, so nothing may be written in its place."""
     bench = new_bench()
     log = bench.create()
     append(log, 5)
@@ -154,8 +155,8 @@ def test_cut_that_cannot_be_made_durable_takes_the_log_offline() -> None:
         append(log)
 
 
-def test_disk_that_fills_within_a_replicas_chunk(bench: LogBench) -> None:
-    """Batches before the one that did not fit are kept and counted."""
+def test_a_disk_that_fills_up_within_a_replicas_chunk(bench: LogBench) -> None:
+    """The batches before the one that did not fit are kept."""
     log = bench.create()
     chunk = bytearray()
     for offset in range(4):
@@ -176,10 +177,10 @@ def grow_until_full(log: Log, size: int) -> None:
 
 
 @pytest.mark.parametrize("free", range(0, 700, 23))
-def test_disk_that_fills_while_rolling(free: int) -> None:
-    """Whatever file of the new segment there is no room for, what is appended afterwards stays.
+def test_a_disk_that_fills_up_while_rolling(free: int) -> None:
+    """Whichever file of the new segment does not fit, records appended afterwards stay.
 
-    A half-made segment must not stand in the way of records that still fit the old one.
+    An incomplete segment must not block records that still fit into the old one.
     """
     bench = new_bench()
     log = bench.create(LogConfig(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES))
@@ -199,8 +200,8 @@ def test_disk_that_fills_while_rolling(free: int) -> None:
     assert (offsets_of(log), log.damage) == (expected, [])
 
 
-def test_write_that_cannot_be_undone_takes_the_log_offline(bench: LogBench) -> None:
-    """If the partial batch cannot be cut off, nobody may append behind it."""
+def test_a_write_that_cannot_be_undone_takes_the_log_offline(bench: LogBench) -> None:
+    """If the partial batch cannot be cut off, nothing may be appended after it."""
     log = bench.create()
     append(log)
     leave_free(bench, 10)

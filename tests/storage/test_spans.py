@@ -1,4 +1,5 @@
-"""Batches left in their file: the same as would be read, and only where nothing needs a check."""
+"""Batches that are sent from their file: the same bytes as a read, and only where no check is
+needed."""
 
 from __future__ import annotations
 
@@ -20,19 +21,19 @@ from .bench import LogBench, append, new_bench, record
 
 BATCH_BYTES = len(build_batch([record(0, size=10_000)]))
 ENOUGH = 40 * BATCH_BYTES
-"""A span is worth it for so many."""
+"""Large enough to be sent from the file."""
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[LogBench]:
-    """On a disk that has descriptors."""
+    """A bench on a disk with file descriptors."""
     bench = LogBench(OsDisk(), str(tmp_path))
     yield bench
     bench.resources.pool.close()
 
 
 def bytes_of(piece: memoryview | FileSpan | None) -> bytes:
-    """What a socket would be sent."""
+    """Returns the bytes that a socket would send."""
     assert piece is not None
     if isinstance(piece, FileSpan):
         return os.pread(piece.fileno(), len(piece), piece.position)
@@ -47,7 +48,7 @@ def read(log: Log, offset: int, bytes_max: int, upper: int | None = None) -> byt
 
 @pytest.mark.parametrize("bytes_max", [ENOUGH, ENOUGH + 1, 2 * ENOUGH - 1, 1 << 30])
 @pytest.mark.parametrize("upper", [None, 95])
-def test_a_span_is_what_a_read_would_give(
+def test_a_span_equals_what_a_read_returns(
     bench: LogBench, bytes_max: int, upper: int | None
 ) -> None:
     """The same whole batches, below the same bound."""
@@ -60,8 +61,8 @@ def test_a_span_is_what_a_read_would_give(
         assert bytes(piece.read(1000)) == bytes_of(piece)[1000:]
 
 
-def test_a_reader_goes_on_where_a_span_ended(bench: LogBench) -> None:
-    """Span after span is the whole log, each batch once."""
+def test_a_reader_continues_where_a_span_ended(bench: LogBench) -> None:
+    """All spans together are the whole log, each batch once."""
     log = bench.create()
     append(log, 200, size=10_000)
     given, offset = b"", 0
@@ -72,16 +73,16 @@ def test_a_reader_goes_on_where_a_span_ended(bench: LogBench) -> None:
     assert given == Path(bench.log_path()).read_bytes()
 
 
-def test_little_is_read(bench: LogBench) -> None:
-    """Sending it from the file would not pay."""
+def test_a_small_piece_is_read(bench: LogBench) -> None:
+    """Sending it from the file would not pay off."""
     log = bench.create()
     append(log, 20, size=10_000)
     assert isinstance(log.read_or_span(0, SPAN_BYTES_MIN - 1), memoryview)
     assert isinstance(log.read_or_span(19, 1 << 20), memoryview)
 
 
-def test_little_before_a_batch_that_does_not_fit_is_read(bench: LogBench) -> None:
-    """However much was asked for: only what is given counts."""
+def test_a_small_piece_before_a_batch_that_does_not_fit_is_read(bench: LogBench) -> None:
+    """The size of the result counts, not the requested size."""
     log = bench.create()
     append(log, 1)
     append(log, 2, size=1 << 20)
@@ -96,10 +97,10 @@ def test_little_before_a_batch_that_does_not_fit_is_read(bench: LogBench) -> Non
     st.integers(0, 12),
     st.integers(0, 600_000),
 )
-def test_sizes_of_all_kinds(
+def test_spans_of_any_size_equal_a_read(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], offset: int, bytes_max: int
 ) -> None:
-    """A span is never small, and what is given is what a read gives."""
+    """A span is never small, and its bytes are those that a read returns."""
     bench = LogBench(OsDisk(), str(tmp_path_factory.mktemp("log")))
     log = bench.create()
     for size in sizes:
@@ -111,8 +112,8 @@ def test_sizes_of_all_kinds(
     bench.resources.pool.close()
 
 
-def test_what_was_not_seen_since_the_start_is_read_first(bench: LogBench) -> None:
-    """And so checked: bad bytes of a disk are never given out."""
+def test_bytes_not_read_since_startup_are_read_first(bench: LogBench) -> None:
+    """So they are checked: bad bytes are never sent."""
     log = bench.create()
     append(log, 100, size=10_000)
     log = bench.reopen(log)
@@ -121,8 +122,8 @@ def test_what_was_not_seen_since_the_start_is_read_first(bench: LogBench) -> Non
     assert isinstance(log.read_or_span(0, ENOUGH + BATCH_BYTES), memoryview)
 
 
-def test_a_simulated_disk_has_no_descriptors() -> None:
-    """There everything is read."""
+def test_a_simulated_disk_has_no_spans() -> None:
+    """It has no file descriptors, so everything is read."""
     log = new_bench().create()
     append(log, 100, size=10_000)
     piece = log.read_or_span(0, ENOUGH)
@@ -130,8 +131,8 @@ def test_a_simulated_disk_has_no_descriptors() -> None:
     assert len(piece) == ENOUGH
 
 
-def test_a_span_outlives_the_handle_of_its_file(tmp_path: Path) -> None:
-    """Other logs may need the room among open files before it is sent."""
+def test_a_span_stays_valid_when_the_pool_closes_its_file(tmp_path: Path) -> None:
+    """Before the span is sent, the limit of open files may require closing its file."""
     bench = LogBench(OsDisk(), str(tmp_path), handles_max=1)
     log = bench.create()
     append(log, 100, size=10_000)
@@ -143,7 +144,7 @@ def test_a_span_outlives_the_handle_of_its_file(tmp_path: Path) -> None:
 
 
 def test_a_wrong_index_gives_no_span(bench: LogBench) -> None:
-    """It is read instead, which mends the index."""
+    """The batches are read instead, which repairs the index."""
     log = bench.create()
     append(log, 100, size=10_000)
     index = log.active.index
@@ -156,7 +157,7 @@ def test_a_wrong_index_gives_no_span(bench: LogBench) -> None:
 
 
 def test_a_file_that_was_cut_short_is_an_error(bench: LogBench) -> None:
-    """Not an answer with a piece missing."""
+    """A response must not miss some of its bytes."""
     log = bench.create()
     append(log, 100, size=10_000)
     piece = log.read_or_span(0, ENOUGH)
@@ -166,8 +167,8 @@ def test_a_file_that_was_cut_short_is_an_error(bench: LogBench) -> None:
         piece.read()
 
 
-def test_a_file_that_does_not_open_is_trouble_not_a_crash(bench: LogBench) -> None:
-    """Whoever asked gets an error it can answer."""
+def test_a_file_that_cannot_be_opened_raises_disk_trouble(bench: LogBench) -> None:
+    """The caller can answer this error. It must not crash the broker."""
     log = bench.create()
     append(log, 100, size=10_000)
     bench.resources.pool.close()
@@ -178,7 +179,7 @@ def test_a_file_that_does_not_open_is_trouble_not_a_crash(bench: LogBench) -> No
 
 @pytest.mark.parametrize("cut", ["truncate", "delete", "close", "start again"])
 def test_a_span_of_bytes_that_are_gone_is_an_error(bench: LogBench, cut: str) -> None:
-    """It may be sent long after it was asked for: other bytes may lie there by then."""
+    """A span may be sent long after it was requested. By then other bytes may be there."""
     log = bench.create()
     append(log, 100, size=10_000)
     piece = log.read_or_span(0, ENOUGH)

@@ -1,4 +1,5 @@
-"""Beginning anew: a follower of whose log the leader has nothing throws all of it away, or none."""
+"""Starting a log over: a follower that shares nothing with its leader deletes all of its log, or
+none."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_
 
 
 def grow(log: Log, end_offset: int) -> None:
-    """Append up to an offset, with epochs and producers."""
+    """Appends up to an offset, with epochs and producers."""
     while log.end_offset < end_offset:
         number = log.end_offset
         batch = build_batch(
@@ -40,8 +41,9 @@ def grow(log: Log, end_offset: int) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 4, 9, 14, 15, 1_000, 5_000_000_000])
-def test_a_log_begun_anew_is_as_if_made_there(bench: LogBench, offset: int) -> None:
-    """Below, within or above what it held: records, epochs, producers and files are gone."""
+def test_a_log_that_starts_over_is_like_a_new_log(bench: LogBench, offset: int) -> None:
+    """At an offset below, within or above its range: records, epochs, producers and files are
+    gone."""
     log = bench.create(SEGMENTED)
     grow(log, 14)
     log.start_at(offset)
@@ -62,8 +64,8 @@ def test_a_log_begun_anew_is_as_if_made_there(bench: LogBench, offset: int) -> N
     assert state_of(bench.open()) == expected
 
 
-def test_a_log_begun_anew_survives_at_once() -> None:
-    """Without a flush, by a kill, a loss of power or a clean stop."""
+def test_a_log_that_starts_over_is_durable_at_once() -> None:
+    """Without a flush, after a kill, a power cut or a clean stop."""
     for seed in range(12):
         bench = new_bench(seed)
         log = bench.create(SEGMENTED)
@@ -83,8 +85,9 @@ def test_a_log_begun_anew_survives_at_once() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 8, 9, 100])
-def test_interrupted_beginning_is_finished(offset: int) -> None:
-    """Stopped anywhere, the log is what it was or empty at the offset: never a part of it."""
+def test_an_interrupted_start_over_is_completed(offset: int) -> None:
+    """Stopped at any point, the log is as before, or empty at the offset. It never keeps only a
+    part."""
     sound = new_bench()
     before = sound.create(SEGMENTED)
     grow(before, 30)
@@ -114,8 +117,8 @@ def test_interrupted_beginning_is_finished(offset: int) -> None:
     assert all(outcomes[-5:])
 
 
-def test_appends_after_a_beginning_are_safe_wherever_power_is_lost() -> None:
-    """What was flushed after it is there, and nothing of the old log comes back."""
+def test_appends_after_a_start_over_survive_a_power_cut() -> None:
+    """Everything flushed after it is there, and nothing of the old log comes back."""
     for seed in range(20):
         bench = new_bench(seed)
         log = bench.create(SEGMENTED)
@@ -135,8 +138,8 @@ def test_appends_after_a_beginning_are_safe_wherever_power_is_lost() -> None:
 
 
 @pytest.mark.parametrize("operation", ["create", "unlink", "fsync", "rename", "sync_directory"])
-def test_failed_beginning_takes_the_log_offline(operation: str) -> None:
-    """Half done, only a restart can say what there is; and it finishes the job."""
+def test_a_failed_start_over_takes_the_log_offline(operation: str) -> None:
+    """Only a restart can tell what is there, and it completes the operation."""
     for skip in range(20):
         bench = new_bench()
         log = bench.create(SEGMENTED)
@@ -157,8 +160,8 @@ def test_failed_beginning_takes_the_log_offline(operation: str) -> None:
         raise AssertionError(f"{operation} kept failing")
 
 
-def test_no_room_for_the_note_changes_nothing(bench: LogBench) -> None:
-    """It can be tried again when there is room."""
+def test_without_space_for_the_checkpoint_nothing_changes(bench: LogBench) -> None:
+    """It can be retried when there is space."""
     log = bench.create(SEGMENTED)
     grow(log, 14)
     log.flush(checkpoint=True)
@@ -172,8 +175,8 @@ def test_no_room_for_the_note_changes_nothing(bench: LogBench) -> None:
     assert log.end_offset == 99
 
 
-def test_damage_goes_with_the_old_log(bench: LogBench) -> None:
-    """A quarantined range of it is nobody's business any more."""
+def test_damage_is_removed_with_the_old_log(bench: LogBench) -> None:
+    """A quarantined range of the old log no longer matters."""
     log = bench.create()
     append(log, 12)
     log.close()
@@ -189,8 +192,8 @@ def test_damage_goes_with_the_old_log(bench: LogBench) -> None:
     assert (offsets_of(log), log.damage) == (list(range(2, 10)), [])
 
 
-def test_verify_tells_of_an_interrupted_beginning(bench: LogBench) -> None:
-    """As something the next start finishes, not as damage."""
+def test_verify_reports_an_interrupted_start_over(bench: LogBench) -> None:
+    """As something that the next start completes, not as damage."""
     log = bench.create(SEGMENTED)
     grow(log, 14)
     log.flush(checkpoint=True)

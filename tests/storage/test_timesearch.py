@@ -19,13 +19,13 @@ SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_
 
 
 def put(log: Log, *times: int, codec: Codec = Codec.NONE) -> None:
-    """One batch, a record per time."""
+    """Appends one batch with one record for each timestamp."""
     records = [Record(at, time, b"k", b"v" * 40) for at, time in enumerate(times)]
     log.append(build_batch(records, codec=codec), 0, NOW_MS)
 
 
-def test_first_record_at_or_after_a_time(bench: LogBench) -> None:
-    """Its offset and its own time; None when all are older."""
+def test_the_first_record_at_or_after_a_time_is_found(bench: LogBench) -> None:
+    """With its offset and its own timestamp; None if all records are older."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     assert offset_for_time(log, 0) == TimedOffset(0, NOW_MS)
@@ -34,24 +34,24 @@ def test_first_record_at_or_after_a_time(bench: LogBench) -> None:
     assert offset_for_time(log, NOW_MS + 14) is None
 
 
-def test_empty_log_has_no_times(bench: LogBench) -> None:
-    """Nothing to find is not an error."""
+def test_an_empty_log_has_no_records_to_find(bench: LogBench) -> None:
+    """The result is None, not an error."""
     log = bench.create()
     assert offset_for_time(log, 0) is None
     assert newest_record(log) is None
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_search_looks_into_the_batch(bench: LogBench, codec: Codec) -> None:
-    """The record is named, not its batch, whatever the compression."""
+def test_the_search_looks_into_the_batch(bench: LogBench, codec: Codec) -> None:
+    """The result is the record, not its batch, with any compression."""
     log = bench.create()
     put(log, 100, 300, 200, codec=codec)
     assert offset_for_time(log, 150) == TimedOffset(1, 300)
     assert newest_record(log) == TimedOffset(1, 300)
 
 
-def test_markers_are_no_records(bench: LogBench) -> None:
-    """A transaction's end has a time, and no reader would ever see it."""
+def test_markers_are_not_found(bench: LogBench) -> None:
+    """The end of a transaction has a timestamp, but no reader would ever see it."""
     log = bench.create()
     put(log, 100)
     marker = ControlMarker(ControlType.COMMIT, 0)
@@ -61,7 +61,7 @@ def test_markers_are_no_records(bench: LogBench) -> None:
 
 
 def test_deleted_records_are_not_found(bench: LogBench) -> None:
-    """The start of the log bounds the search, within a batch too."""
+    """The log start offset limits the search, also within a batch."""
     log = bench.create()
     put(log, 100, 200, 300)
     put(log, 50)
@@ -78,8 +78,10 @@ def test_deleted_records_are_not_found(bench: LogBench) -> None:
     interval=st.sampled_from([0, 150, 4096]),
     restart=st.sampled_from(["none", "clean", "kill", "cut"]),
 )
-def test_agrees_with_a_plain_search(batches: list[list[int]], interval: int, restart: str) -> None:
-    """Whatever the order of times: live, reopened, recovered, or cut."""
+def test_the_search_agrees_with_a_plain_search(
+    batches: list[list[int]], interval: int, restart: str
+) -> None:
+    """With timestamps in any order: live, reopened, recovered, or truncated."""
     bench = new_bench()
     log = bench.create(LogConfig(segment_bytes=500, index_interval_bytes=interval))
     for times in batches:

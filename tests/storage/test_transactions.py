@@ -1,5 +1,5 @@
-"""Aborted transactions in the log: the `.txnindex` of each segment, through everything that happens
-to a segment, and what a reader of committed records makes of it."""
+"""Aborted transactions in the log: the `.txnindex` of each segment during all operations on a
+segment, and what a reader of committed records gets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .bench import NOW_MS, LogBench, each_interruption, new_bench
 
 
 class Writers:
-    """Transactional producers of one log, who number their batches."""
+    """Transactional producers of one log, with their sequences."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -64,12 +64,12 @@ class Writers:
 
 
 def stable_of(log: Log) -> int:
-    """The last stable offset of a log that is replicated to its end."""
+    """Returns the last stable offset of a log that is replicated to its end."""
     return log.producers.last_stable_offset(log.end_offset, log.log_start_offset)
 
 
 def committed(log: Log, start: int | None = None, bytes_max: int = 1 << 16) -> list[int]:
-    """The offsets that a reader of committed records is given, read by read."""
+    """Returns the offsets that a reader of committed records gets, over several reads."""
     offset = log.log_start_offset if start is None else start
     wanted = offset
     found: list[int] = []
@@ -92,7 +92,7 @@ def entries_of(log: Log) -> list[AbortedEntry]:
 
 
 def derived(log: Log) -> list[AbortedEntry]:
-    """The aborted transactions as a replay of the whole log has them."""
+    """Returns the aborted transactions that a replay of the whole log finds."""
     states, found = ProducerStates(), []
     for segment in log.segments:
         for position, header in segment.headers(0):
@@ -105,8 +105,9 @@ def derived(log: Log) -> list[AbortedEntry]:
 
 
 def check_entries(log: Log) -> None:
-    """After compaction: whatever a replay finds aborted is listed, from no later on; and whatever
-    is listed has its marker, or its producer's next records would be passed over."""
+    """Checks the index after compaction: everything that a replay finds aborted is listed, with
+    the same or an earlier first offset; and everything that is listed has its marker, since
+    otherwise the producer's next records would be skipped."""
     found = {(entry.producer_id, entry.last_offset): entry for entry in entries_of(log)}
     for entry in derived(log):
         assert found[entry.producer_id, entry.last_offset].first_offset <= entry.first_offset
@@ -120,7 +121,8 @@ def check_entries(log: Log) -> None:
 
 
 def some_history(log: Log) -> None:
-    """Three segments: aborted within one, across two, committed, and one left open."""
+    """Three segments with transactions aborted within one, aborted across two, committed, and one
+    open."""
     writers = Writers(log)
     writers.write(1)
     writers.write(2)
@@ -151,9 +153,9 @@ def bench() -> LogBench:
     return new_bench()
 
 
-def test_a_segment_lists_what_its_markers_aborted(bench: LogBench) -> None:
-    """In the order of the markers, with the first offset wherever that lies; commits are not in
-    it, nor is what is open. Sealed segments have it in Kafka's file."""
+def test_a_segment_lists_the_transactions_that_its_markers_aborted(bench: LogBench) -> None:
+    """In the order of the markers, with the first offset in any segment. Committed and open
+    transactions are not listed. Closed segments have the list in Kafka's file."""
     log = bench.create()
     some_history(log)
     assert entries_of(log) == SOME_ENTRIES == derived(log)
@@ -165,7 +167,7 @@ def test_a_segment_lists_what_its_markers_aborted(bench: LogBench) -> None:
 
 
 def test_a_log_without_aborted_transactions_has_no_index(bench: LogBench) -> None:
-    """Neither in memory nor as a file, through seals, stops and recoveries."""
+    """Neither in memory nor as a file, after rolls, stops and recoveries."""
     log = bench.create()
     writers = Writers(log)
     writers.write(1)
@@ -178,8 +180,8 @@ def test_a_log_without_aborted_transactions_has_no_index(bench: LogBench) -> Non
     assert committed(log) == [0]
 
 
-def test_only_what_overlaps_is_listed(bench: LogBench) -> None:
-    """A read is told of the transactions among its own batches, and of no others."""
+def test_only_overlapping_transactions_are_listed(bench: LogBench) -> None:
+    """A read gets the transactions of its own batches, and no others."""
     log = bench.create()
     writers = Writers(log)
     for producer_id in (1, 2, 3):
@@ -201,8 +203,8 @@ def _aborted(log: Log, offset: int, bytes_max: int) -> list[AbortedTransaction]:
     return answer[1]
 
 
-def test_a_clean_restart_brings_the_lists_back(bench: LogBench) -> None:
-    """From their files: nothing is replayed but what follows the last snapshot."""
+def test_a_clean_restart_restores_the_lists(bench: LogBench) -> None:
+    """From their files. Only what follows the last snapshot is replayed."""
     log = bench.create()
     some_history(log)
     log = bench.reopen(log)
@@ -216,7 +218,7 @@ def test_a_clean_restart_brings_the_lists_back(bench: LogBench) -> None:
 
 @pytest.mark.parametrize("flushed", [False, True])
 def test_a_kill_loses_no_aborted_transaction(bench: LogBench, flushed: bool) -> None:
-    """What is not in a file that was noted is replayed, wherever its transaction began."""
+    """What is not in a known file is replayed, wherever its transaction began."""
     log = bench.create()
     some_history(log)
     if flushed:
@@ -232,10 +234,10 @@ def test_a_kill_loses_no_aborted_transaction(bench: LogBench, flushed: bool) -> 
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove", "empty"])
 @pytest.mark.parametrize("base", [0, 4, 7])
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_file_that_is_not_as_noted_is_derived_again(
+def test_a_file_that_does_not_match_the_checkpoint_is_rebuilt(
     bench: LogBench, harm: str, base: int, clean: bool
 ) -> None:
-    """Believed, it would have aborted records pass for committed ones."""
+    """If it were trusted, aborted records would pass for committed ones."""
     log = bench.create()
     some_history(log)
     log.flush(checkpoint=True)
@@ -259,10 +261,9 @@ def test_a_file_that_is_not_as_noted_is_derived_again(
     assert decode_entries(data) == SOME_ENTRIES[1:2]
 
 
-def test_opening_a_log_anywhere_in_its_life_gives_the_same_lists() -> None:
-    """Stopped before any of its disk calls, by a kill or by a loss of power, while a history with
-    transactions is written, flushed, sealed and closed: the lists are those of a replay, and no
-    aborted record is ever given out."""
+def test_opening_after_a_stop_at_any_point_gives_the_same_lists() -> None:
+    """A history with transactions is written, flushed, rolled and closed. It is stopped before any
+    of its disk calls, by a kill or a power cut. The lists are those of a replay."""
 
     def prepare(bench: LogBench) -> object:
         log = bench.create(LogConfig(segment_bytes=400))
@@ -285,9 +286,9 @@ def test_opening_a_log_anywhere_in_its_life_gives_the_same_lists() -> None:
             bench.kill()
 
 
-def test_a_truncation_takes_the_entries_of_its_markers() -> None:
-    """Interrupted or not: what lost its marker is open again, and what is appended then is listed
-    behind what is left."""
+def test_a_truncation_removes_the_entries_of_its_markers() -> None:
+    """Interrupted or not: a transaction that lost its marker is open again, and later entries are
+    added after the remaining ones."""
 
     def prepare(bench: LogBench) -> object:
         log = bench.create()
@@ -309,8 +310,8 @@ def test_a_truncation_takes_the_entries_of_its_markers() -> None:
     assert done
 
 
-def test_a_truncation_in_place() -> None:
-    """The log that was cut goes on without a restart, and then with one."""
+def test_a_truncation_of_a_running_log() -> None:
+    """The truncated log is used without a restart, and then with one."""
     bench = new_bench()
     log = bench.create()
     some_history(log)
@@ -323,8 +324,8 @@ def test_a_truncation_in_place() -> None:
     assert entries_of(log) == [AbortedEntry(2, 1, 2, 0)]
 
 
-def test_deleted_segments_take_their_index_along(bench: LogBench) -> None:
-    """A transaction that began in what was deleted is listed by the marker that is left."""
+def test_deleting_a_segment_deletes_its_index(bench: LogBench) -> None:
+    """A transaction that began in a deleted segment is still listed by its remaining marker."""
     log = bench.create()
     some_history(log)
     log.delete_before(5)
@@ -336,8 +337,8 @@ def test_deleted_segments_take_their_index_along(bench: LogBench) -> None:
     assert committed(log) == []
 
 
-def test_a_log_that_begins_anew_has_no_transactions(bench: LogBench) -> None:
-    """No index of another life is found by the next."""
+def test_a_log_that_starts_over_has_no_transactions(bench: LogBench) -> None:
+    """No index of the old log is found by the new one."""
     log = bench.create()
     some_history(log)
     log.start_at(100)
@@ -346,8 +347,9 @@ def test_a_log_that_begins_anew_has_no_transactions(bench: LogBench) -> None:
     assert bench.names(".txnindex") == []
 
 
-def test_retention_keeps_what_is_undecided(bench: LogBench) -> None:
-    """However old: the segment in which an open transaction began stays until that has ended."""
+def test_retention_keeps_open_transactions(bench: LogBench) -> None:
+    """However old it is: the segment where an open transaction began stays until the transaction
+    ends."""
     log = bench.create(LogConfig(retention_ms=1))
     writers = Writers(log)
     writers.write(1)
@@ -377,7 +379,7 @@ def clean(log: Log, now_ms: int = NOW_MS) -> None:
 
 
 def test_an_aborted_record_supersedes_nothing(bench: LogBench) -> None:
-    """The committed value of its key stays, and the aborted one goes."""
+    """The committed value of its key stays, and the aborted one is removed."""
     log = bench.create(LogConfig(compact=True))
     writers = Writers(log)
     writers.write(1, b"a")
@@ -399,9 +401,9 @@ def test_an_aborted_record_supersedes_nothing(bench: LogBench) -> None:
     assert committed(log) == [0, 4]
 
 
-def test_the_second_round_knows_what_was_aborted_before(bench: LogBench) -> None:
-    """A transaction that was aborted in the part that is clean by now says nothing of what its
-    producer wrote later."""
+def test_the_second_round_knows_earlier_aborts(bench: LogBench) -> None:
+    """A transaction aborted in the part that is already clean does not affect what its producer
+    wrote later."""
     log = bench.create(LogConfig(compact=True))
     writers = Writers(log)
     writers.write(1, b"a")
@@ -419,8 +421,8 @@ def test_the_second_round_knows_what_was_aborted_before(bench: LogBench) -> None
     assert committed(log) == [2, 4]
 
 
-def test_compaction_stops_where_a_transaction_is_open(bench: LogBench) -> None:
-    """What it will have superseded is not known yet."""
+def test_compaction_stops_at_an_open_transaction(bench: LogBench) -> None:
+    """It is not yet known which values it will supersede."""
     log = bench.create(LogConfig(compact=True))
     writers = Writers(log)
     writers.write(1, b"a")
@@ -440,8 +442,9 @@ def test_compaction_stops_where_a_transaction_is_open(bench: LogBench) -> None:
     assert committed(log) == [3]
 
 
-def test_markers_nobody_needs_go_a_horizon_later(bench: LogBench) -> None:
-    """First the data, then the marker is stamped, then it goes, with its entry in the index."""
+def test_markers_are_removed_after_the_delete_horizon(bench: LogBench) -> None:
+    """First the data is removed, then the marker is stamped, then it is removed with its index
+    entry."""
     log = bench.create(LogConfig(compact=True, delete_retention_ms=1000))
     writers = Writers(log)
     writers.write(1, b"a")
@@ -468,9 +471,9 @@ def test_markers_nobody_needs_go_a_horizon_later(bench: LogBench) -> None:
     assert 1 not in seen[2][0]
 
 
-def test_cleaning_can_be_stopped_anywhere() -> None:
-    """The lists fit the batches whichever of the segments has been replaced, also where two with
-    lists of their own became one and nobody could note that."""
+def test_cleaning_can_be_stopped_at_any_point() -> None:
+    """The lists match the batches whichever segments have been replaced, also where two segments
+    with their own lists were merged and no checkpoint says so."""
 
     def prepare(bench: LogBench) -> object:
         log = bench.create(LogConfig(compact=True))
@@ -506,7 +509,7 @@ def test_cleaning_can_be_stopped_anywhere() -> None:
 
 
 def test_verification_finds_nothing_wrong(bench: LogBench) -> None:
-    """A log with transactions is sound, in use and stopped, and no file of it is unknown."""
+    """A log with transactions is sound, in use and stopped, and none of its files is unknown."""
     log = bench.create()
     some_history(log)
     log.flush(checkpoint=True)
@@ -518,8 +521,8 @@ def test_verification_finds_nothing_wrong(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("rot", ["not noted", "missing", "cut short"])
-def test_verification_tells_of_a_list_that_is_replaced(bench: LogBench, rot: str) -> None:
-    """The next start derives it again: a warning, and the log is sound."""
+def test_verification_reports_a_list_that_is_replaced(bench: LogBench, rot: str) -> None:
+    """The next start rebuilds it: a warning, and the log is sound."""
     log = bench.create()
     some_history(log)
     log.close()
@@ -535,8 +538,9 @@ def test_verification_tells_of_a_list_that_is_replaced(bench: LogBench, rot: str
 
 
 @pytest.mark.parametrize("entries", [[], [AbortedEntry(2, 1, 6, 4), AbortedEntry(9, 5, 7, 8)]])
-def test_verification_finds_a_list_that_lies(bench: LogBench, entries: list[AbortedEntry]) -> None:
-    """One that was noted as it is, and says less or more than the markers do, is believed."""
+def test_verification_finds_a_wrong_list(bench: LogBench, entries: list[AbortedEntry]) -> None:
+    """A list that matches the checkpoint is trusted, even if it has more or less than the
+    markers."""
     log = bench.create()
     some_history(log)
     segment = log.segments[1]
@@ -553,7 +557,7 @@ def test_verification_finds_a_list_that_lies(bench: LogBench, entries: list[Abor
 
 
 def test_the_dump_shows_the_list(bench: LogBench) -> None:
-    """Each aborted transaction is a line of its own; a file that does not read is said to be."""
+    """Each aborted transaction is one line. A file that cannot be decoded is reported."""
     log = bench.create()
     some_history(log)
     log.close()

@@ -1,5 +1,8 @@
-"""Committed and uncommitted reads of a real log against a model, on histories that hypothesis makes
-of transactions, restarts, kills, truncations, deletions and compaction."""
+"""Committed and uncommitted reads of a real log, compared with a model.
+
+Hypothesis generates histories of transactions, restarts, kills, truncations, deletions and
+compaction.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ class Written:
 
 @dataclass
 class Model:
-    """Everything that was written and not cut off again."""
+    """Everything that was written and not truncated again."""
 
     history: list[Written] = field(default_factory=list)
     start: int = 0
     agreed: int = 0
-    """What compaction took for decided is below the high watermark, and is never cut off."""
+    """Compaction relies on offsets below this being committed, so they are never truncated."""
     cleaned: int = 0
 
     @property
@@ -50,7 +53,7 @@ class Model:
         return bool(mine) and mine[-1].kind == "data"
 
     def fates(self) -> dict[int, bool | None]:
-        """Whether each record counts; None if that is undecided."""
+        """Returns whether each record is committed, or None if that is undecided."""
         found: dict[int, bool | None] = {}
         open_of: dict[int, list[int]] = {}
         for each in self.history:
@@ -77,7 +80,7 @@ class Model:
         ]
 
     def newest_committed(self) -> set[int]:
-        """Of each key that compaction has seen: those it must have kept."""
+        """Returns the newest committed offset of each key: compaction must have kept these."""
         fates, keys = self.fates(), {each.offset: each.key for each in self.history}
         newest = {keys[offset]: offset for offset, fate in fates.items() if fate}
         return {offset for offset in newest.values() if self.start <= offset < self.stable()}
@@ -101,7 +104,7 @@ SURGERY = ("clean", "truncate", "restart", "kill")
 
 
 class Player:
-    """Does to a log and to the model what a history says."""
+    """Applies the operations of a history to a log and to the model."""
 
     def __init__(self, *, compact: bool) -> None:
         self.bench: LogBench = new_bench()
@@ -238,14 +241,15 @@ def _play(operations: list[Operation], *, compact: bool) -> None:
 @settings(deadline=None, max_examples=150)
 @given(st.lists(OPERATIONS, min_size=8, max_size=40))
 def test_reads_agree_with_the_model(operations: list[Operation]) -> None:
-    """Uncommitted reads give every record, committed ones just those that were committed below the
-    first undecided one, whatever size the reads have and whatever the log has been through."""
+    """Uncommitted reads return every record. Committed reads return those that were committed
+    below the first undecided one. This holds for reads of any size, whatever happened to the
+    log."""
     _play(operations, compact=False)
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(OPERATIONS, min_size=8, max_size=40))
 def test_compaction_agrees_with_the_model(operations: list[Operation]) -> None:
-    """It takes nothing that is the newest committed of its key, gives out nothing that was aborted,
-    and leaves alone what lies above where it came to."""
+    """It never removes the newest committed record of a key, never returns an aborted one, and
+    changes nothing above the cleaned offset."""
     _play(operations, compact=True)

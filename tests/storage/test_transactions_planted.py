@@ -1,4 +1,4 @@
-"""Mistakes with transactions that one makes in a log: the crash harness finds every one of them."""
+"""Planted bugs in the handling of transactions: the crash harness finds every one of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def planted(plant: Plant) -> Plant:
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Stands where something should be done."""
+    """Does nothing, in place of a function that should do something."""
 
 
 @planted
@@ -58,7 +58,7 @@ def lists_lost_by_a_restart() -> AbstractContextManager[Any]:
 
 @planted
 def segments_read_back_are_not_replayed() -> AbstractContextManager[Any]:
-    """Only files that were noted bring their transactions back."""
+    """Transactions are restored only from files that the checkpoint lists."""
     original = AbortedOpening.load
 
     def load(self: AbortedOpening, files: set[int]) -> list[Segment]:
@@ -99,7 +99,7 @@ def segment_that_holds_the_offset_is_not_looked_at() -> AbstractContextManager[A
 
 @planted
 def aborted_records_supersede() -> AbstractContextManager[Any]:
-    """Compaction drops a committed value for one that never counted."""
+    """Compaction removes a committed value because of an aborted one."""
     original = map_batch
 
     def map_all(*arguments: Any, aborted: bool, **options: Any) -> bool:
@@ -110,7 +110,7 @@ def aborted_records_supersede() -> AbstractContextManager[Any]:
 
 @planted
 def markers_dropped_with_their_data() -> AbstractContextManager[Any]:
-    """Who is in between never learns that the records it has seen do not count."""
+    """A reader that is in between never learns that the records it has seen were aborted."""
     return patch.object(CleaningTransactions, "_fate", lambda *_: MarkerFate.DROP)
 
 
@@ -124,7 +124,7 @@ def seeds_to_find(name: str) -> int | None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str, record_property: Callable[[str, object], None]) -> None:
-    """Some case fails, and the same case passes without the bug."""
+    """A case fails with the bug, and the same case passes without it."""
     found = seeds_to_find(name)
     record_property("seeds", found)
     assert found is not None, f"{name} survived {SEEDS_MAX} seeds"

@@ -1,4 +1,5 @@
-"""Truncation: a follower drops what its leader never had, all of it or, interrupted, all of it."""
+"""Truncation: a follower removes what its leader does not have, and an interrupted one is
+completed."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_
 
 
 @pytest.mark.parametrize("offset", range(15))
-def test_truncated_log_is_as_if_never_longer(bench: LogBench, offset: int) -> None:
-    """Records, epochs, producers and what comes after are those of a log that stopped there."""
+def test_a_truncated_log_equals_one_that_was_never_longer(bench: LogBench, offset: int) -> None:
+    """Records, epochs, producers and later appends are those of a log that ended there."""
     log = bench.create(SEGMENTED)
     grow(log, 14)
     log.truncate_to(offset)
@@ -58,7 +59,7 @@ def test_truncated_log_is_as_if_never_longer(bench: LogBench, offset: int) -> No
 
 
 def grow(log: Log, end_offset: int) -> None:
-    """Append up to an offset, always the same there, with epochs and producers."""
+    """Appends up to an offset, always the same records, with epochs and producers."""
     while log.end_offset < end_offset:
         number = log.end_offset
         batch = build_batch(
@@ -68,7 +69,6 @@ def grow(log: Log, end_offset: int) -> None:
 
 
 def test_truncating_beyond_the_end_does_nothing(bench: LogBench) -> None:
-    """There is nothing to drop."""
     log = bench.create()
     append(log, 3)
     log.truncate_to(3)
@@ -76,8 +76,8 @@ def test_truncating_beyond_the_end_does_nothing(bench: LogBench) -> None:
     assert offsets_of(log) == [0, 1, 2]
 
 
-def test_truncating_below_the_start_is_out_of_range(bench: LogBench) -> None:
-    """What was deleted cannot be the end of the log."""
+def test_truncating_below_the_log_start_is_out_of_range(bench: LogBench) -> None:
+    """A deleted offset cannot be the end of the log."""
     log = bench.create()
     append(log, 5)
     log.delete_before(3)
@@ -86,8 +86,8 @@ def test_truncating_below_the_start_is_out_of_range(bench: LogBench) -> None:
     assert offsets_of(log) == [3, 4]
 
 
-def test_a_batch_is_cut_whole(bench: LogBench) -> None:
-    """An offset within a batch takes all of the batch, and a restart agrees."""
+def test_a_batch_is_truncated_as_a_whole(bench: LogBench) -> None:
+    """An offset within a batch removes the whole batch, also after a restart."""
     log = bench.create()
     append(log, 2)
     append_batch(log, 5)
@@ -99,8 +99,8 @@ def test_a_batch_is_cut_whole(bench: LogBench) -> None:
     assert (log.end_offset, offsets_of(log), log.damage) == (2, [0, 1], [])
 
 
-def test_start_never_passes_the_end(bench: LogBench) -> None:
-    """Not even when the batch that holds the log start is cut."""
+def test_the_log_start_never_exceeds_the_end(bench: LogBench) -> None:
+    """Not even when the batch that contains the log start is truncated."""
     log = bench.create()
     append_batch(log, 10)
     log.delete_before(5)
@@ -112,8 +112,8 @@ def test_start_never_passes_the_end(bench: LogBench) -> None:
     assert offsets_of(log)[-1] == log.end_offset - 1
 
 
-def test_epochs_follow_the_cut(bench: LogBench) -> None:
-    """An epoch whose records are gone is no longer answered for."""
+def test_epochs_are_truncated_too(bench: LogBench) -> None:
+    """An epoch whose records are gone is no longer known."""
     log = bench.create()
     for epoch in (1, 3, 5):
         append(log, 3, epoch=epoch)
@@ -124,8 +124,9 @@ def test_epochs_follow_the_cut(bench: LogBench) -> None:
     assert bench.kill_and_open().epochs.entries[-1] == EpochStart(4, 6)
 
 
-def test_producers_follow_the_cut(bench: LogBench) -> None:
-    """A retry of a batch that was cut is a new batch; one that was not is a duplicate still."""
+def test_producer_state_is_truncated_too(bench: LogBench) -> None:
+    """A retry of a truncated batch is a new batch. A retry of an earlier one is still a
+    duplicate."""
     log = bench.create(SEGMENTED)
     append_produced(log, 7, 0, 12)
     log.truncate_to(6)
@@ -133,8 +134,8 @@ def test_producers_follow_the_cut(bench: LogBench) -> None:
     assert (entry.last_sequence, entry.last_offset) == (5, 5)
 
 
-def test_cut_right_after_a_roll_can_be_flushed(bench: LogBench) -> None:
-    """Files that were dirty and are gone now are nobody's business any more."""
+def test_a_truncation_right_after_a_roll_can_be_flushed(bench: LogBench) -> None:
+    """Dirty files that were deleted are not flushed any more."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     log.truncate_to(2)
@@ -144,8 +145,9 @@ def test_cut_right_after_a_roll_can_be_flushed(bench: LogBench) -> None:
     assert offsets_of(log) == [0, 1, 2, 3, 4]
 
 
-def test_stale_index_entries_do_not_come_back() -> None:
-    """A segment that was cut and grown again is found by what it holds now, after a crash too."""
+def test_old_index_entries_do_not_come_back() -> None:
+    """A segment that was truncated and grew again is read by its present contents, also after a
+    crash."""
     config = LogConfig(segment_bytes=6000, index_interval_bytes=1000)
     for seed in range(30):
         bench = new_bench(seed)
@@ -162,8 +164,8 @@ def test_stale_index_entries_do_not_come_back() -> None:
             assert records_of(log, offset)[0].offset == offset
 
 
-def test_interrupted_truncation_is_finished() -> None:
-    """Stopped anywhere, the log is what it was or what it should be, without a hole."""
+def test_an_interrupted_truncation_is_completed() -> None:
+    """Stopped at any point, the log is as before or as it should be, without a gap."""
     sound = new_bench()
     before = sound.create(SEGMENTED)
     grow(before, 30)
@@ -187,8 +189,8 @@ def test_interrupted_truncation_is_finished() -> None:
     assert all(outcomes[-7:])
 
 
-def test_interrupted_truncation_below_damage_is_finished() -> None:
-    """A hole below the target does not keep the rest from being cut."""
+def test_an_interrupted_truncation_above_damage_is_completed() -> None:
+    """Damage below the target does not prevent the rest from being truncated."""
 
     def prepare(bench: LogBench) -> Callable[[], object]:
         log = bench.create()
@@ -196,7 +198,7 @@ def test_interrupted_truncation_below_damage_is_finished() -> None:
         log.close()
         append(bench.open())
         bench.kill()
-        # A length that is impossible: the walk by lengths ends here.
+        # An impossible length: a scan by lengths ends here.
         bench.flip_bit(bench.log_path(), 3 * BATCH_BYTES + 8, 7)
         log = bench.open()
         return lambda: log.truncate_to(8)
@@ -209,8 +211,9 @@ def test_interrupted_truncation_below_damage_is_finished() -> None:
 
 
 @pytest.mark.parametrize(("byte", "bit"), [(70, 0), (8, 7), (0, 7)])
-def test_truncation_that_meets_rot_harms_no_later_append(byte: int, bit: int) -> None:
-    """It is done, or not done, or the log is offline: no note of it is left to cut what follows."""
+def test_a_truncation_that_meets_bit_rot_harms_no_later_append(byte: int, bit: int) -> None:
+    """It is done, or not done, or the log is offline: no checkpoint is left that truncates later
+    records."""
     bench = new_bench()
     log = bench.create()
     append_produced(log, 7, 0, 12)
@@ -228,8 +231,8 @@ def test_truncation_that_meets_rot_harms_no_later_append(byte: int, bit: int) ->
         assert offsets_of(log, end - 1) == [end - 1]
 
 
-def test_damage_that_was_cut_off_is_gone(bench: LogBench) -> None:
-    """New records in its place are read, after a restart too."""
+def test_truncated_damage_is_gone(bench: LogBench) -> None:
+    """New records at these offsets can be read, also after a restart."""
     log = bench.create(SEGMENTED)
     append(log, 14)
     log.close()
@@ -249,13 +252,14 @@ def test_damage_that_was_cut_off_is_gone(bench: LogBench) -> None:
 
 
 def _checkpoint_before_stop(bench: LogBench) -> bytes:
-    """The checkpoint as it is, but with all indexes to be made again: everything is read."""
+    """Returns the checkpoint without a clean stop and with all indexes to rebuild: everything is
+    read."""
     checkpoint = decode_checkpoint(bench.read_file(bench.path("penstock-checkpoint")))
     return encode_checkpoint(replace(checkpoint, clean_stop=None, indexed_offset=0))
 
 
-def test_cut_within_damage_frees_its_offsets(bench: LogBench) -> None:
-    """What the leader sends again for a quarantined range can be read."""
+def test_a_truncation_within_damage_frees_its_offsets(bench: LogBench) -> None:
+    """Records that the leader sends again for a quarantined range can be read."""
     log = bench.create()
     append(log, 12)
     log.close()
@@ -275,10 +279,10 @@ def test_cut_within_damage_frees_its_offsets(bench: LogBench) -> None:
 
 
 @pytest.mark.parametrize("first", [5, 6, 7, 8])
-def test_a_cut_where_damage_begins_takes_the_damaged_bytes_along(
+def test_a_truncation_at_the_start_of_damage_removes_the_damaged_bytes(
     bench: LogBench, first: int
 ) -> None:
-    """Otherwise what is fetched again would lie behind them, and they would be found again."""
+    """Otherwise records fetched again would follow them, and the damage would be found again."""
     log = bench.create()
     append(log, 12)
     log.close()
@@ -299,8 +303,8 @@ def test_a_cut_where_damage_begins_takes_the_damaged_bytes_along(
 
 
 @pytest.mark.parametrize("operation", ["unlink", "truncate", "fsync", "rename", "sync_directory"])
-def test_failed_truncation_takes_the_log_offline(operation: str) -> None:
-    """Half cut, only a restart can say what there is; and it finishes the job."""
+def test_a_failed_truncation_takes_the_log_offline(operation: str) -> None:
+    """Only a restart can tell what is there, and it completes the operation."""
     for skip in range(12):
         bench = new_bench()
         log = bench.create(SEGMENTED)
@@ -320,8 +324,8 @@ def test_failed_truncation_takes_the_log_offline(operation: str) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 12), st.floats(0, 1)), min_size=1, max_size=6))
-def test_any_row_of_appends_and_cuts(steps: list[tuple[int, float]]) -> None:
-    """However often it is cut and grown, the log holds what was last written at each offset."""
+def test_any_sequence_of_appends_and_truncations(steps: list[tuple[int, float]]) -> None:
+    """However often it is truncated and grows, the log has what was last written at each offset."""
     bench = new_bench()
     log = bench.create(LogConfig(segment_bytes=3 * BATCH_BYTES, index_interval_bytes=0))
     model: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Verification finds what is wrong, says how bad it is, and changes nothing."""
+"""Verification finds what is wrong, says how serious it is, and changes nothing."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def flip(path: Path, position: int, mask: int = 0x55) -> None:
     path.write_bytes(data)
 
 
-def test_a_sound_log_is_counted_and_draws_no_finding(sample: SampleLog) -> None:
+def test_a_sound_log_is_counted_and_has_no_findings(sample: SampleLog) -> None:
     """After a clean stop everything agrees, and the counts are those of what was appended."""
     report = verified(sample.directory, deep=True)
     assert report.findings == ()
@@ -104,7 +104,7 @@ def test_verification_changes_nothing(sample: SampleLog, home: Path) -> None:
 
 
 def test_the_read_only_disk_refuses_every_change(tmp_path: Path) -> None:
-    """Tools that look cannot touch, whatever they are told to call."""
+    """Tools that only read cannot change anything, whichever method they call."""
     path = tmp_path / "file"
     path.write_bytes(b"kept")
     file = DISK.open(str(path))
@@ -125,7 +125,7 @@ def test_the_read_only_disk_refuses_every_change(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_of_a_log_file_is_an_error(tmp_path: Path) -> None:
-    """The CRC covers most of a batch; order, checkpoint and leader epochs cover the rest."""
+    """The CRC covers most of a batch. Order, checkpoint and leader epochs cover the rest."""
     sample = new_log(str(tmp_path))
     sample.fill(9)
     sample.close()
@@ -140,7 +140,7 @@ def test_every_flipped_byte_of_a_log_file_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_every_flipped_byte_of_a_trusted_index_is_an_error(home: Path, suffix: str) -> None:
-    """The next start would believe a sealed segment's index, so each entry must be right."""
+    """The next start would trust the index of a closed segment, so each entry must be right."""
     path = home / f"{0:020d}.{suffix}"
     for position in range(path.stat().st_size):
         flip(path, position)
@@ -149,7 +149,7 @@ def test_every_flipped_byte_of_a_trusted_index_is_an_error(home: Path, suffix: s
         flip(path, position)
 
 
-def test_leader_epochs_noted_one_offset_off_are_an_error(sample: SampleLog, home: Path) -> None:
+def test_leader_epochs_stored_one_offset_off_are_an_error(sample: SampleLog, home: Path) -> None:
     """They decide where a follower truncates, so each start must be exact."""
     path = home / "penstock-checkpoint"
     checkpoint = read_checkpoint(DISK, str(path))
@@ -165,10 +165,10 @@ def test_leader_epochs_noted_one_offset_off_are_an_error(sample: SampleLog, home
             assert "wrong-epoch" in errors(verified(home)), wrong
 
 
-def test_damage_below_the_recovery_point_is_an_error_with_its_place(
+def test_damage_below_the_recovery_point_is_an_error_with_its_position(
     sample: SampleLog, home: Path
 ) -> None:
-    """What had been safe and is bad now names file, byte and offset; the rest is still read."""
+    """The finding names file, byte and offset. The rest of the log is still read."""
     header, _ = sample.batches[1]
     position = sample.batches[0][0].size
     flip(segments(home)[0], position + 65)
@@ -182,8 +182,8 @@ def test_damage_below_the_recovery_point_is_an_error_with_its_place(
     assert not report.sound
 
 
-def test_damage_that_recovery_has_quarantined_is_told_once(home: Path) -> None:
-    """The checkpoint says it, so the walk over the same bytes does not say it again."""
+def test_damage_that_recovery_has_quarantined_is_reported_once(home: Path) -> None:
+    """The checkpoint lists it, so the scan over the same bytes does not report it again."""
     path = segments(home)[-1]
     flip(path, 70)
     checkpoint = read_checkpoint(DISK, str(home / "penstock-checkpoint"))
@@ -197,7 +197,7 @@ def test_damage_that_recovery_has_quarantined_is_told_once(home: Path) -> None:
 
 @pytest.mark.parametrize("tail", [b"\x00" * 500, b"\x02garbage" * 9, b""])
 def test_a_torn_tail_is_a_warning(tmp_path: Path, tail: bytes) -> None:
-    """Bytes above the recovery point were never promised: the log is sound without them."""
+    """Bytes above the recovery point were never guaranteed: the log is sound without them."""
     sample = new_log(str(tmp_path))
     sample.fill(10)
     sample.log.flush(checkpoint=True)
@@ -213,8 +213,8 @@ def test_a_torn_tail_is_a_warning(tmp_path: Path, tail: bytes) -> None:
     assert report.end_offset == sample.log.end_offset - (0 if tail else 1)
 
 
-def test_without_a_checkpoint_what_follows_tells_torn_from_damaged(home: Path) -> None:
-    """A bad place that sound batches follow is damage; at the very end it is a torn tail."""
+def test_without_a_checkpoint_the_following_bytes_tell_torn_from_damaged(home: Path) -> None:
+    """A bad range with valid batches after it is damage. At the very end it is a torn tail."""
     (home / "penstock-checkpoint").unlink()
     last = segments(home)[-1]
     with last.open("ab") as file:
@@ -227,7 +227,7 @@ def test_without_a_checkpoint_what_follows_tells_torn_from_damaged(home: Path) -
 
 
 def test_a_file_cut_below_the_recovery_point_is_an_error(home: Path) -> None:
-    """Records that were on disk are gone, at a batch boundary or not."""
+    """Durable records are gone, whether it was cut at a batch boundary or not."""
     last = segments(home)[-1]
     os.truncate(last, 0)
     report = verified(home)
@@ -238,21 +238,21 @@ def test_a_file_cut_below_the_recovery_point_is_an_error(home: Path) -> None:
 
 
 def test_a_missing_segment_is_an_error(home: Path) -> None:
-    """A gap between segments of a log that was never compacted is a lost file."""
+    """If a log was never compacted, a gap between segments is a lost file."""
     for path in home.glob(f"{segments(home)[1].stem}.*"):
         path.unlink()
     assert errors(verified(home)) == ["segment-gap"]
 
 
 def test_a_missing_first_segment_is_an_error(home: Path) -> None:
-    """The checkpoint knows where the log starts."""
+    """The checkpoint contains the log start offset."""
     for path in home.glob(f"{0:020d}.*"):
         path.unlink()
     assert errors(verified(home)) == ["segment-gap"]
 
 
-def test_gaps_that_compaction_leaves_are_noted(tmp_path: Path) -> None:
-    """A compacted log has offsets in no batch, inside a segment and between two."""
+def test_gaps_left_by_compaction_are_reported(tmp_path: Path) -> None:
+    """Offsets of a compacted log may be in no batch, within a segment and between two."""
     sample = new_log(str(tmp_path))
     for base in (0, 10, 40):
         batch = build_batch([Record(base, START_MS + base, b"k", b"v")], leader_epoch=0)
@@ -267,15 +267,16 @@ def test_gaps_that_compaction_leaves_are_noted(tmp_path: Path) -> None:
     (gaps,) = verified(home).findings
     assert (gaps.severity, gaps.code) == (Severity.INFO, "gaps")
     assert gaps.message.startswith(f"{9 + 29 + 49} offsets")
-    # Cleaning the first segment of all but its first batch lets it end well before the next.
+    # The first segment is cut to its first batch, as if compacted: it ends well before the next
+    # one.
     os.truncate(segments(home)[0], segments(home)[0].stat().st_size // 3)
     segments(home)[0].with_suffix(".timeindex").write_bytes(pack(">qi", START_MS, 0))
     (gaps,) = verified(home).findings
     assert gaps.message.startswith(f"{40 + 49} offsets")
 
 
-def test_an_index_that_the_next_start_derives_anyway_is_a_warning(home: Path) -> None:
-    """After an unclean stop nothing in the last segment's index is believed."""
+def test_an_index_that_the_next_start_rebuilds_anyway_is_a_warning(home: Path) -> None:
+    """After an unclean stop the index of the last segment is not trusted."""
     path = segments(home)[-1]
     with path.open("ab") as file:
         file.write(b"\x00")
@@ -287,7 +288,7 @@ def test_an_index_that_the_next_start_derives_anyway_is_a_warning(home: Path) ->
 
 
 def test_a_missing_index_is_a_warning(home: Path) -> None:
-    """The next start sees that it is not there, and derives it."""
+    """The next start notices that it is missing, and rebuilds it."""
     (home / f"{0:020d}.timeindex").unlink()
     report = verified(home)
     assert report.sound
@@ -295,13 +296,13 @@ def test_a_missing_index_is_a_warning(home: Path) -> None:
 
 
 def test_an_empty_time_index_is_an_error(home: Path) -> None:
-    """The next start would believe it: the segment is not found by time, nor deleted by age."""
+    """The next start would trust it: the segment is not found by time, nor deleted by age."""
     (home / f"{0:020d}.timeindex").write_bytes(b"")
     assert errors(verified(home)) == ["bad-index"]
 
 
-def test_an_index_preallocated_with_zeros_is_no_fault(home: Path) -> None:
-    """Kafka makes its active indexes as large as they may grow."""
+def test_an_index_preallocated_with_zeros_is_not_an_error(home: Path) -> None:
+    """Kafka preallocates the indexes of the active segment."""
     index = segments(home)[0].with_suffix(".index")
     index.write_bytes(index.read_bytes() + b"\x00" * 80)
     report = verified(home)
@@ -310,7 +311,7 @@ def test_an_index_preallocated_with_zeros_is_no_fault(home: Path) -> None:
 
 
 def test_an_index_changed_since_a_clean_stop_is_noticed(home: Path) -> None:
-    """The note of the stop has its CRC."""
+    """The checkpoint of the stop contains its CRC."""
     index = segments(home)[-1].with_suffix(".timeindex")
     index.write_bytes(index.read_bytes() + b"\x00" * 12)
     assert "index-changed" in warnings(verified(home))
@@ -334,10 +335,10 @@ def test_an_index_changed_since_a_clean_stop_is_noticed(home: Path) -> None:
         ("notes.txt", b"", "unknown", Severity.INFO),
     ],
 )
-def test_small_files(
+def test_findings_for_small_files(
     home: Path, name: str, content: bytes | None, code: str, severity: Severity
 ) -> None:
-    """Each small file that is bad, missing or too many has its own finding."""
+    """Each small file that is bad, missing or unexpected has its own finding."""
     if content is None:
         (home / name).unlink()
     else:
@@ -346,8 +347,8 @@ def test_small_files(
     assert code in codes(report, severity)
 
 
-def test_records_that_do_not_decode_are_found_when_asked(tmp_path: Path) -> None:
-    """A producer can seal nonsense under a right CRC; only reading the records shows it."""
+def test_undecodable_records_are_found_by_a_deep_verification(tmp_path: Path) -> None:
+    """A producer can send garbage with a correct CRC. Only decoding the records shows it."""
     sample = new_log(str(tmp_path))
     batch = build_batch([Record(0, START_MS, b"key", b"value")])
     batch[61] = 0x7E
@@ -358,8 +359,8 @@ def test_records_that_do_not_decode_are_found_when_asked(tmp_path: Path) -> None
     assert errors(verified(sample.directory, deep=True)) == ["bad-records"]
 
 
-def test_a_record_later_than_its_batch_says_is_a_warning(tmp_path: Path) -> None:
-    """Looking for it by time would pass the batch by."""
+def test_a_record_later_than_its_batchs_max_timestamp_is_a_warning(tmp_path: Path) -> None:
+    """A search by time would skip the batch."""
     sample = new_log(str(tmp_path))
     sample.log.append(
         build_batch([Record(0, START_MS, b"k", b"v")], max_timestamp=START_MS - 5), 0, START_MS
@@ -368,8 +369,8 @@ def test_a_record_later_than_its_batch_says_is_a_warning(tmp_path: Path) -> None
     assert warnings(verified(sample.directory, deep=True)) == ["late-record"]
 
 
-def test_leader_epochs_that_fall_between_segments_are_an_error(home: Path) -> None:
-    """Within a segment the scan sees it; across segments only the whole log shows it."""
+def test_leader_epochs_that_decrease_between_segments_are_an_error(home: Path) -> None:
+    """Within a segment the scan finds it. Across segments only the whole log shows it."""
     path = segments(home)[-1]
 
     def older(data: bytearray) -> None:
@@ -382,7 +383,7 @@ def test_leader_epochs_that_fall_between_segments_are_an_error(home: Path) -> No
     assert "epoch-falls" in errors(verified(home))
 
 
-def test_many_findings_of_a_kind_are_counted(home: Path) -> None:
+def test_many_findings_of_a_kind_are_summarized(home: Path) -> None:
     """A thousand wrong entries make one short list."""
     index = segments(home)[0].with_suffix(".index")
     entries = [unpack_from(">ii", index.read_bytes(), at) for at in range(0, 40, 8)]
@@ -395,7 +396,7 @@ def test_many_findings_of_a_kind_are_counted(home: Path) -> None:
 
 
 def test_a_data_directory_has_many_logs(tmp_path: Path) -> None:
-    """Every log below is verified, whichever broker's it is; what is being deleted is not."""
+    """Every log below it is verified, of any broker. A log that is being deleted is not."""
     for broker in ("broker-1", "broker-2"):
         root = tmp_path / broker
         root.mkdir()
@@ -416,7 +417,7 @@ def test_a_data_directory_has_many_logs(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_log_is_refused(tmp_path: Path) -> None:
-    """Nothing to verify must not pass for sound."""
+    """An empty directory must not be reported as sound."""
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotALog, match="TOPIC-PARTITION"):
         verify_directory(DISK, str(tmp_path))
@@ -437,7 +438,7 @@ def test_a_log_in_use_is_sound(tmp_path: Path) -> None:
 
 
 def clean(log: Log, random: Random) -> None:
-    """A round of compaction, which a crash may stop before it is installed."""
+    """Runs a round of compaction. A crash may stop it before it is installed."""
     task = begin_clean(
         log,
         now_ms=NOW_MS,
@@ -452,7 +453,7 @@ def clean(log: Log, random: Random) -> None:
 
 
 def busy_hour(bench: LogBench, random: Random, epoch: int, *, power_loss: bool) -> int:
-    """All that can happen to a log, in any order, then the end of a process."""
+    """Performs random operations on a log, then ends the process."""
     log = bench.open()
     for _ in range(random.randrange(4, 25)):
         match random.randrange(10):
@@ -484,7 +485,7 @@ def busy_hour(bench: LogBench, random: Random, epoch: int, *, power_loss: bool) 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_no_crash_looks_like_damage(seed: int) -> None:
-    """Whatever a dead process or a power loss leaves is sound, before recovery and after it."""
+    """Whatever a kill or a power cut leaves is sound, before recovery and after it."""
     random = Random(seed)
     bench = new_bench(seed)
     bench.create(LogConfig(segment_bytes=600, index_interval_bytes=150, compact=True))

@@ -1,4 +1,4 @@
-"""SQLite stores for tests: real files, real threads, a clock the test moves."""
+"""SQLite stores for tests: real files, real threads, and a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .handles import StoreBench, put
 
 
 class HandClock:
-    """Stands still until it is moved. Sleeping is real: it only spaces out retries."""
+    """Stands still until the test advances it. Sleeping is real: it only spaces out retries."""
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
@@ -45,7 +45,7 @@ class SqliteBench(StoreBench):
         self.clock.elapsed_s += seconds
 
     async def forget_history(self, store: MetadataStore) -> None:
-        """Forgetting is done in strides: cross one."""
+        """Makes enough changes that the store prunes its change log, which it does in intervals."""
         for _ in range(260):
             await put(store, "/forget", b"")
 

@@ -1,10 +1,9 @@
-"""What every metadata store must do, whatever it is made of.
+"""The contract that every metadata store must keep, whatever its implementation.
 
-A store's tests derive from `StoreContract` and supply a `bench`: one shared store, as many handles
-on it as asked for, and control of the time that leases go by. Two handles stand for two processes.
-
-A store may have a past when a test begins, so revisions are counted from `revision_of(store)`; in
-the course of one test nobody else uses it. Keys begin with a slash.
+A store's tests derive from `StoreContract` and supply a `bench`: one shared store, any number of
+handles on it, and control of the time by which leases expire. Two handles stand for two processes.
+A store may have a history when a test begins, so revisions are counted from `revision_of(store)`.
+During a test no other client uses it. Keys begin with a slash.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from .handles import StoreBench, keys_of, put, revision_of, take
 
 
 class Leases:
-    """Keys that go when their owner does."""
+    """Keys that are deleted when their lease ends."""
 
-    def test_keys_go_when_their_lease_expires(self, bench: StoreBench) -> None:
-        """Another handle's watch is told, all keys in one step; other keys stay."""
+    def test_keys_are_deleted_when_their_lease_expires(self, bench: StoreBench) -> None:
+        """Another handle's watch reports it, all keys in one revision. Other keys stay."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             lease = await one.grant_lease(2.0)
@@ -46,8 +45,8 @@ class Leases:
         bench.run(scenario)
 
     def test_keep_alive_prolongs_a_lease(self, bench: StoreBench) -> None:
-        """Renewed in time it outlives its time to live; any handle may do it, as a lease belongs
-        to the store and not to the handle that granted it."""
+        """Renewed in time it lasts longer than its time to live. Any handle may renew it, since a
+        lease belongs to the store and not to the handle that granted it."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             lease = await one.grant_lease(3.0)
@@ -61,8 +60,9 @@ class Leases:
 
         bench.run(scenario)
 
-    def test_a_write_does_not_see_keys_of_an_expired_lease(self, bench: StoreBench) -> None:
-        """What rests on a lapsed claim fails, and the claim is free, though nobody watched."""
+    def test_a_commit_does_not_see_keys_of_an_expired_lease(self, bench: StoreBench) -> None:
+        """A commit that is conditional on an expired claim fails, and the claim is free, even if
+        there was no watch."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             claim = await put(one, "/controller", b"1", await one.grant_lease(1.0))
@@ -74,8 +74,9 @@ class Leases:
 
         bench.run(scenario)
 
-    def test_a_lease_that_is_held_goes_when_it_is_given_back(self, bench: StoreBench) -> None:
-        """`carry_s` asks the store to renew beside a busy event loop; it changes nothing else."""
+    def test_a_carried_lease_ends_when_it_is_revoked(self, bench: StoreBench) -> None:
+        """`carry_s` asks the store to renew the lease while the event loop is busy. It changes
+        nothing else."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             lease = await one.grant_lease(60.0)
@@ -90,7 +91,7 @@ class Leases:
         bench.run(scenario)
 
     def test_revoking_a_lease_deletes_its_keys_at_once(self, bench: StoreBench) -> None:
-        """As a clean shutdown does; doing it twice is no error."""
+        """As a clean shutdown does. Revoking it twice is not an error."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             lease = await one.grant_lease(60.0)
@@ -103,8 +104,8 @@ class Leases:
 
         bench.run(scenario)
 
-    def test_a_key_goes_with_its_present_lease_only(self, bench: StoreBench) -> None:
-        """Put again under another lease, or under none, it outlives the first."""
+    def test_a_key_is_deleted_only_with_its_present_lease(self, bench: StoreBench) -> None:
+        """If it is put again under another lease or none, it survives the end of the first one."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             first, second = await one.grant_lease(60.0), await two.grant_lease(60.0)
@@ -119,8 +120,8 @@ class Leases:
 
         bench.run(scenario)
 
-    def test_nothing_can_be_put_under_a_lease_that_is_gone(self, bench: StoreBench) -> None:
-        """The commit is refused as a whole."""
+    def test_nothing_can_be_put_under_an_expired_lease(self, bench: StoreBench) -> None:
+        """The whole commit is refused."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             lease = await one.grant_lease(1.0)
@@ -131,8 +132,8 @@ class Leases:
 
         bench.run(scenario)
 
-    def test_a_lease_that_was_never_granted_cannot_be_kept(self, bench: StoreBench) -> None:
-        """Renewing says that it is not there; revoking it is no error."""
+    def test_an_unknown_lease_cannot_be_renewed(self, bench: StoreBench) -> None:
+        """`keep_alive` returns False. Revoking it is not an error."""
 
         async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
             assert not await one.keep_alive(987_654_321)
@@ -140,9 +141,7 @@ class Leases:
 
         bench.run(scenario)
 
-    def test_a_lease_must_last(self, bench: StoreBench) -> None:
-        """One that ends as it begins is refused."""
-
+    def test_a_lease_must_have_a_positive_time_to_live(self, bench: StoreBench) -> None:
         async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
             for ttl_s in (0.0, -1.0):
                 with pytest.raises(ValueError, match="lease"):
@@ -151,7 +150,7 @@ class Leases:
         bench.run(scenario)
 
     def test_leases_have_different_ids(self, bench: StoreBench) -> None:
-        """Also from the ids of leases that are long gone."""
+        """Also from the ids of leases that ended long ago."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             leases = []
@@ -167,8 +166,8 @@ class Leases:
 class Watches:
     """Every change, in order, without gaps."""
 
-    def test_a_watch_begins_with_what_has_happened(self, bench: StoreBench) -> None:
-        """From the revision after a range on, nothing between the two is lost."""
+    def test_a_watch_begins_with_past_changes(self, bench: StoreBench) -> None:
+        """A watch from the revision after a range misses nothing between the two."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             await put(one, "/a", b"1")
@@ -182,8 +181,8 @@ class Watches:
 
         bench.run(scenario)
 
-    def test_a_watch_is_told_of_later_changes(self, bench: StoreBench) -> None:
-        """Of those of its own handle and of those of another."""
+    def test_a_watch_reports_later_changes(self, bench: StoreBench) -> None:
+        """Those of its own handle and those of another."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -196,8 +195,8 @@ class Watches:
 
         bench.run(scenario)
 
-    def test_a_watch_sees_its_prefix_only(self, bench: StoreBench) -> None:
-        """And goes on past revisions that are none of its business."""
+    def test_a_watch_sees_only_its_prefix(self, bench: StoreBench) -> None:
+        """It continues past revisions that do not concern it."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -212,7 +211,7 @@ class Watches:
 
         bench.run(scenario)
 
-    def test_a_commit_arrives_in_one_piece(self, bench: StoreBench) -> None:
+    def test_the_changes_of_a_commit_arrive_together(self, bench: StoreBench) -> None:
         """No batch ends in the middle of a revision."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
@@ -231,7 +230,7 @@ class Watches:
         bench.run(scenario)
 
     def test_a_watch_may_begin_in_the_future(self, bench: StoreBench) -> None:
-        """It stays silent until that revision comes."""
+        """It reports nothing until that revision."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -242,8 +241,8 @@ class Watches:
 
         bench.run(scenario)
 
-    def test_a_watch_that_is_given_up_leaves_the_handle_whole(self, bench: StoreBench) -> None:
-        """Left in the middle, or cancelled while it waits; others on the handle go on."""
+    def test_an_abandoned_watch_does_not_affect_its_handle(self, bench: StoreBench) -> None:
+        """Left in the middle, or canceled while it waits. Other watches on the handle continue."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -263,8 +262,8 @@ class Watches:
 
         bench.run(scenario)
 
-    def test_a_watch_of_forgotten_changes_is_refused(self, bench: StoreBench) -> None:
-        """It must not begin with a gap. The present revision can always be watched on from."""
+    def test_a_watch_of_pruned_changes_is_refused(self, bench: StoreBench) -> None:
+        """It must not begin with a gap. A watch from the present revision always works."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             first = await put(one, "/a", b"")
@@ -279,8 +278,8 @@ class Watches:
 
 
 class Closing:
-    def test_a_closed_handle_says_so(self, bench: StoreBench) -> None:
-        """Calls and watches raise, closing again does not, other handles go on."""
+    def test_a_closed_handle_raises_store_closed(self, bench: StoreBench) -> None:
+        """Calls and watches raise it, closing again does not, other handles continue."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -325,7 +324,7 @@ class Model:
         self, bench: StoreBench, steps: list[Any]
     ) -> None:
         """Any commits through two handles have the model's outcomes, and a watch from the start
-        replays into the same state."""
+        replays to the same state."""
         model: dict[str, KeyValue] = {}
 
         def apply(compares: list[Compare], changes: list[Put | Delete], revision: int) -> bool:

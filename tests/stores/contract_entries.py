@@ -1,4 +1,4 @@
-"""The part of `contract` that is about keys, revisions and commits."""
+"""The part of `contract` about keys, revisions and commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Entries:
     """Keys, values and revisions."""
 
     def test_a_key_that_was_never_put_is_absent(self, bench: StoreBench) -> None:
-        """Reading it gives None and an empty range, not an error."""
+        """Reading it returns None or an empty range, not an error."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             assert await one.get("/a") is None
@@ -23,8 +23,8 @@ class Entries:
 
         bench.run(scenario)
 
-    def test_a_value_is_seen_by_every_handle_once_committed(self, bench: StoreBench) -> None:
-        """A read that begins after the commit returned sees it, wherever it is made."""
+    def test_every_handle_sees_a_value_once_it_is_committed(self, bench: StoreBench) -> None:
+        """A read that begins after the commit returned sees it, on any handle."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -36,7 +36,7 @@ class Entries:
         bench.run(scenario)
 
     def test_creation_and_change_have_their_own_revisions(self, bench: StoreBench) -> None:
-        """A later put keeps the create revision; after a delete the key is created anew."""
+        """A later put keeps the create revision. After a delete the key is created again."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -50,8 +50,8 @@ class Entries:
 
         bench.run(scenario)
 
-    def test_a_range_has_the_keys_under_its_prefix_in_order(self, bench: StoreBench) -> None:
-        """Neighbours of the prefix stay out; texts beyond ASCII sort by code point."""
+    def test_a_range_returns_the_keys_with_its_prefix_in_order(self, bench: StoreBench) -> None:
+        """Keys next to the prefix are not included. Keys beyond ASCII sort by code point."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -73,8 +73,8 @@ class Entries:
 
         bench.run(scenario)
 
-    def test_a_prefix_of_the_last_characters_still_ends(self, bench: StoreBench) -> None:
-        """The highest code point has no successor, and needs none."""
+    def test_a_prefix_that_ends_with_the_last_code_point_works(self, bench: StoreBench) -> None:
+        """The highest code point has no successor, which the end of a range would need."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             for key in ("/a", "/a\U0010ffff", "/a\U0010ffffz", "/b", "/\U0010ffff"):
@@ -84,7 +84,7 @@ class Entries:
 
         bench.run(scenario)
 
-    def test_a_range_shows_one_moment(self, bench: StoreBench) -> None:
+    def test_a_range_is_consistent(self, bench: StoreBench) -> None:
         """Keys that always change together are never seen apart, and the revision is theirs."""
 
         async def change(store: MetadataStore) -> None:
@@ -105,8 +105,8 @@ class Entries:
 
         bench.run(scenario)
 
-    def test_large_values_come_back_whole(self, bench: StoreBench) -> None:
-        """A topic of thousands of partitions is one value, and a range has many of them."""
+    def test_large_values_are_returned_whole(self, bench: StoreBench) -> None:
+        """A topic with thousands of partitions is one value, and a range has many of them."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             value = bytes(range(256)) * 2_000
@@ -121,10 +121,10 @@ class Entries:
 
 
 class Commits:
-    """All or nothing, on conditions."""
+    """All or nothing, under conditions."""
 
     def test_all_changes_of_a_commit_share_one_revision(self, bench: StoreBench) -> None:
-        """However many keys it changes, it is one step of the store."""
+        """However many keys it changes."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -139,7 +139,7 @@ class Commits:
         bench.run(scenario)
 
     def test_a_failed_compare_changes_nothing(self, bench: StoreBench) -> None:
-        """One wrong revision among right ones voids the whole commit."""
+        """One wrong revision among right ones makes the whole commit fail."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             revision = await put(one, "/a", b"1")
@@ -152,7 +152,7 @@ class Commits:
         bench.run(scenario)
 
     def test_revision_zero_means_the_key_must_not_exist(self, bench: StoreBench) -> None:
-        """Of two that create the same key so, one succeeds."""
+        """If two commits create the same key, one succeeds."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             absent = [Compare("/a", 0)]
@@ -167,8 +167,8 @@ class Commits:
 
         bench.run(scenario)
 
-    def test_compares_may_concern_keys_that_do_not_change(self, bench: StoreBench) -> None:
-        """This is how a write rests on the controller's claim."""
+    def test_compares_may_name_keys_that_do_not_change(self, bench: StoreBench) -> None:
+        """This is how a write is conditional on the controller's claim."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             claim = await put(one, "/controller", b"1")
@@ -180,8 +180,8 @@ class Commits:
 
         bench.run(scenario)
 
-    def test_a_commit_that_changes_nothing_takes_no_revision(self, bench: StoreBench) -> None:
-        """Deleting what is not there, or only comparing, leaves the revision alone."""
+    def test_a_commit_that_changes_nothing_uses_no_revision(self, bench: StoreBench) -> None:
+        """Deleting a missing key, or only comparing, does not change the revision."""
 
         async def scenario(one: MetadataStore, two: MetadataStore) -> None:
             revision = await put(one, "/a", b"")
@@ -192,8 +192,9 @@ class Commits:
 
         bench.run(scenario)
 
-    def test_a_commit_names_each_key_once(self, bench: StoreBench) -> None:
-        """Two changes of one key in one step would have no order; it is refused unread."""
+    def test_a_commit_may_name_each_key_only_once(self, bench: StoreBench) -> None:
+        """Two changes of one key in one revision would have no order. The commit is refused before
+        it is sent."""
 
         async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
             start = await revision_of(one)
@@ -204,7 +205,7 @@ class Commits:
         bench.run(scenario)
 
     def test_increments_from_two_handles_are_all_counted(self, bench: StoreBench) -> None:
-        """Read, add one, compare and set: no addition is lost, however they interleave."""
+        """Read, add one, compare and set: no increment is lost, however they interleave."""
 
         async def increment(store: MetadataStore, times: int) -> None:
             while times:

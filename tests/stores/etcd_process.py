@@ -1,6 +1,6 @@
 """The other process of `test_etcd_cluster`: python -m tests.stores.etcd_process ADDRESS.
 
-It holds the key /held under a lease, with a line for each renewal, until the lease is lost.
+It holds the key /held under a lease, and prints a line for each renewal, until the lease is lost.
 """
 
 from __future__ import annotations

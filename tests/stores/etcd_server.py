@@ -1,4 +1,4 @@
-"""Real etcd servers for tests: started on free ports of the loopback, killed, frozen, restarted."""
+"""Real etcd servers for tests, on free loopback ports. They can be killed, frozen and restarted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EtcdServer:
 
     def start(self, members: Sequence[EtcdServer]) -> None:
         client_url = f"{self.scheme}://{self.endpoint}"
-        # Appended: a restart continues the log.
+        # Appended, so that a restart continues the log.
         with open(self.directory / f"{self.name}.log", "ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -72,7 +72,7 @@ class EtcdServer:
             )
 
     def freeze(self) -> None:
-        """Return when every thread of it stands still."""
+        """Stops the process, and returns when all of its threads stand still."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
@@ -94,7 +94,7 @@ class EtcdCluster:
         self.members = [EtcdServer(f"m{i}", self.directory, options) for i in range(size)]
 
     def address(self, namespace: str = "", *, first: int = 0) -> EtcdAddress:
-        """With one member first in the list, for handles that begin with it."""
+        """Returns the address with member `first` at the start of the list, where handles begin."""
         members = self.members[first:] + self.members[:first]
         return EtcdAddress(tuple(member.endpoint for member in members), namespace)
 
@@ -105,7 +105,7 @@ class EtcdCluster:
         asyncio.run(self.wait_healthy())
 
     async def wait_healthy(self) -> None:
-        """Every member answers, with a leader."""
+        """Waits until every member answers and there is a leader."""
         async with asyncio.timeout(START_TIMEOUT_S):
             for member in self.members:
                 while True:
@@ -117,7 +117,7 @@ class EtcdCluster:
                     break
 
     async def leader(self) -> EtcdServer:
-        """The member that leads now, by what they say themselves."""
+        """Returns the present leader, according to the members themselves."""
         async with asyncio.timeout(START_TIMEOUT_S):
             while True:
                 for member in self.members:
@@ -127,7 +127,7 @@ class EtcdCluster:
                 await asyncio.sleep(0.05)
 
     def heal(self) -> None:
-        """Everybody runs again."""
+        """Makes every member run again."""
         for member in self.members:
             member.thaw()
         self.start()
@@ -163,7 +163,7 @@ class First(SystemRandom):
 
 
 class EtcdBench(StoreBench):
-    """A namespace of its own in an etcd that many tests share."""
+    """A separate namespace in an etcd that many tests share."""
 
     made = 0
 
@@ -176,7 +176,7 @@ class EtcdBench(StoreBench):
         return await open_store(self.cluster.address(self.namespace))
 
     async def advance(self, seconds: float) -> None:
-        """Real time: it is etcd that counts it, and it looks for expired leases twice a second."""
+        """Waits in real time: etcd counts it, and looks for expired leases twice a second."""
         await asyncio.sleep(seconds)
 
     async def forget_history(self, store: MetadataStore) -> None:

@@ -1,4 +1,4 @@
-"""What the store tests stand on: one shared store, several handles, short ways to use them."""
+"""What the store tests share: one store, several handles, and short functions to use them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ TIMEOUT_S = 100.0
 class StoreBench(ABC):
     @abstractmethod
     async def open(self) -> MetadataStore:
-        """Another handle on the same store."""
+        """Opens another handle on the same store."""
 
     @abstractmethod
     async def advance(self, seconds: float) -> None:
-        """Let this much time pass for leases."""
+        """Lets this much time pass for leases."""
 
     @abstractmethod
     async def forget_history(self, store: MetadataStore) -> None:
-        """Make the store drop the changes before its present revision."""
+        """Makes the store drop the changes before its present revision."""
 
     @abstractmethod
     def fresh(self) -> StoreBench:
-        """A bench like this one with an empty store."""
+        """Returns a bench like this one with an empty store."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the bench itself holds."""
+        """Releases the resources of the bench."""
 
     def run(self, scenario: Scenario) -> None:
         async def main() -> None:
@@ -55,7 +55,7 @@ async def put(store: MetadataStore, key: str, value: bytes, lease: int = 0) -> i
 async def take(
     store: MetadataStore, prefix: str, from_revision: int, count: int
 ) -> list[WatchEvent]:
-    """The first events of a watch, in one row."""
+    """Returns the first events of a watch as one list."""
     events: list[WatchEvent] = []
     async for batch in store.watch(prefix, from_revision):
         events.extend(batch)

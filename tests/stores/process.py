@@ -14,7 +14,7 @@ LEASE_TTL_S = 0.6
 
 
 async def increment(store: SqliteStore) -> None:
-    """Count up a shared number by compare and set."""
+    """Increments a shared number by compare and set."""
     done = 0
     while done < INCREMENTS:
         entry = await store.get("/n")
@@ -24,7 +24,7 @@ async def increment(store: SqliteStore) -> None:
 
 
 async def hold(store: SqliteStore) -> None:
-    """Keep a key alive, with a line for each renewal, until killed."""
+    """Keeps a key alive, and prints a line for each renewal, until killed."""
     lease = await store.grant_lease(LEASE_TTL_S)
     await store.commit((), [Put("/held", b"", lease)])
     while await store.keep_alive(lease):

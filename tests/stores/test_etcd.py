@@ -1,4 +1,4 @@
-"""What only the etcd store does: namespaces, limits of time and size, checks on its server."""
+"""What is specific to the etcd store: namespaces, limits of time and size, checks of its server."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def etcd() -> Iterator[EtcdCluster]:
 
 @pytest.fixture
 def frozen(etcd: EtcdCluster) -> Iterator[EtcdCluster]:
-    """May be frozen by the test; goes on afterwards."""
+    """An etcd that the test may freeze. It runs again afterwards."""
     yield etcd
     etcd.members[0].thaw()
 
 
 class Elapsed:
-    """Asserts that what it encloses took no longer than allowed."""
+    """Asserts that the enclosed code took no longer than allowed."""
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -65,9 +65,9 @@ class Elapsed:
         assert time.monotonic() - self.start_s < patient(self.limit_s + SLACK_S)
 
 
-def test_clusters_share_an_etcd_by_namespaces(etcd: EtcdCluster) -> None:
-    """Neither sees, watches or disturbs the keys of the other, though one name begins as the other
-    does; the keys lie in etcd where an operator looks for them."""
+def test_clusters_share_an_etcd_in_separate_namespaces(etcd: EtcdCluster) -> None:
+    """Neither sees, watches or affects the keys of the other, even if one name is a prefix of the
+    other. An operator finds the keys in etcd under the namespace."""
 
     async def main() -> None:
         prod = await open_store(etcd.address("/prod"))
@@ -92,8 +92,8 @@ def test_clusters_share_an_etcd_by_namespaces(etcd: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_a_key_begins_with_a_slash(etcd: EtcdCluster) -> None:
-    """Or it would lie outside of the namespace."""
+def test_a_key_must_begin_with_a_slash(etcd: EtcdCluster) -> None:
+    """Otherwise it would be outside of the namespace."""
 
     async def main() -> None:
         store = await open_store(etcd.address("/slash"))
@@ -105,8 +105,8 @@ def test_a_key_begins_with_a_slash(etcd: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_an_etcd_that_is_not_there_is_missed_in_time() -> None:
-    """Opening fails within its time limit, and says which address gave no answer and why."""
+def test_opening_without_an_etcd_fails_in_time() -> None:
+    """Within the time limit, and the error names the address that gave no answer and the reason."""
 
     async def main() -> None:
         address = EtcdAddress(("127.0.0.1:1", "127.0.0.1:2"))
@@ -118,8 +118,9 @@ def test_an_etcd_that_is_not_there_is_missed_in_time() -> None:
     asyncio.run(main())
 
 
-def test_a_commit_to_a_server_that_froze_has_an_unknown_outcome(frozen: EtcdCluster) -> None:
-    """It is raised as such within the time limit and not sent again; reading tells what is true."""
+def test_a_commit_to_a_frozen_server_has_an_unknown_outcome(frozen: EtcdCluster) -> None:
+    """The error is raised within the time limit, and the commit is not sent again. A read shows
+    the outcome."""
     server = frozen.members[0]
 
     async def main() -> None:
@@ -141,8 +142,8 @@ def test_a_commit_to_a_server_that_froze_has_an_unknown_outcome(frozen: EtcdClus
     asyncio.run(main())
 
 
-def test_a_quiet_connection_is_tried_before_a_commit(frozen: EtcdCluster) -> None:
-    """So that a commit to a server that died in the meantime is known not to have been made."""
+def test_an_idle_connection_is_checked_before_a_commit(frozen: EtcdCluster) -> None:
+    """So if the server died meanwhile, it is known that the commit was not made."""
     server = frozen.members[0]
 
     async def main() -> None:
@@ -164,7 +165,8 @@ def test_a_quiet_connection_is_tried_before_a_commit(frozen: EtcdCluster) -> Non
 
 
 def test_closing_waits_for_calls_and_ends_retries(frozen: EtcdCluster) -> None:
-    """A call under way is not cut off, one that would try again is told, and it is all in time."""
+    """A call in progress is completed, a call that would be retried fails, and closing takes
+    limited time."""
     server = frozen.members[0]
 
     async def main() -> None:
@@ -185,8 +187,8 @@ def test_closing_waits_for_calls_and_ends_retries(frozen: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_the_lease_that_is_missing_is_named(etcd: EtcdCluster) -> None:
-    """Among several in one commit; the commit does nothing."""
+def test_the_error_names_the_missing_lease(etcd: EtcdCluster) -> None:
+    """Among several in one commit. The commit changes nothing."""
 
     async def main() -> None:
         store = await open_store(etcd.address("/leases"))
@@ -204,8 +206,9 @@ def test_the_lease_that_is_missing_is_named(etcd: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_commits_beyond_the_limits_of_etcd_name_the_limit(etcd: EtcdCluster) -> None:
-    """Too many changes, too many bytes: nothing is done, and the option to raise is named."""
+def test_commits_beyond_etcds_limits_name_the_limit(etcd: EtcdCluster) -> None:
+    """Too many changes, too many bytes: nothing is done, and the error names the option to
+    raise."""
 
     async def main() -> None:
         store = await open_store(etcd.address("/limits"))
@@ -220,8 +223,8 @@ def test_commits_beyond_the_limits_of_etcd_name_the_limit(etcd: EtcdCluster) -> 
     asyncio.run(main())
 
 
-def test_members_of_two_clusters_are_not_one_store(etcd: EtcdCluster) -> None:
-    """An address that mixes them up is found out before anything is written to the wrong one."""
+def test_members_of_two_clusters_are_detected(etcd: EtcdCluster) -> None:
+    """An address that mixes them up is refused before anything is written to the wrong one."""
     other = EtcdCluster(1, [])
     frozen = etcd.members[0]
 
@@ -238,7 +241,7 @@ def test_members_of_two_clusters_are_not_one_store(etcd: EtcdCluster) -> None:
         await alone.close()
 
     try:
-        # Its name and ports make a different cluster id.
+        # Its name and ports give a different cluster id.
         other.start()
         asyncio.run(main())
     finally:
@@ -246,8 +249,8 @@ def test_members_of_two_clusters_are_not_one_store(etcd: EtcdCluster) -> None:
         other.close()
 
 
-def test_an_etcd_that_went_back_in_time_is_found_out() -> None:
-    """Restored from a backup under running brokers it would contradict what they know."""
+def test_an_etcd_that_went_back_in_time_is_detected() -> None:
+    """If it is restored from a backup under running brokers, it contradicts what they know."""
     etcd = EtcdCluster(1, [])
     server = etcd.members[0]
 
@@ -269,8 +272,8 @@ def test_an_etcd_that_went_back_in_time_is_found_out() -> None:
         etcd.close()
 
 
-def test_the_connection_can_be_by_tls(tmp_path: Path) -> None:
-    """Each side shows a certificate that rests on the given one; without one we do not talk."""
+def test_the_connection_can_use_tls(tmp_path: Path) -> None:
+    """Each side shows a certificate signed by the given CA. Without one there is no connection."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed, and the test needs a certificate")
     cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
@@ -306,8 +309,8 @@ def test_the_connection_can_be_by_tls(tmp_path: Path) -> None:
 
 
 def test_handles_spread_over_the_members(etcd: EtcdCluster) -> None:
-    """Each begins with one picked at random, so that no member bears all brokers; one that is not
-    there costs nothing but the attempt."""
+    """Each begins with a random member, so that no member serves all brokers. A member that does
+    not answer costs only the attempt."""
 
     class Last(SystemRandom):
         def below(self, bound: int) -> int:
@@ -327,7 +330,7 @@ def test_handles_spread_over_the_members(etcd: EtcdCluster) -> None:
 
 
 class Slow:
-    """A clock that shows the deadline to be far away."""
+    """A clock on which the deadline is always far away."""
 
     def monotonic(self) -> float:
         return 0.0
@@ -343,7 +346,7 @@ class Slow:
     "wrong",
     [{"request_timeout_s": 0.0}, {"attempt_timeout_s": -1.0}, {"trust_s": -0.1}],
 )
-def test_times_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    """When configured, not when first used."""
+def test_invalid_timeouts_are_refused(wrong: dict[str, float]) -> None:
+    """When they are configured, not when they are first used."""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EtcdConfig(**wrong)

@@ -24,7 +24,7 @@ from penstock.stores.etcd_address import EtcdAddress, is_etcd, parse_address
     ],
 )
 def test_an_address_names_members_a_namespace_and_files(text: str, address: EtcdAddress) -> None:
-    """Ports default to etcd's, and a slash at the end means nothing."""
+    """The default port is etcd's, and a slash at the end is ignored."""
     assert is_etcd(text)
     assert parse_address(text) == address
 
@@ -48,12 +48,12 @@ def test_an_address_names_members_a_namespace_and_files(text: str, address: Etcd
         ("etcd://a?cert=y&key=z", "ca too"),
     ],
 )
-def test_a_wrong_address_is_refused_with_the_right_shape(text: str, hint: str) -> None:
+def test_an_invalid_address_is_refused_with_the_right_form(text: str, hint: str) -> None:
     """The message says which part is wrong and what to write."""
     with pytest.raises(ValueError, match=hint):
         parse_address(text)
 
 
 def test_an_address_is_shown_without_its_files() -> None:
-    """In messages the members and the namespace are what helps."""
+    """Messages show only the members and the namespace."""
     assert str(parse_address("etcd://a:1,b/prod?ca=x")) == "etcd://a:1,b:2379/prod"

@@ -1,4 +1,4 @@
-"""Brokers that meet in an etcd: `store = "etcd://..."`."""
+"""Brokers that use an etcd as their store: `store = "etcd://..."`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_config(folder: Path, store: str, broker_id: int = 0, session_timeout_s
 
 @contextmanager
 def broker(config: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """Its bootstrap address, and the process; stopped cleanly if it still runs in the end."""
+    """Yields the bootstrap address and the process, which is stopped cleanly if it still runs."""
     command = [*PROGRAM, "broker", "--config", str(config)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -68,14 +68,14 @@ def broker(config: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 def topics_of(bootstrap: str) -> dict[str, int]:
-    """Their names and numbers of partitions."""
+    """Returns the names of the topics and their numbers of partitions."""
     with Admin(bootstrap) as admin:
         return {topic.name: len(topic.partitions) for topic in admin.list_topics()}
 
 
 def test_a_topic_survives_its_broker(etcd: EtcdCluster, tmp_path: Path) -> None:
-    """Created on a broker that is killed, found on the one that is started after it, with the same
-    record; and after a clean stop again. Nothing of it lies in a file of the broker's own."""
+    """It is created on a broker that is killed, and found with the same record after a restart,
+    and after a clean stop again. None of its metadata is in a file of the broker."""
     config = write_config(tmp_path, str(etcd.address("/survives")))
     with broker(config) as (bootstrap, process):
         with Admin(bootstrap) as admin:
@@ -96,7 +96,7 @@ def test_a_topic_survives_its_broker(etcd: EtcdCluster, tmp_path: Path) -> None:
 
 
 def test_brokers_of_two_namespaces_are_two_clusters(etcd: EtcdCluster, tmp_path: Path) -> None:
-    """In one etcd; the topics of one are not those of the other."""
+    """In one etcd. Neither has the topics of the other."""
     folders = [tmp_path / name for name in ("a", "b")]
     for folder in folders:
         folder.mkdir()
@@ -108,8 +108,8 @@ def test_brokers_of_two_namespaces_are_two_clusters(etcd: EtcdCluster, tmp_path:
         assert topics_of(second) == {}
 
 
-def test_a_broker_lives_through_the_death_of_etcds_leader(tmp_path: Path) -> None:
-    """It keeps its lease, knows its topics, and makes new ones."""
+def test_a_broker_survives_the_death_of_etcds_leader(tmp_path: Path) -> None:
+    """It keeps its lease, knows its topics, and creates new ones."""
     etcd = EtcdCluster(3, ["--heartbeat-interval=50", "--election-timeout=500"])
     try:
         etcd.start()
@@ -118,7 +118,8 @@ def test_a_broker_lives_through_the_death_of_etcds_leader(tmp_path: Path) -> Non
             with Admin(bootstrap) as admin:
                 admin.create_topic("before", 1)
                 asyncio.run(etcd.leader()).kill()
-                # A commit under way at that moment has an unknown outcome, and so has the request.
+                # A commit in progress at that moment has an unknown outcome, and so does the
+                # request.
                 for _ in range(20):
                     with suppress(BrokerError):
                         admin.create_topic("after", 1)
@@ -131,8 +132,8 @@ def test_a_broker_lives_through_the_death_of_etcds_leader(tmp_path: Path) -> Non
         etcd.close()
 
 
-def test_a_broker_serves_on_while_etcd_has_no_majority(tmp_path: Path) -> None:
-    """For longer than its own time limit for a call; afterwards it makes topics again."""
+def test_a_broker_keeps_serving_while_etcd_has_no_majority(tmp_path: Path) -> None:
+    """For longer than the time limit of a call. Afterwards it creates topics again."""
     etcd = EtcdCluster(3, ["--heartbeat-interval=50", "--election-timeout=500"])
     try:
         etcd.start()
@@ -140,7 +141,7 @@ def test_a_broker_serves_on_while_etcd_has_no_majority(tmp_path: Path) -> None:
         with broker(config) as (bootstrap, process), Producer(bootstrap) as producer:
             with Admin(bootstrap) as admin:
                 admin.create_topic("orders", 1)
-            # The producer gets its id now: ids are handed out by way of the store.
+            # The producer gets its id now, because ids are allocated in the store.
             assert producer.send("orders", b"one").result(PATIENCE_S).offset == 0
             for member in etcd.members[1:]:
                 member.kill()
@@ -156,7 +157,7 @@ def test_a_broker_serves_on_while_etcd_has_no_majority(tmp_path: Path) -> None:
 
 
 def test_a_frozen_broker_comes_back_by_itself(etcd: EtcdCluster, tmp_path: Path) -> None:
-    """Its session has ended meanwhile; it registers again, with what it had."""
+    """Its session has ended meanwhile. It registers again, with its data."""
     config = write_config(tmp_path, str(etcd.address("/frozen")), session_timeout_s=1)
     with broker(config) as (bootstrap, process), Producer(bootstrap) as producer:
         with Admin(bootstrap) as admin:
@@ -172,7 +173,7 @@ def test_a_frozen_broker_comes_back_by_itself(etcd: EtcdCluster, tmp_path: Path)
 
 
 async def until_gone(address: EtcdAddress, broker_id: int) -> None:
-    """Return when etcd has ended the broker's lease."""
+    """Waits until etcd has ended the broker's lease."""
     store = await open_store(address)
     view = ClusterView(store)
     try:
@@ -188,8 +189,8 @@ async def until_gone(address: EtcdAddress, broker_id: int) -> None:
         await store.close()
 
 
-def test_three_brokers_go_on_without_their_controller(etcd: EtcdCluster, tmp_path: Path) -> None:
-    """It is killed; another takes over, leaders are elected, and nothing that was acknowledged is
+def test_three_brokers_continue_without_their_controller(etcd: EtcdCluster, tmp_path: Path) -> None:
+    """It is killed, another broker takes over, leaders are elected, and no acknowledged record is
     lost."""
     address = str(etcd.address("/three"))
     configs = [write_config(tmp_path / str(each), address, each, 1) for each in range(3)]
@@ -214,8 +215,8 @@ def test_three_brokers_go_on_without_their_controller(etcd: EtcdCluster, tmp_pat
         assert read == list(range(60))
 
 
-def test_a_broker_without_its_etcd_says_so_and_ends(tmp_path: Path) -> None:
-    """In one line, soon, with the address that gives no answer."""
+def test_a_broker_without_its_etcd_exits_with_an_error(tmp_path: Path) -> None:
+    """Soon, without a traceback, and the error contains the address that does not answer."""
     config = write_config(tmp_path, "etcd://127.0.0.1:1/nowhere")
     ended = subprocess.run(
         [*PROGRAM, "broker", "--config", str(config)],
@@ -231,7 +232,8 @@ def test_a_broker_without_its_etcd_says_so_and_ends(tmp_path: Path) -> None:
 
 
 def test_the_store_is_chosen_by_its_address(etcd: EtcdCluster, tmp_path: Path) -> None:
-    """A path is a SQLite file, an address is an etcd; what is neither is refused when read."""
+    """A path is a SQLite file, an address is an etcd. Anything else is refused when the config is
+    read."""
     config = load_config(str(write_config(tmp_path, "etcd://a,b:1/prod")))
     assert config.etcd == EtcdAddress(("a:2379", "b:1"), "/prod")
     assert BrokerConfig().etcd is None
@@ -254,7 +256,7 @@ def test_the_store_is_chosen_by_its_address(etcd: EtcdCluster, tmp_path: Path) -
     asyncio.run(main())
 
 
-def test_the_etcd_extra_is_asked_for_when_it_is_missing(
+def test_a_missing_etcd_extra_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the command that installs it, instead of a failed import."""
@@ -265,9 +267,9 @@ def test_the_etcd_extra_is_asked_for_when_it_is_missing(
         asyncio.run(opening)
 
 
-def test_the_image_passes_over_revisions_of_other_clusters(etcd: EtcdCluster) -> None:
-    """A commit that fails names etcd's revision, which a neighbour may have made: waiting for it
-    ends although the watch never shows it, and later changes still come by the watch."""
+def test_the_image_skips_revisions_of_other_clusters(etcd: EtcdCluster) -> None:
+    """A failed commit returns etcd's revision, which may be that of another cluster. Waiting for
+    it must end although the watch never shows it, and later changes must still arrive."""
 
     async def main() -> None:
         store = await open_store(etcd.address("/image"))

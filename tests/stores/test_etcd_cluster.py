@@ -1,7 +1,7 @@
-"""Three etcd members, of which some die, freeze or come back, under handles that go on.
+"""Handles on three etcd members while some of the members die, freeze or come back.
 
-What must hold throughout: a commit that was acknowledged stays, one that raised anything but
-`OutcomeUnknown` was not made, revisions only grow, and a watch shows each change once, in order.
+These hold throughout: an acknowledged commit stays; one that raised anything but `OutcomeUnknown`
+was not made; revisions only grow; and a watch shows each change once, in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIMIT_S = 150.0
 
 
 def eager() -> EtcdConfig:
-    """Gives members up soon; on a busy machine, later."""
+    """Gives up on members soon; later on a busy machine."""
     return EtcdConfig(request_timeout_s=patient(4.0), attempt_timeout_s=patient(0.7), trust_s=0.5)
 
 
@@ -54,7 +54,7 @@ def etcd(cluster: EtcdCluster) -> Iterator[EtcdCluster]:
 
 
 class Writer:
-    """Puts one key after the other and notes what became of each."""
+    """Puts one key after the other and records the outcome of each."""
 
     def __init__(self, store: EtcdStore, name: str) -> None:
         self.store = store
@@ -81,7 +81,7 @@ class Writer:
                 self.progress.set()
 
     async def advance(self, count: int) -> None:
-        """Until so many more were acknowledged."""
+        """Waits until `count` more were acknowledged."""
         goal = len(self.acknowledged) + count
         while len(self.acknowledged) < goal:
             self.progress.clear()
@@ -89,7 +89,7 @@ class Writer:
 
 
 class History:
-    """All that a watch is told."""
+    """Everything that a watch reports."""
 
     def __init__(self) -> None:
         self.events: list[WatchEvent] = []
@@ -108,7 +108,7 @@ class History:
 
 @asynccontextmanager
 async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Writer]]:
-    """Writers on all members and a watch, checked in the end against what is stored."""
+    """Runs writers on all members and a watch, and finally compares them with what is stored."""
     stores = [
         await open_store(etcd.address(namespace, first=first), eager())
         for first in range(len(etcd.members))
@@ -128,7 +128,7 @@ async def under_load(etcd: EtcdCluster, namespace: str) -> AsyncIterator[list[Wr
             task.cancel()
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
             assert isinstance(outcome, asyncio.CancelledError), outcome
-        # A late commit of a writer that was cut off may come after one read, so write once more.
+        # A late commit of a canceled writer may come after a read, so write once more.
         last = await put(await plain_store(etcd, namespace), "/last", b"")
         await history.reach(last)
         watching.cancel()
@@ -159,7 +159,7 @@ async def check(etcd: EtcdCluster, namespace: str, writers: list[Writer], histor
 
 
 def test_nothing_acknowledged_is_lost_with_the_leader(etcd: EtcdCluster) -> None:
-    """Killed without warning while three handles commit; all of them go on with the others."""
+    """It is killed while three handles commit, and all of them continue with the other members."""
 
     async def main() -> None:
         async with under_load(etcd, "/leader") as writers:
@@ -172,8 +172,8 @@ def test_nothing_acknowledged_is_lost_with_the_leader(etcd: EtcdCluster) -> None
     asyncio.run(main())
 
 
-def test_nothing_acknowledged_is_lost_when_all_restart(etcd: EtcdCluster) -> None:
-    """All members are killed at once; calls fail meanwhile, and go on afterwards."""
+def test_nothing_acknowledged_is_lost_when_all_members_restart(etcd: EtcdCluster) -> None:
+    """All are killed at once. Calls fail meanwhile and succeed afterwards."""
 
     async def main() -> None:
         async with under_load(etcd, "/all") as writers:
@@ -191,7 +191,7 @@ def test_nothing_acknowledged_is_lost_when_all_restart(etcd: EtcdCluster) -> Non
     asyncio.run(main())
 
 
-def test_a_frozen_member_is_left_for_another(etcd: EtcdCluster) -> None:
+def test_a_frozen_member_is_replaced_by_another(etcd: EtcdCluster) -> None:
     """Its connections stay open and silent. Calls and the watch move to another member within the
     time limit of a call."""
 
@@ -219,9 +219,10 @@ def test_a_frozen_member_is_left_for_another(etcd: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_without_most_members_calls_fail_in_time(etcd: EtcdCluster) -> None:
-    """With one of three away all goes on. With two away reads and commits fail within their limit,
-    and succeed again on the same handle when one is back; the watch has missed nothing."""
+def test_without_a_majority_calls_fail_in_time(etcd: EtcdCluster) -> None:
+    """With one of three members down everything continues. With two down reads and commits fail
+    within their limit, and succeed again on the same handle when one is back. The watch has missed
+    nothing."""
 
     async def main() -> None:
         config = eager()
@@ -251,7 +252,7 @@ def test_without_most_members_calls_fail_in_time(etcd: EtcdCluster) -> None:
 
 
 async def retried(store: EtcdStore, key: str, value: bytes) -> int:
-    """A put that may be made more than once."""
+    """Puts a key and retries. The put may be made more than once."""
     async with asyncio.timeout(LIMIT_S):
         while True:
             try:
@@ -261,7 +262,7 @@ async def retried(store: EtcdStore, key: str, value: bytes) -> int:
 
 
 async def values_until(watch: AsyncIterator[Sequence[WatchEvent]], last: bytes) -> list[bytes]:
-    """What a watch sees up to this value; a put that was made twice is in it twice."""
+    """Returns what a watch sees up to this value. A put that was made twice appears twice."""
     values: list[bytes] = []
     async with asyncio.timeout(LIMIT_S):
         while last not in values:
@@ -269,9 +270,9 @@ async def values_until(watch: AsyncIterator[Sequence[WatchEvent]], last: bytes) 
     return values
 
 
-def test_a_watch_that_was_away_for_too_long_says_so(etcd: EtcdCluster) -> None:
-    """Changes it has not seen are compacted while its member is down: it must not go on as if
-    there had been none. A watch that has seen them is not disturbed."""
+def test_a_watch_that_missed_compacted_changes_is_refused(etcd: EtcdCluster) -> None:
+    """Changes that it has not seen are compacted while its member is down, so it must not
+    continue. A watch that has seen them is not affected."""
     away, present = etcd.members[0], etcd.members[1]
 
     async def main() -> None:
@@ -300,8 +301,8 @@ def test_a_watch_that_was_away_for_too_long_says_so(etcd: EtcdCluster) -> None:
 
 
 def test_a_lease_ends_while_its_holder_is_frozen(etcd: EtcdCluster) -> None:
-    """It lives through the death of etcd's leader as long as it is renewed. When its process stands
-    still the key goes, all see it, and the process learns of it as soon as it goes on."""
+    """It survives the death of etcd's leader as long as it is renewed. When its process is frozen,
+    the key is deleted, everyone sees it, and the process learns of it as soon as it continues."""
     address = str(etcd.address("/holder"))
 
     async def main(holder: subprocess.Popen[str]) -> None:

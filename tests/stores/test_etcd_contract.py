@@ -12,7 +12,7 @@ from .etcd_server import EtcdBench, EtcdCluster
 
 @pytest.fixture(scope="module")
 def etcd() -> Iterator[EtcdCluster]:
-    # A short election timeout allows leases of a second; a single member elects itself anyway.
+    # A short election timeout allows leases of one second. A single member elects itself anyway.
     cluster = EtcdCluster(1, ["--heartbeat-interval=10", "--election-timeout=100"])
     try:
         cluster.start()

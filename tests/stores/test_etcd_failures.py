@@ -1,4 +1,4 @@
-"""What errors of etcd are taken for."""
+"""How errors of etcd are translated."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ from penstock.stores.etcd_failures import judge
         ("DATA_LOSS", "etcdserver: corrupt cluster", StoreCorrupt, False, False),
     ],
 )
-def test_an_error_is_judged_by_what_it_says(
+def test_an_error_is_judged_by_its_status_and_details(
     status: str, details: str, kind: type[StoreError], try_others: bool, may_have_happened: bool
 ) -> None:
-    """What is not known to be harmless may have happened; what another member would refuse as well
-    is not taken to it."""
+    """An operation that is not known to have failed may have happened. An error that another
+    member would return too is not retried there."""
     verdict = judge(status, details, "host:2379")
     assert type(verdict.error) is kind
     assert (verdict.try_others, verdict.may_have_happened) == (try_others, may_have_happened)
@@ -65,6 +65,6 @@ def test_an_error_is_judged_by_what_it_says(
         ("etcdserver: user name is empty", "certificate"),
     ],
 )
-def test_an_error_that_someone_can_mend_says_how(details: str, advice: str) -> None:
-    """etcd's own words alone do not name the setting."""
+def test_an_error_that_can_be_fixed_says_how(details: str, advice: str) -> None:
+    """etcd's own message does not name the setting."""
     assert advice in str(judge("INVALID_ARGUMENT", details, "host:2379").error)

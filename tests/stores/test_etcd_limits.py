@@ -1,4 +1,4 @@
-"""What etcd limits: the size of a commit, and its database. Both with a real etcd."""
+"""etcd's limits: the size of a commit and of its database. Both with a real etcd."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def etcd() -> Iterator[EtcdCluster]:
 
 @asynccontextmanager
 async def node(etcd: EtcdCluster, namespace: str, broker_id: int) -> AsyncIterator[Node]:
-    """As much of a broker as takes part in decisions; it has no logs."""
+    """Runs the parts of a broker that make decisions, without logs."""
     store = await EtcdStore.open(etcd.address(namespace), SystemClock(), SystemRandom(), PATIENT)
     env: Any = SimpleNamespace(store=store, clock=SystemClock(), random=SystemRandom())
     view = ClusterView(store)
@@ -86,8 +86,9 @@ async def until(holds: Any) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_a_topic_of_many_partitions_lives_on_etcd(etcd: EtcdCluster) -> None:
-    """It is created, grows, loses a broker and is deleted; the controller outlives all of it."""
+def test_a_topic_with_many_partitions_works_on_etcd(etcd: EtcdCluster) -> None:
+    """It is created, grows, loses a broker and is deleted, and the controller survives all of
+    it."""
 
     async def main() -> None:
         async with node(etcd, "/large", 0) as one, node(etcd, "/large", 1) as two:
@@ -124,9 +125,9 @@ def test_a_topic_of_many_partitions_lives_on_etcd(etcd: EtcdCluster) -> None:
     asyncio.run(main())
 
 
-def test_a_full_etcd_stops_changes_and_nothing_else() -> None:
-    """Reads and leases go on; a change is answered with a retriable error that says what to do;
-    once there is room and the alarm is cleared, changes go on by themselves."""
+def test_a_full_etcd_stops_only_changes() -> None:
+    """Reads and leases continue. A change fails with a retriable error that says what to do. Once
+    there is space and the alarm is cleared, changes work again without a restart."""
     etcd = EtcdCluster(
         1,
         [
@@ -163,7 +164,7 @@ async def _fill_and_free(etcd: EtcdCluster) -> None:
         assert caught.value.retriable
         assert code_of(caught.value) is ErrorCode.REQUEST_TIMED_OUT
         assert one.store.full is not None
-        # What goes on: leases, reads, leadership.
+        # Leases, reads and leadership continue.
         assert await one.store.keep_alive(one.commits.lease)
         assert await one.store.get("/penstock/topics/before") is not None
         assert one.membership.is_registered
@@ -184,7 +185,7 @@ async def _fill_and_free(etcd: EtcdCluster) -> None:
 
 
 async def _make_room(endpoint: str, revision: int) -> None:
-    """As an operator does, by what the error says."""
+    """Frees space as an operator does who follows the error message."""
     await compact(endpoint, revision)
     async with rpc.insecure_channel(endpoint) as channel:
         stub = rpc.MaintenanceStub(channel)

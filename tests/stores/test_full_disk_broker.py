@@ -1,4 +1,4 @@
-"""A real broker whose disk, with its metadata store on it, is filled by somebody else."""
+"""A real broker whose disk, with its metadata store on it, is filled by another program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SESSION_S = 1.5
 
 
 def port_with_metrics() -> int:
-    """A free port; the one where its broker's metrics will be is free too."""
+    """Returns a free port for which the broker's metrics port is free too."""
     random = SystemRandom()
     while True:
         port = free_port(random)
@@ -38,7 +38,7 @@ def port_with_metrics() -> int:
 
 
 def wait_for_finding(bootstrap: str, state: State, words: str) -> None:
-    """Until `penstock doctor` says this of the broker's health."""
+    """Waits until `penstock doctor` reports this about the broker's health."""
     broker = BrokerInfo(0, parse_bootstrap(bootstrap)[0], None)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -51,8 +51,8 @@ def wait_for_finding(bootstrap: str, state: State, words: str) -> None:
 
 @pytest.mark.parametrize("small_disk", ["tmpfs"], indirect=True)
 def test_a_full_disk_does_not_end_the_broker(small_disk: Path, tmp_path: Path) -> None:
-    """It serves reads, keeps its lease and its leadership, and takes writes again when there is
-    room. Its lease used to be refused with SQLITE_FULL, which ended the process."""
+    """It serves reads, keeps its lease and its leadership, and accepts writes again when there is
+    space. Renewing its lease used to fail with SQLITE_FULL, which ended the process."""
     config = tmp_path / "broker.toml"
     config.write_text(
         f'port = {port_with_metrics()}\ndata_dir = "{small_disk / "data"}"\n'

@@ -17,7 +17,7 @@ from .handles import TIMEOUT_S, Scenario, StoreBench
 
 
 class SimBench(StoreBench):
-    """Virtual time: nothing here waits for anything real."""
+    """Uses virtual time: nothing waits for real time."""
 
     def __init__(self, seed: int = 1) -> None:
         self.seed = seed

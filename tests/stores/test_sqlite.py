@@ -1,4 +1,4 @@
-"""What is particular to the SQLite store: its file, its threads, its clock, its errors."""
+"""What is specific to the SQLite store: its file, its threads, its clock, its errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .handles import keys_of, put, take
 
 @contextmanager
 def write_lock(path: str) -> Iterator[None]:
-    """As a process has it that is in the middle of a long transaction."""
+    """Holds the lock like a process in the middle of a long transaction."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -46,7 +46,7 @@ def raw(store: SqliteStore) -> sqlite3.Connection:
 
 
 def test_everything_is_there_after_a_restart(bench: SqliteBench) -> None:
-    """Keys, the revision, leases and the change log outlive all handles."""
+    """Keys, the revision, leases and the change log survive when all handles are closed."""
 
     async def main() -> None:
         store = await bench.open()
@@ -66,8 +66,8 @@ def test_everything_is_there_after_a_restart(bench: SqliteBench) -> None:
     asyncio.run(main())
 
 
-def test_the_event_loop_goes_on_while_another_process_holds_the_lock(bench: SqliteBench) -> None:
-    """A write waits on its thread; reads and everything else do not wait with it."""
+def test_the_event_loop_continues_while_another_process_holds_the_lock(bench: SqliteBench) -> None:
+    """A write waits on its thread. Reads and everything else do not wait."""
 
     async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
         await put(one, "/a", b"1")
@@ -83,8 +83,8 @@ def test_the_event_loop_goes_on_while_another_process_holds_the_lock(bench: Sqli
     bench.run(scenario)
 
 
-def test_a_lock_that_stays_ends_in_an_error_and_no_change(bench: SqliteBench) -> None:
-    """The error is retriable and says where to look; a retry after the lock is gone works."""
+def test_a_lasting_lock_ends_in_an_error_without_changes(bench: SqliteBench) -> None:
+    """The error is retriable and says where to look. A retry after the lock is released works."""
     bench.config = SqliteConfig(busy_timeout_ms=20)
 
     async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
@@ -97,8 +97,8 @@ def test_a_lock_that_stays_ends_in_an_error_and_no_change(bench: SqliteBench) ->
     bench.run(scenario)
 
 
-def test_a_lock_that_stays_does_not_end_a_watch(bench: SqliteBench) -> None:
-    """Sweeping a lease has to wait; the watch goes on and tells of it later."""
+def test_a_lasting_lock_does_not_end_a_watch(bench: SqliteBench) -> None:
+    """The removal of an expired lease has to wait. The watch continues and reports it later."""
     bench.config = SqliteConfig(poll_ms=5, busy_timeout_ms=20)
 
     async def scenario(one: MetadataStore, two: MetadataStore) -> None:
@@ -114,8 +114,8 @@ def test_a_lock_that_stays_does_not_end_a_watch(bench: SqliteBench) -> None:
     bench.run(scenario)
 
 
-def test_writes_that_wait_are_committed_together(bench: SqliteBench) -> None:
-    """A burst costs few syncs, and yet each commit has its own revision and its own outcome."""
+def test_waiting_writes_are_committed_together(bench: SqliteBench) -> None:
+    """A burst needs few syncs, but each commit has its own revision and its own outcome."""
 
     async def main() -> None:
         store = await bench.open()
@@ -133,8 +133,8 @@ def test_writes_that_wait_are_committed_together(bench: SqliteBench) -> None:
     asyncio.run(main())
 
 
-def test_a_renewal_does_not_wait_for_the_turns_of_others(bench: SqliteBench) -> None:
-    """Writes that were served together take one trip to the thread, not one each."""
+def test_a_renewal_does_not_wait_for_other_writes_one_by_one(bench: SqliteBench) -> None:
+    """Writes that are processed together take one trip to the thread, not one each."""
 
     async def main() -> None:
         store = await bench.open()
@@ -158,10 +158,10 @@ def test_a_renewal_does_not_wait_for_the_turns_of_others(bench: SqliteBench) -> 
     asyncio.run(main())
 
 
-def test_a_holder_that_was_held_up_may_renew_before_its_own_watch_ends_its_lease(
+def test_a_delayed_holder_may_renew_before_its_own_watch_ends_its_lease(
     bench: SqliteBench,
 ) -> None:
-    """Both are late by the same stall, and who renews is alive."""
+    """The same stall delays both, and a holder that renews is alive."""
 
     async def main() -> None:
         store = await bench.open()
@@ -180,7 +180,8 @@ def test_a_holder_that_was_held_up_may_renew_before_its_own_watch_ends_its_lease
                 await rests.acquire()
                 await bench.advance(11.0)
                 turns.release()
-                await rests.acquire()  # The watch has seen that it is due, and the holder comes.
+                # The watch has seen that the lease has expired, and now the holder renews it.
+                await rests.acquire()
                 assert await store.keep_alive(lease)
                 await put(store, "/last", b"")
                 turns.release()
@@ -190,13 +191,13 @@ def test_a_holder_that_was_held_up_may_renew_before_its_own_watch_ends_its_lease
     asyncio.run(main())
 
 
-def test_a_write_that_is_cancelled_before_its_turn_is_not_made(bench: SqliteBench) -> None:
-    """It must not surface later, when nobody expects it any more."""
+def test_a_write_that_is_canceled_before_it_starts_is_not_made(bench: SqliteBench) -> None:
+    """It must not take effect later, when the caller no longer expects it."""
 
     async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
         with write_lock(bench.path):
             first = asyncio.create_task(put(one, "/first", b""))
-            # Its thread is in the transaction by the time the reader has answered.
+            # The writer's thread is in the transaction when the reader has answered.
             await one.get("/first")
             second = asyncio.create_task(put(one, "/second", b""))
             await asyncio.sleep(0)
@@ -210,8 +211,8 @@ def test_a_write_that_is_cancelled_before_its_turn_is_not_made(bench: SqliteBenc
     bench.run(scenario)
 
 
-def test_a_clock_set_forward_ends_no_lease_of_the_living(bench: SqliteBench) -> None:
-    """Nor does a machine that slept; a dead holder goes one time to live later."""
+def test_a_clock_set_forward_ends_no_lease_of_a_live_holder(bench: SqliteBench) -> None:
+    """Nor does a machine that was suspended. A dead holder's lease ends one time to live later."""
 
     async def scenario(one: MetadataStore, two: MetadataStore) -> None:
         alive, dead = await one.grant_lease(2.0), await one.grant_lease(2.0)
@@ -231,8 +232,8 @@ def test_a_clock_set_forward_ends_no_lease_of_the_living(bench: SqliteBench) -> 
     bench.run(scenario)
 
 
-def test_a_clock_set_back_prolongs_no_lease_for_long(bench: SqliteBench) -> None:
-    """A deadline that now lies far ahead is pulled in to one time to live."""
+def test_a_clock_set_back_does_not_prolong_a_lease_for_long(bench: SqliteBench) -> None:
+    """A deadline that is now far ahead is reduced to one time to live."""
 
     async def scenario(one: MetadataStore, two: MetadataStore) -> None:
         await put(one, "/dead", b"", await one.grant_lease(2.0))
@@ -249,7 +250,7 @@ def test_a_clock_set_back_prolongs_no_lease_for_long(bench: SqliteBench) -> None
 
 
 def test_the_change_log_stays_small(bench: SqliteBench) -> None:
-    """Old changes are pruned, so that the file does not grow for ever."""
+    """Old changes are pruned, so that the file does not grow forever."""
     bench.config = SqliteConfig(revisions_kept=100)
 
     async def main() -> None:
@@ -265,7 +266,7 @@ def test_the_change_log_stays_small(bench: SqliteBench) -> None:
 
 
 def test_closing_leaves_no_thread_and_no_file_open(bench: SqliteBench) -> None:
-    """And folds the write-ahead log into the one file."""
+    """And it merges the write-ahead log into the main file."""
 
     async def scenario() -> None:
         store = await bench.open()
@@ -278,15 +279,15 @@ def test_closing_leaves_no_thread_and_no_file_open(bench: SqliteBench) -> None:
     for _ in range(5):
         asyncio.run(scenario())
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    # The executor's own come one by one as they are needed, and go with it.
+    # The executor starts its threads as they are needed, and ends them when it closes.
     bench.threads.close()
     assert set(threading.enumerate()) <= threads
     assert [path.name for path in bench.directory.iterdir()] == ["metadata.db"]
 
 
 @pytest.mark.parametrize("make", ["missing directory", "directory in its place"])
-def test_a_path_that_cannot_be_opened_says_so(bench: SqliteBench, make: str) -> None:
-    """With the path and what to look at."""
+def test_a_path_that_cannot_be_opened_is_reported(bench: SqliteBench, make: str) -> None:
+    """With the path and what to check."""
     if make == "missing directory":
         bench.path = str(bench.directory / "no" / "metadata.db")
     else:
@@ -296,8 +297,8 @@ def test_a_path_that_cannot_be_opened_says_so(bench: SqliteBench, make: str) -> 
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_directory_says_so(bench: SqliteBench) -> None:
-    """The broker's user needs to write there, and is told."""
+def test_a_read_only_directory_is_reported(bench: SqliteBench) -> None:
+    """The error says that the broker's user must be able to write there."""
     bench.directory.chmod(0o500)
     try:
         with pytest.raises(StoreUnavailable, match="may write"):
@@ -306,16 +307,16 @@ def test_a_read_only_directory_says_so(bench: SqliteBench) -> None:
         bench.directory.chmod(0o700)
 
 
-def test_a_file_that_is_no_database_says_so(bench: SqliteBench) -> None:
-    """It is left as it was found."""
+def test_a_file_that_is_not_a_database_is_reported(bench: SqliteBench) -> None:
+    """It is not changed."""
     Path(bench.path).write_bytes(b"not a database, " * 100)
     with pytest.raises(StoreCorrupt, match="restore it from a backup"):
         asyncio.run(bench.open())
     assert Path(bench.path).read_bytes() == b"not a database, " * 100
 
 
-def test_damage_found_later_says_so(bench: SqliteBench) -> None:
-    """Pages overwritten under a closed store are noticed when they are read."""
+def test_damage_found_later_is_reported(bench: SqliteBench) -> None:
+    """Pages that were overwritten while the store was closed are noticed when they are read."""
 
     async def fill() -> None:
         store = await bench.open()
@@ -338,7 +339,7 @@ def test_damage_found_later_says_so(bench: SqliteBench) -> None:
 
 
 def test_another_programs_database_is_left_alone(bench: SqliteBench) -> None:
-    """A wrong path in a config must not add tables to somebody's data."""
+    """A wrong path in a config must not add tables to other data."""
     connection = sqlite3.connect(bench.path)
     connection.execute("CREATE TABLE mine (x)")
     connection.commit()
@@ -347,10 +348,11 @@ def test_another_programs_database_is_left_alone(bench: SqliteBench) -> None:
         asyncio.run(bench.open())
 
 
-def test_a_file_that_another_process_makes_meanwhile_is_not_taken_for_foreign(
+def test_a_database_created_by_another_broker_meanwhile_is_accepted(
     bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers of a new cluster start together: one may make the tables while another looks."""
+    """Brokers of a new cluster start together: one may create the tables while another one
+    checks."""
     genuine = sqlite_file._identity
     others: list[bool] = []
 
@@ -387,8 +389,8 @@ def test_a_newer_format_is_refused(bench: SqliteBench) -> None:
         asyncio.run(bench.open())
 
 
-def test_a_full_disk_fails_the_commit_whole_and_passes(bench: SqliteBench) -> None:
-    """Nothing of it is kept; once there is space the store goes on."""
+def test_a_full_disk_fails_the_whole_commit_and_is_temporary(bench: SqliteBench) -> None:
+    """No part of the commit is kept. Once there is space the store continues."""
 
     async def main() -> None:
         store = await bench.open()
@@ -407,7 +409,7 @@ def test_a_full_disk_fails_the_commit_whole_and_passes(bench: SqliteBench) -> No
 def test_after_a_failed_sync_nothing_more_is_written(
     bench: SqliteBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What reached the disk is unknown until the file is opened again; the error says so."""
+    """What reached the disk is unknown until the file is opened again. The error says so."""
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
 
@@ -446,7 +448,7 @@ def test_after_a_failed_sync_nothing_more_is_written(
     ],
 )
 def test_every_error_says_what_to_do(name: str, kind: type[Exception], advice: str) -> None:
-    """And quotes what SQLite said, for those who look it up."""
+    """And quotes SQLite's message, for those who look it up."""
     error = sqlite3.OperationalError("the words of SQLite")
     if name:
         error.sqlite_errorname = name
@@ -457,14 +459,14 @@ def test_every_error_says_what_to_do(name: str, kind: type[Exception], advice: s
 
 
 @pytest.mark.parametrize("field", ["poll_ms", "revisions_kept"])
-def test_a_config_that_makes_no_sense_is_refused(field: str) -> None:
-    """When it is made, not when it first matters."""
+def test_an_invalid_config_is_refused(field: str) -> None:
+    """When it is created, not when it is first used."""
     with pytest.raises(ValueError, match=field):
         SqliteConfig(**{field: 0})
 
 
-def test_a_lease_needs_time_to_live(bench: SqliteBench) -> None:
-    """One of no duration would be gone before its id arrives."""
+def test_a_lease_needs_a_time_to_live(bench: SqliteBench) -> None:
+    """Without one it would have expired before its id arrives."""
 
     async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
         with pytest.raises(ValueError, match="millisecond"):

@@ -6,4 +6,4 @@ from .contract import StoreContract
 
 
 class TestSqlite(StoreContract):
-    """With the fixture `bench` of this folder."""
+    """Uses the fixture `bench` of this folder."""

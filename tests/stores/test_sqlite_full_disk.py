@@ -1,4 +1,4 @@
-"""A metadata store on a disk that is full, on a real file system of a few megabytes."""
+"""A metadata store on a full disk: a real file system of a few megabytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOG = "hog"
 
 @pytest.fixture(params=["tmpfs", "ext4"])
 def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A directory on a file system of its own."""
+    """A directory on a separate file system."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     place = tmp_path / "disk"
@@ -58,7 +58,7 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 
 def fill(place: Path) -> None:
-    """Take all there is, as another program would."""
+    """Uses all free space, as another program would."""
     with open(place / HOG, "ab", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             with suppress(OSError):
@@ -86,7 +86,7 @@ def refuses(store: SqliteStore) -> bool:
 
 
 async def opened(place: Path, threads: Threads) -> tuple[SqliteStore, int]:
-    """A store with a lease that is held, and with its reserve made."""
+    """Returns a store with a carried lease and with its reserve allocated."""
     store = await SqliteStore.open(str(place / "metadata.db"), threads, SystemClock())
     lease = await store.grant_lease(60.0)
     await put(store, "/mine", b"", lease)
@@ -97,8 +97,8 @@ async def opened(place: Path, threads: Threads) -> tuple[SqliteStore, int]:
     return store, lease
 
 
-def test_leases_and_small_changes_go_on_when_the_disk_is_full(small_disk: Path) -> None:
-    """The store has room inside its own files. Nobody else can take that."""
+def test_leases_and_small_changes_continue_when_the_disk_is_full(small_disk: Path) -> None:
+    """The store has reserved space inside its own files, which no other program can use."""
 
     async def main() -> None:
         threads = Threads(4)
@@ -117,10 +117,10 @@ def test_leases_and_small_changes_go_on_when_the_disk_is_full(small_disk: Path) 
     asyncio.run(main())
 
 
-def test_a_store_that_is_full_reads_on_and_writes_again_when_there_is_room(
+def test_a_full_store_keeps_reading_and_writes_again_when_there_is_space(
     small_disk: Path,
 ) -> None:
-    """What was refused changed nothing; leases are renewed all the while."""
+    """Refused commits changed nothing, and the lease can still be renewed afterwards."""
 
     async def main() -> None:
         threads = Threads(4)
@@ -150,8 +150,8 @@ def test_a_store_that_is_full_reads_on_and_writes_again_when_there_is_room(
     asyncio.run(main())
 
 
-def test_the_reserve_comes_back_when_there_is_room(small_disk: Path) -> None:
-    """Without it the disk was full from the start."""
+def test_the_reserve_is_allocated_when_there_is_space(small_disk: Path) -> None:
+    """The disk was full from the start, so there was no reserve."""
 
     async def main() -> None:
         threads = Threads(4)

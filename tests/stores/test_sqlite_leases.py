@@ -1,4 +1,4 @@
-"""Leases that their holder keeps although its event loop, its disk or its machine is slow."""
+"""Leases that survive a slow event loop, disk or machine of their holder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from .test_sqlite import write_lock
 
 
 def test_a_holder_never_ends_its_own_lease(bench: SqliteBench) -> None:
-    """However late it is: its writes and its watch leave the lease alone, and renewing succeeds."""
+    """However late it is: its writes and its watch leave the lease alone, and a renewal
+    succeeds."""
 
     async def main() -> None:
         store = await bench.open()
@@ -38,8 +39,8 @@ def test_a_holder_never_ends_its_own_lease(bench: SqliteBench) -> None:
     asyncio.run(main())
 
 
-def test_others_end_the_lease_of_a_holder_that_is_late(bench: SqliteBench) -> None:
-    """Rivals see it go, and the holder is told when it renews."""
+def test_other_handles_end_the_lease_of_a_late_holder(bench: SqliteBench) -> None:
+    """They see its keys deleted, and the holder learns of it when it renews."""
 
     async def scenario(one: MetadataStore, two: MetadataStore) -> None:
         lease = await one.grant_lease(2.0)
@@ -53,8 +54,8 @@ def test_others_end_the_lease_of_a_holder_that_is_late(bench: SqliteBench) -> No
     bench.run(scenario)
 
 
-def test_a_lease_that_was_given_back_is_not_held(bench: SqliteBench) -> None:
-    """Even if giving it back failed: then it runs out like any other."""
+def test_a_revoked_lease_is_not_carried(bench: SqliteBench) -> None:
+    """Even if revoking it failed: then it expires like any other."""
 
     async def main() -> None:
         store = await bench.open()
@@ -70,7 +71,7 @@ def test_a_lease_that_was_given_back_is_not_held(bench: SqliteBench) -> None:
             with pytest.raises(OSError):
                 await store.revoke_lease(lease)
         await bench.advance(60.0)
-        # The machine seems to have stalled, so the lease gets more time, but not for ever.
+        # The machine seems to have stalled, so the lease gets more time, but not forever.
         await put(store, "/other", b"")
         assert await keys_of(store) == ["/other"]
         await store.close()
@@ -78,8 +79,8 @@ def test_a_lease_that_was_given_back_is_not_held(bench: SqliteBench) -> None:
     asyncio.run(main())
 
 
-def test_a_busy_event_loop_does_not_cost_the_lease(tmp_path: Path) -> None:
-    """A thread renews meanwhile, so that a rival finds nothing to end."""
+def test_a_busy_event_loop_does_not_lose_the_lease(tmp_path: Path) -> None:
+    """A thread renews it meanwhile, so other handles find nothing to end."""
 
     async def main() -> None:
         threads, clock = Threads(4), SystemClock()
@@ -100,22 +101,23 @@ def test_a_busy_event_loop_does_not_cost_the_lease(tmp_path: Path) -> None:
 
 
 def test_an_event_loop_that_hangs_loses_the_lease_in_the_end(bench: SqliteBench) -> None:
-    """The thread renews only for the time it was told."""
+    """The thread renews it only for the given time."""
 
     async def scenario(one: MetadataStore, two: MetadataStore) -> None:
         assert isinstance(one, SqliteStore)
         lease = await one.grant_lease(2.0)
         assert await one.keep_alive(lease, carry_s=3.0)
         await bench.advance(3.0)
-        await asyncio.sleep(0.6)  # More than one turn of the thread.
+        # More than one interval of the thread.
+        await asyncio.sleep(0.6)
         await put(two, "/other", b"")
         assert not await two.keep_alive(lease)
 
     bench.run(scenario)
 
 
-def test_a_renewal_waits_for_a_busy_lock(bench: SqliteBench) -> None:
-    """Another process holds it for a moment, and the renewal gets its turn."""
+def test_a_renewal_waits_for_the_lock(bench: SqliteBench) -> None:
+    """Another process holds it for a moment. Then the renewal succeeds."""
 
     async def scenario(one: MetadataStore, _two: MetadataStore) -> None:
         lease = await one.grant_lease(2.0)
@@ -129,7 +131,7 @@ def test_a_renewal_waits_for_a_busy_lock(bench: SqliteBench) -> None:
 
 
 def test_a_renewal_does_not_wait_for_the_disk(bench: SqliteBench) -> None:
-    """Its connection commits without a sync; the one for metadata syncs at every commit."""
+    """Its connection commits without a sync. The one for metadata syncs at every commit."""
 
     async def main() -> None:
         store = await bench.open()
@@ -147,7 +149,7 @@ def test_a_renewal_does_not_wait_for_the_disk(bench: SqliteBench) -> None:
 
 
 def test_renewals_do_not_grow_the_write_ahead_log(bench: SqliteBench) -> None:
-    """Nobody else may write for days: the log is folded into the file now and then."""
+    """There may be no other writes for days, so the log is merged into the file now and then."""
 
     async def main() -> None:
         store = await bench.open()

@@ -1,4 +1,4 @@
-"""Real processes share one file."""
+"""Real processes that share one file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def start(path: str, role: str) -> subprocess.Popen[str]:
     )
 
 
-def test_processes_that_race_lose_no_update(tmp_path: Path) -> None:
-    """Three create the same file at once and count up the same number."""
+def test_racing_processes_lose_no_update(tmp_path: Path) -> None:
+    """Three create the same file at the same time and increment the same number."""
     path = str(tmp_path / "metadata.db")
     processes = [start(path, "increment") for _ in range(3)]
     assert [process.communicate(timeout=120) and process.returncode for process in processes] == [
@@ -47,8 +47,9 @@ def test_processes_that_race_lose_no_update(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_keys_of_a_killed_process_go(tmp_path: Path) -> None:
-    """While it renews its lease they stay, well beyond the time to live; after a kill they go."""
+def test_the_keys_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
+    """While it renews its lease they stay, much longer than the time to live. After a kill they
+    are deleted."""
     path = str(tmp_path / "metadata.db")
 
     async def main(holder: subprocess.Popen[str]) -> None:

@@ -1,4 +1,4 @@
-"""Foreign clients, each in turn, on the way through the faults."""
+"""Fixtures that run each third-party Python client through the fault proxy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Libraries that leave a socket to the garbage collector are not what is tested here."""
+    """Ignores resource warnings: some client libraries leave their sockets
+    to the garbage collector."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"))
@@ -30,7 +31,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package", autouse=True)
 def no_litter() -> Iterator[None]:
-    """What the libraries left is collected here, not in the tests of somebody else."""
+    """Collects what the client libraries left behind here, so that its warnings do not appear
+    in tests of other packages."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -39,7 +41,7 @@ def no_litter() -> Iterator[None]:
 
 @pytest.fixture(params=list(CLIENTS))
 def client(request: pytest.FixtureRequest, penstock_faults: Faults) -> Iterator[Client]:
-    """Each of the Python clients in turn; all it knows is the proxy."""
+    """Yields each of the Python clients in turn. A client knows only the proxy's address."""
     opened = CLIENTS[request.param](penstock_faults.bootstrap)
     yield opened
     penstock_faults.clear()
@@ -48,7 +50,7 @@ def client(request: pytest.FixtureRequest, penstock_faults: Faults) -> Iterator[
 
 @pytest.fixture
 def keep(client: Client) -> Iterator[Callable[[Consumer], Consumer]]:
-    """Consumers handed to it are closed when the test ends, before their client is."""
+    """Closes the consumers passed to it when the test ends, before their client is closed."""
     kept: list[Consumer] = []
 
     def keep_one(consumer: Consumer) -> Consumer:

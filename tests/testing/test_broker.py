@@ -1,4 +1,4 @@
-"""The broker that tests are given: a real one, which may be ended and begun in every way."""
+"""Tests `penstock.testing.Broker`: a real broker that tests can stop, kill and freeze."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ WAIT_S = 50.0
 
 
 @pytest.mark.parametrize("worker", ["gw0", "gw1", "gw2"])
-def test_ports_of_test_processes_differ(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one has left for a moment, for a restart, no other may take. gw2 replaced gw0."""
+def test_test_processes_use_different_ports(worker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one process restarts its broker, no other process may take the port. gw2 replaced
+    gw0."""
     monkeypatch.setenv("PYTEST_XDIST_WORKER", worker)
     monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "2")
     ports = {free_port(SystemRandom()) for _ in range(20)}
@@ -44,8 +45,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_topics_are_there_at_once() -> None:
-    """What it made is known when the call returns."""
+def test_topics_exist_when_new_topic_returns() -> None:
     with Broker() as broker:
         first = broker.new_topic(partitions=3)
         second = broker.new_topic(name="orders", configs={"cleanup.policy": "compact"})
@@ -53,7 +53,7 @@ def test_topics_are_there_at_once() -> None:
         assert topics(broker) == {first: 3, "orders": 1}
 
 
-def test_data_and_address_outlive_a_kill_and_a_restart() -> None:
+def test_data_and_address_survive_a_kill_and_a_restart() -> None:
     with Broker() as broker:
         address, topic = broker.bootstrap, broker.new_topic()
         broker.kill()
@@ -78,7 +78,7 @@ def test_a_frozen_broker_answers_when_thawed() -> None:
 
 
 def test_closing_leaves_nothing_behind() -> None:
-    """Neither the process nor its directory; a directory of the user's own stays."""
+    """Neither the process nor its temporary directory remains."""
     broker = Broker()
     broker.start()
     pid = broker.pid
@@ -91,25 +91,25 @@ def test_closing_leaves_nothing_behind() -> None:
     broker.close()
 
 
-def test_data_of_the_users_own_stays(tmp_path: Path) -> None:
+def test_a_data_directory_given_by_the_user_is_kept(tmp_path: Path) -> None:
     with Broker(data=str(tmp_path / "kept")) as broker:
         topic = broker.new_topic()
     with Broker(data=str(tmp_path / "kept")) as broker:
         assert topics(broker) == {topic: 1}
 
 
-def test_a_broker_that_cannot_start_says_why() -> None:
+def test_a_broker_that_cannot_start_reports_why() -> None:
     with pytest.raises(BrokerFailed, match=r"there is no setting 'num\.partition'"):
         Broker({"num.partition": "3"}).start()
 
 
-def test_a_refused_topic_says_why() -> None:
+def test_a_refused_topic_reports_why() -> None:
     with Broker() as broker, pytest.raises(BrokerFailed, match="bad/name"):
         broker.new_topic(name="bad/name")
 
 
-def test_the_broker_does_not_outlive_whoever_started_it(tmp_path: Path) -> None:
-    """Not even one who was killed and could clean up nothing."""
+def test_the_broker_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None:
+    """Not even if that process was killed and could not clean up."""
     program = (
         "from penstock.testing import Broker\n"
         "broker = Broker()\nbroker.start()\nprint(broker.pid, flush=True)\ninput()\n"

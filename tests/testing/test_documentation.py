@@ -1,4 +1,4 @@
-"""The examples of docs/TESTING.md, run as their readers would."""
+"""Runs the examples of docs/TESTING.md."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ def run(directory: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_examples_for_pytest(tmp_path: Path) -> None:
-    """Each in a module of its own, as settings are for a whole run all in one but that one."""
+def test_the_pytest_examples_of_the_documentation_pass(tmp_path: Path) -> None:
+    """Each example is a separate module. The one with broker settings runs alone, because settings
+    apply to a whole pytest run."""
     tests = [block for block in BLOCKS if "def test_" in block]
     for number, block in enumerate(tests):
         folder = tmp_path / ("settings" if "penstock_broker_settings" in block else "plain")
@@ -40,6 +41,6 @@ def test_the_examples_for_pytest(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("penstock-broker-*")), "a broker left its directory behind"
 
 
-def test_the_example_without_pytest(tmp_path: Path) -> None:
+def test_the_example_without_pytest_runs(tmp_path: Path) -> None:
     (block,) = WITHOUT_PYTEST
     assert "a slow one at 127.0.0.1:" in run(tmp_path, "-c", block)

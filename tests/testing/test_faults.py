@@ -1,4 +1,4 @@
-"""Faults in front of a real broker, met by clients that are not ours."""
+"""Tests the fault proxy in front of a real broker, with third-party clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def values(consumer: Consumer, count: int) -> list[bytes | None]:
 def test_clients_stay_on_the_proxy(
     client: Client, penstock_faults: Faults, penstock_topic: TopicFactory, keep: Keep
 ) -> None:
-    """Records and a group go through it, by the addresses that the broker told."""
+    """Records and group requests pass through the proxy, because it replaces the
+    broker's address in responses."""
     topic = penstock_topic()
     placed = client.produce(topic, RECORDS)
     assert [place.offset for place in placed] == list(range(20))
@@ -62,10 +63,10 @@ def test_clients_stay_on_the_proxy(
         assert penstock_faults.count(api) > 0, f"{api} went another way"
 
 
-def test_refused_produces_are_sent_again(
+def test_refused_produce_requests_are_retried(
     client: Client, penstock_faults: Faults, penstock_topic: TopicFactory, keep: Keep
 ) -> None:
-    """The broker never saw the refused ones, so every record is there once."""
+    """The broker never received the refused requests, so every record is stored once."""
     topic = penstock_topic()
     penstock_faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
     client.produce(topic, RECORDS[:5])
@@ -73,7 +74,7 @@ def test_refused_produces_are_sent_again(
     assert values(keep(client.reader(topic)), 5) == VALUES[:5]
 
 
-def test_refused_fetches_are_made_again(
+def test_refused_fetches_are_retried(
     client: Client, penstock_faults: Faults, penstock_topic: TopicFactory, keep: Keep
 ) -> None:
     topic = penstock_topic()
@@ -83,7 +84,7 @@ def test_refused_fetches_are_made_again(
     assert penstock_faults.count("Fetch") >= 2
 
 
-def test_dropped_connections_are_opened_again(
+def test_dropped_connections_are_reopened(
     client: Client, penstock_faults: Faults, penstock_topic: TopicFactory, keep: Keep
 ) -> None:
     topic = penstock_topic()
@@ -95,7 +96,7 @@ def test_dropped_connections_are_opened_again(
     assert values(consumer, 10) == VALUES[10:]
 
 
-def test_an_answer_cut_in_the_middle_is_asked_for_again(
+def test_a_response_cut_in_the_middle_is_requested_again(
     client: Client, penstock_faults: Faults, penstock_topic: TopicFactory, keep: Keep
 ) -> None:
     topic = penstock_topic()
@@ -105,7 +106,7 @@ def test_an_answer_cut_in_the_middle_is_asked_for_again(
     assert penstock_faults.count("Fetch") >= 2
 
 
-def test_a_delay_is_waited_for(
+def test_clients_wait_for_a_delayed_response(
     client: Client, penstock_faults: Faults, penstock_topic: TopicFactory
 ) -> None:
     topic = penstock_topic()
@@ -115,10 +116,10 @@ def test_a_delay_is_waited_for(
     assert _CLOCK.monotonic() - begun >= 0.3
 
 
-# -- plain questions ------------------------------------------------------------------------------
+# -- single requests ------------------------------------------------------------------------------
 
 
-def test_every_told_address_is_the_proxys(penstock_faults: Faults) -> None:
+def test_every_address_in_a_response_is_the_proxys(penstock_faults: Faults) -> None:
     at = penstock_faults.bootstrap
     cluster = ask(at, DescribeClusterRequest(), DescribeClusterResponse, 0, 5.0)
     old = ask(at, FindCoordinatorRequest(key="g"), FindCoordinatorResponse, 2, 5.0)
@@ -130,7 +131,7 @@ def test_every_told_address_is_the_proxys(penstock_faults: Faults) -> None:
     assert told == {at}
 
 
-def test_silence_swallows_the_answer_and_the_connection_with_it(penstock_faults: Faults) -> None:
+def test_silence_swallows_the_response_and_silences_its_connection(penstock_faults: Faults) -> None:
     penstock_faults.silence(api="Metadata", times=1)
     with pytest.raises(TimeoutError):
         metadata(penstock_faults.bootstrap, timeout_s=0.2)
@@ -162,7 +163,7 @@ def test_refused_connections_are_accepted_again_at_the_same_address(
     assert metadata(penstock_faults.bootstrap).brokers
 
 
-def test_a_refusal_reads_as_the_brokers_own(penstock_faults: Faults) -> None:
+def test_an_injected_error_looks_like_the_brokers_own(penstock_faults: Faults) -> None:
     penstock_faults.fail("Heartbeat", "REBALANCE_IN_PROGRESS")
     answer = ask(penstock_faults.bootstrap, HeartbeatRequest("g"), HeartbeatResponse, 4, 5.0)
     assert answer.error_code == ErrorCode.REBALANCE_IN_PROGRESS
@@ -170,7 +171,9 @@ def test_a_refusal_reads_as_the_brokers_own(penstock_faults: Faults) -> None:
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID, "the broker's real answer"
 
 
-def test_metadata_can_be_spoiled(penstock_faults: Faults, penstock_topic: TopicFactory) -> None:
+def test_errors_can_be_injected_into_metadata(
+    penstock_faults: Faults, penstock_topic: TopicFactory
+) -> None:
     topic = penstock_topic()
     penstock_faults.fail("Metadata", "LEADER_NOT_AVAILABLE")
     found = {topic.name: topic for topic in metadata(penstock_faults.bootstrap).topics}
@@ -179,8 +182,8 @@ def test_metadata_can_be_spoiled(penstock_faults: Faults, penstock_topic: TopicF
     assert found[topic].error_code == ErrorCode.NONE
 
 
-def test_clients_learn_that_the_broker_behind_is_gone() -> None:
-    """Open connections end with the broker's, and new ones are closed."""
+def test_clients_notice_that_the_broker_behind_the_proxy_is_gone() -> None:
+    """Open connections end together with the broker's, and new ones are closed."""
     with Broker() as broker, Faults(broker.bootstrap) as faults:
         host, _, port = faults.bootstrap.rpartition(":")
         with socket.create_connection((host, int(port)), 5.0) as idle:
@@ -193,8 +196,9 @@ def test_clients_learn_that_the_broker_behind_is_gone() -> None:
         assert metadata(faults.bootstrap).brokers
 
 
-def test_each_broker_of_a_cluster_has_an_address_of_its_own(tmp_path: Path) -> None:
-    """All are learned from one; partitions led by any of them are reached through the proxy."""
+def test_each_broker_of_a_cluster_has_its_own_proxy_address(tmp_path: Path) -> None:
+    """The proxy learns all brokers from one of them; partitions led by any broker are
+    reached through the proxy."""
     cluster = Cluster(tmp_path / "data", brokers=2)
     try:
         first = cluster.start().split(",")[0]
@@ -216,12 +220,12 @@ def test_each_broker_of_a_cluster_has_an_address_of_its_own(tmp_path: Path) -> N
         cluster.kill()
 
 
-def test_waiting_for_requests_has_an_end(penstock_faults: Faults) -> None:
+def test_wait_for_times_out(penstock_faults: Faults) -> None:
     with pytest.raises(TimeoutError, match="0 of 2 Metadata requests"):
         penstock_faults.wait_for("Metadata", 2, timeout_s=0.05)
 
 
-def test_wrong_use_says_what_is_wrong() -> None:
+def test_wrong_use_raises_a_clear_error() -> None:
     with pytest.raises(ValueError, match="write HOST:PORT"):
         Faults("localhost")
     faults = Faults("localhost:9092")
@@ -246,8 +250,8 @@ def pytest_in(directory: Path, test: str, *arguments: str) -> subprocess.Complet
     )
 
 
-def test_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
-    """In a project of somebody else, with another client, as the documentation has it."""
+def test_fixtures_are_available_without_an_import(tmp_path: Path) -> None:
+    """Runs in a separate project with a third-party client, as documented."""
     done = pytest_in(
         tmp_path,
         """
@@ -274,7 +278,7 @@ def test_fixtures_are_there_without_an_import(tmp_path: Path) -> None:
 
 
 def test_the_plugin_costs_nothing_when_unused(tmp_path: Path) -> None:
-    """It loads neither broker nor client nor the protocol."""
+    """It imports neither the broker nor the client nor the protocol."""
     done = pytest_in(
         tmp_path,
         """

@@ -1,4 +1,4 @@
-"""The same faults, met by our own client."""
+"""Tests Penstock's own client through the fault proxy."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ Script = Callable[[Faults], None]
         ),
     ],
 )
-def test_every_record_is_there_once(
+def test_every_record_is_stored_once(
     script: Script, penstock_faults: Faults, penstock_topic: TopicFactory
 ) -> None:
-    """Whether or not the broker had written a batch when its answer was lost."""
+    """This holds whether or not the broker had written a batch before its response was lost."""
     topic = penstock_topic()
 
     async def work() -> None:
@@ -101,10 +101,9 @@ def test_every_record_is_there_once(
         ),
     ],
 )
-def test_every_record_is_read_once(
+def test_a_group_member_reads_every_record_once(
     script: Script, penstock_broker: Broker, penstock_faults: Faults, penstock_topic: TopicFactory
 ) -> None:
-    """By a member of a group."""
     topic = penstock_topic()
 
     async def work() -> None:
@@ -144,9 +143,11 @@ def test_a_consumer_survives_dropped_connections(
     run(work)
 
 
-def test_silence_is_waited_out(penstock_faults: Faults, penstock_topic: TopicFactory) -> None:
-    """The request is given up after `request_timeout_ms` and made again elsewhere; the broker
-    had written the first, and knows the second for the same."""
+def test_a_silenced_request_is_retried_after_its_timeout(
+    penstock_faults: Faults, penstock_topic: TopicFactory
+) -> None:
+    """The client gives up the request after `request_timeout_ms` and retries on another connection.
+    The broker had written the first one, and recognizes the second as a duplicate."""
     topic = penstock_topic()
 
     async def work() -> None:

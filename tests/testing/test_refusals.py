@@ -1,4 +1,4 @@
-"""Refusals in the broker's stead: in every version, what a broker could have said."""
+"""Tests the error responses that the fault proxy sends in place of the broker, in every version."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_refused_produce_names_every_partition_it_was_for() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 4])
-def test_a_coordinator_is_refused_where_its_version_tells_it(version: int) -> None:
+def test_a_refused_coordinator_uses_the_error_field_of_its_version(version: int) -> None:
     request = FindCoordinatorRequest(coordinator_keys=["g"])
     if version < 4:
         request = FindCoordinatorRequest(key="g")
@@ -83,8 +83,8 @@ def test_offsets_are_refused_for_each_group() -> None:
     assert [(group.group_id, group.error_code) for group in answer.groups] == [("g", CODE)]
 
 
-def test_what_only_asks_is_answered_and_spoiled() -> None:
-    """Codes are written over where the trouble is told, not above it."""
+def test_responses_of_read_only_requests_get_their_error_codes_replaced() -> None:
+    """The codes are set on the partitions, not at the top level."""
     answer = ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.Topic(
@@ -96,7 +96,7 @@ def test_what_only_asks_is_answered_and_spoiled() -> None:
     assert [partition.error_code for partition in answer.topics[0].partitions] == [CODE, CODE]
 
 
-def test_spoiled_metadata_still_tells_the_brokers() -> None:
+def test_metadata_with_injected_errors_still_lists_the_brokers() -> None:
     answer = MetadataResponse(
         brokers=[MetadataResponse.Broker(1, "h", 1)],
         topics=[MetadataResponse.Topic(0, "a", partitions=[MetadataResponse.Partition()])],

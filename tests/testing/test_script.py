@@ -1,4 +1,4 @@
-"""The fault script: which request suffers what."""
+"""Tests the fault script, which decides which request gets which fault."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 
 
-def test_a_rule_holds_for_its_api_and_its_number_of_times() -> None:
+def test_a_rule_applies_to_its_api_for_its_number_of_times() -> None:
     script = Script()
     script.add(Rule(Fault.FAIL, ApiKey.PRODUCE, 2, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert script.verdict(ApiKey.FETCH) == Verdict()
@@ -19,7 +19,8 @@ def test_a_rule_holds_for_its_api_and_its_number_of_times() -> None:
 
 
 def test_failures_queue_up_and_delays_add_up() -> None:
-    """The second failure waits until the first is used up; each delay counts every time."""
+    """The second failure waits until the first is used up. All delays that
+    match a request are added."""
     script = Script()
     script.add(Rule(Fault.FAIL, ApiKey.PRODUCE, 1, ErrorCode.REQUEST_TIMED_OUT))
     script.add(Rule(Fault.FAIL, ApiKey.PRODUCE, 1, ErrorCode.NOT_ENOUGH_REPLICAS))
@@ -30,7 +31,7 @@ def test_failures_queue_up_and_delays_add_up() -> None:
     assert script.verdict(ApiKey.PRODUCE) == Verdict(0.5)
 
 
-def test_silence_and_cuts_until_cleared() -> None:
+def test_silence_and_cuts_last_until_cleared() -> None:
     script = Script()
     script.add(Rule(Fault.SILENCE, None, None))
     script.add(Rule(Fault.CUT, ApiKey.FETCH, None, 7))
@@ -40,24 +41,24 @@ def test_silence_and_cuts_until_cleared() -> None:
     assert script.verdict(ApiKey.FETCH) == Verdict()
 
 
-def test_a_rule_for_no_request_at_all_is_a_mistake() -> None:
+def test_a_rule_that_applies_zero_times_is_refused() -> None:
     with pytest.raises(ValueError, match="times is 0"):
         Script().add(Rule(Fault.SILENCE, None, 0))
 
 
 @pytest.mark.parametrize("name", ["OffsetCommit", "offsetcommit", "OFFSET_COMMIT", 8])
-def test_apis_are_known_by_name_and_number(name: str | int) -> None:
+def test_apis_are_found_by_name_and_number(name: str | int) -> None:
     assert api_of(name) is ApiKey.OFFSET_COMMIT
 
 
-def test_a_name_that_is_wrong_is_answered_with_the_nearest() -> None:
+def test_an_unknown_name_gets_a_suggestion() -> None:
     with pytest.raises(ValueError, match="did you mean OffsetCommit"):
         api_of("OffsetComit")
     with pytest.raises(ValueError, match="did you mean NOT_LEADER_OR_FOLLOWER"):
         error_of("not_leader_for_follower")
 
 
-def test_what_has_no_place_for_an_error_cannot_fail() -> None:
+def test_apis_without_an_error_field_cannot_fail() -> None:
     assert can_fail(ApiKey.PRODUCE)
     assert can_fail(ApiKey.HEARTBEAT)
     assert not can_fail(ApiKey.DELETE_ACLS)

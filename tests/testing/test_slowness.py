@@ -1,4 +1,4 @@
-"""Deadlines of tests grow with what else the machine has to do."""
+"""Tests that deadlines of tests grow with the load of the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ManualClock:
 
 
 class System:
-    """What /proc/stat and the load average say."""
+    """A fake for /proc/stat and the load average."""
 
     def __init__(self) -> None:
         self.running = 1
@@ -41,7 +41,7 @@ class System:
     ("runnable", "processors", "stolen_share", "factor"),
     [(0, 2, 0.0, 1.0), (2, 2, 0.0, 1.0), (10, 2, 0.0, 5.0), (1, 2, 0.5, 2.0), (9, 1, 1.0, 30.0)],
 )
-def test_the_factor_counts_crowding_and_stolen_time(
+def test_the_factor_counts_runnable_processes_and_stolen_time(
     runnable: float, processors: int, stolen_share: float, factor: float
 ) -> None:
     assert factor_of(runnable, processors, stolen_share) == pytest.approx(factor)
@@ -51,7 +51,7 @@ def test_a_quiet_machine_has_factor_one() -> None:
     assert Slowness(ManualClock(), System().read, processors=2).factor == 1.0
 
 
-def test_a_crowd_that_came_a_second_ago_counts_before_the_load_average_shows_it() -> None:
+def test_new_load_counts_before_the_load_average_shows_it() -> None:
     clock, system = ManualClock(), System()
     slowness = Slowness(clock, system.read, processors=2)
     assert slowness.factor == 1.0
@@ -60,7 +60,7 @@ def test_a_crowd_that_came_a_second_ago_counts_before_the_load_average_shows_it(
     assert slowness.factor == 4.0
 
 
-def test_time_that_the_host_took_counts_from_one_look_to_the_next() -> None:
+def test_stolen_time_is_counted_between_two_measurements() -> None:
     clock, system = ManualClock(), System()
     system.busy, system.stolen = 1000, 900
     slowness = Slowness(clock, system.read, processors=2)
@@ -70,7 +70,7 @@ def test_time_that_the_host_took_counts_from_one_look_to_the_next() -> None:
     assert slowness.factor == pytest.approx(4.0)
 
 
-def test_a_busy_moment_is_remembered_for_two_minutes() -> None:
+def test_high_load_is_remembered_for_two_minutes() -> None:
     clock, system = ManualClock(), System()
     slowness = Slowness(clock, system.read, processors=2)
     system.running = 8
@@ -90,7 +90,7 @@ def test_a_system_without_proc_is_judged_by_its_load_average() -> None:
     assert Slowness(ManualClock(), lambda: ("", 6.0), processors=2).factor == 3.0
 
 
-def test_a_patient_deadline_is_never_shorter_than_asked_for() -> None:
+def test_a_patient_deadline_is_never_shorter_than_requested() -> None:
     assert patient(7.0) >= 7.0
 
 
@@ -112,10 +112,10 @@ def test_a_patient_deadline_is_never_shorter_than_asked_for() -> None:
         ),
     ],
 )
-def test_a_cpu_limit_of_the_container_is_found(
+def test_the_cpu_limit_of_a_container_is_found(
     tmp_path: Path, own: str, files: dict[str, str], processors: float
 ) -> None:
-    """In both versions of cgroups, on the process's own group or on one above it."""
+    """In both versions of cgroups, and on the process's own group or on one of its parents."""
     for name, text in files.items():
         file = tmp_path / "root" / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""A network between producers, a coordinator and partitions, on which anything can happen.
+"""A faulty network between producers, a coordinator and partitions.
 
-Messages are late, doubled and lost; what is on a dead connection may arrive much later. The
-coordinator and the leaders of partitions die and are replaced.
+Messages are delayed, duplicated and lost. A message on a dead connection may arrive much later.
+The coordinator and the leaders of partitions die and are replaced.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ class Network:
         self.partitions = {place: Partition() for place in places}
         self.wire: list[Callable[[], None]] = []
         self.sure: list[Callable[[], None]] = []
-        """Like the wire, but nothing is lost: who waits here is told when it breaks."""
+        """Like `wire`, but nothing is lost: the sender is notified when the connection breaks."""
         self.late: list[Callable[[], None]] = []
-        """On dead connections: delivered at any time, when nobody reckons with it."""
+        """Messages on dead connections. They may be delivered at any time, or never."""
         self.waiting: dict[Token, Callable[[], None]] = {}
         self.late_share = 0.12
-        """Of messages, how many arrive late: some of them only then, the others once more."""
+        """The share of messages that arrive late: some of them only then, the others a second
+        time."""
 
     def ask(self, send: Callable[[], Token], answered: Callable[[Token], None]) -> None:
-        """A request to the coordinator, on the wire there and, with its answer, back."""
+        """Sends a request to the coordinator over the wire, and its response back."""
 
         def arrive() -> None:
             token = send()
@@ -50,8 +51,8 @@ class Network:
             self.send_markers(self.world.sent.pop(0))
 
     def send_markers(self, sent: SendMarkers) -> None:
-        """To each partition; when a connection breaks the coordinator hears of that instead, and
-        the marker is lost, or arrives all the same at any later time."""
+        """Sends the marker to each partition. If a connection breaks, the coordinator gets an
+        error instead, and the marker is lost or arrives at any later time."""
         shard = self.world.shard
 
         def answer(where: TopicPartition, code: ErrorCode) -> None:
@@ -86,7 +87,7 @@ class Network:
         self.pump()
 
     def deliver(self) -> None:
-        """The next message, mostly in order; some late, some twice, some never."""
+        """Delivers the next message, mostly in order: some late, some twice, some never."""
         if self.late and self.random.random() < 0.07:
             self.late.pop(self.random.randrange(len(self.late)))()
         elif self.sure and (not self.wire or self.random.random() < 0.2):
@@ -101,7 +102,7 @@ class Network:
                 message()
 
     def disturb(self) -> None:
-        """Time passes, a coordinator dies, a partition has another leader."""
+        """Lets time pass, kills the coordinator, or gives a partition another leader."""
         roll = self.random.random()
         if roll < 0.7:
             self.world.advance(self.random.choice((1, 5, 20, 100, 100, 500)))
@@ -111,7 +112,8 @@ class Network:
             self.random.choice(list(self.partitions.values())).restart()
 
     def fail_over(self) -> None:
-        """What the log has not confirmed may be in it all the same, up to some point."""
+        """Replaces the coordinator. Appends that were not confirmed may be in the log, up to some
+        point."""
         world = self.world
         for _ in range(self.random.randint(0, len(world.waiting))):
             world.log += world.waiting.popleft().records
@@ -125,7 +127,7 @@ class Network:
             partition.verify()
 
     def heal(self, timeout_ms: int) -> None:
-        """Everything arrives, nobody does anything new, timeouts pass."""
+        """Delivers everything and lets timeouts pass. No client does anything new."""
         world = self.world
         world.fails_log = None
         for _ in range(4):

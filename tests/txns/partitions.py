@@ -1,4 +1,4 @@
-"""Partitions for a coordinator to mark: the real producer state over a log of headers in memory."""
+"""Partitions that receive markers: the real producer state over a log of headers in memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire.errors import ErrorCode
 class Batch:
     header: BatchHeader
     value: str
-    """What was written; of a marker, nothing."""
+    """The value that was written; empty for a marker."""
     marker: ControlMarker | None = None
 
 
@@ -30,7 +30,7 @@ def header_of(offset: int, producer: Producer, sequence: int, attributes: int) -
 
 @dataclass
 class Partition:
-    """With one replica: what is appended is replicated."""
+    """A partition with one replica: every appended batch is replicated."""
 
     log: list[Batch] = field(default_factory=list)
     states: ProducerStates = field(default_factory=ProducerStates)
@@ -44,7 +44,7 @@ class Partition:
     def append(
         self, header: BatchHeader, value: str, guard: int, *, numbers_from_zero: bool = True
     ) -> ErrorCode:
-        """As a leader does it once the coordinator has answered."""
+        """Appends a batch as a leader does once the coordinator has answered."""
         header = header._replace(base_offset=len(self.log))
         try:
             seen = self.states.check(header, verification=Verification(guard, numbers_from_zero))
@@ -81,7 +81,7 @@ class Partition:
             self.index.add(AbortedEntry.of(ended))
 
     def restart(self) -> None:
-        """Another leader: guards are lost, the rest comes from the log."""
+        """Simulates a new leader: guards are lost, everything else comes from the log."""
         self.states, self.index = ProducerStates(), TransactionIndex()
         for batch in self.log:
             self._note(batch)
@@ -91,7 +91,8 @@ class Partition:
         return self.states.last_stable_offset(len(self.log))
 
     def committed(self) -> list[str]:
-        """What a reader of committed records gets from the start, by the real reader's rules."""
+        """Returns what a reader of committed records gets from the start, by the real reader's
+        rules."""
         end = self.last_stable_offset
         aborted = aborted_transactions([self.index], 0, end)
         reader = AbortedProducers(aborted)
@@ -115,7 +116,7 @@ class Partition:
         return values
 
     def verify(self) -> None:
-        """What was once read stays as it was: only more is added."""
+        """Checks that what was read before has not changed: values are only added."""
         end = len(self.log), self.last_stable_offset
         if end == self.looked_at:
             return

@@ -1,4 +1,5 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: who may add, who is told to wait, what is written."""
+"""AddPartitionsToTxn and AddOffsetsToTxn: which producers may add, which must wait, what is
+written."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def last_written(world: World) -> Transaction:
 
 
 def test_the_first_partition_opens_the_transaction() -> None:
-    """It is in the log before the answer, with the time it began."""
+    """It is in the log before the response, with its start time."""
     world = World()
     producer = world.started("a")
     world.advance(5)
@@ -37,8 +38,8 @@ def test_the_first_partition_opens_the_transaction() -> None:
     assert last_written(world).start_ms == world.now.wall_ms - 5
 
 
-def test_what_is_there_already_is_not_written_again() -> None:
-    """A request said again costs nothing."""
+def test_a_partition_that_was_added_before_is_not_written_again() -> None:
+    """So repeating a request costs nothing."""
     world = World()
     producer = world.started("a")
     world.add("a", producer, "t-0", "t-1")
@@ -47,8 +48,8 @@ def test_what_is_there_already_is_not_written_again() -> None:
     assert len(world.log) == written
 
 
-def test_strangers_are_refused() -> None:
-    """An unknown transactional id, another's producer id, another epoch, no id at all."""
+def test_additions_by_other_producers_are_refused() -> None:
+    """An unknown transactional id, another producer id, another epoch, an empty id."""
     world = World()
     producer = world.started("a")
     assert world.add("b", producer, "t-0") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -59,7 +60,8 @@ def test_strangers_are_refused() -> None:
 
 
 def test_additions_may_overlap() -> None:
-    """Many leaders ask at once (KIP-890): nobody waits, each record holds all before it."""
+    """Many leaders ask at the same time (KIP-890). No request waits, and each record contains all
+    partitions added before it."""
     world = World()
     producer = world.started("a")
     world.holds_log = True
@@ -73,8 +75,8 @@ def test_additions_may_overlap() -> None:
     assert world.end("a", producer, commit=True) == Producer(1000, 1)
 
 
-def test_an_addition_that_fails_takes_no_other_with_it() -> None:
-    """The first of two is refused by the log and the second is not: the second counts."""
+def test_a_failed_addition_does_not_affect_another() -> None:
+    """The log refuses the first of two and accepts the second. The second counts."""
     world = World()
     producer = world.started("a")
     world.holds_log = True
@@ -90,8 +92,8 @@ def test_an_addition_that_fails_takes_no_other_with_it() -> None:
     world.shard.verify()
 
 
-def test_nothing_is_added_while_the_transaction_before_ends() -> None:
-    """Also to the producer that holds the next epoch already: its markers are on their way."""
+def test_nothing_is_added_while_the_previous_transaction_ends() -> None:
+    """This holds also for the producer that has the next epoch, until all markers are written."""
     world = World()
     producer = world.started("a")
     world.add("a", producer, "t-0")
@@ -105,7 +107,8 @@ def test_nothing_is_added_while_the_transaction_before_ends() -> None:
 
 
 def test_verification_changes_nothing() -> None:
-    """A leader asks whether the producer added its partition: yes, or abort and begin again."""
+    """A leader asks whether the producer added its partition. If not, the client must abort and
+    start again."""
     world = World()
     producer = world.started("a")
     world.add("a", producer, "t-0")
@@ -119,8 +122,8 @@ def test_verification_changes_nothing() -> None:
     assert world.add("a", again, "t-0", version=5, verify_only=True) is ABORTABLE
 
 
-def test_what_is_not_committed_is_not_verified() -> None:
-    """An addition that is on its way may be lost yet."""
+def test_an_addition_that_is_not_committed_is_not_verified() -> None:
+    """The addition may still be lost."""
     world = World()
     producer = world.started("a")
     world.holds_log = True
@@ -130,8 +133,9 @@ def test_what_is_not_committed_is_not_verified() -> None:
     assert world.add("a", producer, "t-0", version=5, verify_only=True) is NONE
 
 
-def test_a_transaction_that_timed_out_can_be_aborted_and_begun_anew() -> None:
-    """The leader hears that it is abortable; a client too old for the word is fenced."""
+def test_additions_to_a_timed_out_transaction_are_refused() -> None:
+    """A verifying leader gets TRANSACTION_ABORTABLE. A client that is too old for this code is
+    fenced."""
     world = World()
     producer = world.started("a", timeout_ms=1000)
     world.add("a", producer, "t-0")
@@ -141,8 +145,8 @@ def test_a_transaction_that_timed_out_can_be_aborted_and_begun_anew() -> None:
     assert world.add("a", producer, "t-0", version=3) is FENCED
 
 
-def test_offsets_are_a_partition_like_others() -> None:
-    """AddOffsetsToTxn adds the partition of __consumer_offsets that holds the group."""
+def test_offsets_are_added_as_a_partition() -> None:
+    """AddOffsetsToTxn adds the partition of __consumer_offsets that stores the group."""
     world = World()
     producer = world.started("a")
     assert world.add_offsets("a", producer) is NONE
@@ -151,8 +155,8 @@ def test_offsets_are_a_partition_like_others() -> None:
     assert world.add_offsets("a", Producer(1000, 9), 1) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_an_older_request_is_one_transaction() -> None:
-    """Versions 0 to 3 hold a single transaction, in other fields."""
+def test_an_older_request_contains_one_transaction() -> None:
+    """Versions 0 to 3 contain a single transaction, in other fields."""
     topics = [AddPartitionsToTxnRequest.Topic("t", [0])]
     request = AddPartitionsToTxnRequest([], "a", 5, 6, topics)
     assert transaction_of(request) == AddPartitionsToTxnRequest.Transaction(
@@ -160,8 +164,9 @@ def test_an_older_request_is_one_transaction() -> None:
     )
 
 
-def test_a_transaction_grows_only_as_far_as_its_record_fits_a_batch() -> None:
-    """What it has stays, and it can be ended: its last record is a little larger."""
+def test_a_transaction_grows_only_until_its_record_fills_a_batch() -> None:
+    """The partitions it has stay, and it can be ended: there is space for its last, larger
+    record."""
     world = World()
     world.batch_bytes_max = 1_000
     producer = world.started("a")
@@ -174,8 +179,8 @@ def test_a_transaction_grows_only_as_far_as_its_record_fits_a_batch() -> None:
     assert last_written(world).state is State.COMPLETE_COMMIT
 
 
-def test_a_transactional_id_that_no_record_can_hold_is_refused() -> None:
-    """Requests of flexible versions can have longer strings than records."""
+def test_a_transactional_id_that_does_not_fit_a_record_is_refused() -> None:
+    """Requests of flexible versions can contain longer strings than records."""
     world = World()
     assert world.init("a" * 40_000) is ErrorCode.INVALID_REQUEST
     assert world.init("a" * 32_767) == Producer(1000, 0)

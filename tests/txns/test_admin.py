@@ -1,4 +1,4 @@
-"""DescribeTransactions, ListTransactions, and transactional ids that nobody uses any more."""
+"""DescribeTransactions, ListTransactions, and the expiration of unused transactional ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WEEK_MS = 604_800_000
 
 
 def several() -> World:
-    """One that is empty, one open since 0, one decided and open since 1000."""
+    """Returns a world with an empty id, one open since 0, and one decided and open since 1000."""
     world = World()
     world.started("empty")
     world.add("open", world.started("open"), "t-1", "t-0", "s-0")
@@ -36,7 +36,7 @@ def listed(world: World, **filters: object) -> list[str]:
     return sorted(each.transactional_id for each in found)
 
 
-def test_a_description_has_all_there_is() -> None:
+def test_a_description_contains_all_fields() -> None:
     """State, producer, times and partitions by topic."""
     assert several().shard.describe("open") == DescribeTransactionsResponse.Transaction(
         0, "open", "Ongoing", 60_000, EPOCH_MS, 1001, 0,
@@ -47,15 +47,15 @@ def test_a_description_has_all_there_is() -> None:
     )  # fmt: skip
 
 
-def test_what_is_not_there_is_said_so() -> None:
-    """An unknown id, and none."""
+def test_an_unknown_id_is_an_error() -> None:
+    """TRANSACTIONAL_ID_NOT_FOUND for an unknown id, INVALID_REQUEST for an empty one."""
     shard = several().shard
     assert shard.describe("nobody").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     assert shard.describe("").error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_every_filter_narrows_the_list() -> None:
-    """By state, by producer, by how long it runs, by a pattern; all that are given count."""
+    """Filters by state, producer, duration and pattern. All that are given apply."""
     world = several()
     assert listed(world) == ["empty", "open", "prepared-1"]
     assert listed(world, state_filters=["Ongoing", "Empty"]) == ["empty", "open"]
@@ -70,14 +70,15 @@ def test_every_filter_narrows_the_list() -> None:
         listed(world, transactional_id_pattern="(")
 
 
-def test_states_that_do_not_exist_are_named() -> None:
-    """So that a typing error is not an empty list."""
+def test_unknown_states_are_reported() -> None:
+    """So that a typing error does not look like an empty list."""
     request = ListTransactionsRequest(["Ongoing", "Bogus", "PrepareCommit"])
     assert unknown_states(request) == ["Bogus"]
 
 
-def test_an_unused_id_is_forgotten() -> None:
-    """A week after its last change, when it rests; never while something is open or decided."""
+def test_an_unused_id_expires() -> None:
+    """A week after its last change. An id never expires while a transaction is open or being
+    ended."""
     world = several()
     world.advance(WEEK_MS - 10_000)
     assert "empty" in listed(world)
@@ -89,8 +90,8 @@ def test_an_unused_id_is_forgotten() -> None:
     assert "empty" not in listed(world)
 
 
-def test_a_producer_that_comes_back_begins_anew() -> None:
-    """It named the id and epoch it had, which nobody knows any more."""
+def test_a_producer_whose_id_expired_starts_over() -> None:
+    """The coordinator no longer knows the producer id and epoch that it names."""
     world = World()
     producer = world.started("a")
     world.advance(WEEK_MS + 3_600_000)
@@ -98,8 +99,8 @@ def test_a_producer_that_comes_back_begins_anew() -> None:
     assert world.init("a", producer) == Producer(1001, 0)
 
 
-def test_an_id_on_its_way_out_is_not_given() -> None:
-    """Until its tombstone is in the log; if it does not get there, the id is as it was."""
+def test_an_id_that_is_expiring_is_not_given_out() -> None:
+    """Until its tombstone is in the log. If the log refuses the tombstone, the id is as before."""
     world = World(TransactionConfig(id_expiration_ms=1000, id_expiration_check_interval_ms=1000))
     producer = world.started("a")
     world.holds_log = True
@@ -113,8 +114,8 @@ def test_an_id_on_its_way_out_is_not_given() -> None:
     world.shard.verify()
 
 
-def test_tombstones_come_in_batches_that_fit() -> None:
-    """Ten thousand ids may expire at once."""
+def test_tombstones_are_written_in_batches_that_fit() -> None:
+    """Ten thousand ids may expire at the same time."""
     world = World(TransactionConfig(id_expiration_ms=1000, id_expiration_check_interval_ms=1000))
     world.batch_bytes_max = 300
     for index in range(20):
@@ -131,13 +132,13 @@ def test_tombstones_come_in_batches_that_fit() -> None:
     ("field", "value"), [("timeout_max_ms", 0), ("retry_ms", -1), ("transaction_version", -1)]
 )
 def test_settings_are_checked(field: str, value: int) -> None:
-    """With the name of what is wrong."""
+    """The error names the setting."""
     with pytest.raises(ValueError, match=field):
         TransactionConfig(**{field: value})
 
 
-def test_titles_are_kafkas() -> None:
-    """As its tools print them."""
+def test_state_names_are_kafkas() -> None:
+    """Kafka's tools print these names."""
     assert [state.title for state in State] == [
         "Empty",
         "Ongoing",

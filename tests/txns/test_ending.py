@@ -1,4 +1,4 @@
-"""EndTxn: what is decided, what is said again, what comes too late; and timeouts."""
+"""EndTxn: what is decided, what is repeated, what comes too late; and timeouts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def opened(world: World, timeout_ms: int = 60_000) -> Producer:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_answer_waits_for_the_decision_not_for_the_markers(commit: bool) -> None:
-    """Once the decision is in the log it will be so; the markers follow."""
+def test_the_response_waits_for_the_decision_but_not_for_the_markers(commit: bool) -> None:
+    """Once the decision is in the log it is final. The markers follow."""
     world = World()
     producer = opened(world)
     world.holds_log = world.holds_markers = True
@@ -45,8 +45,8 @@ def test_the_answer_waits_for_the_decision_not_for_the_markers(commit: bool) -> 
     assert world.transaction("a").state.is_committed == commit
 
 
-def test_each_transaction_has_an_epoch_of_its_own() -> None:
-    """transaction.version 2: the answer carries the epoch of the next."""
+def test_each_transaction_has_its_own_epoch() -> None:
+    """With transaction.version 2 the response contains the epoch of the next transaction."""
     world = World()
     producer = opened(world)
     for epoch in range(1, 5):
@@ -56,7 +56,7 @@ def test_each_transaction_has_an_epoch_of_its_own() -> None:
         assert world.add("a", producer, "t-0", version=5) is NONE
 
 
-def test_before_version_two_the_epoch_stays() -> None:
+def test_before_transaction_version_2_the_epoch_does_not_change() -> None:
     """EndTxn up to 4, or a cluster that has not finalized version 2."""
     for world, version in ((World(), OLD), (World(TransactionConfig(transaction_version=1)), 5)):
         producer = opened(world)
@@ -67,8 +67,9 @@ def test_before_version_two_the_epoch_stays() -> None:
 
 @pytest.mark.parametrize("moment", ["preparing", "complete", "failed over"])
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_answer_that_was_lost_is_given_again(commit: bool, moment: str) -> None:
-    """With the epoch before, the same result is done, and the other one is not possible."""
+def test_a_repeated_end_gets_the_same_response(commit: bool, moment: str) -> None:
+    """The first response was lost, so the producer names its previous epoch. The same outcome is
+    confirmed, the other one is refused."""
     world = World()
     producer = opened(world)
     world.holds_markers = moment == "preparing"
@@ -82,9 +83,9 @@ def test_an_answer_that_was_lost_is_given_again(commit: bool, moment: str) -> No
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_late_end_does_not_touch_the_next_transaction(commit: bool) -> None:
-    """An EndTxn on a dead connection arrives when the next transaction is open: refused by its
-    epoch."""
+def test_a_late_end_does_not_affect_the_next_transaction(commit: bool) -> None:
+    """An EndTxn from a dead connection arrives while the next transaction is open. Its old epoch
+    is refused."""
     world = World()
     producer = opened(world)
     after = world.end("a", producer, commit=True)
@@ -94,8 +95,8 @@ def test_a_late_end_does_not_touch_the_next_transaction(commit: bool) -> None:
     assert world.transaction("a").state is State.ONGOING
 
 
-def test_strangers_are_refused() -> None:
-    """As with additions; clients before version 2 hear of an invalid epoch."""
+def test_an_end_by_another_producer_is_refused() -> None:
+    """As with additions. Clients before version 2 get INVALID_PRODUCER_EPOCH."""
     world = World()
     producer = opened(world)
     assert world.end("b", producer, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -106,9 +107,9 @@ def test_strangers_are_refused() -> None:
     assert old is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_ending_nothing() -> None:
-    """A producer that added no partition, as far as it knows, may abort to be sure: what it sent
-    may be on its way still, and is fenced so. It cannot commit."""
+def test_an_empty_transaction_can_be_aborted_but_not_committed() -> None:
+    """A producer that knows of no added partition may abort to be sure: its batches may still be
+    on their way, and the new epoch fences them."""
     world = World()
     producer = world.started("a")
     assert world.end("a", producer, commit=True) is INVALID
@@ -119,8 +120,8 @@ def test_ending_nothing() -> None:
     assert world.end("a", Producer(1000, 2), commit=False, version=OLD) == Producer(1000, 2)
 
 
-def test_the_older_way_of_saying_it_again() -> None:
-    """Up to EndTxn 4 the state alone tells."""
+def test_a_repeated_end_before_version_5_is_judged_by_the_state() -> None:
+    """Up to EndTxn 4 there is no epoch that could tell the requests apart."""
     world = World()
     producer = world.started("a")
     assert world.end("a", producer, commit=False, version=OLD) is INVALID
@@ -134,8 +135,8 @@ def test_the_older_way_of_saying_it_again() -> None:
     assert world.end("a", producer, commit=False, version=OLD) is INVALID
 
 
-def test_while_something_is_under_way_another_end_waits() -> None:
-    """An addition, or the same end, whose record is on its way."""
+def test_an_end_is_refused_while_another_change_is_being_written() -> None:
+    """An addition, or the same end, whose record is not committed yet."""
     world = World()
     producer = opened(world)
     world.holds_log = True
@@ -146,8 +147,8 @@ def test_while_something_is_under_way_another_end_waits() -> None:
     assert world.end("a", producer, commit=True) is CONCURRENT
 
 
-def test_a_log_that_says_no_leaves_the_transaction_open() -> None:
-    """The client asks again and then it is done."""
+def test_a_refused_append_leaves_the_transaction_open() -> None:
+    """The client retries, and then the transaction ends."""
     world = World()
     producer = opened(world)
     world.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -157,9 +158,9 @@ def test_a_log_that_says_no_leaves_the_transaction_open() -> None:
     assert world.end("a", producer, commit=True) == Producer(1000, 1)
 
 
-def test_the_last_epoch_ends_with_a_new_producer_id() -> None:
-    """Markers go out for the old id; the answer, and the state when they are written, have the
-    new one. The answer is given again, before and after."""
+def test_ending_at_the_last_epoch_gives_a_new_producer_id() -> None:
+    """Markers carry the old id. The response, and the state once they are written, have the new
+    one. A retry gets the same response before and after."""
     world = World()
     world.started("a")
     used_up = Producer(1000, EPOCH_LAST_USABLE)
@@ -184,8 +185,8 @@ def test_the_last_epoch_ends_with_a_new_producer_id() -> None:
     assert world.end("a", used_up, commit=True) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_no_producer_id_to_be_had() -> None:
-    """The transaction stays open, and the end may be asked for again."""
+def test_without_a_new_producer_id_the_transaction_stays_open() -> None:
+    """The client may send the end again."""
     world = World()
     world.started("a")
     raised = replace(world.transaction("a"), producer_epoch=EPOCH_LAST_USABLE)
@@ -208,8 +209,8 @@ def test_no_producer_id_to_be_had() -> None:
 
 
 def test_a_transaction_that_takes_too_long_is_aborted() -> None:
-    """At its timeout, counted from its first partition; with a raised epoch, so that what its
-    producer still sends is refused everywhere."""
+    """The timeout counts from its first partition. The abort raises the epoch, so that later
+    batches of its producer are refused everywhere."""
     world = World()
     producer = opened(world, timeout_ms=1000)
     world.advance(500)
@@ -226,8 +227,9 @@ def test_a_transaction_that_takes_too_long_is_aborted() -> None:
 
 
 @pytest.mark.parametrize("failed_over", [False, True])
-def test_its_producer_learns_of_it_and_goes_on(failed_over: bool) -> None:
-    """A commit is refused as abortable, the abort gives the new epoch; or it asks for its id."""
+def test_a_producer_can_continue_after_its_transaction_timed_out(failed_over: bool) -> None:
+    """A commit is refused as abortable. The abort returns the new epoch, and InitProducerId does
+    too."""
     world = World()
     producer = opened(world, timeout_ms=1000)
     world.advance(1000)
@@ -238,8 +240,8 @@ def test_its_producer_learns_of_it_and_goes_on(failed_over: bool) -> None:
     assert world.init("a", producer) == Producer(1000, 1)
 
 
-def test_older_clients_are_fenced_by_a_timeout() -> None:
-    """They could not be told the new epoch."""
+def test_a_timeout_fences_older_clients() -> None:
+    """They have no way to learn the new epoch."""
     world = World()
     producer = opened(world, timeout_ms=1000)
     world.advance(1000)
@@ -248,8 +250,8 @@ def test_older_clients_are_fenced_by_a_timeout() -> None:
         assert world.end("a", producer, commit=False, version=version) is code
 
 
-def test_a_transaction_that_ended_in_time_is_left_alone() -> None:
-    """Its timer is gone, and one that fires all the same does nothing."""
+def test_a_transaction_that_ended_in_time_does_not_time_out() -> None:
+    """Its timer is canceled, and a timer that still fires does nothing."""
     world = World()
     producer = opened(world, timeout_ms=1000)
     world.end("a", producer, commit=True)
@@ -258,8 +260,8 @@ def test_a_transaction_that_ended_in_time_is_left_alone() -> None:
     assert world.shard.on_timer(key, world.now) == []
 
 
-def test_a_timeout_waits_for_what_is_under_way_and_for_the_log() -> None:
-    """An end on its way wins; an abort that the log refused is tried again."""
+def test_a_timeout_waits_for_changes_in_flight_and_for_the_log() -> None:
+    """An end in flight takes precedence. An abort that the log refused is retried."""
     world = World()
     producer = opened(world, timeout_ms=1000)
     world.holds_log = True
@@ -279,8 +281,8 @@ def test_a_timeout_waits_for_what_is_under_way_and_for_the_log() -> None:
     assert world.transaction("a").state is State.COMPLETE_ABORT
 
 
-def test_timeouts_go_on_where_another_coordinator_left_off() -> None:
-    """What is left of the time, by the wall clock."""
+def test_a_timeout_continues_after_a_failover() -> None:
+    """The new coordinator waits for the rest of the time, by the wall clock."""
     world = World()
     opened(world, timeout_ms=1000)
     world.advance(600)

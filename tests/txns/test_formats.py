@@ -1,4 +1,5 @@
-"""The records of __transaction_state are Kafka's, byte for byte, and read back as written."""
+"""The records of __transaction_state are Kafka's, byte for byte, and are read as they were
+written."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def tag(number: int, data: bytes) -> bytes:
     return bytes([number, len(data)]) + data
 
 
-def test_an_empty_id_is_kafkas_bytes() -> None:
-    """Version 1, no tags, partitions null."""
+def test_an_empty_transaction_has_kafkas_bytes() -> None:
+    """Version 1, no tags, null partitions."""
     record = transaction_record(Transaction("tx", 7, 3, 60_000, State.EMPTY, 1234))
     assert record.key == b"\0\0" + b"\0\2tx"
     assert record.value == (
@@ -30,8 +31,8 @@ def test_an_empty_id_is_kafkas_bytes() -> None:
     )
 
 
-def test_a_prepared_commit_is_kafkas_bytes() -> None:
-    """Partitions by topic in order, compact; the version of the client in tag 2."""
+def test_a_prepared_commit_has_kafkas_bytes() -> None:
+    """Partitions sorted by topic in compact arrays, the version of the client in tag 2."""
     partitions = frozenset({TopicPartition("b", 0), TopicPartition("a", 5), TopicPartition("a", 1)})
     prepared = Transaction("tx", 7, 3, 60_000, State.ONGOING, 1234, 1200, partitions).prepared(
         committed=True, client_version=2, next_producer_id=-1, now_ms=1300
@@ -47,8 +48,8 @@ def test_a_prepared_commit_is_kafkas_bytes() -> None:
     )
 
 
-def test_producer_ids_before_and_after_are_tags_zero_and_one() -> None:
-    """As a transaction that used its epochs up has them."""
+def test_the_previous_and_next_producer_ids_are_tags_0_and_1() -> None:
+    """A transaction at its last epoch has both."""
     value = transaction_record(
         Transaction(
             "tx", 7, 32767, 1, State.PREPARE_ABORT, 5, 5,
@@ -64,8 +65,8 @@ def test_producer_ids_before_and_after_are_tags_zero_and_one() -> None:
     )
 
 
-def test_version_zero_is_read() -> None:
-    """What brokers before transaction.version 1 wrote: no compact lengths, no tags."""
+def test_version_0_is_read() -> None:
+    """Brokers before transaction.version 1 wrote it: no compact lengths, no tags."""
     value = (
         struct.pack(">hqhib", 0, 7, 3, 60_000, 1)
         + struct.pack(">i", 1)
@@ -82,8 +83,8 @@ def test_version_zero_is_read() -> None:
     )  # fmt: skip
 
 
-def test_tags_of_newer_brokers_are_passed_over() -> None:
-    """KIP-915: versions only gain tagged fields."""
+def test_tags_of_newer_brokers_are_skipped() -> None:
+    """KIP-915: newer versions only add tagged fields."""
     record = transaction_record(Transaction("tx", 7, 3, 60_000, State.EMPTY, 1234))
     assert record.value is not None
     newer = record.value[:-1] + b"\1" + tag(3, b"\0\5")
@@ -91,8 +92,8 @@ def test_tags_of_newer_brokers_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize(("epoch", "implied"), [(5, 4), (0, 32766)])
-def test_the_epoch_before_follows_from_what_kafka_wrote(epoch: int, implied: int) -> None:
-    """A transaction that ended by version 2 raised the epoch by one, or got a new id."""
+def test_the_previous_epoch_is_derived_from_kafkas_fields(epoch: int, implied: int) -> None:
+    """A transaction that ended with version 2 raised the epoch by one, or got a new producer id."""
     value = (
         struct.pack(">hqhib", 1, 7, epoch, 60_000, 4)
         + b"\1"
@@ -107,13 +108,12 @@ def test_the_epoch_before_follows_from_what_kafka_wrote(epoch: int, implied: int
     assert entry.transaction.last_producer_epoch == implied
 
 
-def test_a_tombstone_forgets() -> None:
-    """A key without a value."""
+def test_a_tombstone_has_no_value() -> None:
     assert read_record(*tombstone("tx")) == Entry("tx", None)
 
 
-def test_other_keys_are_passed_over() -> None:
-    """A kind of record that is not known here, or none."""
+def test_other_keys_are_skipped() -> None:
+    """A record of an unknown type, or without a key."""
     assert read_record(b"\0\1\0\2tx", b"") is None
     assert read_record(None, b"") is None
 
@@ -127,8 +127,8 @@ def test_other_keys_are_passed_over() -> None:
         struct.pack(">hqhib", 1, 7, 3, 1, 6) + b"\0" + struct.pack(">qq", 1, 1) + b"\0",
     ],
 )
-def test_damage_is_loud(value: bytes) -> None:
-    """Cut short, of a version to come, or in no state that is ever written."""
+def test_damaged_records_raise_an_error(value: bytes) -> None:
+    """Cut short, of an unknown version, or with an invalid state."""
     with pytest.raises(ProtocolError):
         read_record(b"\0\0\0\2tx", value)
 
@@ -151,8 +151,7 @@ def test_damage_is_loud(value: bytes) -> None:
         client_version=st.integers(0, 2),
     )
 )
-def test_what_is_written_is_read(transaction: Transaction) -> None:
-    """Every field comes back."""
+def test_every_field_is_read_as_it_was_written(transaction: Transaction) -> None:
     assume(transaction.state is not State.EMPTY or not transaction.partitions)
     record = transaction_record(transaction)
     assert read_record(*record) == Entry(transaction.transactional_id, transaction)

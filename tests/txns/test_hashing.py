@@ -1,4 +1,4 @@
-"""Where transactional ids live."""
+"""Which partition of __transaction_state stores a transactional id."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from penstock.wire.java import java_hash, utf16_units
     [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(2**31)), ("😀", 1772899)],
 )
 def test_the_hash_is_javas(text: str, code: int) -> None:
-    """Values that Java gives, over UTF-16."""
+    """The expected values are Java's, over UTF-16."""
     assert java_hash(text) == code
 
 
-def test_the_one_number_without_an_absolute_value_is_zero() -> None:
-    """As Kafka's Utils.abs has it."""
+def test_the_smallest_hash_goes_to_partition_zero() -> None:
+    """Its absolute value does not fit into 32 bits. Kafka's Utils.abs returns 0 for it."""
     assert partition_for_transactional_id("polygenelubricants", 50) == 0
     assert partition_for_transactional_id("hello", 50) == 99162322 % 50
 
 
-def test_code_units() -> None:
-    """A character beyond the first plane counts as two."""
+def test_utf16_code_units() -> None:
+    """A character beyond the basic plane counts as two."""
     assert list(utf16_units("a😀")) == [0x61, 0xD83D, 0xDE00]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.text(max_size=20), st.integers(0, 500), st.sampled_from([1, 3, 50, 97]))
-def test_ids_beside_an_anchor_live_with_it(anchor: str, number: int, count: int) -> None:
-    """Always the same id for the same name, different ones for different names."""
+def test_ids_made_for_an_anchor_share_its_partition(anchor: str, number: int, count: int) -> None:
+    """The same name always gets the same id. Every id starts with its name."""
     found = id_beside(anchor, f"{anchor}#{number}", count)
     assert found.startswith(f"{anchor}#{number}~")
     assert found == id_beside(anchor, f"{anchor}#{number}", count)

@@ -1,4 +1,4 @@
-"""InitProducerId: who gets a transactional id, and who is fenced by it."""
+"""InitProducerId: which producer gets a transactional id, and which one it fences."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FENCED = ErrorCode.PRODUCER_FENCED
 
 
 def with_epoch(world: World, transactional_id: str, epoch: int, last_epoch: int = -1) -> None:
-    """As if the producer id had been through that many epochs."""
+    """Makes the world look as if the producer id had used that many epochs."""
     transaction = replace(
         world.transaction(transactional_id), producer_epoch=epoch, last_producer_epoch=last_epoch
     )
@@ -27,15 +27,15 @@ def with_epoch(world: World, transactional_id: str, epoch: int, last_epoch: int 
 
 
 def test_a_new_id_gets_a_producer_id_at_epoch_zero() -> None:
-    """Each transactional id has a producer id of its own."""
+    """Each transactional id has its own producer id."""
     world = World()
     assert world.init("a") == Producer(1000, 0)
     assert world.init("b") == Producer(1001, 0)
     assert world.transaction("a").state is State.EMPTY
 
 
-def test_taking_over_raises_the_epoch_and_fences_the_one_before() -> None:
-    """The producer before can neither write, nor end, nor ask to go on."""
+def test_taking_over_an_id_raises_the_epoch_and_fences_the_previous_producer() -> None:
+    """The previous producer can neither write, nor end, nor continue."""
     world = World()
     before = world.started("a")
     assert world.init("a") == Producer(1000, 1)
@@ -46,7 +46,7 @@ def test_taking_over_raises_the_epoch_and_fences_the_one_before() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
 def test_a_timeout_out_of_range_is_refused(timeout_ms: int) -> None:
-    """transaction.max.timeout.ms is the most; nothing comes of the request."""
+    """The maximum is transaction.max.timeout.ms. A refused request changes nothing."""
     world = World()
     assert world.init("a", timeout_ms=timeout_ms) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert not world.log
@@ -61,7 +61,7 @@ def test_malformed_requests_are_refused() -> None:
 
 
 def test_an_open_transaction_is_aborted_first() -> None:
-    """The client is told to ask again, and gets an epoch above the one that the markers carry."""
+    """The client must retry, and gets an epoch above the one of the markers."""
     world = World()
     before = world.started("a")
     assert world.add("a", before, "t-0") is ErrorCode.NONE
@@ -77,9 +77,9 @@ def test_an_open_transaction_is_aborted_first() -> None:
     assert world.end("a", before, commit=False) is FENCED
 
 
-def test_a_producer_goes_on_after_an_error() -> None:
-    """Naming its id and epoch it gets the next one; asked again, since the answer was lost, the
-    same; and so from the next coordinator (KIP-360)."""
+def test_a_producer_continues_after_an_error() -> None:
+    """It names its id and epoch and gets the next epoch. If that response is lost, a retry gets
+    the same one, also from the next coordinator (KIP-360)."""
     world = World()
     first = world.started("a")
     second = Producer(first.producer_id, 1)
@@ -91,8 +91,9 @@ def test_a_producer_goes_on_after_an_error() -> None:
     assert world.init("a", first) is FENCED
 
 
-def test_who_goes_on_is_fenced_by_who_takes_over() -> None:
-    """Once somebody took over, the epoch before is nobody's, also to the next coordinator."""
+def test_a_producer_that_was_replaced_cannot_continue() -> None:
+    """Once another producer has taken over, the previous epoch is fenced, also by the next
+    coordinator."""
     world = World()
     first = world.started("a")
     assert world.init("a") == Producer(1000, 1)
@@ -102,8 +103,8 @@ def test_who_goes_on_is_fenced_by_who_takes_over() -> None:
     assert world.init("a", Producer(77, 0)) is FENCED
 
 
-def test_going_on_aborts_what_is_open() -> None:
-    """The producer itself asks with a transaction open: it is aborted, and it may go on."""
+def test_a_producer_that_continues_aborts_its_open_transaction() -> None:
+    """The transaction is aborted first, and then the producer gets its next epoch."""
     world = World()
     first = world.started("a")
     world.add("a", first, "t-0")
@@ -112,8 +113,8 @@ def test_going_on_aborts_what_is_open() -> None:
     assert world.init("a", first) == Producer(1000, 1)
 
 
-def test_a_late_request_does_not_abort_what_came_after_it() -> None:
-    """The same request on a dead connection, while the next transaction is open."""
+def test_a_late_request_does_not_abort_a_newer_transaction() -> None:
+    """The same request arrives from a dead connection while the next transaction is open."""
     world = World()
     first = world.started("a")
     second = world.init("a", first)
@@ -123,8 +124,8 @@ def test_a_late_request_does_not_abort_what_came_after_it() -> None:
     assert world.transaction("a").state is State.ONGOING
 
 
-def test_epochs_that_are_used_up_give_a_new_producer_id() -> None:
-    """32767 is left to fence with: nobody ever gets it."""
+def test_a_new_producer_id_follows_the_last_epoch() -> None:
+    """32767 is reserved for fencing: no producer ever gets it."""
     world = World()
     world.started("a")
     with_epoch(world, "a", EPOCH_LAST_USABLE - 1)
@@ -132,8 +133,9 @@ def test_epochs_that_are_used_up_give_a_new_producer_id() -> None:
     assert world.init("a") == Producer(1001, 0)
 
 
-def test_a_new_producer_id_is_given_again_when_asked_again() -> None:
-    """The answer with the new id was lost: naming the old one gives it once more."""
+def test_a_retry_gets_the_same_new_producer_id() -> None:
+    """The response with the new id was lost. A request that names the old id gets the new one
+    again."""
     world = World()
     world.started("a")
     with_epoch(world, "a", EPOCH_LAST_USABLE)
@@ -145,7 +147,7 @@ def test_a_new_producer_id_is_given_again_when_asked_again() -> None:
 
 
 def test_fencing_at_the_last_epoch() -> None:
-    """The abort uses 32767, and whoever goes on gets a new id."""
+    """The abort uses 32767, and the producer that continues gets a new id."""
     world = World()
     world.started("a")
     with_epoch(world, "a", EPOCH_LAST_USABLE)
@@ -158,8 +160,8 @@ def test_fencing_at_the_last_epoch() -> None:
     assert world.init("a", last) == Producer(1001, 0)
 
 
-def test_a_request_waits_for_the_one_before() -> None:
-    """While an id is given out, or its record on its way, another is told to ask again."""
+def test_a_request_is_refused_while_another_is_in_progress() -> None:
+    """While a producer id is being allocated or its record written, other requests must retry."""
     world = World()
     world.holds_ids = True
     token = world.send_init("a")
@@ -173,8 +175,8 @@ def test_a_request_waits_for_the_one_before() -> None:
     assert world.init("a") == Producer(1000, 1)
 
 
-def test_a_log_or_a_controller_that_says_no_leaves_nothing_behind() -> None:
-    """The client hears of it in the coordinator's terms, and asks again."""
+def test_a_failed_allocation_or_append_leaves_nothing_behind() -> None:
+    """The client gets a coordinator error, and retries."""
     world = World()
     world.holds_ids = True
     token = world.send_init("a")
@@ -192,8 +194,8 @@ def test_a_log_or_a_controller_that_says_no_leaves_nothing_behind() -> None:
     world.shard.verify()
 
 
-def test_older_clients_hear_of_an_invalid_epoch() -> None:
-    """PRODUCER_FENCED is known from version 4 on."""
+def test_older_clients_get_invalid_producer_epoch() -> None:
+    """PRODUCER_FENCED exists from version 4 on."""
     world = World(TransactionConfig())
     world.started("a")
     assert world.init("a", Producer(9, 9), version=3) is ErrorCode.INVALID_PRODUCER_EPOCH

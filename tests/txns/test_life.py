@@ -1,4 +1,4 @@
-"""A shard is loaded, unloaded, and knows when it contradicts itself."""
+"""Loading and unloading a shard, and its checks of its own invariants."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.wire.messages import EndTxnResponse, InitProducerIdResponse
 from .world import World
 
 
-def test_unloading_answers_everybody() -> None:
-    """Whoever waits for the log or for producer ids is sent to look for the coordinator."""
+def test_unloading_answers_all_waiting_requests() -> None:
+    """Requests that wait for the log or for producer ids get NOT_COORDINATOR."""
     world = World()
     first, second = world.started("a"), world.started("b")
     world.add("b", second, "t-0")
@@ -37,8 +37,8 @@ def test_unloading_answers_everybody() -> None:
 
 
 @pytest.mark.parametrize("waits", ["for its id", "for an abort", "for its end"])
-def test_unloading_while_a_record_is_on_its_way(waits: str) -> None:
-    """Every kind of request that can wait has an answer."""
+def test_unloading_while_a_record_is_being_written(waits: str) -> None:
+    """Every kind of request that can wait gets a response."""
     world = World()
     producer = world.started("a")
     world.add("a", producer, "t-0")
@@ -53,8 +53,8 @@ def test_unloading_while_a_record_is_on_its_way(waits: str) -> None:
     assert answer.error_code == ErrorCode.NOT_COORDINATOR
 
 
-def test_loading_gives_what_was_there() -> None:
-    """The image after a failover is the image before it."""
+def test_loading_restores_the_image() -> None:
+    """The image after a failover equals the image before it."""
     world = World()
     for name in ("a", "b", "c"):
         producer = world.started(name)
@@ -68,8 +68,8 @@ def test_loading_gives_what_was_there() -> None:
     world.shard.verify()
 
 
-def test_appends_are_reported_in_order() -> None:
-    """A runtime that mixes them up is stopped."""
+def test_append_results_must_be_reported_in_order() -> None:
+    """InvariantViolated stops a runtime that reports them out of order."""
     world = World()
     world.holds_log = True
     world.send_init("a")
@@ -78,8 +78,8 @@ def test_appends_are_reported_in_order() -> None:
         world.shard.on_committed(world.waiting[1].append_id, world.now)
 
 
-def test_states_follow_each_other_as_the_table_says() -> None:
-    """What cannot happen is not written."""
+def test_transitions_that_are_not_in_the_table_are_refused() -> None:
+    """They raise InvariantViolated before anything is written."""
     empty = Transaction("a", 1, 0, 1000, State.EMPTY, 0)
     with pytest.raises(InvariantViolated, match="from Empty to PrepareCommit"):
         empty.prepared(committed=True, client_version=2, next_producer_id=-1, now_ms=0)
@@ -97,7 +97,7 @@ def test_states_follow_each_other_as_the_table_says() -> None:
         {"next_producer_id": 9},
     ],
 )
-def test_a_transaction_that_contradicts_itself_is_found(change: dict[str, object]) -> None:
+def test_an_inconsistent_transaction_is_found(change: dict[str, object]) -> None:
     """By its invariants."""
     sound = Transaction("a", 1, 0, 1000, State.EMPTY, 0)
     sound.verify()
@@ -105,8 +105,8 @@ def test_a_transaction_that_contradicts_itself_is_found(change: dict[str, object
         replace(sound, **change).verify()  # type: ignore[arg-type]
 
 
-def test_a_shard_that_forgot_its_timer_is_found() -> None:
-    """An open transaction without a deadline would stay open for ever."""
+def test_a_shard_without_a_timer_is_found() -> None:
+    """An open transaction without a deadline would stay open forever."""
     world = World()
     world.add("a", world.started("a"), "t-0")
     world.shard.verify()

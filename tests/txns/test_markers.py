@@ -1,4 +1,4 @@
-"""Markers reach every partition, whatever becomes of leaders and coordinators."""
+"""Markers reach every partition, whatever happens to leaders and coordinators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ LOST = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def decided(*, commit: bool = True, version: int = 5) -> World:
-    """A transaction on three partitions, decided, its markers not yet taken."""
+    """Returns a world with a decided transaction on three partitions whose markers are not
+    written."""
     world = World(coordinator_epoch=4)
     producer = world.started("a")
     world.add("a", producer, "t-0", "t-1", "t-2")
@@ -28,16 +29,16 @@ def answer(world: World, sent: SendMarkers, **codes: ErrorCode) -> None:
     world.carry_out(world.shard.on_markers("a", sent.marker, answers, world.now))
 
 
-def test_a_marker_says_who_how_and_under_whom() -> None:
-    """With the raised epoch and version 2, or, the older way, with the producer's own."""
+def test_the_contents_of_a_marker() -> None:
+    """With the raised epoch and version 2, or in the older protocol with the producer's epoch."""
     places = (at("t-0"), at("t-1"), at("t-2"))
     assert decided().sent == [SendMarkers("a", Marker(1000, 1, True, 4, 2), places)]
     older = decided(commit=False, version=3)
     assert older.sent == [SendMarkers("a", Marker(1000, 0, False, 4, 0), places)]
 
 
-def test_complete_only_when_all_are_written() -> None:
-    """Answers come in any order and any number."""
+def test_a_transaction_is_complete_when_all_markers_are_written() -> None:
+    """Responses come in any order and any number."""
     world = decided()
     (sent,) = world.sent
     answer(world, sent, t_1=NONE)
@@ -60,8 +61,8 @@ def test_complete_only_when_all_are_written() -> None:
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-def test_what_was_not_taken_is_sent_again(code: ErrorCode) -> None:
-    """After a while, and only what is missing."""
+def test_a_marker_that_was_not_written_is_sent_again(code: ErrorCode) -> None:
+    """After a delay, and only to the partitions that lack it."""
     world = decided()
     (sent,) = world.sent
     world.sent.clear()
@@ -75,8 +76,8 @@ def test_what_was_not_taken_is_sent_again(code: ErrorCode) -> None:
     assert world.transaction("a").state is State.COMPLETE_COMMIT
 
 
-def test_a_slow_answer_does_not_hold_up_the_retry_of_another() -> None:
-    """Two failures share a timer; what is still being asked is not asked twice."""
+def test_a_slow_response_does_not_delay_the_retry_of_another_partition() -> None:
+    """Two failures share a timer. A partition that has not answered yet is not asked again."""
     world = decided()
     (sent,) = world.sent
     world.sent.clear()
@@ -92,8 +93,8 @@ def test_a_slow_answer_does_not_hold_up_the_retry_of_another() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT]
 )
-def test_a_partition_without_the_transaction_counts_as_told(code: ErrorCode) -> None:
-    """It is past it, or could never hold it."""
+def test_a_partition_that_cannot_have_the_transaction_counts_as_done(code: ErrorCode) -> None:
+    """It has a newer epoch, or its format never supported transactions."""
     world = decided()
     (sent,) = world.sent
     answer(world, sent, t_0=NONE, t_1=code, t_2=NONE)
@@ -101,7 +102,7 @@ def test_a_partition_without_the_transaction_counts_as_told(code: ErrorCode) -> 
 
 
 def test_deleted_partitions_need_no_marker() -> None:
-    """Whether they were being asked or due to be."""
+    """Whether their marker was in flight or waiting for a retry."""
     world = decided()
     (sent,) = world.sent
     answer(world, sent, t_0=NONE, t_1=LOST)
@@ -113,8 +114,9 @@ def test_deleted_partitions_need_no_marker() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_next_coordinator_goes_on(commit: bool) -> None:
-    """It finds the decision in the log and sends all markers again, under its own epoch."""
+def test_the_next_coordinator_continues(commit: bool) -> None:
+    """It finds the decision in the log and sends all markers again, with its own coordinator
+    epoch."""
     world = decided(commit=commit)
     (sent,) = world.sent
     answer(world, sent, t_0=NONE)
@@ -128,8 +130,7 @@ def test_the_next_coordinator_goes_on(commit: bool) -> None:
     assert world.transaction("a").state.is_complete
 
 
-def test_answers_for_another_transaction_are_not_taken() -> None:
-    """A late answer to the transaction before does not complete this one."""
+def test_a_late_response_does_not_complete_the_next_transaction() -> None:
     world = decided()
     (before,) = world.sent
     world.sent.clear()
@@ -141,8 +142,9 @@ def test_answers_for_another_transaction_are_not_taken() -> None:
     assert world.transaction("a").state is State.PREPARE_ABORT
 
 
-def test_the_record_that_completes_is_tried_again() -> None:
-    """The log does not take it for a while; the transactional id stays busy so long."""
+def test_the_append_of_the_completing_record_is_retried() -> None:
+    """While the log refuses it, other requests for the transactional id get
+    CONCURRENT_TRANSACTIONS."""
     world = decided()
     world.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
     world.mark_one()

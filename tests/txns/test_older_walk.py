@@ -1,9 +1,10 @@
-"""The walk of producers that do not know transaction.version 2: one epoch for many transactions.
+"""The random walk with producers that do not know transaction.version 2.
 
-They add partitions themselves, leaders verify that they did, and numbering runs on from transaction
-to transaction. A producer that gives up on a batch aborts and asks for another epoch. Such
-producers are not safe from an EndTxn or a marker that arrives late, so here none does; but batches
-do, and the answers to leaders that verify them.
+They use one epoch for many transactions. They add partitions themselves, leaders verify that they
+did, and sequences continue from transaction to transaction. A producer that gives up on a batch
+aborts and asks for another epoch. Such producers are not safe from an EndTxn or a marker that
+arrives late, so here none does. Batches do arrive late, and so do the responses to leaders that
+verify them.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class OlderWalk(Walk):
 
 @pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 30, 10)], ids=str)
 def test_transactions_are_all_or_nothing(seeds: range) -> None:
-    """Whatever happens on the way; and enough happens to mean something."""
+    """Under all faults. The counts prove that enough transactions were committed and aborted."""
     fates: Counter[str] = Counter()
     for seed in seeds:
         walk = walked(seed, kind=OlderWalk)
@@ -136,9 +137,9 @@ def test_transactions_are_all_or_nothing(seeds: range) -> None:
     assert fates["aborted"] > 3
 
 
-def test_guards_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were they to hold always, a batch that was verified and then overtaken by its marker would
-    open a transaction that nobody ends."""
+def test_the_walk_fails_without_guards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If guards were always valid, a batch that was verified and then overtaken by its marker
+    would open a hanging transaction."""
     monkeypatch.setattr(Guards, "holds", lambda self, producer_id, number: True)
     for seed in range(60):
         try:

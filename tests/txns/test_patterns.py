@@ -1,4 +1,4 @@
-"""Patterns on transactional ids: a safe part of the usual notation."""
+"""Patterns for transactional ids: a subset of regular expressions that is safe to match."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PATTERNS = st.lists(BRANCHES, min_size=1, max_size=3).map("|".join)
 
 @settings(deadline=None, max_examples=300)
 @given(PATTERNS, st.text("abc.-]x", max_size=8))
-def test_it_means_what_it_means_elsewhere(pattern: str, text: str) -> None:
-    """The whole text must match, as by Python's own engine."""
+def test_a_pattern_matches_like_pythons_re(pattern: str, text: str) -> None:
+    """The whole text must match."""
     assert IdPattern(pattern).matches(text) == (re.fullmatch(pattern, text) is not None)
 
 
-def test_no_pattern_runs_away() -> None:
-    """One that would keep a backtracking engine for ever is a matter of counting."""
+def test_matching_time_is_bounded() -> None:
+    """This pattern would keep a backtracking engine busy forever."""
     pattern = IdPattern(".*" * 100 + "b")
     assert not pattern.matches("a" * 200)
     assert pattern.matches("a" * 200 + "b")
@@ -34,15 +34,15 @@ def test_no_pattern_runs_away() -> None:
 @pytest.mark.parametrize(
     "pattern", ["(a)", "a{2}", "^a", "a$", "*", "a**", "[", "[a", "[]", "a\\", r"\d", "[a-", "x]"]
 )
-def test_what_is_not_read_is_refused(pattern: str) -> None:
-    """With the code for it, and words that say why."""
+def test_unsupported_patterns_are_refused(pattern: str) -> None:
+    """With INVALID_REGULAR_EXPRESSION and the reason."""
     with pytest.raises(KafkaError, match="cannot be read") as refused:
         IdPattern(pattern)
     assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
-def test_a_pattern_has_a_length() -> None:
-    """Matching is work for every character of it."""
+def test_the_length_of_a_pattern_is_limited() -> None:
+    """The time to match grows with every character of it."""
     IdPattern("a" * LENGTH_MAX)
     with pytest.raises(KafkaError):
         IdPattern("a" * (LENGTH_MAX + 1))

@@ -1,4 +1,4 @@
-"""The walk finds what it is there to find: each of these bugs, planted, within a few seeds."""
+"""The random walk finds each of these planted bugs within a few seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def late_end_is_taken(patch: pytest.MonkeyPatch) -> None:
-    """An EndTxn with the epoch before ends the transaction that is open now."""
+    """An EndTxn with the previous epoch ends the transaction that is open now."""
     judge = ending.judge
 
     def careless(transaction, producer, **kind):  # type: ignore[no-untyped-def]
@@ -38,7 +38,7 @@ def late_end_is_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def fencing_is_skipped(patch: pytest.MonkeyPatch) -> None:
-    """Who takes over aborts what is open and leaves the epoch as it is."""
+    """A producer that takes over aborts the open transaction but does not raise the epoch."""
     fenced = Transaction.fenced
     initialized = Transaction.initialized
 
@@ -53,7 +53,7 @@ def fencing_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def markers_are_lost_on_failover(patch: pytest.MonkeyPatch) -> None:
-    """The next coordinator completes what was decided without sending the markers again."""
+    """The next coordinator completes decided transactions without sending the markers again."""
     on_loaded = TransactionShard.on_loaded
 
     def forgetful(self, now):  # type: ignore[no-untyped-def]
@@ -67,12 +67,12 @@ def markers_are_lost_on_failover(patch: pytest.MonkeyPatch) -> None:
 
 
 def complete_before_the_markers(patch: pytest.MonkeyPatch) -> None:
-    """One marker is enough, whatever the others say."""
+    """Every answer counts as a written marker."""
     patch.setattr(markers, "_DONE", frozenset(ErrorCode))
 
 
 def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
-    """EndTxn is confirmed when its record is sent to the log."""
+    """EndTxn is confirmed when its record is sent to the log, not when it is committed."""
     prepare = ending._prepare
     confirm = ending._confirm
 
@@ -91,7 +91,7 @@ def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
 
 
 def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
-    """The coordinator that dies then does not know where the markers go."""
+    """If the coordinator then dies, the next one does not know where to send markers."""
     add = adding._add
 
     def eager(core, asked, now):  # type: ignore[no-untyped-def]
@@ -123,27 +123,27 @@ class Silent:
 
 
 def timeouts_do_not_abort(patch: pytest.MonkeyPatch) -> None:
-    """A producer that died leaves its transaction open for ever."""
+    """The transaction of a dead producer stays open forever."""
     patch.setattr(ending, "on_timeout", lambda core, transactional_id, now: None)
 
 
 def late_markers_are_taken(patch: pytest.MonkeyPatch) -> None:
-    """A marker on a dead connection ends the transaction after the one it was for."""
+    """A marker from a dead connection ends the transaction after the one it was for."""
     patch.setattr(ProducerStates, "check_marker", lambda self, *who, **how: None)
 
 
 def last_stable_offset_too_high(patch: pytest.MonkeyPatch) -> None:
-    """Readers of committed records get what is still open."""
+    """Readers of committed records get data of open transactions."""
     patch.setattr(Partition, "last_stable_offset", property(lambda self: len(self.log)))
 
 
 def aborted_are_not_listed(patch: pytest.MonkeyPatch) -> None:
-    """Readers are not told what was aborted."""
+    """Readers do not learn which transactions were aborted."""
     patch.setattr(TransactionIndex, "search", lambda self, start, end: ([], False))
 
 
 def epoch_before_is_given_to_anyone(patch: pytest.MonkeyPatch) -> None:
-    """A producer that was replaced may come back beside the one that replaced it."""
+    """A producer that was replaced may return while the one that replaced it is active."""
     grant = initializing._grant
 
     def generous(core, transaction, epoch, last_epoch, asked, now):  # type: ignore[no-untyped-def]
@@ -169,7 +169,7 @@ def epoch_before_is_given_to_anyone(patch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within so many walks; the same ones pass without it."""
+    """The same walks pass without the bug."""
     plant(monkeypatch)
     for seed in range(SEEDS):
         try:

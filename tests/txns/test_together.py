@@ -1,4 +1,4 @@
-"""Many transactions committed in one batch: all or none, now and after any crash."""
+"""Multi-commit: many transactions committed in one batch, all or none, also after any crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ NAMES = ("driver", "task-0", "task-1")
 
 
 def opened(world: World, names: tuple[str, ...] = NAMES) -> dict[str, Producer]:
-    """Every one with a partition of its own, the driver with its offset commit."""
+    """Opens transactions with one partition each. The driver's partition is that of its offset
+    commit."""
     members = {name: world.started(name, timeout_ms=10_000) for name in names}
     for name, producer in members.items():
         if name == "driver":
@@ -33,7 +34,8 @@ def states(world: World) -> set[State]:
 
 
 def test_the_decisions_are_one_batch() -> None:
-    """One append holds them all, the answer has each one's next epoch, and all get markers."""
+    """One append contains them all, the response has each member's next epoch, and all get
+    markers."""
     world = World()
     members = opened(world)
     world.holds_markers = True
@@ -58,8 +60,9 @@ def replace_epoch(producer: Producer) -> Producer:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-def test_a_coordinator_that_dies_leaves_all_or_none(is_durable: bool) -> None:
-    """Before the batch is in the log none is decided; after it all are, and are carried out."""
+def test_a_coordinator_crash_leaves_all_or_none_committed(is_durable: bool) -> None:
+    """Before the batch is in the log nothing is decided. After it everything is, and is carried
+    out."""
     world = World()
     members = opened(world)
     world.holds_log = True
@@ -75,8 +78,9 @@ def test_a_coordinator_that_dies_leaves_all_or_none(is_durable: bool) -> None:
     assert states(world) == {State.COMPLETE_COMMIT}
 
 
-def test_said_again_it_is_done() -> None:
-    """The answer was lost: before the markers, after them, from the next coordinator."""
+def test_a_repeated_multi_commit_gets_the_same_response() -> None:
+    """The first response was lost: before the markers, after them, or from the previous
+    coordinator."""
     world = World()
     members = opened(world)
     world.holds_markers = True
@@ -90,8 +94,8 @@ def test_said_again_it_is_done() -> None:
 
 
 @pytest.mark.parametrize("how", ["taken over", "timed out", "unknown", "empty", "ended alone"])
-def test_one_in_the_way_refuses_all(how: str) -> None:
-    """Nothing is touched, and the answer says who it was."""
+def test_one_member_that_cannot_commit_refuses_all(how: str) -> None:
+    """Nothing is changed, and the response names the member."""
     world = World()
     members = opened(world)
     if how == "taken over":
@@ -120,8 +124,8 @@ def test_one_in_the_way_refuses_all(how: str) -> None:
     assert world.transaction("driver").state is State.ONGOING
 
 
-def test_an_offset_commit_must_ride_along() -> None:
-    """A commit that was to carry one, and does not, is refused."""
+def test_a_required_offset_commit_must_be_included() -> None:
+    """A commit that should contain one and does not is refused."""
     world = World()
     members = opened(world)
     without = {name: members[name] for name in ("task-0", "task-1")}
@@ -130,8 +134,9 @@ def test_an_offset_commit_must_ride_along() -> None:
     assert world.end_together(members, offsets=OFFSETS).code is NONE
 
 
-def test_while_one_is_being_changed_all_wait() -> None:
-    """An addition on its way is not passed over; asked again, all are committed."""
+def test_all_wait_while_one_member_is_being_changed() -> None:
+    """An addition that is being written must not be lost. When the request is repeated, all
+    commit."""
     world = World()
     members = opened(world)
     world.holds_log = True
@@ -152,8 +157,8 @@ def test_a_batch_that_would_be_too_large_is_refused() -> None:
     world.shard.verify()
 
 
-def test_a_log_that_says_no_leaves_all_open() -> None:
-    """And nobody busy."""
+def test_a_refused_append_leaves_all_transactions_open() -> None:
+    """And no member stays busy."""
     world = World()
     members = opened(world)
     world.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -164,7 +169,7 @@ def test_a_log_that_says_no_leaves_all_open() -> None:
 
 
 def test_malformed_requests_are_refused() -> None:
-    """Nobody, somebody twice or without a name; or a cluster without transaction.version 2."""
+    """No members, a member without a name, or a cluster without transaction.version 2."""
     world = World()
     assert world.end_together({}).code is ErrorCode.INVALID_REQUEST
     assert world.end_together({"": Producer(1, 1)}).code is ErrorCode.INVALID_REQUEST
@@ -172,8 +177,8 @@ def test_malformed_requests_are_refused() -> None:
     assert older.end_together({"a": Producer(1, 1)}).code is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_epochs_that_are_used_up_get_their_producer_ids_first() -> None:
-    """Ids are asked for once, for all who need one; meanwhile everybody waits."""
+def test_members_at_their_last_epoch_get_new_producer_ids_first() -> None:
+    """One request allocates the ids for all members that need one. All members wait meanwhile."""
     world = World()
     opened(world, ("task-0", "task-1"))
     for name in ("task-0", "task-1"):
@@ -196,9 +201,9 @@ def test_epochs_that_are_used_up_get_their_producer_ids_first() -> None:
     assert states(world) == {State.COMPLETE_COMMIT}
 
 
-def test_an_abort_takes_what_is_open() -> None:
-    """A member that was taken over, or is unknown, has nothing open, and is no reason to leave
-    the others open."""
+def test_an_abort_ends_all_open_transactions() -> None:
+    """A member that was replaced or is unknown has nothing open. It is no reason to leave the
+    others open."""
     world = World()
     members = opened(world)
     world.started("task-0")
@@ -216,7 +221,7 @@ def test_an_abort_takes_what_is_open() -> None:
     assert world.end_together(members, commit=False).code is NONE
 
 
-def test_what_was_committed_is_not_aborted() -> None:
+def test_a_committed_transaction_is_not_aborted() -> None:
     """The abort of an earlier attempt comes late."""
     world = World()
     members = opened(world)

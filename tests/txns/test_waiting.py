@@ -1,4 +1,5 @@
-"""An addition that comes while the transaction before is being ended waits for it, with an end."""
+"""An addition that arrives while the previous transaction is ending waits for it, for a limited
+time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ AFTER = Producer(1000, 1)
 
 
 def ending() -> World:
-    """A transaction that is decided, its markers under way; additions wait."""
+    """Returns a world with a decided transaction whose markers are in flight. Additions wait."""
     world = World()
     world.additions_wait = True
     producer = world.started("a")
@@ -32,8 +33,8 @@ def waiting(world: World, *partitions: str) -> Token:
     return token
 
 
-def test_it_goes_on_when_the_markers_are_written() -> None:
-    """In one batch with the record that completes the transaction before."""
+def test_an_addition_continues_when_the_markers_are_written() -> None:
+    """It is written in one batch with the record that completes the previous transaction."""
     world = ending()
     first, second = waiting(world, "t-0"), waiting(world, "t-1", "s-0")
     world.mark_one()
@@ -47,8 +48,8 @@ def test_it_goes_on_when_the_markers_are_written() -> None:
     assert world.end("a", AFTER, commit=True) == Producer(1000, 2)
 
 
-def test_offsets_wait_as_partitions_do() -> None:
-    """AddOffsetsToTxn, and the transaction has the partition of the offsets then."""
+def test_offsets_wait_like_partitions() -> None:
+    """AddOffsetsToTxn then adds the partition of the offsets."""
     world = ending()
     token = world.send_add_offsets("a", AFTER)
     assert token not in world.replies
@@ -57,8 +58,8 @@ def test_offsets_wait_as_partitions_do() -> None:
     assert token in world.replies
 
 
-def test_it_may_come_while_the_last_record_is_written() -> None:
-    """The record that completes the transaction is on its way to the log: the next one follows."""
+def test_an_addition_may_arrive_while_the_completing_record_is_written() -> None:
+    """It is added as soon as that record is committed."""
     world = ending()
     world.holds_log = True
     world.mark_one()
@@ -70,8 +71,8 @@ def test_it_may_come_while_the_last_record_is_written() -> None:
     world.shard.verify()
 
 
-def test_the_transaction_it_begins_has_its_timeout() -> None:
-    """It is aborted like any other when nobody ends it."""
+def test_a_transaction_opened_by_a_waiting_addition_has_a_timeout() -> None:
+    """It is aborted like any other if its producer does not end it."""
     world = ending()
     waiting(world, "t-0")
     world.holds_markers = False
@@ -80,8 +81,8 @@ def test_the_transaction_it_begins_has_its_timeout() -> None:
     assert world.transaction("a").state is State.COMPLETE_ABORT
 
 
-def test_patience_ends() -> None:
-    """A leader that does not answer for its marker: who waits is sent to ask again."""
+def test_an_addition_does_not_wait_longer_than_the_limit() -> None:
+    """If a leader does not answer for its marker, the client gets CONCURRENT_TRANSACTIONS."""
     world = ending()
     token = waiting(world, "t-0")
     world.advance(world.config.ending_patience_ms - 1)
@@ -93,8 +94,8 @@ def test_patience_ends() -> None:
     world.shard.verify()
 
 
-def test_a_marker_that_must_be_sent_again_is_not_waited_for() -> None:
-    """Neither by who waits already nor by who comes now."""
+def test_no_addition_waits_for_a_marker_that_must_be_sent_again() -> None:
+    """Neither one that waits already nor one that arrives now."""
     world = ending()
     token = waiting(world, "t-0")
     world.answers_markers = lambda where: ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -104,8 +105,8 @@ def test_a_marker_that_must_be_sent_again_is_not_waited_for() -> None:
     world.shard.verify()
 
 
-def test_a_log_that_refuses_completes_nothing_and_adds_nothing() -> None:
-    """Both records are in one batch: who waits is told to ask again, and may."""
+def test_a_refused_append_neither_completes_nor_adds() -> None:
+    """Both records are in one batch. The client must retry, and then succeeds."""
     world = ending()
     token = waiting(world, "t-0")
     world.fails_log = ErrorCode.NOT_ENOUGH_REPLICAS
@@ -118,8 +119,8 @@ def test_a_log_that_refuses_completes_nothing_and_adds_nothing() -> None:
     assert world.add("a", AFTER, "t-0", version=5) is NONE
 
 
-def test_who_waits_is_sent_to_the_next_coordinator() -> None:
-    """The shard goes away: every token is answered."""
+def test_unloading_sends_a_waiting_client_to_the_next_coordinator() -> None:
+    """Every token gets a response."""
     world = ending()
     token = waiting(world, "t-0")
     world.carry_out(world.shard.unload())
@@ -127,8 +128,8 @@ def test_who_waits_is_sent_to_the_next_coordinator() -> None:
     assert not world.timers
 
 
-def test_a_crash_between_leaves_what_the_batch_says() -> None:
-    """The next coordinator finds the transaction open, and has no marker of the last to send."""
+def test_a_crash_after_the_batch_leaves_the_next_transaction_open() -> None:
+    """The next coordinator finds it open, and has no marker of the previous one to send."""
     world = ending()
     waiting(world, "t-0")
     world.mark_one()
@@ -139,7 +140,8 @@ def test_a_crash_between_leaves_what_the_batch_says() -> None:
 
 
 @pytest.mark.parametrize("producer", [Producer(1000, 0), Producer(1000, 7), Producer(5, 0)])
-def test_only_the_one_who_goes_on_waits(producer: Producer) -> None:
-    """A late request of the transaction before, and a stranger's, are refused at once."""
+def test_only_the_producer_with_the_next_epoch_waits(producer: Producer) -> None:
+    """A late request of the previous transaction, and one of another producer, are refused at
+    once."""
     world = ending()
     assert world.add("a", producer, "t-0", version=5) not in (NONE, CONCURRENT)

@@ -1,13 +1,13 @@
-"""Producers that come, hang, are replaced and repeat themselves; messages that are late, doubled
-and lost; coordinators and leaders that die at any moment: transactions are all or nothing.
+"""Random walks: transactions are all or nothing under any faults.
 
-Real shard, real producer state of partitions. Producers follow the protocol of transaction.version
-2. After every step the shard's invariants hold, and what a reader of committed records was once
-shown has not changed. When the dust has settled
+Producers start, hang, are replaced and repeat requests. Messages are delayed, duplicated and lost.
+Coordinators and leaders die at any moment. The shard and the partitions' producer state are real.
+Producers follow the protocol of transaction.version 2. After every step the shard's invariants
+hold, and what a reader of committed records was once shown has not changed. At the end
 
-- a transaction that its producer was told is committed is read whole, one told aborted not at all;
-- of one whose fate its producer never learned, all that was acknowledged is read or nothing is,
-  and nothing if its producer never asked for that;
+- a transaction that its producer knows to be committed is read whole, an aborted one not at all;
+- of one whose outcome its producer never learned, either all that was acknowledged is read or
+  nothing, and nothing if its producer never asked to commit;
 - nothing is read twice, and no transaction is open on any partition.
 """
 
@@ -40,14 +40,14 @@ class Attempt:
 
     name: str
     writes: list[tuple[str, str]] = field(default_factory=list)
-    """(place, value), acknowledged."""
+    """The acknowledged writes: (topic partition, value)."""
     fate: str = "unknown"
     is_to_commit: bool = False
 
 
 @dataclass
 class Client:
-    """A producer: one request at a time, given up on after a while and then sent again."""
+    """A producer: one request at a time, which it repeats if no response comes for a while."""
 
     number: int
     transactional_id: str
@@ -78,14 +78,14 @@ class Walk(Network):
     # Clients
 
     def begin(self, client: Client, doing: Callable[[], None]) -> None:
-        """Do it, and again when no answer comes."""
+        """Sends a request. `act` repeats it if no response comes."""
         self.ops += 1
         client.waits = self.ops
         client.doing = doing
         doing()
 
     def answers(self, client: Client, op: int) -> bool:
-        """Whether the client still waits for this answer."""
+        """Returns whether the client still waits for this response."""
         if client.waits != op:
             return False
         client.waits = client.doing = None
@@ -202,9 +202,9 @@ class Walk(Network):
         )
 
     def on_ended(self, client: Client) -> None:
-        """It was told of its transaction's end."""
+        """Called when a client learns that its transaction has ended."""
 
-    # The world
+    # Faults
 
     def step(self) -> None:
         self.settle()
@@ -223,7 +223,7 @@ class Walk(Network):
         self.verify()
 
     def start_over(self, client: Client) -> None:
-        """Something went wrong at the client, and it asks for another epoch (KIP-360)."""
+        """After an error the client asks for another epoch (KIP-360)."""
         if not client.is_fenced and client.waits is None and client.me is not None:
             client.expected, client.me, client.attempt = client.me, None, None
 
@@ -259,7 +259,7 @@ def walked(seed: int, steps: int = 700, kind: type[Walk] = Walk) -> Walk:
 
 @pytest.mark.parametrize("seeds", [range(first, first + 10) for first in range(0, 40, 10)], ids=str)
 def test_transactions_are_all_or_nothing(seeds: range) -> None:
-    """Whatever happens on the way; and enough happens to mean something."""
+    """Under all faults. The counts prove that enough transactions had each outcome."""
     fates: Counter[str] = Counter()
     for seed in seeds:
         walk = walked(seed)

@@ -1,7 +1,7 @@
-"""A shard with a clock that stands still until told, a log, timers, producer ids and partitions.
+"""Runs a shard with a manual clock, a log, timers, producer ids and partitions.
 
-It does what a broker's runtime does, and nothing else: carries out effects in order, reports
-appends in order, fires timers in order of time. What it does at once it can be told to hold back.
+It does what a broker's runtime does and nothing else: it carries out effects in order, reports
+appends in order, and fires timers in order of time. Tests can make it hold back any of these.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ NONE = ErrorCode.NONE
 
 
 def at(name: str) -> TopicPartition:
-    """`orders-3`"""
+    """Parses a topic partition like `orders-3`."""
     topic, _, partition = name.rpartition("-")
     return TopicPartition(topic, int(partition))
 
@@ -139,7 +139,7 @@ class World:
         self.carry_out(self.shard.on_markers(sent.transactional_id, sent.marker, answers, self.now))
 
     def advance(self, milliseconds: int) -> None:
-        """Let time pass, firing what falls due on the way."""
+        """Advances the clock and fires the timers that become due."""
         until = self.ticks_ms + milliseconds
         while self.timers:
             key, at_ms = min(self.timers.items(), key=lambda item: (item[1], item[0][1]))
@@ -151,7 +151,7 @@ class World:
         self.ticks_ms = until
 
     def fail_over(self) -> None:
-        """The broker dies; another one reads the log. Nobody who waited gets an answer."""
+        """Simulates a failover: a new shard replays the log. Waiting requests get no response."""
         for held in (self.timers, self.waiting, self.sent, self.allocating):
             held.clear()
         self.coordinator_epoch += 1
@@ -195,7 +195,7 @@ class World:
         return Producer(answer.producer_id, answer.producer_epoch)
 
     def started(self, transactional_id: str, timeout_ms: int = 60_000) -> Producer:
-        """Asked for until it is given, as a client does."""
+        """Asks for a producer until there is one, as a client does."""
         for _ in range(3):
             given = self.init(transactional_id, timeout_ms=timeout_ms)
             if isinstance(given, Producer):
@@ -247,7 +247,7 @@ class World:
         version: int = 3,
         verify_only: bool = False,
     ) -> ErrorCode:
-        """The worst of the codes."""
+        """Returns the highest of the error codes."""
         token = self.send_add(transactional_id, producer, partitions, version, verify_only)
         return max(self.added(token).values())
 

@@ -1,8 +1,8 @@
-"""Messages to test with, and a second, plain encoder to hold the compiled one against.
+"""Sample messages, and a second, simple encoder to compare the compiled one with.
 
-The plain encoder walks the schema field by field, the way the protocol's description reads, and
-shares no code with the compiled one but the schema. It can also do what a newer peer would:
-put tagged fields nobody here knows into every struct.
+The simple encoder walks the schema field by field, as the protocol describes it, and shares only
+the schema with the compiled one. It can also act as a newer peer and add unknown tagged fields to
+every struct.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def every_version() -> Iterator[tuple[str, int]]:
 
 
 def sample(name: str, version: int, seed: int = 0, *, count: int | None = None) -> Message:
-    """A message with whatever values the version allows; the same for the same seed.
+    """Returns a message with random values that the version allows; the same for the same seed.
 
-    With `count`, every array has that many elements and nothing is left at its default.
+    With `count`, every array has that many elements, and no field is left at its default.
     """
     schema = message_schema(name)
     chance = random.Random(f"{name} {version} {seed}")
@@ -115,7 +115,7 @@ def _sample_value(
 def plain_encode(
     name: str, version: int, message: Message, unknown: dict[int, bytes] | None = None
 ) -> bytes:
-    """The bytes of a message; `unknown` tagged fields are added to every struct."""
+    """Returns the bytes of a message; `unknown` tagged fields are added to every struct."""
     schema = message_schema(name)
     return _plain_struct(schema, schema.root, version, message, unknown or {})
 

@@ -1,4 +1,4 @@
-"""Headers, records without copies, fields a version lacks, embedded messages."""
+"""The codec: headers, records without copies, fields that a version lacks, embedded messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from penstock.wire.schema import message_schema
 
 
 def frame_of(parts: list[bytes | bytearray | memoryview]) -> memoryview:
-    """What the other side's framing hands out."""
+    """Returns the frame that the receiver's framing would return."""
     data = bytearray(b"".join(parts))
     assert struct.unpack_from(">i", data)[0] == len(data) - 4
     return memoryview(data)[4:]
@@ -61,8 +61,8 @@ def produce(records: bytes | memoryview | None) -> ProduceRequest:
 
 @pytest.mark.parametrize("client_id", ["tester", "", None])
 @pytest.mark.parametrize("version", [8, 9])
-def test_request_roundtrip(version: int, client_id: str | None) -> None:
-    """Header and message come back, with header versions 1 and 2."""
+def test_a_request_survives_a_round_trip(version: int, client_id: str | None) -> None:
+    """With header versions 1 and 2."""
     message = produce(b"abc")
     header, decoded = decode_request(frame_of(encode_request(message, version, 99, client_id)))
     assert header == RequestHeader(0, version, 99, client_id)
@@ -70,13 +70,13 @@ def test_request_roundtrip(version: int, client_id: str | None) -> None:
 
 
 def test_client_id_is_never_compact() -> None:
-    """Header version 2 keeps the old two-byte length, and ends with its tagged fields."""
+    """Header version 2 keeps the old two-byte length for it, and ends with its tagged fields."""
     sent = b"".join(encode_request(HeartbeatRequest(), 4, 1, "ab"))
     assert sent[4:18] == struct.pack(">hhih", 12, 4, 1, 2) + b"ab" + b"\0" + b"\1"
 
 
 def test_header_tags_are_skipped() -> None:
-    """Tagged fields in a request or response header are stepped over."""
+    """Tagged fields in a request or response header are ignored."""
     body = encode(HeartbeatRequest("g"), 4)
     tags = b"\1\x07\x02zz"
     frame = memoryview(bytearray(struct.pack(">hhih", 12, 4, 1, -1) + tags + body))
@@ -87,8 +87,8 @@ def test_header_tags_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_response_has_header_zero(version: int) -> None:
-    """Its header has no tagged fields in any version, while others' do."""
+def test_api_versions_responses_always_have_header_version_0(version: int) -> None:
+    """Its header has no tagged fields in any version, unlike those of other responses."""
     message = ApiVersionsResponse(0, [ApiVersionsResponse.ApiVersion(0, 0, 11)])
     sent = encode_response(message, version, 7)
     assert b"".join(sent)[8:] == encode(message, version)
@@ -98,7 +98,7 @@ def test_api_versions_response_has_header_zero(version: int) -> None:
 
 
 def test_api_versions_refusal_is_read_as_version_zero() -> None:
-    """A broker that lacks the version answers in version 0; the client understands it."""
+    """A broker that lacks the version answers with version 0."""
     refusal = ApiVersionsResponse(
         ErrorCode.UNSUPPORTED_VERSION, [ApiVersionsResponse.ApiVersion(18, 0, 2)]
     )
@@ -106,16 +106,16 @@ def test_api_versions_refusal_is_read_as_version_zero() -> None:
     assert decode_response(ApiVersionsResponse, frame, 4) == (7, refusal)
 
 
-def test_unsupported_versions_tell_their_header() -> None:
-    """The body of a version we lack is not looked at, its header is there to answer it."""
+def test_the_error_for_an_unsupported_version_has_the_header() -> None:
+    """The body of an unsupported version is not decoded; the response needs the header."""
     frame = memoryview(bytearray(struct.pack(">hhih", 18, 99, 5, 1) + b"x" + b"\xff" * 9))
     with pytest.raises(UnsupportedRequest, match="version 99") as caught:
         decode_request(frame)
     assert caught.value.header == RequestHeader(18, 99, 5, "x") == decode_header(frame)
 
 
-def test_served_versions_are_the_callers_choice() -> None:
-    """Only what the broker has handlers for is decoded, from the lowest version it serves."""
+def test_only_served_apis_and_versions_are_decoded() -> None:
+    """Only APIs with a handler are decoded, from the lowest served version."""
     chosen = served([ApiKey.PRODUCE, ApiKey.API_VERSIONS])
     assert chosen[0] == (3, 12)
     ok = frame_of(encode_request(ApiVersionsRequest(), 3, 1, None))
@@ -129,9 +129,9 @@ def test_served_versions_are_the_callers_choice() -> None:
             decode_request(refused, chosen)
 
 
-def test_advertised_ranges() -> None:
-    """Produce is offered from 0 for the sake of old librdkafka, but served from 3; every range is
-    within what the tables describe."""
+def test_advertised_versions_may_differ_from_served_versions() -> None:
+    """Produce is advertised from version 0 for old librdkafka, but served from 3. Every range is
+    within what the schema tables describe."""
     assert advertised([ApiKey.FETCH, ApiKey.PRODUCE]) == [
         ApiVersionsResponse.ApiVersion(0, 0, 12),
         ApiVersionsResponse.ApiVersion(1, 4, 17),
@@ -147,13 +147,13 @@ def test_advertised_ranges() -> None:
 
 
 def test_bytes_after_the_body_are_ignored() -> None:
-    """As in Kafka: the frame says where the next request begins."""
+    """As in Kafka: the frame determines where the next request begins."""
     frame = bytearray(frame_of(encode_request(HeartbeatRequest("g"), 3, 1, None)))
     assert decode_request(memoryview(frame + b"more"))[1] == HeartbeatRequest("g")
 
 
 def test_short_headers_are_refused() -> None:
-    """Frames too short for a header, or with a client id beyond their end, are no requests."""
+    """Frames that are too short for a header, or whose client id exceeds them, are not requests."""
     for data in (b"", b"\0" * 9, struct.pack(">hhih", 12, 0, 1, 5) + b"abcd"):
         with pytest.raises(ProtocolError):
             decode_request(memoryview(bytearray(data)))
@@ -166,7 +166,7 @@ def test_short_headers_are_refused() -> None:
 
 
 def test_records_are_slices_of_the_frame() -> None:
-    """Stamping a decoded batch writes into the frame: nothing was copied."""
+    """Stamping a decoded batch writes into the frame."""
     frame = frame_of(encode_request(produce(bytes(5000)), 9, 1, None))
     _, request = decode_request(frame)
     assert isinstance(request, ProduceRequest)
@@ -177,8 +177,8 @@ def test_records_are_slices_of_the_frame() -> None:
     assert bytes(frame).count(b"abc") == 1
 
 
-def test_large_records_are_not_copied_out() -> None:
-    """Large records are among the parts as given, one buffer or several; small ones are inlined."""
+def test_large_records_are_not_copied_by_the_encoder() -> None:
+    """Large records are passed on as they are, one buffer or several; small ones are copied."""
     view = memoryview(bytearray(b"r" * 100_000))
     several: list[bytes | bytearray | memoryview] = [b"a" * 5000, view[:9000]]
     partitions = [
@@ -202,8 +202,8 @@ def test_large_records_are_not_copied_out() -> None:
         assert b"".join(encode_parts(message, version)) == encode(message, version)
 
 
-def test_values_a_version_lacks() -> None:
-    """Ignorable ones are dropped; others are refused by name."""
+def test_values_that_a_version_lacks_are_dropped_or_refused() -> None:
+    """Ignorable values are dropped; for others the error names the field."""
     response = ProduceResponse(
         responses=[
             ProduceResponse.Topic(
@@ -225,8 +225,8 @@ def test_values_a_version_lacks() -> None:
         encode(JoinGroupResponse(protocol_name=None), 6)
 
 
-def test_values_that_do_not_fit() -> None:
-    """A message that cannot be put into bytes is a ProtocolError that says where."""
+def test_values_that_do_not_fit_are_refused() -> None:
+    """The error says which field cannot be encoded."""
     with pytest.raises(ProtocolError, match="ProduceRequest v9: a value does not fit"):
         encode(ProduceRequest(acks=40_000), 9)
     with pytest.raises(ProtocolError, match="HeartbeatRequest v4: a string of 40000 bytes"):
@@ -243,8 +243,8 @@ def test_values_that_do_not_fit() -> None:
         encode_request(HeartbeatRequest(), 0, 0, "x" * 40_000)
 
 
-def test_embedded_versions() -> None:
-    """An embedded message carries its version; a newer one is read as far as we know it."""
+def test_embedded_messages_carry_their_version() -> None:
+    """An embedded message carries its version; of a newer one the known fields are read."""
     subscription = ConsumerProtocolSubscription(["a", "b"], b"user", rack_id="r1")
     data = encode_embedded(subscription, 3)
     assert decode_embedded(ConsumerProtocolSubscription, data) == (3, subscription)
@@ -255,8 +255,8 @@ def test_embedded_versions() -> None:
             decode_embedded(ConsumerProtocolSubscription, bad)
 
 
-def test_messages_compare_and_do_not_share() -> None:
-    """Equal fields make equal messages; default lists and structs are each message's own."""
+def test_messages_compare_by_value_and_share_no_defaults() -> None:
+    """Messages with equal fields are equal; default lists and structs are not shared."""
     first, second = MetadataRequest(), MetadataRequest()
     assert first == second
     assert first != MetadataRequest(topics=None)
@@ -272,16 +272,16 @@ def test_messages_compare_and_do_not_share() -> None:
         hash(first)
 
 
-def test_what_logs_show() -> None:
-    """Bytes, which may be passwords, are shown by their length; ids in hex."""
+def test_the_repr_of_a_message_hides_bytes() -> None:
+    """Bytes may be passwords, so only their length is shown; ids are shown in hex."""
     secret = SaslAuthenticateRequest(b"\0user\0password")
     assert repr(secret) == "SaslAuthenticateRequest(auth_bytes=<14 bytes>)"
     topic = ProduceRequest.Topic("t", bytes(15) + b"\1")
     assert f"topic_id={'00' * 15}01" in repr(topic)
 
 
-def test_errors_say_what_they_mean() -> None:
-    """A KafkaError speaks for its code unless given better words."""
+def test_the_error_message_explains_its_code() -> None:
+    """A KafkaError uses the message of its code unless it is given a better one."""
     plain = KafkaError(ErrorCode.NOT_COORDINATOR)
     assert plain.retriable
     assert str(plain) == f"NOT_COORDINATOR: {ErrorCode.NOT_COORDINATOR.message}"
@@ -291,8 +291,8 @@ def test_errors_say_what_they_mean() -> None:
     assert {int(code) for code in ErrorCode} == set(range(-1, 134))
 
 
-def test_nothing_is_loaded_before_it_is_used() -> None:
-    """Importing the codec loads no tables and hardly any message classes."""
+def test_the_codec_loads_messages_only_when_they_are_used() -> None:
+    """Importing the codec loads no schema tables and hardly any message classes."""
     script = (
         "import sys, penstock.wire.codec, penstock.wire.framing;"
         "print([n for n in sys.modules if n.startswith(('penstock.wire.schema.',"

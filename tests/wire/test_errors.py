@@ -1,4 +1,4 @@
-"""Our error codes against kafka-python's and aiokafka's."""
+"""Our error codes compared with those of kafka-python and aiokafka."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RENAMED = {
     "INVALID_TOPIC": "INVALID_TOPIC_EXCEPTION",
     "INVALID_REPLICATION_ASSIGNMENT": "INVALID_REPLICA_ASSIGNMENT",
 }
-"""Older names these clients still use."""
+"""Older names that these clients still use."""
 
 
 def codes(module: ModuleType) -> dict[int, Any]:
@@ -34,26 +34,28 @@ def codes(module: ModuleType) -> dict[int, Any]:
 
 
 def test_names_and_retries_agree_with_kafka_python() -> None:
-    """Every code it knows has our name and is retriable in the same way."""
+    """Every code that kafka-python knows has the same name and is retriable in the same way."""
     known = codes(kafka.errors)
     assert len(known) > 125
     for code, error in known.items():
         ours = ErrorCode(code)
         assert ours.name == RENAMED.get(error.message, error.message)
-        if ours is not ErrorCode.CORRUPT_MESSAGE:  # Java and librdkafka retry it, it does not.
+        if (
+            ours is not ErrorCode.CORRUPT_MESSAGE
+        ):  # Java and librdkafka retry it, kafka-python does not.
             assert ours.retriable == bool(error.retriable), ours
 
 
-def test_every_code_of_aiokafka_is_ours() -> None:
-    """No code that client can be sent is missing."""
+def test_every_error_code_of_aiokafka_exists_here() -> None:
+    """No code that aiokafka can receive is missing."""
     known = codes(aiokafka.errors)
     assert len(known) > 60
     assert set(known) <= {int(code) for code in ErrorCode}
 
 
 @pytest.mark.parametrize("code", ErrorCode)
-def test_messages_are_sentences_without_a_name(code: ErrorCode) -> None:
-    """Each code explains itself in words of its own."""
+def test_error_messages_are_words_and_do_not_repeat_the_name(code: ErrorCode) -> None:
+    """Each code has its own message."""
     assert len(code.message.split()) >= 2
     assert code.name not in code.message
     assert sum(other.message == code.message for other in ErrorCode) == 1

@@ -1,4 +1,4 @@
-"""Frames from a stream, however it was cut."""
+"""Frames are found in a stream, wherever it was split."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def framed(*bodies: bytes) -> bytes:
     cuts=st.lists(st.integers(0, 300), max_size=20),
     own=st.booleans(),
 )
-def test_segmentation_does_not_matter(bodies: list[bytes], cuts: list[int], own: bool) -> None:
-    """The same frames come out wherever the stream was cut, as soon as they are whole."""
+def test_the_same_frames_are_found_wherever_the_stream_is_split(
+    bodies: list[bytes], cuts: list[int], own: bool
+) -> None:
+    """Each frame is returned as soon as it is complete."""
     stream = framed(*bodies)
     reader = FrameReader(100)
     found: list[bytes] = []
@@ -44,8 +46,10 @@ def test_segmentation_does_not_matter(bodies: list[bytes], cuts: list[int], own:
     bodies=st.lists(st.binary(max_size=300), max_size=6),
     reads=st.lists(st.integers(1, 200), min_size=1, max_size=10),
 )
-def test_reading_into_place_gives_the_same_frames(bodies: list[bytes], reads: list[int]) -> None:
-    """Reads that go where `tail` says, and into a scratch buffer otherwise, lose nothing."""
+def test_reading_into_the_frame_buffer_gives_the_same_frames(
+    bodies: list[bytes], reads: list[int]
+) -> None:
+    """Reads into `tail` where there is one, and into a scratch buffer otherwise, lose nothing."""
     stream = framed(*bodies)
     reader = FrameReader(1000)
     found: list[bytes] = []
@@ -69,8 +73,8 @@ def test_reading_into_place_gives_the_same_frames(bodies: list[bytes], reads: li
     assert (reader.buffered, reader.wanted, reader.tail) == (0, 0, None)
 
 
-def test_a_large_frame_is_read_into_place() -> None:
-    """Once an eighth of a frame is there, the rest needs no second copy."""
+def test_a_large_frame_is_read_into_its_own_buffer() -> None:
+    """Once an eighth of a frame has arrived, the rest is not copied a second time."""
     body = bytes(range(256)) * 4096
     stream = framed(body)
     reader = FrameReader(1 << 21)
@@ -86,8 +90,8 @@ def test_a_large_frame_is_read_into_place() -> None:
     assert frame == body
 
 
-def test_byte_by_byte() -> None:
-    """A frame that comes in single bytes is out with its last."""
+def test_frames_may_arrive_byte_by_byte() -> None:
+    """Each frame is returned with its last byte."""
     reader = FrameReader(100)
     results = [reader.feed(bytes([byte])) for byte in framed(b"hello", b"")]
     assert [bytes(frame) for frames in results for frame in frames] == [b"hello", b""]
@@ -95,8 +99,8 @@ def test_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_frames_are_writable_and_apart(pieces: int) -> None:
-    """Writing into a frame changes neither what was fed nor other frames."""
+def test_frames_are_writable_and_independent(pieces: int) -> None:
+    """Writing into a frame changes neither the input nor other frames."""
     stream = framed(b"aaaa", b"bbbb")
     reader = FrameReader(100)
     frames = []
@@ -110,8 +114,8 @@ def test_frames_are_writable_and_apart(pieces: int) -> None:
     assert bytes(frames[0]) == b"XXXX"
 
 
-def test_a_bytearray_is_taken_over() -> None:
-    """A read into a bytearray that holds whole frames is not copied."""
+def test_a_bytearray_is_not_copied() -> None:
+    """A bytearray with whole frames is not copied."""
     data = bytearray(framed(b"abc", b"def"))
     frames = FrameReader(100).feed(data)
     assert [frame.obj is data for frame in frames] == [True, True]
@@ -119,8 +123,8 @@ def test_a_bytearray_is_taken_over() -> None:
 
 @pytest.mark.parametrize("length", [-1, 101, 0x7FFFFFFF, -0x80000000])
 @pytest.mark.parametrize("split", [4, 2])
-def test_bad_lengths_are_refused_on_sight(length: int, split: int) -> None:
-    """A length that is negative or over the limit is an error before anything is kept."""
+def test_bad_lengths_are_refused_at_once(length: int, split: int) -> None:
+    """A negative length, or one over the limit, is refused before anything is stored."""
     reader = FrameReader(100)
     head = struct.pack(">i", length)
     if split < 4:
@@ -132,8 +136,8 @@ def test_bad_lengths_are_refused_on_sight(length: int, split: int) -> None:
         reader.feed(framed(b"too late"))
 
 
-def test_frames_before_a_bad_length_come_out_first() -> None:
-    """Sound requests ahead of rubbish in one read are not lost; the error is there to see."""
+def test_frames_before_a_bad_length_are_returned_first() -> None:
+    """Valid requests before garbage in one read are not lost; the error is set."""
     reader = FrameReader(100)
     frames = reader.feed(framed(b"good") + b"GET / HTTP/1.1\r\n")
     assert [bytes(frame) for frame in frames] == [b"good"]
@@ -144,7 +148,7 @@ def test_frames_before_a_bad_length_come_out_first() -> None:
 
 
 def test_the_limit_itself_is_allowed_and_can_change() -> None:
-    """A frame of exactly the limit passes; a limit raised later holds from then on."""
+    """A frame of exactly the limit passes; a changed limit applies from then on."""
     reader = FrameReader(4)
     assert len(reader.feed(framed(b"1234"))) == 1
     reader.frame_bytes_max = 5
@@ -153,8 +157,8 @@ def test_the_limit_itself_is_allowed_and_can_change() -> None:
         reader.feed(framed(b"123456"))
 
 
-def test_an_announced_length_costs_nothing() -> None:
-    """100 MiB promised and not sent take no memory; what is sent takes about its own size."""
+def test_an_announced_length_allocates_nothing() -> None:
+    """100 MiB announced but not sent use no memory; sent bytes use about their own size."""
     reader = FrameReader(200 << 20)
     tracemalloc.start()
     assert reader.feed(struct.pack(">i", 100 << 20)) == []
@@ -167,8 +171,8 @@ def test_an_announced_length_costs_nothing() -> None:
     assert sent < 2.5 * (1 << 20)
 
 
-def test_borrowed_frames_lie_in_the_memory_that_was_fed() -> None:
-    """All but one that was begun by an earlier read; what is left over is kept apart."""
+def test_borrowed_frames_share_the_memory_of_the_input() -> None:
+    """Except a frame that an earlier read began; incomplete data is copied."""
     reader = FrameReader(1000)
     stream = framed(b"first", b"second", b"third", b"fourth")
     memory = bytearray(stream[:34])
@@ -181,7 +185,7 @@ def test_borrowed_frames_lie_in_the_memory_that_was_fed() -> None:
 
 
 def test_memory_held_is_a_few_times_what_has_arrived() -> None:
-    """However much was announced; nothing when no frame is begun."""
+    """However large the announced frame is; zero if no frame has begun."""
     reader = FrameReader(1 << 30)
     assert reader.held == 0
     reader.feed(framed(bytes(1 << 20))[:104])

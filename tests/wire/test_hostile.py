@@ -1,4 +1,4 @@
-"""Whatever the bytes are: a message, or ProtocolError, at a bounded price."""
+"""Hostile input: any bytes give a message or a ProtocolError, at a limited cost."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize("name", message_names())
-def test_every_prefix_is_refused(name: str) -> None:
-    """A message cut short anywhere is a ProtocolError; never another exception, never a guess."""
+def test_every_truncated_message_is_refused(name: str) -> None:
+    """A truncated message is a ProtocolError; never another exception, never a guess."""
     for version in versions(name):
         data = encode(sample(name, version, count=1), version)
         for size in range(len(data)):
@@ -52,8 +52,8 @@ def test_every_prefix_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", message_names())
-def test_damage_is_survived(name: str) -> None:
-    """Flipped, cut and inserted bytes end in a message or a ProtocolError."""
+def test_damaged_messages_never_break_the_decoder(name: str) -> None:
+    """Changed, removed and inserted bytes give a message or a ProtocolError."""
     chance = random.Random(name)
     for version in versions(name):
         sound = encode(sample(name, version, seed=3), version)
@@ -70,8 +70,8 @@ def test_damage_is_survived(name: str) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.binary(max_size=200), key=st.sampled_from(list(ApiKey)), version=st.integers(0, 18))
-def test_random_frames(data: bytes, key: ApiKey, version: int) -> None:
-    """Random bytes behind a sound header, or without one, never break the decoder."""
+def test_random_frames_never_break_the_decoder(data: bytes, key: ApiKey, version: int) -> None:
+    """Random bytes, with and without a valid header."""
     frame = struct.pack(">hhih", key, version, 1, -1) + data
     for attempt in (frame, data):
         with suppress(ProtocolError):
@@ -91,7 +91,7 @@ def flexible_version(name: str) -> int | None:
 
 @pytest.mark.parametrize("name", [name for name in message_names() if flexible_version(name)])
 def test_unknown_tags_are_skipped_in_every_struct(name: str) -> None:
-    """A newer peer's tagged fields change nothing, wherever they stand."""
+    """Tagged fields of a newer peer change nothing, wherever they are."""
     unknown = {9: b"", 100: b"later", 300_000: bytes(200)}
     for version in versions(name):
         if not message_schema(name).flexible.cover(version):
@@ -108,8 +108,8 @@ def refused(message: type[Any], data: bytes, version: int, reason: str) -> None:
         decode(message, data, version, elements_max=REQUEST_ELEMENTS_MAX)
 
 
-def test_lengths_are_held_against_the_frame() -> None:
-    """Negative, null and overlong lengths name the field they are in."""
+def test_lengths_are_checked_against_the_frame() -> None:
+    """The error for a negative, null or too large length names its field."""
     refused(HeartbeatRequest, b"\xff\xff" + bytes(20), 0, "GroupId may not be null")
     refused(HeartbeatRequest, b"\x80\x00" + bytes(20), 0, "GroupId may not be null")
     refused(HeartbeatRequest, b"\x7f\xff" + bytes(20), 0, "GroupId ends beyond")
@@ -141,9 +141,10 @@ def test_a_tagged_field_must_fill_its_length() -> None:
         (MetadataRequest, 8, b"", b"\0\0"),
     ],
 )
-def test_bombs_cost_little(message: Any, version: int, head: bytes, element: bytes) -> None:
-    """A frame full of the smallest elements, or one that only claims them, is refused before it
-    has cost memory out of proportion; and soon."""
+def test_bombs_are_refused_with_little_memory(
+    message: Any, version: int, head: bytes, element: bytes
+) -> None:
+    """Frames full of the smallest elements, or that only claim to have them."""
     flexible = message_schema(message.__name__).flexible.cover(version)
     claimed = [8 * MIB // len(element), (1 << 31) - 2]
     for count in claimed:
@@ -156,8 +157,8 @@ def test_bombs_cost_little(message: Any, version: int, head: bytes, element: byt
         assert peak < 1 * MIB
 
 
-def test_elements_cost_what_the_budget_assumes() -> None:
-    """The element that costs most for its bytes stays under 200 bytes, a request under 20 MiB."""
+def test_elements_use_no_more_memory_than_the_budget_assumes() -> None:
+    """The most expensive element uses less than 200 bytes, a request less than 20 MiB."""
     count = 10_000
     data = uvarint(count + 1) + b"\1\0\0\0\0\0\0\1\1\0" * count + bytes(20)
     tracemalloc.start()
@@ -170,7 +171,7 @@ def test_elements_cost_what_the_budget_assumes() -> None:
 
 
 def test_nested_arrays_share_one_budget() -> None:
-    """Many arrays under the limit do not add up to more than it."""
+    """Many arrays below the limit may not exceed it together."""
     inner = b"\1" + uvarint(1001) + struct.pack(">i", 1) * 1000 + b"\0"
     data = b"\2g" + uvarint(301) + inner * 300 + b"\0" * 3
     with pytest.raises(ProtocolError, match="limit"):
@@ -179,15 +180,15 @@ def test_nested_arrays_share_one_budget() -> None:
 
 
 def test_tags_are_counted_too() -> None:
-    """Millions of empty tagged fields are refused by their number."""
+    """Millions of empty tagged fields are refused because of their number."""
     many = uvarint(3_000_000) + b"\x05\x00" * 3_000_000
     refused(ApiVersionsRequest, b"\1\1" + many, 3, "tagged fields")
     refused(ApiVersionsRequest, b"\1\1" + uvarint(1 << 31) + b"\5\0", 3, "tagged fields")
     refused(ApiVersionsRequest, b"\1\1\1\5\x7f", 3, "ends beyond")
 
 
-def test_unknown_keys_and_versions_do_not_grow_anything() -> None:
-    """Requests for what we do not have are refused by their header."""
+def test_unknown_api_keys_and_versions_are_refused() -> None:
+    """They are refused by their header."""
     for key, version in ((4, 0), (999, 0), (-1, 0), (0, 99), (0, -1), (18, 32767)):
         frame = memoryview(bytearray(struct.pack(">hhih", key, version, 1, -1)))
         with pytest.raises(ProtocolError, match=f"API key {key} version {version} is not served"):

@@ -1,4 +1,4 @@
-"""Every message in every version, out and back, against a plain encoder and kafka-python's."""
+"""Every message in every version is encoded and decoded, and compared with two other encoders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.wire.schema.notation import Struct as Part
 from .samples import message_class, message_names, plain_encode, sample, versions
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # It reads its schemas the old way.
+    warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python's use of importlib
     KAFKA_PYTHON = [
         importlib.import_module(f"kafka.protocol.{name}")
         for name in ("admin", "consumer", "metadata", "producer", "sasl")
@@ -46,9 +46,8 @@ def kafka_python_class(name: str) -> Any:
 @pytest.mark.parametrize("name", message_names())
 @settings(deadline=None, max_examples=10, database=None)
 @given(seed=st.integers(0, 1 << 32))
-def test_roundtrip(name: str, seed: int) -> None:
-    """What is encoded decodes to an equal message, uses up all bytes, and is what the plain
-    encoder writes; in every version."""
+def test_every_message_survives_a_round_trip(name: str, seed: int) -> None:
+    """All bytes are consumed, and the simple encoder writes the same ones; in every version."""
     for version in versions(name):
         message = sample(name, version, seed)
         data = encode(message, version)
@@ -59,8 +58,8 @@ def test_roundtrip(name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", message_names())
-def test_defaults_roundtrip(name: str) -> None:
-    """A message of defaults can be sent in every version and comes back equal."""
+def test_messages_of_defaults_survive_a_round_trip(name: str) -> None:
+    """A message with defaults can be sent in every version."""
     for version in versions(name):
         message = message_class(name)()
         assert decode_at(message_class(name), encode(message, version), version, 0)[0] == message
@@ -70,15 +69,14 @@ def in_kafka_python() -> list[str]:
     return [name for name in message_names() if kafka_python_class(name) is not None]
 
 
-def test_kafka_python_knows_nearly_all() -> None:
-    """The comparison below covers all but the new consumer groups, telemetry, one more, and our
-    own."""
+def test_kafka_python_knows_nearly_all_messages() -> None:
+    """It lacks those of the new consumer groups, telemetry, one more API, and our own."""
     assert set(message_names()) - set(in_kafka_python()) == NOT_IN_KAFKA_PYTHON
 
 
 @pytest.mark.parametrize("name", in_kafka_python())
-def test_against_kafka_python(name: str) -> None:
-    """kafka-python reads our bytes as the values we wrote, and writes the same bytes again."""
+def test_messages_are_encoded_as_by_kafka_python(name: str) -> None:
+    """kafka-python decodes our bytes to the same values, and encodes the same bytes again."""
     options = {} if isinstance(message_class(name)(), Request | Response) else {"header": False}
     theirs = kafka_python_class(name)
     assert theirs.max_version >= versions(name)[-1]
@@ -86,7 +84,7 @@ def test_against_kafka_python(name: str) -> None:
         for seed in range(6):
             message: Any = sample(name, version, seed)
             if name == "ApiVersionsResponse":
-                message.error_code = 0  # Any other makes kafka-python read it as version 0.
+                message.error_code = 0  # With an error, kafka-python reads it as version 0.
             data = encode(message, version)
             read = theirs.decode(data, version=version, **options)
             same_values(message_schema(name).root, version, message, read)
@@ -95,8 +93,8 @@ def test_against_kafka_python(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(in_kafka_python()) - set(EMBEDDED)))
-def test_frames_against_kafka_python(name: str) -> None:
-    """Frames with their headers are what kafka-python writes."""
+def test_frames_are_encoded_as_by_kafka_python(name: str) -> None:
+    """The frames with their headers are equal byte for byte."""
     for version in versions(name):
         message = sample(name, version, seed=1)
         assert isinstance(message, Request | Response)
@@ -114,13 +112,13 @@ def test_frames_against_kafka_python(name: str) -> None:
 
 
 def same_values(part: Part, version: int, ours: Any, theirs: Any) -> None:
-    """Every field that the version has is what kafka-python read."""
+    """Asserts that every field of the version has the value that kafka-python read."""
     for field in part.fields:
         if not field.versions.cover(version) or field.name.endswith("AuthorizedOperations"):
-            continue  # It makes sets of the bits of authorized operations, under another name.
+            continue  # kafka-python turns these bits into sets, under another name.
         value, other = getattr(ours, field.attribute), getattr(theirs, field.attribute)
         if value is None:
-            # It has a struct of defaults where a tagged struct is absent.
+            # kafka-python has a struct of defaults where a tagged struct is absent.
             assert other is None or field.is_struct(), field
         elif field.struct is not None:
             ones, others = (value, other) if field.is_array else ([value], [other])

@@ -1,4 +1,4 @@
-"""Our tables say what Kafka's message definitions say."""
+"""Our schema tables agree with Kafka's message definitions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ DEFINITIONS = ROOT.parent / "shared" / "kafka-messages"
 
 
 OUR_OWN = ("EndTransactionsRequest", "EndTransactionsResponse")
-"""Of APIs that Kafka does not have."""
+"""Messages of APIs that Kafka does not have."""
 
 
 @pytest.mark.parametrize("name", [name for name in message_names() if name not in OUR_OWN])
 def test_table_agrees_with_kafka(name: str) -> None:
-    """Names, order, types, versions, nullability, defaults and tags are Kafka's, field by field."""
+    """Names, order, types, versions, nullability, defaults and tags match, field by field."""
     if not DEFINITIONS.is_dir():
         pytest.skip(f"Kafka's message definitions are not at {DEFINITIONS}")
     kafka = json.loads((DEFINITIONS / f"{name}.json").read_text("utf-8"))
@@ -83,7 +83,7 @@ def overlap(one: Versions, other: Versions) -> Versions:
 
 
 def kafka_default(kafka: dict[str, Any]) -> object:
-    """The default as Kafka's rules have it, given or implied."""
+    """Returns the default by Kafka's rules, given or implied."""
     given = str(kafka.get("default", ""))
     if given == "null":
         return None
@@ -116,7 +116,7 @@ def test_every_api_has_its_tables() -> None:
 
 
 def test_generated_classes_are_current() -> None:
-    """The message classes in the repository are those the tables give."""
+    """The message classes in the repository are those that the generator writes."""
     folder = ROOT / "src" / "penstock" / "wire" / "messages"
     files = generate.render()
     assert {path.name for path in folder.glob("*.py")} == {*files, "base.py"}
@@ -126,8 +126,7 @@ def test_generated_classes_are_current() -> None:
         )
 
 
-def test_notation() -> None:
-    """A table says what its notation promises."""
+def test_the_notation_of_tables_is_parsed() -> None:
     schema = parse_message(
         "Example  key 5  versions 1-4  flexible 3+\n"
         "  Name      string?2+  1+   = null  ignorable\n"
@@ -145,7 +144,7 @@ def test_notation() -> None:
     assert schema.structs() == [parts.struct]
 
 
-def test_notation_rejects_fields_under_no_struct() -> None:
-    """Fields indented below a primitive are a mistake in the table."""
+def test_fields_below_a_primitive_type_are_refused() -> None:
+    """Fields indented below a primitive type are an error in the table."""
     with pytest.raises(ValueError, match="under no struct"):
         parse_message("Bad  versions 0  flexible never\n  A  int8  0+\n    B  int8  0+")

@@ -1,4 +1,4 @@
-"""The sync admin on a real broker."""
+"""Tests the sync admin client with a real broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from penstock.testing import Broker
 
 
 def test_topics_groups_and_offsets(live_broker: Broker) -> None:
-    """What is made is found, moved and deleted; what is not there is said plainly."""
+    """Topics, partitions, configs and committed offsets are created, changed, listed and deleted; a
+    request for something that does not exist raises a clear error."""
     name = live_broker.new_name()
     group = live_broker.new_name("group")
     place = TopicPartition(name, 1)
@@ -39,8 +40,8 @@ def test_topics_groups_and_offsets(live_broker: Broker) -> None:
             admin.describe_topic(name)
 
 
-def test_it_connects_when_first_used_and_serves_many_threads(live_broker: Broker) -> None:
-    """An admin may be shared; after its close it says so."""
+def test_it_connects_on_first_use_and_serves_many_threads(live_broker: Broker) -> None:
+    """Threads may share one admin client. After `close`, calls raise `Closed`."""
     admin = Admin(live_broker.bootstrap)
     found: list[int] = []
     threads = [

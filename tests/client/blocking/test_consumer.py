@@ -1,4 +1,4 @@
-"""The sync consumer on a real broker."""
+"""Tests the sync consumer with a real broker."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def member(broker: Broker, topic: str, group: str) -> Consumer[bytes | None, byt
 
 
 def in_thread(work: Callable[[], object]) -> list[object]:
-    """What the work returned, or the error that it raised, on another thread."""
+    """Runs `work` on another thread and returns its result, or the error that it raised."""
     outcome: list[object] = []
 
     def run() -> None:
         try:
             outcome.append(work())
-        except Exception as error:  # noqa: BLE001 - it is the outcome
+        except Exception as error:  # noqa: BLE001 - the error is the outcome
             outcome.append(error)
 
     thread = threading.Thread(target=run)
@@ -66,8 +66,8 @@ def in_thread(work: Callable[[], object]) -> list[object]:
     return outcome
 
 
-def test_polling_and_iterating(live_broker: Broker) -> None:
-    """Lists and single records come from the same place, and go on where the other stopped."""
+def test_polling_and_iterating_share_one_position(live_broker: Broker) -> None:
+    """`poll` and iteration read the same stream: each continues where the other stopped."""
     topic = fill(live_broker, 2_000)
     with reader(live_broker, topic) as consumer:
         values = [record.value for record in consumer.poll(5_000, max_records=10)]
@@ -81,8 +81,8 @@ def test_polling_and_iterating(live_broker: Broker) -> None:
     assert values == [b"%d" % number for number in range(2_000)]
 
 
-def test_commits_follow_the_iteration(live_broker: Broker) -> None:
-    """In the middle of a run, `commit` commits what was handed out and no more."""
+def test_commit_during_iteration_commits_the_records_handed_out(live_broker: Broker) -> None:
+    """Records of the same poll that the loop has not received yet are not committed."""
     topic = fill(live_broker, 100)
     group = live_broker.new_name("group")
     place = TopicPartition(topic, 0)
@@ -100,7 +100,7 @@ def test_commits_follow_the_iteration(live_broker: Broker) -> None:
 
 
 def test_closing_commits_what_was_handed_out(live_broker: Broker) -> None:
-    """Auto-commit at close stops at the last record that the loop had."""
+    """The auto-commit at close stops at the last record that the loop received."""
     topic = fill(live_broker, 100)
     group = live_broker.new_name("group")
     with member(live_broker, topic, group) as consumer:
@@ -111,8 +111,9 @@ def test_closing_commits_what_was_handed_out(live_broker: Broker) -> None:
         assert next(consumer).offset == 11
 
 
-def test_typed_records(live_broker: Broker) -> None:
-    """Deserializers apply; a record that one refuses is named, and can be passed."""
+def test_values_are_deserialized_and_bad_ones_can_be_skipped(live_broker: Broker) -> None:
+    """Deserializers apply. The error for a record that cannot be deserialized names the record, and
+    the caller can seek past it."""
     topic = live_broker.new_topic()
     with Producer(live_broker.bootstrap) as producer:
         for value in (b'{"a": 1}', b"{", b'{"a": 3}'):
@@ -130,8 +131,9 @@ def test_typed_records(live_broker: Broker) -> None:
         assert next(consumer).value == {"a": 3}
 
 
-def test_another_thread_is_refused(live_broker: Broker) -> None:
-    """While one thread is in a call, another gets an error that says what to do; later it may."""
+def test_concurrent_use_from_another_thread_is_refused(live_broker: Broker) -> None:
+    """While one thread is in a call, another thread gets an error that says what to do. Once the
+    call has ended, other threads may use the consumer."""
     topic = live_broker.new_topic()
     with reader(live_broker, topic) as consumer:
         polling = threading.Event()
@@ -153,7 +155,8 @@ def test_another_thread_is_refused(live_broker: Broker) -> None:
 
 
 def test_two_threads_cannot_iterate(live_broker: Broker) -> None:
-    """The records at hand belong to the thread that began."""
+    """Fetched records that iteration has not handed out yet belong to the
+    thread that began to iterate."""
     topic = fill(live_broker, 10)
     with reader(live_broker, topic) as consumer:
         next(consumer)
@@ -164,8 +167,8 @@ def test_two_threads_cannot_iterate(live_broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("way", ["poll", "iterate", "run"])
-def test_closing_from_another_thread(live_broker: Broker, way: str) -> None:
-    """Whatever the owner waits in comes to an end, and the group is left in good order."""
+def test_closing_from_another_thread_ends_a_blocked_call(live_broker: Broker, way: str) -> None:
+    """This holds for `poll`, iteration and `run`; the consumer leaves its group cleanly."""
     topic = fill(live_broker, 1)
     consumer = member(live_broker, topic, live_broker.new_name("group"))
     handed = threading.Event()
@@ -197,7 +200,8 @@ def test_closing_from_another_thread(live_broker: Broker, way: str) -> None:
 
 
 def test_listeners_run_on_the_thread_that_polls(live_broker: Broker) -> None:
-    """They may use the consumer themselves: what they seek to is where reading begins."""
+    """Listeners may use the consumer themselves: a seek in `on_assigned`
+    decides where reading begins."""
     topic = fill(live_broker, 50)
     threads: list[int] = []
 
@@ -219,8 +223,7 @@ def test_listeners_run_on_the_thread_that_polls(live_broker: Broker) -> None:
     assert threads == [threading.get_ident()] * 2
 
 
-def test_a_listener_that_fails_is_heard(live_broker: Broker) -> None:
-    """Its error comes out of `poll`."""
+def test_an_error_of_a_listener_is_raised_by_poll(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
 
     class Listener:
@@ -233,8 +236,10 @@ def test_a_listener_that_fails_is_heard(live_broker: Broker) -> None:
             consumer.poll(5_000)
 
 
-def test_offsets_from_a_store_on_this_thread(live_broker: Broker, tmp_path: Path) -> None:
-    """A database connection that is tied to its thread works as an offset store."""
+def test_an_offset_store_is_called_on_the_polling_thread(
+    live_broker: Broker, tmp_path: Path
+) -> None:
+    """So a database connection that is tied to its thread works as an offset store."""
     topic = fill(live_broker, 30)
     database = sqlite3.connect(tmp_path / "offsets.db")
     offsets = SqlOffsets(database, "g")
@@ -257,8 +262,8 @@ def test_offsets_from_a_store_on_this_thread(live_broker: Broker, tmp_path: Path
     assert seen == list(range(30))
 
 
-def test_tables_and_ranges(live_broker: Broker) -> None:
-    """Arrow tables by polling, by range and batch by batch; a range may be left early."""
+def test_arrow_tables_by_polling_and_by_range(live_broker: Broker) -> None:
+    """Ranges are read as one table or batch by batch; a reader may stop early."""
     topic = fill(live_broker, 1_000, partitions=2)
     with reader(live_broker, topic) as consumer:
         rows = 0
@@ -273,19 +278,20 @@ def test_tables_and_ranges(live_broker: Broker) -> None:
 
 
 def test_an_interrupted_poll_loses_nothing(live_broker: Broker) -> None:
-    """What a poll had found when Ctrl-C came is found again by the next."""
+    """The next poll returns the records that a poll had found when Ctrl-C interrupted it."""
     topic = fill(live_broker, 20)
     with reader(live_broker, topic) as consumer:
         (first,) = consumer.poll(5_000, max_records=1)
         assert first.offset == 0
-        # As if the interrupt had come after the loop was done, and before its result was here.
+        # Simulates an interrupt after the event loop finished the poll, but before the caller got
+        # its result.
         consumer._wait(consumer._poll(5_000, 5))
         assert [record.offset for record in take(consumer, 19)] == list(range(1, 20))
         assert consumer.position(TopicPartition(topic, 0)) == 20
 
 
-def test_closing_commits_nothing_that_nobody_had(live_broker: Broker) -> None:
-    """What an interrupted poll had found is not committed by the close that follows."""
+def test_closing_does_not_commit_records_that_were_never_returned(live_broker: Broker) -> None:
+    """An interrupted poll had found these records, but the caller never received them."""
     topic = fill(live_broker, 20)
     group = live_broker.new_name("group")
     with member(live_broker, topic, group) as consumer:
@@ -295,13 +301,13 @@ def test_closing_commits_nothing_that_nobody_had(live_broker: Broker) -> None:
         assert next(consumer).offset == 3
 
 
-def test_ctrl_c_ends_a_poll(live_broker: Broker) -> None:
-    """At once, and the consumer is of use afterwards."""
+def test_ctrl_c_ends_a_poll_at_once(live_broker: Broker) -> None:
+    """The consumer can still be used afterwards."""
     topic = live_broker.new_topic()
     with reader(live_broker, topic) as consumer:
         consumer.poll(0)
         timer = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT))
-        with pytest.raises(KeyboardInterrupt):  # It may come before the poll has begun.
+        with pytest.raises(KeyboardInterrupt):  # The signal may arrive before the poll has begun.
             timer.start()
             consumer.poll(60_000)
         timer.join()
@@ -309,7 +315,8 @@ def test_ctrl_c_ends_a_poll(live_broker: Broker) -> None:
 
 
 def test_a_consumer_that_is_dropped_leaves_its_group(live_broker: Broker) -> None:
-    """Its thread ends, and what was handed out is committed; a warning says what was forgotten."""
+    """Its thread ends, the records handed out are committed, and a warning
+    reports the missing `close`."""
     topic = fill(live_broker, 10)
     group = live_broker.new_name("group")
     before = threading.enumerate()
@@ -331,8 +338,8 @@ def test_a_consumer_that_is_dropped_leaves_its_group(live_broker: Broker) -> Non
         assert next(successor).offset == 5
 
 
-def test_a_program_that_does_not_close_ends(live_broker: Broker) -> None:
-    """The group is left, and what was handed out is committed."""
+def test_a_program_ends_without_closing_its_consumer(live_broker: Broker) -> None:
+    """The consumer leaves its group, and the records handed out are committed."""
     topic = fill(live_broker, 10)
     group = live_broker.new_name("group")
     script = """

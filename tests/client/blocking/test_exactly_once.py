@@ -1,4 +1,4 @@
-"""`exactly_once` with the sync clients, on a real broker."""
+"""Tests `exactly_once` with the sync clients and a real broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Bytes = bytes | None
 
 
 class Trouble(Exception):
-    """What went wrong in a handler, and has nothing to do with us."""
+    """An application error, raised by a handler."""
 
 
 def consumer_on(broker: Broker, source: str, group: str, **options: Any) -> Consumer[Bytes, Bytes]:
@@ -60,7 +60,8 @@ def committed(broker: Broker, topic: str, wanted: int) -> list[Bytes]:
 
 
 class Copier:
-    """A handler that copies to a topic, says when it has had all, and fails where it is told to."""
+    """A handler that copies records to a topic, sets an event after the last one, and
+    fails at a chosen record."""
 
     def __init__(self, target: str, last: bytes, fails_at: bytes | None = None) -> None:
         self.target = target
@@ -88,8 +89,8 @@ def copy(broker: Broker, source: str, copier: Copier) -> RunSummary:
 
 
 def test_input_and_output_are_committed_together(live_broker: Broker) -> None:
-    """The handler runs on the thread that called; a failure of it goes to the caller, and whoever
-    comes next goes on where the last transaction ended."""
+    """The handler runs on the calling thread. Its errors are raised to the caller, and the next run
+    continues where the last transaction ended."""
     source, values = fill(live_broker, 100)
     target = live_broker.new_topic()
     failing = Copier(target, values[-1], fails_at=values[50])
@@ -102,8 +103,8 @@ def test_input_and_output_are_committed_together(live_broker: Broker) -> None:
     assert committed(live_broker, target, len(values)) == values
 
 
-def test_it_stops_while_there_is_nothing_to_read(live_broker: Broker) -> None:
-    """The event of another thread is noticed within a moment."""
+def test_it_stops_while_no_records_arrive(live_broker: Broker) -> None:
+    """A stop event that another thread sets is noticed promptly."""
     source, target = live_broker.new_topic(), live_broker.new_topic()
     copier = Copier(target, b"")
     timer = threading.Timer(0.3, copier.stop.set)
@@ -114,8 +115,8 @@ def test_it_stops_while_there_is_nothing_to_read(live_broker: Broker) -> None:
         timer.cancel()
 
 
-def test_what_is_missing_is_said_at_once(live_broker: Broker) -> None:
-    """As by the async one."""
+def test_a_producer_without_transactional_id_is_refused_at_once(live_broker: Broker) -> None:
+    """The async `exactly_once` does the same."""
     with (
         Producer(live_broker.bootstrap) as producer,
         consumer_on(live_broker, live_broker.new_topic(), "g") as consumer,

@@ -1,4 +1,4 @@
-"""The thread behind a sync client: results, errors, interrupts, forks, ends."""
+"""Tests the thread behind a sync client: results, errors, interrupts, forks, shutdown."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def portal() -> Iterator[Portal]:
     portal.stop()
 
 
-def test_results_and_errors_come_back(portal: Portal) -> None:
-    """A call returns what its coroutine returns, and raises what it raises."""
-
+def test_results_and_errors_are_returned_to_the_caller(portal: Portal) -> None:
     async def give(value: int) -> int:
         await asyncio.sleep(0)
         return value
@@ -44,8 +42,8 @@ def test_results_and_errors_come_back(portal: Portal) -> None:
         portal.call(fail())
 
 
-def test_one_loop_for_all_calls(portal: Portal) -> None:
-    """Calls from several threads run on one loop, in a thread that is none of them."""
+def test_all_calls_run_on_one_loop(portal: Portal) -> None:
+    """Calls from several threads run on one loop, which has its own thread."""
 
     async def where() -> tuple[int, int]:
         return id(asyncio.get_running_loop()), threading.get_ident()
@@ -63,8 +61,8 @@ def test_one_loop_for_all_calls(portal: Portal) -> None:
     assert found[0][1] not in {thread.ident for thread in threads}
 
 
-def test_works_inside_another_loop(portal: Portal) -> None:
-    """A sync client may be used from async code; it is another loop's thread."""
+def test_calls_work_inside_another_loop(portal: Portal) -> None:
+    """A sync client may be used in async code, because its own loop runs in another thread."""
 
     async def outer() -> str:
         return portal.call(asyncio.sleep(0, "fine"))
@@ -73,7 +71,7 @@ def test_works_inside_another_loop(portal: Portal) -> None:
 
 
 def test_a_call_from_its_own_thread_is_refused(portal: Portal) -> None:
-    """It would wait for itself, for ever."""
+    """Such a call would wait for itself forever."""
 
     async def inner() -> None:
         with pytest.raises(RuntimeError, match="own callbacks"):
@@ -82,10 +80,10 @@ def test_a_call_from_its_own_thread_is_refused(portal: Portal) -> None:
     portal.call(inner())
 
 
-def test_a_blocked_loop_is_not_waited_for_for_ever(
+def test_a_blocked_loop_does_not_block_a_call_forever(
     portal: Portal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When a callback blocks the loop, a call with a limit ends soon after it."""
+    """When a callback blocks the loop, a call with a timeout ends soon after the timeout."""
     monkeypatch.setattr("penstock.client.blocking.portal._GRACE_S", 0.1)
     monkeypatch.setattr("penstock.client.blocking.portal._WIND_UP_S", 0.1)
     gate = threading.Event()
@@ -95,8 +93,8 @@ def test_a_blocked_loop_is_not_waited_for_for_ever(
     gate.set()
 
 
-def test_stopping_ends_calls_that_wait() -> None:
-    """A call in progress when the portal stops says that the client was closed."""
+def test_stopping_ends_waiting_calls() -> None:
+    """A call in progress when the portal stops raises `Closed`."""
     portal = Portal("a test", SystemClock())
     outcome: Future[BaseException] = Future()
     begun = threading.Event()
@@ -108,7 +106,7 @@ def test_stopping_ends_calls_that_wait() -> None:
     def use() -> None:
         try:
             portal.call(wait())
-        except BaseException as error:  # noqa: BLE001 - it is what the test looks at
+        except BaseException as error:  # noqa: BLE001 - the error is the outcome
             outcome.set_result(error)
 
     thread = threading.Thread(target=use)
@@ -122,8 +120,9 @@ def test_stopping_ends_calls_that_wait() -> None:
     portal.stop()
 
 
-def test_errands_run_on_the_thread_that_waits(portal: Portal) -> None:
-    """What the loop hands out runs where the call was made; errors go back to the loop."""
+def test_errands_run_on_the_calling_thread(portal: Portal) -> None:
+    """Functions that the loop hands out run on the thread that made the call; their
+    errors go back to the loop."""
     errands = Errands()
 
     async def work() -> tuple[int, str]:
@@ -140,13 +139,14 @@ def test_errands_run_on_the_thread_that_waits(portal: Portal) -> None:
     assert "invalid literal" in text
 
 
-def test_errands_with_nobody_waiting_run_at_once() -> None:
-    """A client that the garbage collector closes has no thread to call back to."""
+def test_errands_run_at_once_if_no_thread_waits() -> None:
+    """A client that is closed by the garbage collector has no calling thread."""
     assert Errands().submit(threading.get_ident).result(LIMIT_S) == threading.get_ident()
 
 
 def test_an_interrupt_in_an_errand_ends_the_call(portal: Portal) -> None:
-    """Ctrl-C in a handler comes out of the call; the coroutine is cancelled and winds up first."""
+    """Ctrl-C in a handler is raised by the call, after the coroutine was
+    canceled and has cleaned up."""
     errands = Errands()
     wound_up: list[str] = []
 
@@ -170,8 +170,8 @@ def test_an_interrupt_in_an_errand_ends_the_call(portal: Portal) -> None:
     assert portal.call(asyncio.sleep(0, "usable"), errands=errands) == "usable"
 
 
-def test_ctrl_c_during_a_wait(portal: Portal) -> None:
-    """The interrupt ends the wait at once and cancels what was waited for."""
+def test_ctrl_c_ends_a_wait_at_once(portal: Portal) -> None:
+    """The coroutine that was waited for is canceled."""
     cancelled = threading.Event()
 
     async def wait() -> None:
@@ -196,8 +196,8 @@ def run_script(text: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_interpreter_ends_with_a_portal_open() -> None:
-    """Nothing of ours keeps a program from ending, whatever its loop is doing."""
+def test_the_interpreter_exits_with_an_open_portal() -> None:
+    """The portal's thread never keeps a program from exiting, even if its loop is blocked."""
     done = run_script(
         """
         import asyncio, time
@@ -211,8 +211,9 @@ def test_the_interpreter_ends_with_a_portal_open() -> None:
     assert (done.stdout, done.returncode) == ("end\n", 0), done.stderr
 
 
-def test_a_forked_child_is_told() -> None:
-    """The thread stays with the parent: the child gets an error at once, the parent goes on."""
+def test_a_forked_child_gets_an_error() -> None:
+    """The thread stays with the parent: calls in the child fail at once, the
+    parent continues to work."""
     done = run_script(
         """
         import asyncio, os, warnings

@@ -1,4 +1,4 @@
-"""The sync producer on a real broker."""
+"""Tests the sync producer with a real broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LIMIT_S = 100.0
 
 
 def read_all(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
-    """All values by partition, in order."""
+    """Returns all values by partition, in order."""
     found: dict[int, list[bytes | None]] = defaultdict(list)
     with Consumer(broker.bootstrap) as consumer:
         places = [TopicPartition(topic, n) for n in range(consumer.partitions_for(topic))]
@@ -44,8 +44,9 @@ def read_all(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
     return found
 
 
-def test_a_delivery_has_a_result(live_broker: Broker) -> None:
-    """`result` waits for the acknowledgement, callbacks hear of it, and leaving the block waits."""
+def test_a_delivery_resolves_when_the_record_is_acknowledged(live_broker: Broker) -> None:
+    """`result` waits for the acknowledgment, callbacks receive its metadata, and leaving the `with`
+    block waits for all deliveries."""
     topic = live_broker.new_topic(partitions=2)
     told: list[RecordMetadata | None] = []
     with Producer(live_broker.bootstrap, linger_ms=0) as producer:
@@ -65,8 +66,9 @@ def test_a_delivery_has_a_result(live_broker: Broker) -> None:
     assert told == [metadata]
 
 
-def test_it_connects_when_first_used(live_broker: Broker) -> None:
-    """Without `with` and without `start`, the first send does; `close` delivers what was sent."""
+def test_it_connects_on_first_use(live_broker: Broker) -> None:
+    """Without `with` and `start`, the first send connects. `close` delivers
+    everything that was sent."""
     topic = live_broker.new_topic()
     producer = Producer(live_broker.bootstrap, value_serializer=serializers.json)
     before = producer.is_started
@@ -80,8 +82,8 @@ def test_it_connects_when_first_used(live_broker: Broker) -> None:
     producer.close()
 
 
-def test_nobody_there_is_said_at_once() -> None:
-    """A wrong address raises on the first use, and leaves no thread behind."""
+def test_an_unreachable_broker_fails_at_once() -> None:
+    """A wrong address raises on first use and leaves no thread behind."""
     threads = set(threading.enumerate())
     producer = Producer("localhost:1")
     with pytest.raises(ConnectFailed):
@@ -90,8 +92,8 @@ def test_nobody_there_is_said_at_once() -> None:
     producer.close()
 
 
-def test_many_threads_send_at_once(live_broker: Broker) -> None:
-    """Each thread's records arrive once and in its order."""
+def test_many_threads_send_concurrently(live_broker: Broker) -> None:
+    """The records of each thread arrive once and in the order in which it sent them."""
     topic = live_broker.new_topic(partitions=2)
     with Producer(live_broker.bootstrap, batch_size=2_000) as producer:
 
@@ -112,10 +114,10 @@ def test_many_threads_send_at_once(live_broker: Broker) -> None:
         assert mine == [b"%d:%d" % (who, number) for number in range(500)]
 
 
-def test_records_do_not_cross_threads_one_by_one(
+def test_send_does_not_switch_threads_for_each_record(
     live_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the topic is known, `send` never goes through the portal."""
+    """Once the topic's metadata is known, `send` never goes through the portal."""
     topic = live_broker.new_topic()
     with Producer(live_broker.bootstrap) as producer:
         producer.partitions_for(topic)
@@ -134,8 +136,9 @@ def test_records_do_not_cross_threads_one_by_one(
         assert last.result(LIMIT_S).offset == 999
 
 
-def test_a_full_buffer_blocks_and_then_gives_up(own_broker: Broker) -> None:
-    """While the broker does not answer, `send` waits `max_block_ms` for room; later it goes on."""
+def test_send_blocks_on_a_full_buffer_for_max_block_ms(own_broker: Broker) -> None:
+    """While the broker does not answer, `send` waits `max_block_ms` for buffer memory and then
+    raises. Sending works again once the broker answers."""
     topic = own_broker.new_topic()
     with Producer(
         own_broker.bootstrap, buffer_memory=40_000, batch_size=10_000, max_block_ms=2_000
@@ -159,8 +162,8 @@ def test_a_full_buffer_blocks_and_then_gives_up(own_broker: Broker) -> None:
         producer.flush(LIMIT_S)
 
 
-def test_send_nowait_does_not_ask(live_broker: Broker) -> None:
-    """A topic must be known; `partitions_for` makes it so."""
+def test_send_nowait_does_not_fetch_metadata(live_broker: Broker) -> None:
+    """The topic must be known already; `partitions_for` fetches its metadata."""
     topic = live_broker.new_topic(partitions=3)
     with Producer(live_broker.bootstrap) as producer:
         with pytest.raises(UnknownTopicYet):
@@ -172,7 +175,7 @@ def test_send_nowait_does_not_ask(live_broker: Broker) -> None:
 
 
 def test_callbacks_may_send_but_not_wait(live_broker: Broker) -> None:
-    """They run on the producer's own thread, which has nobody else to wait on."""
+    """Callbacks run on the producer's own thread, which would wait for itself."""
     topic = live_broker.new_topic()
     seen: list[object] = []
     with Producer(live_broker.bootstrap, linger_ms=0) as producer:
@@ -192,7 +195,7 @@ def test_callbacks_may_send_but_not_wait(live_broker: Broker) -> None:
 
 
 def test_interceptors_see_each_record_once(own_broker: Broker) -> None:
-    """Also those that had to wait for room."""
+    """This includes records that had to wait for buffer memory."""
     sent: list[bytes] = []
     acknowledged: list[bytes] = []
 
@@ -221,8 +224,8 @@ def test_interceptors_see_each_record_once(own_broker: Broker) -> None:
     assert acknowledged == values
 
 
-def test_tables(live_broker: Broker) -> None:
-    """An Arrow table goes in whole, and its delivery says where the rows are."""
+def test_sending_an_arrow_table(live_broker: Broker) -> None:
+    """The delivery reports the offsets of the rows."""
     pa = pytest.importorskip("pyarrow")
     topic = live_broker.new_topic()
     with Producer(live_broker.bootstrap) as producer:
@@ -233,7 +236,7 @@ def test_tables(live_broker: Broker) -> None:
 
 
 def test_a_producer_that_is_dropped_is_closed(live_broker: Broker) -> None:
-    """Its thread ends, what it was sent arrives, and a warning says that `close` was forgotten."""
+    """Its thread ends, all records are delivered, and a warning reports the missing `close`."""
     topic = live_broker.new_topic()
     before = threading.enumerate()
     producer = Producer(live_broker.bootstrap, linger_ms=5_000)
@@ -261,8 +264,8 @@ def run_script(text: str, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_was_sent_arrives_when_the_program_ends(live_broker: Broker) -> None:
-    """A script that forgets to close loses nothing, and ends."""
+def test_records_are_delivered_when_the_program_exits(live_broker: Broker) -> None:
+    """A script that forgets to close the producer loses nothing, and exits."""
     topic = live_broker.new_topic()
     done = run_script(
         """
@@ -279,8 +282,8 @@ def test_what_was_sent_arrives_when_the_program_ends(live_broker: Broker) -> Non
     assert read_all(live_broker, topic) == {0: [b"last words"]}
 
 
-def test_a_program_ends_though_the_broker_does_not_answer(own_broker: Broker) -> None:
-    """The interpreter is held up for a few seconds at most."""
+def test_a_program_exits_although_the_broker_does_not_answer(own_broker: Broker) -> None:
+    """The producer delays the exit of the interpreter by a few seconds at most."""
     topic = own_broker.new_topic()
     done = run_script(
         """
@@ -301,8 +304,8 @@ def test_a_program_ends_though_the_broker_does_not_answer(own_broker: Broker) ->
     assert done.returncode == 0, done.stderr
 
 
-def test_a_forked_child_is_refused_and_may_make_its_own(live_broker: Broker) -> None:
-    """The parent's producer is of no use to the child, which is told so."""
+def test_a_forked_child_is_refused_and_may_create_its_own_producer(live_broker: Broker) -> None:
+    """A send through the parent's producer raises `Closed` in the child."""
     topic = live_broker.new_topic()
     done = run_script(
         """

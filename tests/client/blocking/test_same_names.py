@@ -1,4 +1,4 @@
-"""The sync clients have the names and the parameters of the async ones."""
+"""Checks that the sync clients have the same methods and parameters as the async ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SPECIAL = {
     "__anext__": "__next__",
 }
 ONLY_ASYNC = {
-    aio.Producer: {"add_room_listener"},  # How the sync one would learn of room, if it waited.
+    aio.Producer: {"add_room_listener"},  # A sync producer waits inside `send` instead.
 }
 ONLY_ASYNC_PARAMETERS = {
-    (aio.Producer, "__init__"): {"lock"},  # What makes it the core of a sync one.
+    (aio.Producer, "__init__"): {"lock"},  # Makes an async producer the core of a sync one.
 }
 
 
@@ -42,15 +42,19 @@ def members(cls: type[Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("async_class", "sync_class"), PAIRS, ids=lambda cls: cls.__module__)
-def test_the_same_methods(async_class: type[Any], sync_class: type[Any]) -> None:
-    """Every public method and property is on both sides."""
+def test_sync_and_async_have_the_same_methods(
+    async_class: type[Any], sync_class: type[Any]
+) -> None:
+    """Properties are included."""
     expected = members(async_class).keys() - ONLY_ASYNC.get(async_class, set())
     assert expected == members(sync_class).keys()
 
 
 @pytest.mark.parametrize(("async_class", "sync_class"), PAIRS, ids=lambda cls: cls.__module__)
-def test_the_same_parameters(async_class: type[Any], sync_class: type[Any]) -> None:
-    """Every method takes the same parameters, in the same order, of the same kind and default."""
+def test_sync_and_async_methods_have_the_same_parameters(
+    async_class: type[Any], sync_class: type[Any]
+) -> None:
+    """Same order, same kind and same defaults."""
     sync_members = members(sync_class)
     for name, member in members(async_class).items():
         if name in ONLY_ASYNC.get(async_class, set()) or isinstance(member, property):
@@ -69,8 +73,7 @@ def test_the_same_parameters(async_class: type[Any], sync_class: type[Any]) -> N
 
 
 @pytest.mark.parametrize(("async_class", "sync_class"), PAIRS, ids=lambda cls: cls.__module__)
-def test_nothing_sync_is_a_coroutine(async_class: type[Any], sync_class: type[Any]) -> None:
-    """What the async class awaits, the sync class does."""
+def test_no_sync_method_is_a_coroutine(async_class: type[Any], sync_class: type[Any]) -> None:
     for name, member in members(sync_class).items():
         assert not inspect.iscoroutinefunction(member), f"{sync_class.__name__}.{name}"
     assert any(inspect.iscoroutinefunction(member) for member in members(async_class).values())

@@ -1,4 +1,4 @@
-"""Transactions of the sync producer, on a real broker."""
+"""Tests transactions of the sync producer with a real broker."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LIMIT_S = 100.0
 
 
 class Trouble(Exception):
-    """What went wrong in a block, and has nothing to do with us."""
+    """An application error, raised inside a transaction."""
 
 
 class Late:
-    """A consumer that has not heard of the last rebalance."""
+    """A stand-in for a consumer that has not yet noticed the last rebalance."""
 
     def __init__(
         self, consumer: Consumer[bytes | None, bytes | None], generation: int | None = None
@@ -36,7 +36,7 @@ def fail() -> None:
 
 
 def committed(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
-    """As many committed records as are wanted, and what comes a moment later."""
+    """Returns the wanted number of committed records, and any that arrive shortly afterwards."""
     found: list[bytes | None] = []
     with Consumer(
         broker.bootstrap,
@@ -54,10 +54,11 @@ def committed(broker: Broker, topic: str, wanted: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize(("transactional", "batch_size"), [(1, 1_000), (1, 80_000), (0, 80_000)])
-def test_full_batches_leave_before_the_commit(
+def test_full_batches_are_sent_before_the_commit(
     live_broker: Broker, monkeypatch: pytest.MonkeyPatch, *, transactional: bool, batch_size: int
 ) -> None:
-    """The loop gets a turn for every few; without a transaction nobody waits for it."""
+    """In a transaction, the sending thread yields to the event loop every few batches. Without a
+    transaction it never yields."""
     turns: list[None] = []
     monkeypatch.setattr("penstock.client.blocking.producer.give_way", lambda: turns.append(None))
     topic = live_broker.new_topic()
@@ -72,7 +73,8 @@ def test_full_batches_leave_before_the_commit(
 
 
 def test_a_block_is_one_transaction(live_broker: Broker) -> None:
-    """Its end commits, an error in it aborts and goes on; outside of one nothing can be sent."""
+    """Leaving the block commits. An error inside aborts and is raised to the caller. Sending
+    outside of a transaction is refused."""
     topic = live_broker.new_topic()
     producer = Producer(live_broker.bootstrap, transactional_id=topic, linger_ms=1)
     with producer:
@@ -90,8 +92,8 @@ def test_a_block_is_one_transaction(live_broker: Broker) -> None:
     assert committed(live_broker, topic, 3) == [b"0", b"1", b"3"]
 
 
-def test_the_first_transaction_connects(live_broker: Broker) -> None:
-    """As the first use of a sync client does."""
+def test_the_first_transaction_connects_the_producer(live_broker: Broker) -> None:
+    """As with all sync clients, the first use connects."""
     topic = live_broker.new_topic()
     producer = Producer(live_broker.bootstrap, transactional_id=topic)
     try:
@@ -102,8 +104,8 @@ def test_the_first_transaction_connects(live_broker: Broker) -> None:
     assert committed(live_broker, topic, 1) == [b"v"]
 
 
-def test_threads_share_the_transaction(live_broker: Broker) -> None:
-    """It is the producer's, whoever sends."""
+def test_threads_share_one_transaction(live_broker: Broker) -> None:
+    """The transaction belongs to the producer, so records from every thread are part of it."""
     topic = live_broker.new_topic(partitions=2)
     with Producer(live_broker.bootstrap, transactional_id=topic, batch_size=2_000) as producer:
 
@@ -127,8 +129,9 @@ def test_threads_share_the_transaction(live_broker: Broker) -> None:
     assert len(found) == len(set(found)) == 600
 
 
-def test_offsets_go_with_the_transaction(live_broker: Broker) -> None:
-    """Signed by the consumer that read; what was aborted was never committed."""
+def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None:
+    """They carry the group membership of the consumer that read them. Aborting the
+    transaction discards them."""
     source, target = live_broker.new_topic(), live_broker.new_topic()
     place = TopicPartition(source, 0)
     with Producer(live_broker.bootstrap) as feed:
@@ -169,8 +172,9 @@ def test_offsets_go_with_the_transaction(live_broker: Broker) -> None:
     assert committed(live_broker, target, len(records)) == [record.value for record in records]
 
 
-def test_offsets_are_signed_as_of_the_reading(live_broker: Broker) -> None:
-    """Who has lost partitions and joined anew cannot commit what it read of them before."""
+def test_offsets_carry_the_generation_in_which_the_records_were_read(live_broker: Broker) -> None:
+    """A consumer that lost its partitions and rejoined cannot commit offsets of
+    records that it read before."""
     source, target = live_broker.new_topic(partitions=2), live_broker.new_topic()
     with Producer(live_broker.bootstrap) as feed:
         for index in (0, 1):
@@ -191,7 +195,7 @@ def test_offsets_are_signed_as_of_the_reading(live_broker: Broker) -> None:
         while len(positions) < 2:
             assert older.poll(10_000)
             positions = older.positions()
-        # So that nothing is handed out again after the rebalance.
+        # So that no record is delivered twice after the rebalance.
         older.commit()
         before = older.membership[1].generation
         with member() as newer:
@@ -209,8 +213,7 @@ def test_offsets_are_signed_as_of_the_reading(live_broker: Broker) -> None:
         assert refused.value.code == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_the_newer_producer_fences_the_older(live_broker: Broker) -> None:
-    """Also where both are sync."""
+def test_a_newer_producer_fences_an_older_one(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
     with Producer(live_broker.bootstrap, transactional_id=topic) as older:
         with pytest.raises(Fenced), older.transaction():
@@ -225,7 +228,7 @@ def test_the_newer_producer_fences_the_older(live_broker: Broker) -> None:
     assert committed(live_broker, topic, 1) == [b"new"]
 
 
-def test_transactions_need_a_name() -> None:
-    """Said before anything is connected."""
+def test_transactions_need_a_transactional_id() -> None:
+    """The error is raised before the producer connects."""
     with pytest.raises(OptionError, match="transactional_id"):
         Producer("localhost:1").transaction()

@@ -1,4 +1,4 @@
-"""Made-up logs: batches with gaps, markers and aborted transactions, and what a reader sees."""
+"""Generates logs with gaps, markers and aborted transactions, and what a reader sees of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ PRODUCER = 7
 
 @dataclass
 class MadeLog:
-    """Batches in order, the offsets that each kind of reader sees, the aborts a fetch lists."""
+    """A generated log: its batches, the offsets that each isolation level sees, and
+    its aborted transactions."""
 
     batches: list[bytes] = field(default_factory=list)
     all_offsets: list[int] = field(default_factory=list)
     committed_offsets: list[int] = field(default_factory=list)
     aborted: list[tuple[int, int]] = field(default_factory=list)
-    """First offset and marker of each aborted transaction."""
+    """The first offset and the offset of the abort marker, for each aborted transaction."""
     end: int = 0
 
     def aborted_within(self, batches: Sequence[bytes]) -> list[AbortedTransaction]:
-        """Those that a broker lists beside these batches: they overlap."""
+        """Returns the aborted transactions that a broker lists with these
+        batches: those that overlap them."""
         first, end = read_header(batches[0]).base_offset, read_header(batches[-1]).next_offset
         return [
             AbortedTransaction(PRODUCER, begin)
@@ -56,7 +58,7 @@ class MadeLog:
         aborted: bool = False,
         epoch: int = 0,
     ) -> None:
-        """A batch over `span` offsets of which only those `kept` still hold records."""
+        """Adds a batch that covers `span` offsets. Only the offsets in `kept` have records."""
         base = self.end
         records = [Record(base + at, NOW_MS + base + at, None, value(base + at)) for at in kept]
         batch = build_batch(
@@ -137,7 +139,8 @@ def piece_of(
 def fill(
     buffer: PartitionBuffer, log: MadeLog, cuts: Sequence[int], ledger: Ledger | None = None
 ) -> None:
-    """All batches of the log, in pieces that begin at these batches."""
+    """Pushes all batches of the log into the buffer, in pieces that begin
+    at the batches in `cuts`."""
     edges = sorted({0, len(log.batches), *(cut % len(log.batches) for cut in cuts)})
     for first, last in pairwise(edges):
         batches = log.batches[first:last]

@@ -1,4 +1,4 @@
-"""Consumers with short waits, and records for them to find."""
+"""Creates consumers with short timeouts, and records for them to read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def consumer_of(bootstrap: str, **options: Any) -> Consumer[Any, Any]:
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
-    """To its end, which must come."""
+    """Runs the work to its end, with a time limit."""
 
     async def main() -> T:
         async with asyncio.timeout(LIMIT_S):
@@ -51,7 +51,7 @@ def batch_of(values: Sequence[bytes], **how: Any) -> bytearray:
 
 
 async def produce(bootstrap: str, place: TopicPartition, *batches: bytes | bytearray) -> None:
-    """Batches into a partition, one request each, acknowledged."""
+    """Writes batches to a partition with one acknowledged request each."""
     async with cluster_of(bootstrap) as cluster:
         connection = await cluster.connection(await cluster.leader(place))
         for batch in batches:
@@ -59,7 +59,7 @@ async def produce(bootstrap: str, place: TopicPartition, *batches: bytes | bytea
             topic = ProduceRequest.Topic(place.topic, partition_data=[part])
             request = ProduceRequest(None, -1, 10_000, [topic])
             code = None
-            # A leader of a new partition may hear of it later than others.
+            # The leader of a new partition may learn of it later than other brokers.
             while code is None or code in NOT_YET:
                 answer = await connection.call(request, ProduceResponse)
                 code = answer.responses[0].partition_responses[0].error_code
@@ -67,7 +67,7 @@ async def produce(bootstrap: str, place: TopicPartition, *batches: bytes | bytea
 
 
 async def numbered(bootstrap: str, topic: str, partitions: int, count: int, per: int) -> None:
-    """Values "0", "1", ... in every partition, `per` to a batch."""
+    """Writes the values "0", "1", ... to every partition, `per` records in each batch."""
     for partition in range(partitions):
         batches = [
             batch_of([b"%d" % number for number in range(first, min(first + per, count))])
@@ -77,7 +77,7 @@ async def numbered(bootstrap: str, topic: str, partitions: int, count: int, per:
 
 
 async def drain(consumer: Consumer[Any, Any], count: int, **poll: Any) -> list[Record[Any, Any]]:
-    """Poll until that many records have come, then make sure that no more do."""
+    """Polls until `count` records were returned, then checks that no more arrive."""
     found: list[Record[Any, Any]] = []
     while len(found) < count:
         found += await consumer.poll(**{"timeout_ms": 1_000, **poll})

@@ -1,4 +1,4 @@
-"""What was fetched ahead comes out whole, in order, once."""
+"""Tests that fetched records leave the buffer completely, in order, and once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ cuts = st.lists(st.integers(0, 20), max_size=4)
 
 
 def taken(buffer: PartitionBuffer, limits: list[int]) -> list[tuple[int, bytes | None]]:
-    """Take all there is, with these limits in turn."""
+    """Takes all records from the buffer, using the limits in rotation."""
     found: list[tuple[int, bytes | None]] = []
     turn = 0
     while (rows := buffer.next_rows(limits[turn % len(limits)])) is not None:
@@ -33,11 +33,11 @@ def plain_log(*counts: int) -> MadeLog:
 
 @settings(deadline=None, max_examples=120)
 @given(logs(), cuts, st.lists(st.integers(1, 9), min_size=1, max_size=4), st.booleans())
-def test_every_visible_record_comes_once_and_in_order(
+def test_every_visible_record_is_returned_once_and_in_order(
     log: MadeLog, where: list[int], limits: list[int], committed_only: bool
 ) -> None:
-    """Whatever the batches, pieces and limits: gaps, markers and aborted records are passed
-    over, all others come; then nothing is held any more."""
+    """For any batches, pieces and limits: gaps, markers and aborted records are skipped, all other
+    records are returned, and no memory is held at the end."""
     ledger = Ledger()
     buffer = PartitionBuffer(committed_only=committed_only)
     fill(buffer, log, where, ledger)
@@ -50,10 +50,10 @@ def test_every_visible_record_comes_once_and_in_order(
 
 @settings(deadline=None, max_examples=120)
 @given(logs(), cuts, st.data())
-def test_skipping_forward_lands_on_the_offset(
+def test_skipping_forward_within_the_buffer(
     log: MadeLog, where: list[int], data: st.DataObject
 ) -> None:
-    """A seek within what is held needs no new fetch, from whatever was taken before."""
+    """A seek within the buffered data needs no new fetch, no matter what was taken before."""
     buffer = PartitionBuffer()
     fill(buffer, log, where)
     for _ in range(3):
@@ -70,11 +70,11 @@ def test_skipping_forward_lands_on_the_offset(
 
 @settings(deadline=None, max_examples=80)
 @given(logs(), cuts, st.integers(1, 12), st.integers(1, 400), st.booleans())
-def test_peeking_shows_whole_batches_from_the_front(
+def test_peeking_returns_whole_batches_from_the_front(
     log: MadeLog, where: list[int], rows_max: int, bytes_max: int, mixed: bool
 ) -> None:
-    """Spans cover every batch exactly once, also when records are taken in between, and go over
-    a limit only for a single batch."""
+    """Spans cover every batch exactly once, also when records are taken in between. They exceed a
+    limit only if a single batch does."""
     buffer = PartitionBuffer()
     fill(buffer, log, where)
     reached = 0
@@ -98,8 +98,9 @@ def test_peeking_shows_whole_batches_from_the_front(
     assert buffer.size == 0
 
 
-def test_a_batch_is_cut_where_reading_begins() -> None:
-    """A broker returns the batch that holds an offset whole; what lies before is not wanted."""
+def test_a_batch_is_cut_at_the_position() -> None:
+    """A broker returns the whole batch that contains an offset. The consumer drops the
+    records before its position."""
     log = plain_log(10)
     buffer = PartitionBuffer()
     buffer.clear(floor=4)
@@ -107,8 +108,8 @@ def test_a_batch_is_cut_where_reading_begins() -> None:
     assert [offset for offset, _ in taken(buffer, [100])] == [4, 5, 6, 7, 8, 9]
 
 
-def test_part_of_a_batch_at_the_end_is_left_out() -> None:
-    """A fetch may end in the middle of a batch; that comes again."""
+def test_an_incomplete_batch_at_the_end_is_ignored() -> None:
+    """A fetch may end in the middle of a batch; the next fetch returns that batch again."""
     log = plain_log(3, 3)
     extent = measure(memoryview(b"".join(log.batches)[:-1]))
     assert extent is not None
@@ -116,14 +117,14 @@ def test_part_of_a_batch_at_the_end_is_left_out() -> None:
     assert measure(memoryview(log.batches[0][:-1])) is None
 
 
-def test_a_batch_that_is_shorter_than_its_header_is_damaged() -> None:
+def test_a_batch_shorter_than_its_header_is_corrupt() -> None:
     batch = bytearray(plain_log(1).batches[0])
     batch[8:12] = (3).to_bytes(4, "big")
     with pytest.raises(CorruptBatch, match="fewer than its header"):
         measure(memoryview(batch))
 
 
-def test_a_bad_checksum_is_found_unless_nobody_wants_to_know() -> None:
+def test_a_bad_checksum_is_detected_unless_checks_are_off() -> None:
     batch = bytearray(plain_log(1).batches[0])
     batch[-2] ^= 1
     checking, trusting = PartitionBuffer(), PartitionBuffer(check_crcs=False)
@@ -134,8 +135,8 @@ def test_a_bad_checksum_is_found_unless_nobody_wants_to_know() -> None:
     assert trusting.next_rows(1) is not None
 
 
-def test_an_answer_is_held_until_its_last_piece_is_gone() -> None:
-    """Two partitions of one answer share its memory, so it counts until both are done."""
+def test_the_memory_of_a_response_is_held_until_its_last_piece_is_taken() -> None:
+    """Two partitions of one response share its memory, so it counts until both are done."""
     log = plain_log(2)
     ledger = Ledger()
     first, second = PartitionBuffer(), PartitionBuffer()

@@ -1,4 +1,4 @@
-"""The consumer against a real broker."""
+"""Tests the consumer with a real broker."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def places(topic: str, count: int) -> list[TopicPartition]:
 
 
 def test_a_subscription_without_a_group_reads_everything(live_broker: Broker) -> None:
-    """All partitions, each in order, every record once."""
+    """All partitions are read, each in order, every record once."""
     topic = live_broker.new_topic(3)
 
     async def work() -> None:
@@ -53,8 +53,9 @@ def test_a_subscription_without_a_group_reads_everything(live_broker: Broker) ->
     run(work)
 
 
-def test_iteration_hands_out_one_record_after_the_other(live_broker: Broker) -> None:
-    """The position follows each; breaking off and going on misses nothing."""
+def test_iteration_returns_one_record_at_a_time(live_broker: Broker) -> None:
+    """The position advances with each record. Leaving the loop and continuing later loses
+    nothing."""
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
 
@@ -101,8 +102,9 @@ def test_iteration_ends_when_the_consumer_is_closed(live_broker: Broker) -> None
     run(work)
 
 
-def test_a_seek_with_a_fetch_in_flight_brings_no_stale_record(live_broker: Broker) -> None:
-    """However often and whenever: the first record after a seek is the one sought."""
+def test_no_stale_record_is_returned_after_a_seek_during_a_fetch(live_broker: Broker) -> None:
+    """Over many seeks at random moments, the first record after a seek is
+    always the one at its target."""
     topic = live_broker.new_topic(2)
     first, second = places(topic, 2)
 
@@ -127,7 +129,7 @@ def test_a_seek_with_a_fetch_in_flight_brings_no_stale_record(live_broker: Broke
     run(work)
 
 
-def test_paused_partitions_rest_and_go_on_where_they_were(live_broker: Broker) -> None:
+def test_a_paused_partition_resumes_where_it_stopped(live_broker: Broker) -> None:
     topic = live_broker.new_topic(2)
     first, second = places(topic, 2)
 
@@ -151,7 +153,7 @@ def test_paused_partitions_rest_and_go_on_where_they_were(live_broker: Broker) -
     run(work)
 
 
-def test_pausing_during_iteration_keeps_what_was_not_handed_out(live_broker: Broker) -> None:
+def test_pausing_during_iteration_keeps_the_remaining_records(live_broker: Broker) -> None:
     topic = live_broker.new_topic(2)
     first, second = places(topic, 2)
 
@@ -177,7 +179,7 @@ def test_pausing_during_iteration_keeps_what_was_not_handed_out(live_broker: Bro
     run(work)
 
 
-def test_seeking_by_time_and_asking_for_offsets(live_broker: Broker) -> None:
+def test_seeking_by_time_and_looking_up_offsets(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
     middle = datetime.fromtimestamp((NOW_MS + 5) / 1000, UTC)
@@ -213,7 +215,7 @@ def test_seeking_by_time_and_asking_for_offsets(live_broker: Broker) -> None:
     run(work)
 
 
-def test_the_reset_policy_may_be_a_time(live_broker: Broker) -> None:
+def test_the_reset_policy_may_be_a_timestamp(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
 
@@ -227,8 +229,8 @@ def test_the_reset_policy_may_be_a_time(live_broker: Broker) -> None:
     run(work)
 
 
-def test_offsets_are_committed_with_metadata_and_found_again(live_broker: Broker) -> None:
-    """For partitions assigned by hand too, in the name of the group."""
+def test_offsets_are_committed_with_metadata_and_read_back(live_broker: Broker) -> None:
+    """This includes partitions that were assigned manually by a consumer with a group id."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
     first, second = places(topic, 2)
 
@@ -280,8 +282,10 @@ def test_auto_commit_commits_what_was_returned_and_nothing_else(live_broker: Bro
     assert run(lambda: work(False)) == 7
 
 
-def test_partitions_given_up_by_hand_are_committed_first(live_broker: Broker) -> None:
-    """By another assignment, and by unsubscribing."""
+def test_manually_assigned_partitions_are_committed_before_they_are_given_up(
+    live_broker: Broker,
+) -> None:
+    """Both a new assignment and `unsubscribe` give partitions up."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
     first, second = places(topic, 2)
 
@@ -301,8 +305,9 @@ def test_partitions_given_up_by_hand_are_committed_first(live_broker: Broker) ->
     run(work)
 
 
-def test_a_topic_that_was_deleted_is_not_made_again(live_broker: Broker) -> None:
-    """Though the broker makes topics for those who ask about them."""
+def test_a_deleted_topic_is_not_created_again(live_broker: Broker) -> None:
+    """The broker creates topics when metadata requests ask for them, so the consumer must not
+    ask."""
     topic, other = live_broker.new_topic(), live_broker.new_topic()
 
     async def work() -> None:
@@ -319,7 +324,7 @@ def test_a_topic_that_was_deleted_is_not_made_again(live_broker: Broker) -> None
     run(work)
 
 
-def test_held_auto_commit_commits_nothing(live_broker: Broker) -> None:
+def test_nothing_is_committed_while_auto_commit_is_held(live_broker: Broker) -> None:
     topic, group = live_broker.new_topic(), live_broker.new_name("group")
     place = TopicPartition(topic, 0)
 
@@ -335,8 +340,8 @@ def test_held_auto_commit_commits_nothing(live_broker: Broker) -> None:
     run(work)
 
 
-def test_a_group_shares_partitions_and_tells_its_listeners(live_broker: Broker) -> None:
-    """Listeners are called inside poll; records of a partition that has gone do not come."""
+def test_a_group_shares_partitions_and_calls_its_listeners(live_broker: Broker) -> None:
+    """Listeners are called inside `poll`. Records of a revoked partition are not returned."""
     topic, group = live_broker.new_topic(4), live_broker.new_name("group")
 
     class Told:
@@ -370,8 +375,9 @@ def test_a_group_shares_partitions_and_tells_its_listeners(live_broker: Broker) 
     run(work)
 
 
-def test_a_pattern_follows_topics_that_come_later(live_broker: Broker) -> None:
-    """Within `metadata_max_age_ms`, from their first record on, whatever the reset policy."""
+def test_a_pattern_subscription_finds_topics_created_later(live_broker: Broker) -> None:
+    """New topics are found within `metadata_max_age_ms` and read from their first
+    record, with any reset policy."""
     prefix = live_broker.new_name("pattern")
     old = live_broker.new_topic(name=f"{prefix}.old")
 
@@ -389,8 +395,8 @@ def test_a_pattern_follows_topics_that_come_later(live_broker: Broker) -> None:
     run(work)
 
 
-def test_partitions_that_are_added_are_picked_up(live_broker: Broker) -> None:
-    """With all they hold, even where reading begins at the end of topics otherwise."""
+def test_added_partitions_are_found(live_broker: Broker) -> None:
+    """They are read from their first record, even with `auto_offset_reset` set to `latest`."""
     topic = live_broker.new_topic(1)
 
     async def work() -> None:
@@ -407,7 +413,7 @@ def test_partitions_that_are_added_are_picked_up(live_broker: Broker) -> None:
     run(work)
 
 
-def test_a_topic_that_does_not_exist_yet_is_waited_for(live_broker: Broker) -> None:
+def test_the_consumer_waits_for_a_topic_that_does_not_exist_yet(live_broker: Broker) -> None:
     topic = live_broker.new_name("later")
 
     async def work() -> None:
@@ -421,7 +427,7 @@ def test_a_topic_that_does_not_exist_yet_is_waited_for(live_broker: Broker) -> N
     run(work)
 
 
-def test_a_topic_name_that_cannot_be_is_an_error(live_broker: Broker) -> None:
+def test_an_invalid_topic_name_is_an_error(live_broker: Broker) -> None:
     async def work() -> None:
         async with consumer_of(live_broker.bootstrap, topics=["no/such name"]) as consumer:
             with pytest.raises(ClientError, match="no/such name"):
@@ -430,7 +436,7 @@ def test_a_topic_name_that_cannot_be_is_an_error(live_broker: Broker) -> None:
     run(work)
 
 
-def test_values_are_deserialized_and_bad_ones_can_be_passed(live_broker: Broker) -> None:
+def test_values_are_deserialized_and_bad_ones_can_be_skipped(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
 
@@ -455,7 +461,7 @@ def test_values_are_deserialized_and_bad_ones_can_be_passed(live_broker: Broker)
     run(work)
 
 
-def test_headers_keys_and_times_come_along(live_broker: Broker) -> None:
+def test_headers_keys_and_timestamps_are_returned(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
     raw = RawRecord(0, NOW_MS, b"key", None, (("h", b"1"), ("h", None)))
@@ -501,7 +507,7 @@ def test_interceptors_see_records_and_commits(live_broker: Broker) -> None:
     run(work)
 
 
-def test_misuse_is_answered_with_what_to_do(live_broker: Broker) -> None:
+def test_wrong_use_raises_an_error_that_says_what_to_do(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
 
@@ -532,8 +538,9 @@ def test_misuse_is_answered_with_what_to_do(live_broker: Broker) -> None:
     run(work)
 
 
-def test_a_seek_does_not_wait_for_the_long_poll_before_it(live_broker: Broker) -> None:
-    """At the end of the log a fetch waits for long; whoever seeks back has his records at once."""
+def test_a_seek_does_not_wait_for_the_running_long_poll(live_broker: Broker) -> None:
+    """A fetch at the end of the log waits for a long time. After a seek back,
+    records are returned at once."""
     topic = live_broker.new_topic()
     place = TopicPartition(topic, 0)
 

@@ -1,4 +1,4 @@
-"""Brokers that die and callers that dawdle: nothing lost or doubled, memory within its bound."""
+"""Tests that crashing brokers and slow callers cause no loss, duplicates or memory growth."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ ALL = {0: list(range(400)), 1: list(range(400))}
 
 
 @pytest.mark.parametrize("way", ["restart", "kill"])
-def test_a_broker_that_restarts_mid_read_costs_nothing(own_broker: Broker, way: str) -> None:
-    """Half the records before, half after; polls in between return in time and raise nothing."""
+def test_a_broker_restart_while_reading_loses_nothing(own_broker: Broker, way: str) -> None:
+    """Half of the records are read before the restart, half afterwards. Polls in between return
+    in time and raise nothing."""
     topic = own_broker.new_topic(2)
 
     async def work() -> None:
@@ -51,7 +52,7 @@ def test_a_broker_that_restarts_mid_read_costs_nothing(own_broker: Broker, way: 
     run(work)
 
 
-def test_a_group_member_reads_on_after_a_restart(own_broker: Broker) -> None:
+def test_a_group_member_continues_after_a_broker_restart(own_broker: Broker) -> None:
     topic, group = own_broker.new_topic(2), own_broker.new_name("group")
 
     async def work() -> None:
@@ -75,9 +76,9 @@ def test_a_group_member_reads_on_after_a_restart(own_broker: Broker) -> None:
     run(work)
 
 
-def test_a_frozen_broker_holds_up_nothing_but_its_records(own_broker: Broker) -> None:
-    """Polls return in time, questions end with an error, closing does not wait for ever; thawed,
-    it is read on from."""
+def test_a_frozen_broker_blocks_no_call_forever(own_broker: Broker) -> None:
+    """Polls return in time, lookups end with an error, and closing is bounded. After
+    a thaw, reading continues."""
     topic = own_broker.new_topic(1)
     place = TopicPartition(topic, 0)
 
@@ -111,7 +112,7 @@ def test_a_frozen_broker_holds_up_nothing_but_its_records(own_broker: Broker) ->
     run(work)
 
 
-def test_nobody_there_is_said_at_once(own_broker: Broker) -> None:
+def test_an_unreachable_broker_fails_at_once(own_broker: Broker) -> None:
     own_broker.stop()
 
     async def work() -> None:
@@ -121,8 +122,8 @@ def test_nobody_there_is_said_at_once(own_broker: Broker) -> None:
     run(work)
 
 
-def test_what_is_held_stays_within_its_bound(live_broker: Broker) -> None:
-    """However slow the caller, however many partitions; and slow or not, everything comes."""
+def test_buffered_bytes_stay_within_their_limit(live_broker: Broker) -> None:
+    """This holds for slow callers and many partitions, and every record is still returned."""
     topic = live_broker.new_topic(4)
     bound = 60_000
 
@@ -134,7 +135,7 @@ def test_what_is_held_stays_within_its_bound(live_broker: Broker) -> None:
         async with consumer_of(live_broker.bootstrap, topics=[topic], **options) as consumer:
             seen = len(await consumer.poll(timeout_ms=30_000, max_records=40))
             most = 0
-            while consumer.metrics().queued_bytes <= bound // 4:  # noqa: ASYNC110 - it has no event
+            while consumer.metrics().queued_bytes <= bound // 4:  # noqa: ASYNC110 - no event
                 await asyncio.sleep(0.005)
             while seen < 1_600:
                 seen += len(await consumer.poll(timeout_ms=1_000, max_records=40))
@@ -146,8 +147,8 @@ def test_what_is_held_stays_within_its_bound(live_broker: Broker) -> None:
     run(work)
 
 
-def test_a_stalled_caller_costs_no_more_memory_than_the_bound(live_broker: Broker) -> None:
-    """Measured, not counted: of sixteen megabytes two are fetched ahead, and kept once."""
+def test_a_stalled_caller_uses_no_more_memory_than_the_limit(live_broker: Broker) -> None:
+    """Measures actual memory: of sixteen megabytes, two are fetched ahead, and stored only once."""
     topic = live_broker.new_topic(2)
     bound = 2 << 20
 
@@ -160,22 +161,23 @@ def test_a_stalled_caller_costs_no_more_memory_than_the_bound(live_broker: Broke
             tracemalloc.start()
             try:
                 assert len(await consumer.poll(timeout_ms=30_000, max_records=1)) == 1
-                while consumer.metrics().queued_bytes <= bound // 2:  # noqa: ASYNC110 - it has no event
+                while consumer.metrics().queued_bytes <= bound // 2:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.005)
                 for _ in range(60):
                     await asyncio.sleep(0.005)
                 _, most = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            # Beside the bytes that are held there are the rows of one batch that is open.
+            # In addition to the buffered bytes, the rows of one decoded batch are in memory.
             assert bound // 2 < most < bound + 2 * len(batch) + (1 << 19)
             await drain(consumer, 16_000 - 1)
 
     run(work)
 
 
-def test_a_paused_partition_does_not_keep_the_room_from_others(live_broker: Broker) -> None:
-    """It filled the whole buffer before; what it held comes after all when it goes on."""
+def test_a_paused_partition_does_not_starve_others_of_buffer_space(live_broker: Broker) -> None:
+    """The paused partition had filled the whole buffer. Its records are
+    returned after it is resumed."""
     topic = live_broker.new_topic(2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
 
@@ -198,8 +200,9 @@ def test_a_paused_partition_does_not_keep_the_room_from_others(live_broker: Brok
     run(work)
 
 
-def test_batches_larger_than_every_limit_come_through(live_broker: Broker) -> None:
-    """One at a time, from all partitions, or they would be stuck for ever."""
+def test_batches_larger_than_every_limit_are_returned(live_broker: Broker) -> None:
+    """Batches over the limit are fetched one at a time from all partitions; otherwise the
+    consumer would be stuck forever."""
     topic = live_broker.new_topic(3)
 
     async def work() -> None:
@@ -221,9 +224,10 @@ def test_batches_larger_than_every_limit_come_through(live_broker: Broker) -> No
     run(work)
 
 
-def test_a_network_that_fails_again_and_again_costs_nothing(live_broker: Broker) -> None:
-    """Connections cut idle and in the middle of answers, answers swallowed, leaders that deny
-    it: every record comes once and in order, as records and as tables."""
+def test_repeated_network_failures_lose_nothing(live_broker: Broker) -> None:
+    """Connections are cut while idle and in the middle of responses, responses are
+    swallowed, and leaders claim not to lead. Every record is returned once and in order,
+    as records and as tables."""
     topic = live_broker.new_topic(2)
 
     async def work() -> None:

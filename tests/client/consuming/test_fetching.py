@@ -1,4 +1,4 @@
-"""Fetching from a broker that misbehaves: nothing is lost, doubled, or waited for for ever."""
+"""Tests fetching from a faulty broker: no loss, no duplicates, no endless waits."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def one_part(part: FetchResponse.Partition) -> FetchResponse:
     ],
     ids=str,
 )
-def test_reading_goes_on_after_a_failed_fetch(fake: FakeBroker, step: Any) -> None:
-    """Whatever a fetch dies of, twice over, every record comes once and in order."""
+def test_reading_continues_after_a_failed_fetch(fake: FakeBroker, step: Any) -> None:
+    """After two failures of any kind, every record is still returned once and in order."""
     fill(fake)
     fake.next(ApiKey.FETCH, step, step)
 
@@ -83,10 +83,10 @@ def test_reading_goes_on_after_a_failed_fetch(fake: FakeBroker, step: Any) -> No
         ({"max_partition_fetch_bytes": 100_000}, 100_000),
     ],
 )
-def test_tables_are_fetched_in_large_pieces(
+def test_tables_are_fetched_in_large_responses(
     fake: FakeBroker, options: dict[str, int], wanted: int
 ) -> None:
-    """Unless the caller has said how large, and never more than may be held."""
+    """Unless the caller sets the size, and never more than `queued_bytes_max`."""
     fill(fake)
 
     async def work() -> int:
@@ -99,8 +99,8 @@ def test_tables_are_fetched_in_large_pieces(
     assert first.topics[0].partitions[0].partition_max_bytes == wanted
 
 
-def test_an_answer_that_is_no_kafka_is_an_error_each_time(fake: FakeBroker) -> None:
-    """It may be a proxy's mood, so a new connection is tried whenever the caller goes on."""
+def test_a_response_that_is_not_kafka_is_an_error_each_time(fake: FakeBroker) -> None:
+    """The cause may be a proxy's temporary fault, so each further poll tries a new connection."""
     fill(fake)
     fake.next(ApiKey.FETCH, GARBAGE, GARBAGE)
 
@@ -115,8 +115,8 @@ def test_an_answer_that_is_no_kafka_is_an_error_each_time(fake: FakeBroker) -> N
     run(work)
 
 
-def test_a_broker_that_never_answers_is_given_up(fake: FakeBroker) -> None:
-    """Polls return in time all along; after the request timeout another connection is tried."""
+def test_the_consumer_gives_up_a_broker_that_never_answers(fake: FakeBroker) -> None:
+    """Polls return in time throughout. After the request timeout, another connection is tried."""
     fill(fake)
     fake.next(ApiKey.FETCH, SILENCE)
 
@@ -130,8 +130,8 @@ def test_a_broker_that_never_answers_is_given_up(fake: FakeBroker) -> None:
     assert len(fake.asked(ApiKey.FETCH)) >= 2
 
 
-def test_a_position_before_the_log_is_reset_as_asked(fake: FakeBroker) -> None:
-    """To the earliest offset there is; the records that are there come all."""
+def test_a_position_before_the_log_start_is_reset_by_policy(fake: FakeBroker) -> None:
+    """To the earliest offset; all remaining records are returned."""
     fill(fake)
     fake.model.topics["t"].logs[0].start = 8
 
@@ -146,7 +146,7 @@ def test_a_position_before_the_log_is_reset_as_asked(fake: FakeBroker) -> None:
     assert run(work) == [8, 9, 10, 11]
 
 
-def test_a_reset_to_the_latest_offset_skips_what_is_there(fake: FakeBroker) -> None:
+def test_a_reset_to_the_latest_offset_skips_existing_records(fake: FakeBroker) -> None:
     fill(fake)
 
     async def work() -> list[bytes]:
@@ -159,7 +159,7 @@ def test_a_reset_to_the_latest_offset_skips_what_is_there(fake: FakeBroker) -> N
     assert run(work) == [b"new"]
 
 
-def test_without_a_reset_policy_a_lost_position_is_an_error_until_someone_seeks(
+def test_without_a_reset_policy_a_lost_position_is_an_error_until_a_seek(
     fake: FakeBroker,
 ) -> None:
     fill(fake)
@@ -181,8 +181,8 @@ def test_without_a_reset_policy_a_lost_position_is_an_error_until_someone_seeks(
     run(work)
 
 
-def test_a_refusal_for_good_is_raised_and_tried_again_later(fake: FakeBroker) -> None:
-    """Rights may be granted while the consumer runs."""
+def test_a_non_retriable_error_is_raised_and_retried_later(fake: FakeBroker) -> None:
+    """Permissions may be granted while the consumer runs."""
     fill(fake)
     fake.next(ApiKey.FETCH, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
@@ -197,7 +197,7 @@ def test_a_refusal_for_good_is_raised_and_tried_again_later(fake: FakeBroker) ->
     run(work)
 
 
-def test_a_damaged_batch_is_complained_about_and_fetched_again(fake: FakeBroker) -> None:
+def test_a_corrupt_batch_raises_an_error_and_is_fetched_again(fake: FakeBroker) -> None:
     fill(fake)
 
     def damage(request: FetchRequest) -> FetchResponse:
@@ -218,8 +218,9 @@ def test_a_damaged_batch_is_complained_about_and_fetched_again(fake: FakeBroker)
     assert run(work) == list(range(12))
 
 
-def test_a_truncated_log_is_read_on_from_where_the_histories_part(fake: FakeBroker) -> None:
-    """The position came with an epoch; its leader is asked, and says the epoch ended earlier."""
+def test_after_truncation_reading_continues_where_the_logs_diverge(fake: FakeBroker) -> None:
+    """The position has a leader epoch. The leader is asked about it, and answers
+    that the epoch ended earlier."""
     fill(fake)
 
     def ended_at_6(request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
@@ -248,9 +249,9 @@ def test_a_truncated_log_is_read_on_from_where_the_histories_part(fake: FakeBrok
     assert run(work) == [6, 7, 8, 9, 10, 11]
 
 
-def test_a_new_leader_is_asked_whether_it_has_what_was_read(fake: FakeBroker) -> None:
-    """It has: reading goes on where it was, and all by itself, even if the news about the leader
-    came before the fetch that was put off is due (hence a random number that is not)."""
+def test_a_new_leader_is_asked_whether_it_has_the_records_read(fake: FakeBroker) -> None:
+    """It has them, so reading continues at the position. This must also work if the leader change
+    arrives before the postponed fetch is due (hence the fixed random number)."""
     fill(fake)
     log = fake.model.topics["t"].logs[0]
     for batch in log.batches:
@@ -292,8 +293,8 @@ def test_a_new_leader_is_asked_whether_it_has_what_was_read(fake: FakeBroker) ->
     assert asked.topics[0].partitions[0].current_leader_epoch == 4
 
 
-def test_aborted_records_and_markers_are_passed_over(fake: FakeBroker) -> None:
-    """With read_committed; and the position moves past them, so that there is no lag."""
+def test_aborted_records_and_markers_are_skipped(fake: FakeBroker) -> None:
+    """With `read_committed`. The position moves past them, so that no lag remains."""
     log = fake.model.add_topic("t").logs[0]
     how: dict[str, Any] = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     log.append(batch_of([b"gone", b"gone"], transactional=True, **how))
@@ -324,8 +325,8 @@ def test_aborted_records_and_markers_are_passed_over(fake: FakeBroker) -> None:
     run(work)
 
 
-def test_the_replica_that_the_leader_names_is_read_from(fake: FakeBroker) -> None:
-    """KIP-392; and the leader again when the replica fails."""
+def test_the_preferred_read_replica_is_read_from(fake: FakeBroker) -> None:
+    """KIP-392. If the replica fails, the consumer reads from the leader again."""
     fill(fake)
     with FakeBroker() as follower:
         fill(follower)
@@ -361,11 +362,11 @@ def test_the_replica_that_the_leader_names_is_read_from(fake: FakeBroker) -> Non
 
 
 @pytest.mark.parametrize("queued_bytes_max", [64 << 20, 1 << 20])
-def test_no_broker_waits_for_the_room_that_others_take(
+def test_no_broker_starves_another_of_buffer_space(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, queued_bytes_max: int
 ) -> None:
-    """Two fetches that are always under way at one broker, and one at another, do not use up the
-    room of a third; where there is room for one fetch at a time they take turns."""
+    """Two fetches that are always in flight at one broker, and one at another, do not use up the
+    space of a third. Where the limit allows only one fetch at a time, brokers take turns."""
     with FakeBroker() as second, FakeBroker() as third:
         others = [second, third]
         leaders = [fake, fake, second, third]
@@ -395,7 +396,7 @@ def test_no_broker_waits_for_the_room_that_others_take(
             async with consumer_of(fake.address, **options) as consumer:
                 consumer.assign(places[:1])
                 await consumer.poll(timeout_ms=50)
-                # From now on both lanes of one broker have something to ask, each for itself.
+                # From here on, both fetch lanes of one broker always have partitions to ask for.
                 consumer.assign(places[:2])
                 await consumer.poll(timeout_ms=150)
                 consumer.assign(places)
@@ -406,7 +407,7 @@ def test_no_broker_waits_for_the_room_that_others_take(
         assert run(work) == [b"at last"]
 
 
-def test_old_brokers_without_sessions_or_epochs_will_do(fake: FakeBroker) -> None:
+def test_old_brokers_without_fetch_sessions_or_leader_epochs_work(fake: FakeBroker) -> None:
     with FakeBroker(versions={ApiKey.FETCH: (4, 4), ApiKey.LIST_OFFSETS: (1, 1)}) as old:
         fill(old)
 
@@ -418,10 +419,10 @@ def test_old_brokers_without_sessions_or_epochs_will_do(fake: FakeBroker) -> Non
         run(work)
 
 
-def test_nothing_runs_in_circles_while_metadata_is_asked_for(
+def test_the_fetcher_does_not_spin_while_metadata_is_requested(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that takes long to tell about topics costs no processor meanwhile."""
+    """A broker that takes long to answer a metadata request causes no CPU load meanwhile."""
     fill(fake)
     rounds = 0
     start = Fetcher._start_what_is_due
@@ -445,11 +446,11 @@ def test_nothing_runs_in_circles_while_metadata_is_asked_for(
     assert run(work) < 20
 
 
-def test_an_answer_about_an_epoch_is_not_taken_for_what_was_fetched_since(
+def test_an_epoch_answer_is_not_applied_to_records_fetched_since(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch that was under way when the leader was asked brings more, of a later epoch: that the
-    epoch before ended earlier is no truncation."""
+    """A fetch that was in flight when the leader was asked returns more records, of a later epoch.
+    The end of the older epoch is then not a truncation."""
     fill(fake)
 
     async def work() -> None:

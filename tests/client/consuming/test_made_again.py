@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again under its name, while it is written to and read."""
+"""Tests a topic that is deleted and created again under the same name while in use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def take(consumer: Consumer[Any, Any], count: int) -> list[bytes]:
 
 
 class FromTheStart:
-    """Seeks once, when partitions are assigned first."""
+    """Seeks to the beginning once, at the first assignment."""
 
     def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self.consumer: Consumer[Any, Any] | None = consumer
@@ -43,16 +43,15 @@ WAYS = ("subscribed", "assigned", "in a group")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_topic_that_is_made_again_is_read_from_its_first_record(
-    live_broker: Broker, way: str
-) -> None:
-    """Though the old one had been read further than that, and whatever the reset policy; whoever
-    wrote to it goes on too."""
+def test_a_recreated_topic_is_read_from_its_first_record(live_broker: Broker, way: str) -> None:
+    """The old topic had been read further than the new one reaches, and any reset policy may apply.
+    Producers continue as well."""
     topic = live_broker.new_topic()
     options: Any = {"metadata_max_age_ms": 100, "auto_offset_reset": "none"}
     if way == "in a group":
-        # The group may notice in between, and then has a partition that nobody has read from. With
-        # auto-commit it might have an offset of the old topic, and would go on from there.
+        # The group may rebalance in between and then has a partition without a position, which the
+        # reset policy decides. With auto-commit it could have a committed offset of the old topic,
+        # and would continue from there.
         options |= {"group_id": live_broker.new_name("group"), "auto_offset_reset": "earliest"}
         options |= {"enable_auto_commit": False}
     with (
@@ -80,8 +79,8 @@ def test_a_topic_that_is_made_again_is_read_from_its_first_record(
         assert take(consumer, 5) == new
 
 
-def test_what_was_known_of_the_old_log_is_void() -> None:
-    """Position, leader epoch and what was fetched ahead; not that it is paused."""
+def test_state_of_the_old_log_is_discarded() -> None:
+    """Position, leader epoch and buffered records are discarded. Being paused is kept."""
     subscription = Subscription()
     subscription.assign([PLACE])
     old = subscription.state(PLACE)

@@ -1,4 +1,4 @@
-"""Handing records out: turns, positions, deserializers that refuse."""
+"""Tests how records are handed out: order of partitions, positions, failing deserializers."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def reading_of(*logs: MadeLog, maker: RecordMaker | None = None) -> tuple[Subscr
     return subscription, Reading(subscription, maker or RecordMaker(None, None))
 
 
-def test_partitions_take_turns_piece_by_piece() -> None:
-    """A partition with much at hand does not keep the others waiting."""
+def test_partitions_alternate_piece_by_piece() -> None:
+    """A partition with many buffered records does not delay the others."""
     _, reading = reading_of(log_of(4, batches=3), log_of(4, batches=1), log_of(4, batches=2))
     order = []
     while records := reading.collect(2):
@@ -45,7 +45,7 @@ def test_partitions_take_turns_piece_by_piece() -> None:
     assert order == [0] * 4 + [1] * 4 + [2] * 4 + [0] * 4 + [2] * 4 + [0] * 4
 
 
-def test_positions_move_with_what_is_returned_and_no_further() -> None:
+def test_positions_advance_only_with_returned_records() -> None:
     subscription, reading = reading_of(log_of(10))
     state = subscription.state(PLACES[0])
     assert [record.offset for record in reading.collect(3)] == [0, 1, 2]
@@ -54,7 +54,7 @@ def test_positions_move_with_what_is_returned_and_no_further() -> None:
     assert (state.position, state.position_epoch) == (10, 0)
 
 
-def test_iteration_stands_after_the_record_that_was_handed_out_last() -> None:
+def test_the_position_during_iteration_is_after_the_last_record_handed_out() -> None:
     subscription, reading = reading_of(log_of(10))
     state = subscription.state(PLACES[0])
     assert reading.begin_run(6)
@@ -67,15 +67,15 @@ def test_iteration_stands_after_the_record_that_was_handed_out_last() -> None:
     assert [record.offset for record in reading.collect(100)] == [6, 7, 8, 9]
 
 
-def test_what_is_left_of_a_run_is_not_lost() -> None:
-    """Polling after iterating goes on where iteration stood."""
+def test_the_rest_of_a_run_is_not_lost() -> None:
+    """A poll continues where iteration stopped."""
     _, reading = reading_of(log_of(5))
     assert reading.begin_run(5)
     reading.at = 2
     assert [record.offset for record in reading.collect(10)] == [2, 3, 4]
 
 
-def test_a_run_of_a_partition_that_was_sought_does_not_move_it() -> None:
+def test_a_run_does_not_move_the_position_after_a_seek() -> None:
     subscription, reading = reading_of(log_of(5))
     state = subscription.state(PLACES[0])
     assert reading.begin_run(5)
@@ -85,7 +85,7 @@ def test_a_run_of_a_partition_that_was_sought_does_not_move_it() -> None:
     assert state.position is None
 
 
-def test_paused_partitions_keep_what_they_hold() -> None:
+def test_paused_partitions_keep_their_buffered_records() -> None:
     subscription, reading = reading_of(log_of(2), log_of(2))
     subscription.state(PLACES[0]).paused = True
     assert [record.partition for record in reading.collect(10)] == [1, 1]
@@ -93,8 +93,8 @@ def test_paused_partitions_keep_what_they_hold() -> None:
     assert [record.offset for record in reading.collect(10)] == [0, 1]
 
 
-def test_gaps_and_markers_at_the_end_move_the_position_too() -> None:
-    """Or a consumer of a compacted topic would never see itself at its end."""
+def test_gaps_and_markers_at_the_end_advance_the_position() -> None:
+    """Otherwise a consumer of a compacted topic would never reach its end."""
     log = MadeLog()
     log.add([0, 2], 9)
     log.add([], 4)
@@ -121,11 +121,11 @@ def test_values_are_deserialized_and_null_stays_null() -> None:
 
 
 @pytest.mark.parametrize("maker", [RecordMaker(None, int), RecordMaker(len, int)])
-def test_a_record_that_is_refused_comes_after_the_good_ones_and_can_be_passed(
+def test_a_failing_record_is_reported_after_the_good_ones_and_can_be_skipped(
     maker: RecordMaker,
 ) -> None:
-    """Its complaint names it, and comes again until someone seeks past; nothing is fetched for
-    that."""
+    """The error names the record and is raised again until the caller seeks past it.
+    The seek needs no new fetch."""
     subscription, reading = reading_of(numbers(b"1", b"2", b"x", b"4"), maker=maker)
     state = subscription.state(PLACES[0])
     assert [record.value for record in reading.collect(10)] == [1, 2]
@@ -141,7 +141,7 @@ def test_a_record_that_is_refused_comes_after_the_good_ones_and_can_be_passed(
     assert state.token == token
 
 
-def test_iteration_stops_at_a_record_that_is_refused() -> None:
+def test_iteration_stops_at_a_record_that_fails_to_deserialize() -> None:
     subscription, reading = reading_of(numbers(b"1", b"x"), maker=RecordMaker(None, int))
     assert reading.begin_run(10)
     assert [record.value for record in reading.run] == [1]
@@ -151,8 +151,8 @@ def test_iteration_stops_at_a_record_that_is_refused() -> None:
     assert subscription.state(PLACES[0]).position == 1
 
 
-def test_a_damaged_batch_is_an_error_of_its_partition_alone() -> None:
-    """It is fetched again; what others hold is handed out meanwhile."""
+def test_a_corrupt_batch_affects_only_its_partition() -> None:
+    """The batch is fetched again; records of other partitions are returned meanwhile."""
     damaged, sound = log_of(2), log_of(2)
     damaged.batches[0] = damaged.batches[0][:-1] + b"?"
     subscription, reading = reading_of(damaged, sound)
@@ -163,9 +163,9 @@ def test_a_damaged_batch_is_an_error_of_its_partition_alone() -> None:
 
 
 @pytest.mark.skipif(not kernels.COMPILED, reason="only compiled code can tell the collector")
-def test_records_of_bytes_are_none_of_the_garbage_collectors_business() -> None:
-    """Nor do thousands of them make it look through all memory; what a deserializer made stays
-    tracked, since it may refer to anything."""
+def test_records_of_bytes_are_not_tracked_by_the_garbage_collector() -> None:
+    """So thousands of them do not trigger full collections. Records with deserialized values stay
+    tracked, because these may refer to anything."""
     _, reading = reading_of(log_of(600))
     records = reading.collect(600)
     assert [record.offset for record in records] == list(range(600))

@@ -1,4 +1,4 @@
-"""Fetch sessions: after any history the broker knows exactly what is wanted."""
+"""Tests fetch sessions: after any history, client and broker agree on the requested partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ wants = st.dictionaries(places, st.builds(Asked, st.integers(0, 5), st.just(1), 
 
 
 def begin(broker: FetchSessions, request: FetchRequest) -> tuple[int, dict[TopicPartition, int]]:
-    """What the broker takes the request to want."""
+    """Returns the partitions and offsets that the broker understands the request to ask for."""
     session, wanted = broker.begin(request, 0.0, by_id=False)
     found = {TopicPartition(each.topic, each.index): each.fetch_offset for each in wanted}
     return (0 if session is None else session.session_id), found
@@ -24,11 +24,11 @@ def begin(broker: FetchSessions, request: FetchRequest) -> tuple[int, dict[Topic
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(wants, st.sampled_from(["well", "well", "lost", "evicted"])), max_size=8))
-def test_broker_and_client_agree_on_what_is_wanted(
+def test_broker_and_client_agree_on_the_requested_partitions(
     history: list[tuple[dict[TopicPartition, Asked], str]],
 ) -> None:
-    """Partitions come, go and move; answers get lost; the broker forgets: what it serves in the
-    end is always what was last asked for. (The broker is ours, the real thing.)"""
+    """Partitions are added, removed and moved, responses are lost, and the broker forgets the
+    session: the broker always serves what was requested last. (Uses the real broker code.)"""
     broker, session = FetchSessions(1, sessions_max=2), FetchSession()
     for wanted, fate in history:
         if fate == "evicted":
@@ -50,7 +50,7 @@ def test_broker_and_client_agree_on_what_is_wanted(
             session.answered(session_id)
 
 
-def test_what_did_not_change_is_not_said_again() -> None:
+def test_unchanged_partitions_are_not_sent_again() -> None:
     session = FetchSession()
     one, two = TopicPartition("t", 0), TopicPartition("t", 1)
     first = FetchRequest()
@@ -67,7 +67,7 @@ def test_what_did_not_change_is_not_said_again() -> None:
     assert (third.session_epoch, third.topics, third.forgotten_topics_data) == (2, [], [])
 
 
-def test_a_broker_without_sessions_is_told_everything_every_time() -> None:
+def test_without_fetch_sessions_every_request_names_all_partitions() -> None:
     session = FetchSession()
     wanted = {TopicPartition("t", 0): Asked(0, 1, 10)}
     for _ in range(2):
@@ -80,8 +80,9 @@ def test_a_broker_without_sessions_is_told_everything_every_time() -> None:
     assert (request.session_id, request.session_epoch, len(request.topics)) == (0, -1, 1)
 
 
-def test_by_another_connection_a_session_begins_again() -> None:
-    """The broker may have begun a new life meanwhile, in which the id is another reader's."""
+def test_a_new_connection_begins_a_new_session() -> None:
+    """The broker may have restarted meanwhile, and the session id may now
+    belong to another reader."""
     session, wanted = FetchSession(), {TopicPartition("t", 0): Asked(7, 1, 10)}
     sent = []
     for connection in ("first", "first", "second"):

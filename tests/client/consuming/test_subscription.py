@@ -1,4 +1,4 @@
-"""What is read and where it stands: tokens, seeks, errors, truncation."""
+"""Tests the state of subscribed partitions: tokens, seeks, errors, truncation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def log_of(*counts: int, epoch: int = 0) -> MadeLog:
     return log
 
 
-def test_topics_and_partitions_exclude_each_other() -> None:
+def test_subscribing_and_assigning_exclude_each_other() -> None:
     subscription = Subscription()
     subscription.follow(["a"])
     with pytest.raises(ClientError, match="call unsubscribe"):
@@ -43,7 +43,7 @@ def test_topics_and_partitions_exclude_each_other() -> None:
         subscription.follow([], re.compile("a.*"))
 
 
-def test_a_new_assignment_keeps_the_position_of_what_stays() -> None:
+def test_a_new_assignment_keeps_the_positions_of_partitions_that_stay() -> None:
     subscription, state = assigned(7)
     subscription.assign([ONE, TWO])
     assert subscription.state(ONE) is state
@@ -54,7 +54,7 @@ def test_a_new_assignment_keeps_the_position_of_what_stays() -> None:
         subscription.state(ONE)
 
 
-def test_a_fetch_made_before_the_partition_left_is_never_current_again() -> None:
+def test_a_fetch_from_before_a_partition_was_dropped_is_never_current_again() -> None:
     subscription, state = assigned()
     token = state.token
     subscription.drop([ONE])
@@ -73,11 +73,11 @@ def test_a_fetch_made_before_the_partition_left_is_never_current_again() -> None
         max_size=30,
     )
 )
-def test_whatever_happens_the_next_record_is_the_one_at_the_position(
+def test_the_next_record_is_always_the_one_at_the_position(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Seeks, answers that come late, refetches, losses: each record that comes out is the one at
-    the position, and moves it on by one."""
+    """With seeks, late responses, refetches and losses: each record returned is the one at the
+    position, and advances it by one."""
     log = log_of(5, 5, 5, 5, 5, 5, 1)
     subscription, state = assigned()
     in_flight: list[tuple[int, int]] = []
@@ -124,7 +124,7 @@ def test_paused_failed_and_postponed_partitions_are_not_fetched() -> None:
     assert list(subscription.fetchable(9.0)) == [state]
 
 
-def test_an_error_is_told_once_and_again_only_without_a_position() -> None:
+def test_an_error_is_reported_once_and_repeated_only_without_a_position() -> None:
     subscription, state = assigned()
     refused = BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     state.fail(refused)
@@ -138,7 +138,7 @@ def test_an_error_is_told_once_and_again_only_without_a_position() -> None:
     assert subscription.take_error(9.0, again=True) is lost
 
 
-def test_lag_counts_to_what_the_reader_may_see() -> None:
+def test_lag_counts_up_to_the_last_visible_offset() -> None:
     _, state = assigned(10)
     assert state.lag(committed_only=False) is None
     state.high_watermark, state.last_stable_offset = 30, 25
@@ -149,7 +149,7 @@ def test_lag_counts_to_what_the_reader_may_see() -> None:
 
 
 class TestTruncation:
-    """KIP-320: a new leader may not have what the old one lost."""
+    """KIP-320: a new leader may lack records that the old one had."""
 
     def moved(self, epoch: int = 4) -> tuple[Subscription, PartitionState]:
         subscription, state = assigned(10, epoch=epoch)
@@ -158,27 +158,27 @@ class TestTruncation:
         subscription.on_leader(state, 5)
         return subscription, state
 
-    def test_a_new_leader_is_asked_before_anything_is_fetched(self) -> None:
+    def test_a_new_leader_is_asked_before_the_next_fetch(self) -> None:
         subscription, state = self.moved()
         assert state.need is Need.VALIDATION
         assert not list(subscription.fetchable(0.0))
         assert subscription.needing(Need.VALIDATION, 0.0) == [state]
 
-    def test_nobody_is_asked_while_nothing_was_read(self) -> None:
+    def test_no_leader_is_asked_before_the_first_read(self) -> None:
         _, state = self.moved(epoch=-1)
         assert state.need is Need.NOTHING
 
-    def test_a_leader_that_has_it_all_is_fetched_from(self) -> None:
+    def test_fetching_continues_if_the_leader_has_all_records(self) -> None:
         subscription, state = self.moved()
         assert subscription.validated(state, 4, 10, may_reset=False) is None
         assert (state.need, state.position, state.error) == (Need.NOTHING, 10, None)
 
-    def test_reading_goes_on_where_the_histories_part(self) -> None:
+    def test_reading_continues_where_the_logs_diverge(self) -> None:
         subscription, state = self.moved()
         assert subscription.validated(state, 3, 6, may_reset=True) == 10
         assert (state.need, state.position, state.fetch_offset) == (Need.NOTHING, 6, 6)
 
-    def test_without_a_reset_policy_it_is_an_error(self) -> None:
+    def test_truncation_without_a_reset_policy_is_an_error(self) -> None:
         subscription, state = self.moved()
         assert subscription.validated(state, 3, 6, may_reset=False) is None
         error = subscription.take_error(0.0, again=False)
@@ -186,8 +186,8 @@ class TestTruncation:
         assert "truncated" in str(error)
         assert state.position == 10
 
-    def test_what_was_fetched_ahead_goes_first(self) -> None:
-        """The position itself may be good though the records behind it are not."""
+    def test_buffered_records_are_dropped_before_the_position_is_moved(self) -> None:
+        """The position itself may be valid although the buffered records after it are not."""
         subscription, state = assigned(0)
         state.push(piece_of(log_of(5, epoch=4).batches))
         state.returned(2, 4)

@@ -1,4 +1,4 @@
-"""Records as Arrow tables: the same as one by one, without the objects."""
+"""Tests reading Arrow tables: the same records as with `poll`, without an object for each."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def delete_records_before(broker: Broker, place: TopicPartition, offset: i
     st.booleans(),
     st.booleans(),
 )
-def test_tables_hold_what_polling_would_return(
+def test_tables_hold_the_same_records_as_polling(
     log: MadeLog,
     where: list[int],
     rows_max: int,
@@ -67,8 +67,8 @@ def test_tables_hold_what_polling_would_return(
     committed_only: bool,
     mixed: bool,
 ) -> None:
-    """Whatever the limits, also by turns with records: every visible record once, in order, and
-    never more rows than asked for."""
+    """With any limits, also alternating with `poll`: every visible record once, in order, and never
+    more rows than requested."""
     subscription = Subscription(committed_only=committed_only)
     subscription.assign([PLACE])
     state = subscription.state(PLACE)
@@ -89,7 +89,7 @@ def test_tables_hold_what_polling_would_return(
     assert state.position == log.end
 
 
-def test_a_damaged_batch_leaves_the_position_before_it() -> None:
+def test_a_corrupt_batch_leaves_the_position_before_it() -> None:
     log = MadeLog()
     log.add(range(3), 3)
     log.batches[0] = log.batches[0][:-1] + b"?"
@@ -124,8 +124,8 @@ def logs_of(*names: str, rows: int = 3) -> dict[TopicPartition, MadeLog]:
     return logs
 
 
-def test_one_damaged_partition_does_not_keep_the_others_back() -> None:
-    """All partitions of a topic are decoded at once; the good ones come even so."""
+def test_a_corrupt_partition_does_not_hold_back_others() -> None:
+    """All partitions of a topic are decoded together; the intact ones are returned nevertheless."""
     logs = logs_of("t-0", "t-1", "t-2")
     bad = TopicPartition("t", 1)
     logs[bad].batches[0] = logs[bad].batches[0][:-1] + b"?"
@@ -146,7 +146,8 @@ def test_partitions_of_a_topic_share_an_arrow_batch() -> None:
 
 @pytest.mark.parametrize(("rows_max", "sizes"), [(3, [3, 3, 3]), (4, [4, 4, 1]), (7, [7, 2])])
 def test_limits_hold_across_partitions(rows_max: int, sizes: list[int]) -> None:
-    """Batches are cut where the rows end; one too many bytes waits, unless it is the first."""
+    """Batches are cut at the row limit. A batch over the byte limit waits, unless it is the
+    first."""
     _, poll = several(logs_of("t-0", "t-1", "t-2"))
     assert [poll.take(rows_max, None).num_rows for _ in sizes] == sizes
     logs = logs_of("t-0", "t-1", "t-2")
@@ -156,7 +157,8 @@ def test_limits_hold_across_partitions(rows_max: int, sizes: list[int]) -> None:
 
 
 def test_polling_tables_from_several_topics(live_broker: Broker) -> None:
-    """All columns, the topic as a dictionary; positions move as with records."""
+    """All columns are filled, with the topic as a dictionary column.
+    Positions advance as with `poll`."""
     first, second = live_broker.new_topic(2), live_broker.new_topic(1)
 
     async def work() -> None:
@@ -193,7 +195,7 @@ def test_polling_tables_from_several_topics(live_broker: Broker) -> None:
     run(work)
 
 
-def test_tables_and_records_by_turns(live_broker: Broker) -> None:
+def test_alternating_between_tables_and_records(live_broker: Broker) -> None:
     topic = live_broker.new_topic(1)
 
     async def work() -> None:
@@ -214,8 +216,9 @@ def test_tables_and_records_by_turns(live_broker: Broker) -> None:
 
 
 class TestRanges:
-    def test_a_whole_topic(self, live_broker: Broker) -> None:
-        """Up to its end at the moment; what the consumer itself reads does not move."""
+    def test_reading_a_whole_topic(self, live_broker: Broker) -> None:
+        """Reads up to the end offsets at the time of the call; the consumer's
+        own positions do not move."""
         topic = live_broker.new_topic(3)
 
         async def work() -> None:
@@ -231,7 +234,7 @@ class TestRanges:
 
         run(work)
 
-    def test_bounds_by_offset_and_time(self, live_broker: Broker) -> None:
+    def test_bounds_by_offset_and_by_time(self, live_broker: Broker) -> None:
         topic = live_broker.new_topic(2)
 
         async def work() -> None:
@@ -260,7 +263,7 @@ class TestRanges:
 
         run(work)
 
-    def test_bounds_that_make_no_sense(self, live_broker: Broker) -> None:
+    def test_invalid_bounds_are_refused(self, live_broker: Broker) -> None:
         topic = live_broker.new_topic(2)
 
         async def work() -> None:
@@ -276,8 +279,8 @@ class TestRanges:
 
         run(work)
 
-    def test_a_part_that_is_gone_is_an_error(self, live_broker: Broker) -> None:
-        """Whoever asks for a range wants all of it."""
+    def test_a_range_with_deleted_records_is_an_error(self, live_broker: Broker) -> None:
+        """The caller asked for the whole range."""
         topic = live_broker.new_topic(1)
         place = TopicPartition(topic, 0)
 
@@ -296,7 +299,7 @@ class TestRanges:
 
         run(work)
 
-    def test_a_part_that_goes_while_it_is_read_is_an_error(self, live_broker: Broker) -> None:
+    def test_records_deleted_while_a_range_is_read_are_an_error(self, live_broker: Broker) -> None:
         """Retention may be faster than a slow reader."""
         topic = live_broker.new_topic(1)
         place = TopicPartition(topic, 0)
@@ -317,8 +320,10 @@ class TestRanges:
 
         run(work)
 
-    def test_batches_come_in_bounded_memory_and_may_be_given_up(self, live_broker: Broker) -> None:
-        """A reader that breaks off leaves nothing behind, and another can begin at once."""
+    def test_batches_use_bounded_memory_and_reading_may_stop_early(
+        self, live_broker: Broker
+    ) -> None:
+        """A reader that stops early leaves nothing behind, and another one can begin at once."""
         topic = live_broker.new_topic(2)
 
         async def work() -> None:

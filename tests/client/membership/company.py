@@ -1,4 +1,4 @@
-"""A group of members from different libraries, and what must hold for it at all times."""
+"""A consumer group with members from different client libraries, and its invariants."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PARTITIONS = 6
 
 
 class Company:
-    """The members of one group, whatever they are made of."""
+    """The members of one group, from any library."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, strategy: str) -> None:
-        """The topic has `PARTITIONS` partitions."""
+        """The topic must have `PARTITIONS` partitions."""
         self.bootstrap = bootstrap
         self.topic = topic
         self.group = group
@@ -55,9 +55,10 @@ class Company:
             client.close()
 
     def check(self) -> None:
-        """Each partition has one owner, and what is written is read by its owner, once.
+        """Checks that each partition has one owner, and that its owner reads each new record once.
 
-        When partitions move meanwhile, their new owners may read again what is not committed."""
+        If partitions move meanwhile, their new owners may read uncommitted records again.
+        """
         assert wait_until(self._is_covered, *self.members), self._shown()
         moves = self._moves()
         before = {id(member): len(member.received) for member in self.members}
@@ -87,14 +88,15 @@ class Company:
             member.commit()
 
     def _is_covered(self) -> bool:
-        """Unequal shares are seen in the midst of a cooperative rebalance: more is to move."""
+        """Returns whether the partitions are divided evenly. Uneven shares occur in the middle of a
+        cooperative rebalance, when more partitions are still to move."""
         owned = [member.assignment() for member in self.members]
         share = PARTITIONS // len(owned)
         is_even = all(len(partitions) == share for partitions in owned)
         return is_even and frozenset().union(*owned) == frozenset(range(PARTITIONS))
 
     def _moves(self) -> int:
-        """How often partitions came or went; a rebalance that moves none is none here."""
+        """Counts how often partitions moved. A rebalance that moves no partition does not count."""
         return sum(bool(moved) for member in self.members for _, moved in member.rebalances)
 
     def _shown(self) -> str:

@@ -1,4 +1,4 @@
-"""Members of a group on a real broker, driven by hand: a seat is a member and a host for it."""
+"""Group members on a real broker, driven step by step: a `Seat` is a member and its host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Note = tuple[str, frozenset[int]]
 
 
 class Seat:
-    """A consumer that reads nothing; its positions are what the test says."""
+    """The host of a member. It reads nothing; the test sets its positions."""
 
     def __init__(self, cluster: Cluster, group: str, **options: Any) -> None:
         assignor: Assignor = options.pop("assignor", RANGE)
@@ -73,7 +73,7 @@ class Seat:
 
 
 async def until(condition: Callable[[], bool], *seats: Seat, within_s: float = WITHIN_S) -> None:
-    """All seats are polled, over and over, until the condition holds."""
+    """Polls all seats repeatedly until the condition holds."""
     async with asyncio.timeout(within_s):
         while True:
             for seat in seats:
@@ -88,7 +88,8 @@ async def until(condition: Callable[[], bool], *seats: Seat, within_s: float = W
 
 
 def covered(partitions: int, *seats: Seat) -> bool:
-    """Each partition is read by exactly one of them, each reads some, and all have settled."""
+    """Returns whether each partition has exactly one owner, each seat owns
+    some, and all are stable."""
     owned = sorted(number for seat in seats for number in seat.owned)
     return owned == list(range(partitions)) and all(
         seat.owned and seat.member.is_stable for seat in seats
@@ -99,7 +100,7 @@ def covered(partitions: int, *seats: Seat) -> bool:
 async def seats(
     bootstrap: str, group: str, count: int = 1, **options: Any
 ) -> AsyncIterator[list[Seat]]:
-    """Members each with a connection of its own, closed in the end."""
+    """Opens members, each with its own connection, and closes them at the end."""
     clusters = [cluster_of(bootstrap) for _ in range(count)]
     for cluster in clusters:
         await cluster.__aenter__()

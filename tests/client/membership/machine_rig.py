@@ -1,4 +1,4 @@
-"""A membership, and a coordinator that says what the test says, at the times the test says."""
+"""A membership machine, with a coordinator whose answers and clock are set by the test."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ class Rig:
         return self.machine.step(self.now)
 
     def asks(self, kind: type[R]) -> R:
-        """The request that the machine wants asked now, which must be of this kind."""
+        """Returns the request that the machine wants to send now, which must be of this kind."""
         step = self.step()
         assert isinstance(step, Ask), step
         assert isinstance(step.request, kind), step
         return step.request
 
     def waits(self) -> float | None:
-        """For how long the machine has nothing to do."""
+        """Returns how many seconds the machine waits before its next step."""
         step = self.step()
         assert isinstance(step, Wait), step
         return None if step.until is None else round(step.until - self.now, 3)
@@ -73,7 +73,7 @@ class Rig:
         member_id: str = ME,
         skip: bool = False,
     ) -> JoinGroupRequest:
-        """It asks to join, and is answered."""
+        """Expects a JoinGroup request and answers it."""
         request = self.asks(JoinGroupRequest)
         answer = JoinGroupResponse(
             0,
@@ -95,14 +95,14 @@ class Rig:
         return request
 
     def syncs(self, *given: TopicPartition, code: ErrorCode = ErrorCode.NONE) -> SyncGroupRequest:
-        """It asks for its assignment, and is answered."""
+        """Expects a SyncGroup request and answers it."""
         request = self.asks(SyncGroupRequest)
         answer = SyncGroupResponse(0, code, assignment=encode_assignment(given))
         self.machine.on_answer(answer, self.now)
         return request
 
     def beats(self, code: ErrorCode = ErrorCode.NONE) -> None:
-        """The next heartbeat falls due, and is answered."""
+        """Advances the clock to the next heartbeat and answers it."""
         pause = self.waits()
         assert pause is not None
         self.now += pause
@@ -115,7 +115,7 @@ class Rig:
         return step.topics
 
     def polls(self) -> list[News]:
-        """The user polls, and hears all there is."""
+        """Polls, and acknowledges all news."""
         heard: list[News] = []
         while (news := self.machine.poll(self.now)) is not None:
             heard.append(news)
@@ -124,7 +124,7 @@ class Rig:
         return heard
 
     def settle(self, *given: TopicPartition, generation: int = 1) -> None:
-        """From a poll to a stable member with this assignment."""
+        """Takes the machine from its first poll to a stable member with this assignment."""
         self.polls()
         self.joins(generation=generation)
         self.syncs(*given)

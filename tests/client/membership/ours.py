@@ -1,6 +1,6 @@
-"""Our consumer in the vocabulary of the foreign ones (`compat.clients.base`), for mixed groups.
+"""Penstock's consumer behind the interface of the third-party clients (`compat.clients.base`).
 
-Its event loop runs on a thread of its own, as in a process of its own.
+Used in mixed groups. Its event loop runs on its own thread, as if in its own process.
 """
 
 from __future__ import annotations

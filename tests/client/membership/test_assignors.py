@@ -1,4 +1,4 @@
-"""Who reads what: Java's tables for range and round robin; laws for the sticky ones."""
+"""Tests the assignors: Java's tables for range and round robin, laws for the sticky ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peer(
     held: Sequence[TopicPartition] = (),
     generation: int = -1,
 ) -> Peer:
-    """A member as both kinds of sticky assignor like to be told."""
+    """Creates a member in the form that both sticky assignors understand."""
     user_data = STICKY.user_data(Memory(tuple(held), generation))
     subscription = Subscription(tuple(topics), tuple(held), generation, user_data)
     return Peer(member_id, subscription, instance_id)
@@ -81,8 +81,10 @@ RANGES: list[tuple[str, dict[str, int], list[Peer], dict[str, str]]] = [
 @pytest.mark.parametrize(
     ("counts", "members", "expected"), [r[1:] for r in RANGES], ids=[r[0] for r in RANGES]
 )
-def test_range(counts: dict[str, int], members: list[Peer], expected: dict[str, str]) -> None:
-    """Consecutive partitions of each topic, as Java cuts them."""
+def test_range_assigns_like_javas(
+    counts: dict[str, int], members: list[Peer], expected: dict[str, str]
+) -> None:
+    """Each member gets consecutive partitions of each topic."""
     assert shown(RANGE.assign(counts, members)) == expected
 
 
@@ -111,8 +113,10 @@ ROUNDS: list[tuple[str, dict[str, int], list[Peer], dict[str, str]]] = [
 @pytest.mark.parametrize(
     ("counts", "members", "expected"), [r[1:] for r in ROUNDS], ids=[r[0] for r in ROUNDS]
 )
-def test_round_robin(counts: dict[str, int], members: list[Peer], expected: dict[str, str]) -> None:
-    """Dealt out in turn, as Java deals them."""
+def test_round_robin_assigns_like_javas(
+    counts: dict[str, int], members: list[Peer], expected: dict[str, str]
+) -> None:
+    """Partitions are dealt out one at a time."""
     assert shown(ROUNDROBIN.assign(counts, members)) == expected
 
 
@@ -121,7 +125,7 @@ def test_round_robin(counts: dict[str, int], members: list[Peer], expected: dict
 
 @st.composite
 def groups(draw: st.DrawFn, *, equal: bool | None = None) -> tuple[dict[str, int], list[Peer]]:
-    """Topics, some of them missing, and members that claim this and that."""
+    """Generates topics, some of them missing, and members with arbitrary claims."""
     counts = draw(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 7), min_size=1))
     counts = {topic: count for topic, count in counts.items() if count}
     everything = "".join(draw(st.sets(st.sampled_from("abcdefg"), min_size=1)))
@@ -138,7 +142,8 @@ def groups(draw: st.DrawFn, *, equal: bool | None = None) -> tuple[dict[str, int
 
 
 def check_valid(counts: Mapping[str, int], members: Sequence[Peer], given: Assignment) -> None:
-    """Each partition somebody wants has one owner, who wants it; nothing else is given out."""
+    """Checks that each subscribed partition has one owner, that its owner subscribed to it, and
+    that nothing else is assigned."""
     wants = {peer.member_id: set(peer.subscription.topics) for peer in members}
     assert given.keys() == wants.keys()
     owners = Counter(place for places in given.values() for place in places)
@@ -152,25 +157,28 @@ def check_valid(counts: Mapping[str, int], members: Sequence[Peer], given: Assig
 
 @given(groups())
 @settings(deadline=None, max_examples=100)
-def test_every_partition_has_one_owner_who_wants_it(
+def test_every_partition_has_one_owner_that_subscribed_to_it(
     group: tuple[dict[str, int], list[Peer]],
 ) -> None:
-    """Whatever the members claim, contradict or misremember."""
+    """This holds even if the members' claims are contradictory or outdated."""
     for assignor in (RANGE, ROUNDROBIN, STICKY):
         check_valid(*group, assignor.assign(*group))
 
 
 @given(groups(equal=True))
 @settings(deadline=None, max_examples=100)
-def test_equal_wishes_are_met_equally(group: tuple[dict[str, int], list[Peer]]) -> None:
-    """Nobody has more than one partition more than another."""
+def test_members_with_equal_subscriptions_get_equal_shares(
+    group: tuple[dict[str, int], list[Peer]],
+) -> None:
+    """The numbers of partitions differ by at most one."""
     for assignor in (ROUNDROBIN, STICKY):
         sizes = [len(places) for places in assignor.assign(*group).values()]
         assert max(sizes) - min(sizes) <= 1
 
 
 def rightful(counts: Mapping[str, int], members: Sequence[Peer]) -> Held:
-    """What each may keep: its newest claims, where nobody else has one as new."""
+    """Returns what each member may keep: its newest claims, unless another member has
+    one of the same generation."""
     claims: dict[TopicPartition, list[tuple[int, str]]] = {}
     for member in members:
         generation = member.subscription.generation
@@ -193,7 +201,7 @@ def rightful(counts: Mapping[str, int], members: Sequence[Peer]) -> Held:
 def test_as_few_partitions_move_as_balance_allows(
     group: tuple[dict[str, int], list[Peer]],
 ) -> None:
-    """With equal wishes the number kept is the largest that any balanced assignment could keep."""
+    """With equal subscriptions, no balanced assignment could keep more partitions in place."""
     counts, members = group
     given = STICKY.assign(counts, members)
     held = rightful(counts, members)
@@ -205,10 +213,11 @@ def test_as_few_partitions_move_as_balance_allows(
 
 @given(groups())
 @settings(deadline=None, max_examples=100)
-def test_no_chain_of_moves_would_balance_better(
+def test_no_chain_of_moves_would_improve_the_balance(
     group: tuple[dict[str, int], list[Peer]],
 ) -> None:
-    """From no member can a partition be passed on, hand to hand, to one with two less."""
+    """No member can pass a partition, directly or through others, to a
+    member with at least two fewer."""
     counts, members = group
     given = STICKY.assign(counts, members)
     wants = {peer.member_id: set(peer.subscription.topics) for peer in members}
@@ -224,7 +233,7 @@ def test_no_chain_of_moves_would_balance_better(
 @given(groups())
 @settings(deadline=None, max_examples=100)
 def test_a_balanced_group_is_left_alone(group: tuple[dict[str, int], list[Peer]]) -> None:
-    """Asked again with what it gave, a sticky assignor gives the same."""
+    """Given its own assignment again, a sticky assignor returns the same."""
     counts, members = group
     first = STICKY.assign(counts, members)
     again = [
@@ -237,10 +246,11 @@ def test_a_balanced_group_is_left_alone(group: tuple[dict[str, int], list[Peer]]
 
 @given(groups())
 @settings(deadline=None, max_examples=100)
-def test_cooperation_never_gives_what_another_holds(
+def test_cooperative_assignment_never_gives_away_a_held_partition(
     group: tuple[dict[str, int], list[Peer]],
 ) -> None:
-    """A partition that moves is given to nobody first; in the end all are, and it ends soon."""
+    """A partition that moves is first assigned to no member. Within a few rounds
+    all partitions are assigned."""
     counts, members = group
     for _ in range(3):
         given = COOPERATIVE_STICKY.assign(counts, members)
@@ -249,7 +259,7 @@ def test_cooperation_never_gives_what_another_holds(
             own = set(member.subscription.owned)
             for place in given[member.member_id]:
                 assert place in own or place not in holders
-        # What members do: keep what they were given again, take what is new, drop the rest.
+        # As members do: keep what was assigned again, add what is new, drop the rest.
         members = [
             peer(m.member_id, "".join(m.subscription.topics), m.instance_id, given[m.member_id], 5)
             for m in members
@@ -258,8 +268,8 @@ def test_cooperation_never_gives_what_another_holds(
     assert shown(COOPERATIVE_STICKY.assign(counts, members)) == shown(given)
 
 
-def test_a_member_that_leaves_is_inherited_from_evenly() -> None:
-    """Only the partitions of whoever left move, and they are spread."""
+def test_partitions_of_a_member_that_left_are_spread_evenly() -> None:
+    """Only the partitions of that member move."""
     counts = {"a": 12}
     first = STICKY.assign(counts, [peer(name, "a") for name in "wxyz"])
     rest = [peer(name, "a", held=first[name], generation=1) for name in "xyz"]
@@ -268,8 +278,9 @@ def test_a_member_that_leaves_is_inherited_from_evenly() -> None:
     assert {len(places) for places in second.values()} == {4}
 
 
-def test_two_who_claim_the_same_with_equal_right_both_give_it_up() -> None:
-    """So it goes to one of them, or a third, only after both have let go of it."""
+def test_two_members_with_equal_claims_both_give_the_partition_up() -> None:
+    """The partition is assigned, to one of them or to a third member, only
+    after both have released it."""
     place = TopicPartition("a", 0)
     members = [peer(name, "a", held=[place], generation=3) for name in "xy"]
     assert shown(COOPERATIVE_STICKY.assign({"a": 1}, members)) == {"x": "", "y": ""}
@@ -280,10 +291,10 @@ def test_two_who_claim_the_same_with_equal_right_both_give_it_up() -> None:
 @pytest.mark.parametrize("assignor", ALL, ids=lambda assignor: assignor.name)
 @pytest.mark.parametrize("kind", ["equal", "different"])
 @pytest.mark.timeout(120)
-def test_a_large_group_is_assigned_in_good_time(assignor: Assignor, kind: str) -> None:
-    """1,000 members, 10,000 partitions: then half of the members are replaced.
+def test_a_large_group_is_assigned_quickly(assignor: Assignor, kind: str) -> None:
+    """1,000 members, 10,000 partitions, then half of the members are replaced.
 
-    A second or two each; an assignor that looks at every pair of them would take hours.
+    This takes a second or two each; an assignor that compares every pair would take hours.
     """
     names = [f"t{n:03}" for n in range(100)]
     counts = dict.fromkeys(names, 100)
@@ -307,8 +318,8 @@ def test_a_large_group_is_assigned_in_good_time(assignor: Assignor, kind: str) -
     check_valid(counts, members, assignor.assign(counts, members))
 
 
-def test_assignors_are_known_by_kafkas_names() -> None:
-    """And a name that is none says which there are."""
+def test_assignors_are_found_by_kafkas_names() -> None:
+    """The error for an unknown name lists the known ones."""
     assert [assignor_named(assignor.name) for assignor in ALL] == ALL
     assert [assignor.name for assignor in ALL if assignor.cooperative] == ["cooperative-sticky"]
     with pytest.raises(OptionError, match="'cooperative-sticky'"):

@@ -1,4 +1,4 @@
-"""When to commit without being asked, and what."""
+"""Tests when auto-commit commits, and which offsets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ def at(offset: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset)
 
 
-def test_a_commit_is_due_after_the_interval_and_not_while_one_is_under_way() -> None:
-    """However often it is polled."""
+def test_a_commit_is_due_after_the_interval_unless_one_is_in_flight() -> None:
     auto = AutoCommit(5_000, 100, 0.0)
     assert not auto.is_due(4.9)
     assert auto.is_due(5.0)
@@ -24,8 +23,9 @@ def test_a_commit_is_due_after_the_interval_and_not_while_one_is_under_way() -> 
     assert auto.is_due(20.0)
 
 
-def test_only_what_moved_is_committed() -> None:
-    """By whomever it was committed before; what was given up is forgotten."""
+def test_only_changed_offsets_are_committed() -> None:
+    """Offsets that were committed explicitly count as well. Partitions that
+    were given up are forgotten."""
     auto = AutoCommit(5_000, 100, 0.0)
     auto.on_committed({A: at(1), B: at(7)})
     assert auto.moved({A: at(2), B: at(7)}) == {A: at(2)}
@@ -33,16 +33,16 @@ def test_only_what_moved_is_committed() -> None:
     assert auto.moved({A: at(1), B: at(7)}) == {B: at(7)}
 
 
-def test_nothing_to_commit_is_nothing_under_way() -> None:
-    """And the next look comes after another interval."""
+def test_nothing_to_commit_starts_no_commit() -> None:
+    """The next check comes after another interval."""
     auto = AutoCommit(5_000, 100, 0.0)
     assert auto.begin({}, 6.0) == {}
     assert not auto.is_due(10.9)
     assert auto.is_due(11.0)
 
 
-def test_a_commit_that_may_yet_succeed_is_tried_again_soon() -> None:
-    """One that cannot is not."""
+def test_a_retriable_commit_is_retried_soon() -> None:
+    """A commit with a permanent error is not retried."""
     auto = AutoCommit(5_000, 100, 0.0)
     auto.begin({A: at(1)}, 5.0)
     auto.on_end(retriable=True, now=5.5)

@@ -1,4 +1,4 @@
-"""Committing and reading back: order, signatures, refusals, deadlines."""
+"""Tests commits and reading them back: order, member identity, errors, deadlines."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ A, B = places(0, 1)
 
 
 class Signer:
-    """A member that the test promotes, demotes and robs."""
+    """A member whose generation and partitions the test changes."""
 
     def __init__(self, generation: int = 3) -> None:
         self.identity = Identity(generation, "me", "i")
@@ -61,7 +61,7 @@ def at(offset: int, note: str = "") -> OffsetAndMetadata:
 
 
 def codes(*given: int) -> Callable[[OffsetCommitRequest], OffsetCommitResponse]:
-    """An answer with these codes for the partitions asked about."""
+    """Returns an answer function that gives the requested partitions these error codes."""
 
     def answer(request: OffsetCommitRequest) -> OffsetCommitResponse:
         left = list(given)
@@ -82,8 +82,9 @@ def codes(*given: int) -> Callable[[OffsetCommitRequest], OffsetCommitResponse]:
     return answer
 
 
-def test_a_commit_is_signed_by_its_member(fake: FakeBroker) -> None:
-    """Generation, member and instance id, leader epochs and notes are all in the request."""
+def test_a_commit_carries_its_members_identity(fake: FakeBroker) -> None:
+    """The request has generation, member id and instance id, and the leader epochs
+    and metadata of its offsets."""
 
     async def work(commits: Commits) -> None:
         await commits.commit({B: at(7, "note"), A: at(5)})
@@ -97,8 +98,8 @@ def test_a_commit_is_signed_by_its_member(fake: FakeBroker) -> None:
     assert (second.committed_metadata, second.committed_leader_epoch) == ("note", 1)
 
 
-def test_without_a_member_nobody_signs(fake: FakeBroker) -> None:
-    """A consumer that assigned itself commits into a group without members."""
+def test_a_commit_without_a_member_carries_no_identity(fake: FakeBroker) -> None:
+    """A consumer with manually assigned partitions commits to a group without members."""
 
     async def work(commits: Commits) -> None:
         await commits.commit({A: at(5)})
@@ -110,7 +111,7 @@ def test_without_a_member_nobody_signs(fake: FakeBroker) -> None:
 
 
 def test_commits_keep_their_order(fake: FakeBroker) -> None:
-    """Whether or not anyone waits; the slow first one is not overtaken."""
+    """With and without a waiting caller; a slow first commit is not overtaken."""
     fake.next(ApiKey.OFFSET_COMMIT, ErrorCode.NOT_COORDINATOR, codes(16), codes(16))
     told: list[int] = []
 
@@ -127,8 +128,7 @@ def test_commits_keep_their_order(fake: FakeBroker) -> None:
     assert offsets == [1, 1, 1, 1, 2, 3]
 
 
-def test_only_what_failed_is_committed_again(fake: FakeBroker) -> None:
-    """A partition that was committed is not sent a second time."""
+def test_only_failed_partitions_are_committed_again(fake: FakeBroker) -> None:
     fake.next(ApiKey.OFFSET_COMMIT, codes(0, 14))
 
     async def work(commits: Commits) -> None:
@@ -140,8 +140,8 @@ def test_only_what_failed_is_committed_again(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID])
-def test_a_group_that_moved_on_refuses_a_commit(fake: FakeBroker, code: ErrorCode) -> None:
-    """`CommitFailed`, at once, with advice."""
+def test_a_commit_of_an_old_generation_is_refused(fake: FakeBroker, code: ErrorCode) -> None:
+    """Raises `CommitFailed` at once, with advice."""
     fake.next(ApiKey.OFFSET_COMMIT, codes(code))
 
     async def work(commits: Commits) -> None:
@@ -152,8 +152,8 @@ def test_a_group_that_moved_on_refuses_a_commit(fake: FakeBroker, code: ErrorCod
     run(fake, work, signer=Signer())
 
 
-def test_other_refusals_are_told_apart(fake: FakeBroker) -> None:
-    """A fenced member, a topic that is gone, a note that is too long."""
+def test_other_errors_are_distinguished(fake: FakeBroker) -> None:
+    """A fenced member, a deleted topic, metadata that is too long."""
     fake.next(ApiKey.OFFSET_COMMIT, codes(82), codes(3), codes(3), codes(12))
 
     async def work(commits: Commits) -> None:
@@ -167,8 +167,9 @@ def test_other_refusals_are_told_apart(fake: FakeBroker) -> None:
     run(fake, work, signer=Signer())
 
 
-def test_a_member_that_is_out_of_the_group_does_not_commit(fake: FakeBroker) -> None:
-    """Nothing is sent: unsigned, it would pass for an administrator's."""
+def test_a_member_that_left_the_group_does_not_commit(fake: FakeBroker) -> None:
+    """No request is sent: without an identity, the coordinator would accept
+    it as an administrator's."""
 
     async def work(commits: Commits) -> None:
         with pytest.raises(CommitFailed, match="not in group"):
@@ -180,7 +181,8 @@ def test_a_member_that_is_out_of_the_group_does_not_commit(fake: FakeBroker) -> 
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_commit_during_a_rebalance_waits_for_its_end(fake: FakeBroker, kept: bool) -> None:
-    """It is signed anew if the partition stayed, and fails if it went away in between."""
+    """If the partition stayed, the commit is sent again with the new generation. If it was
+    revoked, the commit fails."""
     signer = Signer()
 
     def rebalance(request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -202,8 +204,8 @@ def test_a_commit_during_a_rebalance_waits_for_its_end(fake: FakeBroker, kept: b
     assert generations == ([3, 4] if kept else [3])
 
 
-def test_a_silent_coordinator_is_not_waited_for_beyond_the_deadline(fake: FakeBroker) -> None:
-    """And a commit behind the one that waits gives up at its own deadline."""
+def test_a_silent_coordinator_delays_a_commit_until_its_deadline_only(fake: FakeBroker) -> None:
+    """A commit that waits behind another one times out at its own deadline."""
     fake.next(ApiKey.OFFSET_COMMIT, *[SILENCE] * 10)
     fake.next(ApiKey.OFFSET_FETCH, *[SILENCE] * 10)
 
@@ -221,8 +223,8 @@ def test_a_silent_coordinator_is_not_waited_for_beyond_the_deadline(fake: FakeBr
     run(fake, work, timeout_s=60.0)
 
 
-def test_what_is_under_way_when_the_consumer_closes_is_told_so(fake: FakeBroker) -> None:
-    """Its callback hears of it, and no later commit is taken."""
+def test_a_commit_in_flight_at_close_fails_with_closed(fake: FakeBroker) -> None:
+    """Its callback is called, and later commits are refused."""
     fake.next(ApiKey.OFFSET_COMMIT, SILENCE)
     told: list[ClientError | None] = []
 
@@ -238,10 +240,10 @@ def test_what_is_under_way_when_the_consumer_closes_is_told_so(fake: FakeBroker)
     assert [type(error) for error in told] == [Closed]
 
 
-def test_a_callback_that_raises_harms_nobody(
+def test_an_exception_in_a_callback_does_not_affect_later_commits(
     fake: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged, and the next commit is made."""
+    """The exception is logged."""
 
     def bad(offsets: Offsets, error: ClientError | None) -> None:
         raise ZeroDivisionError
@@ -254,10 +256,10 @@ def test_a_callback_that_raises_harms_nobody(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_failure_that_nobody_asked_about_is_logged(
+def test_a_failure_without_a_callback_is_logged(
     fake: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """commit_nowait without a callback is not silent."""
+    """This applies to `commit_nowait`."""
     fake.next(ApiKey.OFFSET_COMMIT, codes(12))
 
     async def work(commits: Commits) -> None:
@@ -268,8 +270,9 @@ def test_a_failure_that_nobody_asked_about_is_logged(
     assert "too long" in caplog.text
 
 
-def test_offsets_that_a_transaction_may_change_are_waited_for(fake: FakeBroker) -> None:
-    """With `require_stable` the coordinator is told, and asked again until it is settled."""
+def test_pending_transactional_offsets_are_waited_for(fake: FakeBroker) -> None:
+    """With `require_stable`, the request says so and is repeated until the transaction has
+    ended."""
 
     def unstable(request: Any) -> OffsetFetchResponse:
         part = OffsetFetchResponse.GroupPartition(0, -1, error_code=88)
@@ -287,8 +290,9 @@ def test_offsets_that_a_transaction_may_change_are_waited_for(fake: FakeBroker) 
 
 
 @pytest.mark.parametrize("version", [1, 5, 7, 9])
-def test_old_brokers_are_asked_in_their_own_way(version: int) -> None:
-    """One group per request before version 8; stability only where it is known."""
+def test_old_brokers_get_requests_in_their_format(version: int) -> None:
+    """Before version 8 a request holds one group. `require_stable` is sent only
+    in versions that have it."""
     with FakeBroker(versions={ApiKey.OFFSET_FETCH: (version, version)}) as fake:
 
         async def work(commits: Commits) -> None:
@@ -299,8 +303,8 @@ def test_old_brokers_are_asked_in_their_own_way(version: int) -> None:
         run(fake, work, require_stable=True)
 
 
-def test_a_group_that_may_not_be_read_says_so(fake: FakeBroker) -> None:
-    """An error of the whole group is raised as it is."""
+def test_an_error_of_the_whole_group_is_raised(fake: FakeBroker) -> None:
+    """For example if reading the group is not authorized."""
     refusal = OffsetFetchResponse(
         groups=[OffsetFetchResponse.Group("g", [], ErrorCode.GROUP_AUTHORIZATION_FAILED)]
     )

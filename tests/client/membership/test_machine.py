@@ -1,4 +1,4 @@
-"""The membership machine: event in, next step and news out."""
+"""Tests the membership machine: event in, next step and news out."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from penstock.wire.messages import (
 )
 
 
-def test_a_member_joins_when_it_is_polled_and_not_before() -> None:
-    """Between subscribing and the first poll nothing is asked of anyone."""
+def test_a_member_joins_on_its_first_poll() -> None:
+    """Between subscribing and the first poll, no request is sent."""
     rig = Rig()
     assert isinstance(rig.step(), Wait)
     assert rig.machine.needs_poll(rig.now)
@@ -42,8 +42,8 @@ def test_a_member_joins_when_it_is_polled_and_not_before() -> None:
     assert wish(request) == Subscription(("t",), (), -1)
 
 
-def test_a_member_id_is_asked_for_and_then_used() -> None:
-    """MEMBER_ID_REQUIRED brings an id, with which it joins again at once."""
+def test_a_member_id_is_requested_and_then_used() -> None:
+    """MEMBER_ID_REQUIRED assigns an id, with which the member joins again at once."""
     rig = Rig()
     rig.polls()
     rig.joins(code=ErrorCode.MEMBER_ID_REQUIRED)
@@ -51,7 +51,8 @@ def test_a_member_id_is_asked_for_and_then_used() -> None:
 
 
 def test_a_follower_gets_its_assignment_in_a_poll() -> None:
-    """Join, sync without assignments of its own, then the user hears, then heartbeats."""
+    """Join, sync without assignments, then the poll reports the
+    assignment, then heartbeats follow."""
     rig = Rig()
     rig.polls()
     rig.joins(generation=4)
@@ -66,8 +67,8 @@ def test_a_follower_gets_its_assignment_in_a_poll() -> None:
     assert (beat.generation_id, beat.member_id) == (4, ME)
 
 
-def test_a_leader_counts_assigns_and_tells_everyone() -> None:
-    """It knows the topics of all members, and sends each its own share."""
+def test_a_leader_counts_partitions_and_assigns_them_to_all_members() -> None:
+    """It collects the topics of all members and sends each its own share."""
     rig = Rig()
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",))), (OTHER, Subscription(("t", "u")))])
@@ -78,7 +79,7 @@ def test_a_leader_counts_assigns_and_tells_everyone() -> None:
 
 
 def test_a_leader_watches_the_topics_of_the_group() -> None:
-    """New partitions, or a topic that appears or goes, mean that the group must meet again."""
+    """New partitions, and topics that appear or disappear, cause a rebalance."""
     rig = Rig(metadata_max_age_ms=2_000)
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",)))])
@@ -98,8 +99,8 @@ def test_a_leader_watches_the_topics_of_the_group() -> None:
     assert "partitions" in (rig.asks(JoinGroupRequest).reason or "")
 
 
-def test_partitions_that_vanish_must_vanish_twice() -> None:
-    """A broker that has just started may not know the topic yet; a deleted one stays away."""
+def test_partitions_must_be_missing_twice_to_count_as_deleted() -> None:
+    """A broker that has just started may not know the topic yet; a deleted topic stays missing."""
     rig = Rig()
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t", "u")))])
@@ -116,8 +117,8 @@ def test_partitions_that_vanish_must_vanish_twice() -> None:
     assert rig.is_in(Phase.DUE)
 
 
-def test_a_leader_looks_often_for_a_topic_that_does_not_exist_yet() -> None:
-    """Whoever creates it should not wait for minutes until it is read."""
+def test_a_leader_checks_often_for_a_topic_that_does_not_exist_yet() -> None:
+    """A new topic should be read soon, not after minutes."""
     rig = Rig()
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",)))])
@@ -130,8 +131,9 @@ def test_a_leader_looks_often_for_a_topic_that_does_not_exist_yet() -> None:
     assert rig.is_in(Phase.DUE)
 
 
-def test_a_static_leader_that_returns_does_not_assign() -> None:
-    """It is told to leave the assignment alone, but still watches; what it sees first counts."""
+def test_a_returning_static_leader_does_not_assign() -> None:
+    """The coordinator tells it to keep the assignment. It still watches the topics; the first
+    counts it sees are its baseline."""
     rig = Rig(group_instance_id="i")
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",)))], skip=True)
@@ -141,8 +143,9 @@ def test_a_static_leader_that_returns_does_not_assign() -> None:
     assert rig.is_in(Phase.STABLE)
 
 
-def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
-    """Rebalance, poll, revoked, join with nothing in hand; then all it was given is new."""
+def test_an_eager_member_revokes_everything_before_it_joins() -> None:
+    """Rebalance, poll, revocation, then a join without owned partitions. All
+    assigned partitions are then new."""
     rig = Rig()
     rig.settle(*places(0, 1))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -154,8 +157,8 @@ def test_an_eager_member_gives_up_everything_before_it_joins() -> None:
     assert rig.polls() == [Assigned(places(1, 2))]
 
 
-def test_a_cooperative_member_keeps_what_it_has_through_a_rebalance() -> None:
-    """It joins with its partitions in hand and hears only of what is new."""
+def test_a_cooperative_member_keeps_its_partitions_through_a_rebalance() -> None:
+    """It joins with its owned partitions, and polls report only new ones."""
     rig = cooperative()
     rig.settle(*places(0, 1))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -170,8 +173,8 @@ def test_a_cooperative_member_keeps_what_it_has_through_a_rebalance() -> None:
     assert not rig.machine.held_since(places(2)[0], 1)
 
 
-def test_a_cooperative_member_gives_up_what_moves_and_joins_again() -> None:
-    """So that, now that nobody holds it, it can be given to another."""
+def test_a_cooperative_member_revokes_what_moves_and_joins_again() -> None:
+    """Now that no member owns the partition, it can be assigned to another."""
     rig = cooperative()
     rig.settle(*places(0, 1))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -187,8 +190,8 @@ def test_a_cooperative_member_gives_up_what_moves_and_joins_again() -> None:
     assert rig.is_in(Phase.STABLE)
 
 
-def test_one_eager_assignor_makes_an_eager_member() -> None:
-    """Which of its assignors the group will use cannot be known when it must let go."""
+def test_a_member_with_one_eager_assignor_is_eager() -> None:
+    """When it must revoke, it cannot know yet which of its assignors the group will use."""
     rig = Rig((RANGE, COOPERATIVE_STICKY))
     rig.settle(*places(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -198,8 +201,8 @@ def test_one_eager_assignor_makes_an_eager_member() -> None:
     assert wish(request, 1).owned == ()
 
 
-def test_a_sticky_member_remembers_what_it_gave_up() -> None:
-    """The leader learns it from the assignor's own bytes."""
+def test_a_sticky_member_remembers_what_it_revoked() -> None:
+    """The leader reads it from the assignor's user data."""
     rig = Rig((STICKY,))
     rig.polls()
     assert wish(rig.joins(generation=7)).user_data is None
@@ -211,8 +214,8 @@ def test_a_sticky_member_remembers_what_it_gave_up() -> None:
     assert decode_memory(user_data) == Memory(places(0, 1), 7)
 
 
-def test_a_changed_subscription_is_joined_with() -> None:
-    """A cooperative member gives up the topics it no longer wants, and only those."""
+def test_a_changed_subscription_triggers_a_join() -> None:
+    """A cooperative member revokes the topics that it no longer subscribes to, and only those."""
     rig = cooperative(topics="tu")
     rig.settle(*places(0), *places(0, topic="u"))
     rig.machine.subscribe(frozenset("uv"), rig.now)
@@ -223,8 +226,8 @@ def test_a_changed_subscription_is_joined_with() -> None:
     )
 
 
-def test_a_subscription_that_changes_meanwhile_is_joined_with_next() -> None:
-    """What was assigned for the old one is not adopted."""
+def test_a_subscription_changed_during_a_rebalance_triggers_another_join() -> None:
+    """The assignment for the old subscription is not adopted."""
     rig = Rig()
     rig.polls()
     rig.joins()
@@ -234,8 +237,8 @@ def test_a_subscription_that_changes_meanwhile_is_joined_with_next() -> None:
     assert wish(rig.asks(JoinGroupRequest)).topics == ("u",)
 
 
-def test_the_same_subscription_again_changes_nothing() -> None:
-    """A pattern that matches what it matched costs no rebalance."""
+def test_an_unchanged_subscription_causes_no_rebalance() -> None:
+    """For example a pattern that matches the same topics as before."""
     rig = Rig()
     rig.settle(*places(0))
     rig.machine.subscribe(frozenset("t"), rig.now)
@@ -243,8 +246,8 @@ def test_the_same_subscription_again_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
-def test_a_disowned_member_has_lost_its_partitions(code: ErrorCode) -> None:
-    """It may not commit any more, hears that they are lost, and joins anew."""
+def test_a_member_removed_by_the_coordinator_loses_its_partitions(code: ErrorCode) -> None:
+    """It may no longer commit. The poll reports the loss, and the member joins again."""
     rig = cooperative()
     rig.settle(*places(0, 1))
     rig.beats(code)
@@ -257,8 +260,8 @@ def test_a_disowned_member_has_lost_its_partitions(code: ErrorCode) -> None:
     assert wish(request).owned == ()
 
 
-def test_a_cooperative_member_disowned_while_it_joins_waits_for_a_poll() -> None:
-    """It still reads, so the user must hear before it joins with empty hands."""
+def test_a_cooperative_member_removed_while_joining_waits_for_a_poll() -> None:
+    """It still reads, so the user must learn of the loss before it joins without partitions."""
     rig = cooperative()
     rig.settle(*places(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -270,8 +273,8 @@ def test_a_cooperative_member_disowned_while_it_joins_waits_for_a_poll() -> None
     rig.asks(JoinGroupRequest)
 
 
-def test_an_eager_member_disowned_while_it_joins_starts_over_by_itself() -> None:
-    """It holds nothing, so there is nobody to ask; but it takes a breath."""
+def test_an_eager_member_removed_while_joining_starts_over_by_itself() -> None:
+    """It owns nothing, so it needs no poll, but it waits for the backoff."""
     rig = Rig()
     rig.polls()
     rig.joins()
@@ -281,8 +284,9 @@ def test_an_eager_member_disowned_while_it_joins_starts_over_by_itself() -> None
     assert rig.asks(JoinGroupRequest).member_id == ""
 
 
-def test_a_group_that_rebalances_again_is_joined_again() -> None:
-    """REBALANCE_IN_PROGRESS instead of an assignment: somebody came in between."""
+def test_a_member_joins_again_if_another_rebalance_begins() -> None:
+    """The sync returns REBALANCE_IN_PROGRESS instead of an assignment
+    because another member joined."""
     rig = Rig()
     rig.polls()
     rig.joins()
@@ -290,8 +294,8 @@ def test_a_group_that_rebalances_again_is_joined_again() -> None:
     assert rig.asks(JoinGroupRequest).member_id == ME
 
 
-def test_a_rebalance_while_an_assignment_waits_for_a_poll_is_not_forgotten() -> None:
-    """It is adopted first, then the group is joined again."""
+def test_a_rebalance_while_an_assignment_waits_for_a_poll_is_not_lost() -> None:
+    """The assignment is adopted first, then the member joins again."""
     rig = cooperative()
     rig.polls()
     rig.joins()
@@ -301,8 +305,8 @@ def test_a_rebalance_while_an_assignment_waits_for_a_poll_is_not_forgotten() -> 
     assert wish(rig.asks(JoinGroupRequest)).owned == places(0)
 
 
-def test_a_fenced_member_is_out_for_good() -> None:
-    """It hears that its partitions are lost, and then of nothing but the reason."""
+def test_a_fenced_member_stays_out() -> None:
+    """The poll reports that its partitions are lost, and from then on only the reason."""
     rig = cooperative(group_instance_id="i")
     rig.settle(*places(0))
     rig.beats(ErrorCode.FENCED_INSTANCE_ID)
@@ -316,8 +320,8 @@ def test_a_fenced_member_is_out_for_good() -> None:
         assert rig.step() == Wait(None)
 
 
-def test_a_refused_member_says_so_and_tries_again_with_the_next_poll() -> None:
-    """The error is raised once per attempt, not swallowed and not for ever."""
+def test_a_refused_member_reports_the_error_and_retries_on_the_next_poll() -> None:
+    """The error is raised once for each attempt."""
     rig = Rig()
     rig.polls()
     rig.joins(code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -331,8 +335,8 @@ def test_a_refused_member_says_so_and_tries_again_with_the_next_poll() -> None:
     rig.asks(JoinGroupRequest)
 
 
-def test_a_coordinator_that_is_gone_is_looked_for_with_growing_patience() -> None:
-    """Nothing is lost by it: the partitions stay until somebody says otherwise."""
+def test_a_missing_coordinator_is_searched_with_growing_backoff() -> None:
+    """The partitions stay assigned until a coordinator says otherwise."""
     rig = cooperative(retry_backoff_ms=100, retry_backoff_max_ms=300)
     rig.settle(*places(0))
     rig.now += 3.0
@@ -357,10 +361,9 @@ def test_a_coordinator_that_is_gone_is_looked_for_with_growing_patience() -> Non
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, False),
     ],
 )
-def test_a_coordinator_that_has_moved_is_found_and_the_same_asked_again(
-    code: ErrorCode, find: bool
-) -> None:
-    """One that only loads is asked again itself. SyncGroup is repeated, not the whole join."""
+def test_the_request_is_repeated_after_the_coordinator_moved(code: ErrorCode, find: bool) -> None:
+    """A coordinator that is only loading is asked again. SyncGroup is
+    repeated, not the whole join."""
     rig = Rig()
     rig.polls()
     rig.joins()
@@ -372,8 +375,8 @@ def test_a_coordinator_that_has_moved_is_found_and_the_same_asked_again(
     assert step.find is find
 
 
-def test_what_no_retry_can_mend_is_told_at_once() -> None:
-    """The wrong port is no Kafka today and will be none in a second."""
+def test_an_error_that_no_retry_can_fix_is_reported_at_once() -> None:
+    """For example a port on which no Kafka broker listens."""
     rig = Rig()
     rig.polls()
     rig.asks(JoinGroupRequest)
@@ -383,8 +386,9 @@ def test_what_no_retry_can_mend_is_told_at_once() -> None:
     assert isinstance(news.error, NotKafka)
 
 
-def test_a_member_that_is_not_polled_leaves() -> None:
-    """Heartbeats alone do not prove that anyone reads; what it held is lost when it returns."""
+def test_a_member_that_is_not_polled_leaves_the_group() -> None:
+    """Heartbeats do not prove that the application reads. When it polls
+    again, its partitions are lost."""
     rig = Rig(max_poll_interval_ms=10_000)
     rig.settle(*places(0))
     for _ in range(3):
@@ -401,8 +405,8 @@ def test_a_member_that_is_not_polled_leaves() -> None:
     assert rig.asks(JoinGroupRequest).member_id == ""
 
 
-def test_a_static_member_that_is_not_polled_only_falls_silent() -> None:
-    """Its place is kept until its session ends, as if it had crashed."""
+def test_a_static_member_that_is_not_polled_only_stops_its_heartbeats() -> None:
+    """Its partitions are kept until its session ends, as if it had crashed."""
     rig = Rig(max_poll_interval_ms=5_000, group_instance_id="i")
     rig.settle(*places(0))
     rig.now += 6.0
@@ -410,8 +414,7 @@ def test_a_static_member_that_is_not_polled_only_falls_silent() -> None:
     assert rig.polls() == [Lost(places(0))]
 
 
-def test_polls_keep_a_member_in() -> None:
-    """However long each of them takes."""
+def test_polls_keep_a_member_in_the_group() -> None:
     rig = Rig(max_poll_interval_ms=10_000)
     rig.settle(*places(0))
     for _ in range(10):
@@ -422,8 +425,8 @@ def test_polls_keep_a_member_in() -> None:
     assert rig.is_in(Phase.STABLE)
 
 
-def test_heartbeats_go_on_while_a_rebalance_waits_for_a_poll() -> None:
-    """A user who is busy for longer than the session timeout is still a member."""
+def test_heartbeats_continue_while_a_rebalance_waits_for_a_poll() -> None:
+    """An application that is busy for longer than the session timeout stays a member."""
     rig = Rig()
     rig.settle(*places(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -432,8 +435,8 @@ def test_heartbeats_go_on_while_a_rebalance_waits_for_a_poll() -> None:
     assert rig.polls() == [Revoked(places(0))]
 
 
-def test_leaving_forgets_everything_but_says_goodbye_only_if_known() -> None:
-    """Who has no member id has nobody to say it to."""
+def test_leaving_sends_a_request_only_with_a_member_id() -> None:
+    """Without a member id, the coordinator does not know the member."""
     rig = Rig()
     assert rig.machine.leave("closed") is None
     rig = Rig()
@@ -445,8 +448,8 @@ def test_leaving_forgets_everything_but_says_goodbye_only_if_known() -> None:
     assert rig.machine.identity.generation == -1
 
 
-def test_an_assignor_that_fails_is_heard_of() -> None:
-    """The user's own assignor raises in the leader's poll, not into the void."""
+def test_an_error_of_an_assignor_is_raised_by_poll() -> None:
+    """In the poll of the group's leader, which runs the user's assignor."""
 
     class Broken:
         name = "broken"
@@ -470,7 +473,7 @@ def test_an_assignor_that_fails_is_heard_of() -> None:
     rig.asks(JoinGroupRequest)
 
 
-def test_a_member_whose_wishes_cannot_be_read_gets_nothing() -> None:
+def test_a_member_with_an_unreadable_subscription_gets_nothing() -> None:
     """One broken client must not stop the group."""
     rig = Rig()
     rig.polls()

@@ -1,4 +1,4 @@
-"""Members on a real broker: joining, leaving, losing, failing, and never hanging."""
+"""Tests members on a real broker: joining, leaving, losing partitions, failures, and no hangs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ EVERY = [RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY]
 
 
 @pytest.mark.parametrize("assignor", EVERY, ids=lambda assignor: assignor.name)
-def test_members_come_and_go(live_broker: Broker, assignor: Assignor) -> None:
-    """After every change each partition is read by exactly one."""
+def test_members_join_and_leave(live_broker: Broker, assignor: Assignor) -> None:
+    """After every change, each partition has exactly one owner."""
     topic, group = live_broker.new_topic(6), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -53,8 +53,8 @@ def test_members_come_and_go(live_broker: Broker, assignor: Assignor) -> None:
     play(scene())
 
 
-def test_who_cooperates_never_stops_reading_what_stays(live_broker: Broker) -> None:
-    """The first member hears of the half it gives up, and of nothing else."""
+def test_a_cooperative_member_never_stops_reading_partitions_that_stay(live_broker: Broker) -> None:
+    """The first member is notified only of the half that it gives up."""
     topic, group = live_broker.new_topic(4), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -69,8 +69,9 @@ def test_who_cooperates_never_stops_reading_what_stays(live_broker: Broker) -> N
     play(scene())
 
 
-def test_a_static_member_returns_to_its_place(live_broker: Broker) -> None:
-    """Closed and back within the session: the same partitions, and nobody else notices."""
+def test_a_static_member_gets_its_partitions_back(live_broker: Broker) -> None:
+    """It closes and returns within the session timeout: it owns the same partitions, and
+    other members do not notice."""
     topic, group = live_broker.new_topic(4), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -91,8 +92,8 @@ def test_a_static_member_returns_to_its_place(live_broker: Broker) -> None:
     play(scene())
 
 
-def test_of_two_with_one_instance_id_the_older_is_fenced(live_broker: Broker) -> None:
-    """It loses its partitions and says why, with every poll."""
+def test_the_older_of_two_members_with_one_instance_id_is_fenced(live_broker: Broker) -> None:
+    """It loses its partitions, and every poll reports why."""
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -111,8 +112,9 @@ def test_of_two_with_one_instance_id_the_older_is_fenced(live_broker: Broker) ->
     play(scene())
 
 
-def test_a_member_that_is_not_polled_makes_room(live_broker: Broker) -> None:
-    """The other takes over; a late commit is refused; when it polls again it has lost all."""
+def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
+    """Another member takes over, a late commit is refused, and the next poll
+    reports all partitions as lost."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
     place = TopicPartition(topic, 0)
 
@@ -145,8 +147,8 @@ def test_a_member_that_is_not_polled_makes_room(live_broker: Broker) -> None:
     play(scene())
 
 
-def test_a_member_that_vanishes_is_noticed() -> None:
-    """Its session ends and the others take over, without its goodbye."""
+def test_a_vanished_member_is_noticed() -> None:
+    """Its session ends without a LeaveGroup request, and the others take over."""
 
     async def scene(broker: Broker, faults: Faults) -> None:
         topic, group = broker.new_topic(2), broker.new_name("group")
@@ -173,8 +175,8 @@ def test_a_member_that_vanishes_is_noticed() -> None:
         play(scene(broker, faults))
 
 
-def test_a_coordinator_that_is_killed_and_comes_back(own_broker: Broker) -> None:
-    """Members find it again; what was committed is there; polls never wait for it."""
+def test_members_survive_a_crash_and_restart_of_the_coordinator(own_broker: Broker) -> None:
+    """They find it again, committed offsets are kept, and polls never wait for it."""
     topic = own_broker.new_topic(4)
 
     async def scene(group: str, assignor: Assignor, back: asyncio.Barrier) -> None:
@@ -212,8 +214,8 @@ def test_a_coordinator_that_is_killed_and_comes_back(own_broker: Broker) -> None
     play(main())
 
 
-def test_a_coordinator_that_never_answers_holds_up_nobody(own_broker: Broker) -> None:
-    """Polls return at once, commits end at their deadline, close ends at its own."""
+def test_a_coordinator_that_never_answers_blocks_no_call(own_broker: Broker) -> None:
+    """Polls return at once; commits and `close` end at their deadlines."""
     topic, group = own_broker.new_topic(1), own_broker.new_name("group")
 
     async def scene() -> None:
@@ -235,8 +237,9 @@ def test_a_coordinator_that_never_answers_holds_up_nobody(own_broker: Broker) ->
     play(scene())
 
 
-def test_a_member_may_close_while_the_group_gathers(live_broker: Broker) -> None:
-    """Its JoinGroup is parked behind one who does not poll; it leaves all the same."""
+def test_a_member_may_close_during_a_rebalance(live_broker: Broker) -> None:
+    """Its JoinGroup request is parked because another member does not
+    poll. It leaves nevertheless."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -254,8 +257,8 @@ def test_a_member_may_close_while_the_group_gathers(live_broker: Broker) -> None
     play(scene())
 
 
-def test_new_partitions_and_topics_are_read(live_broker: Broker) -> None:
-    """The leader notices, and the group divides them."""
+def test_new_partitions_and_topics_are_assigned(live_broker: Broker) -> None:
+    """The leader of the group notices them, and the group rebalances."""
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
     later = live_broker.new_name("later")
 
@@ -277,7 +280,7 @@ def test_new_partitions_and_topics_are_read(live_broker: Broker) -> None:
 
 
 def test_a_subscription_may_change(live_broker: Broker) -> None:
-    """What is no longer wanted is revoked, what is new is assigned."""
+    """Partitions of removed topics are revoked, those of new topics are assigned."""
     one, two = live_broker.new_topic(2), live_broker.new_topic(3)
 
     async def scene() -> None:
@@ -292,8 +295,8 @@ def test_a_subscription_may_change(live_broker: Broker) -> None:
     play(scene())
 
 
-def test_what_a_listener_raises_is_raised_by_poll(live_broker: Broker) -> None:
-    """Once; the assignment has taken effect all the same. A listener may be asynchronous."""
+def test_an_exception_in_a_listener_is_raised_by_poll(live_broker: Broker) -> None:
+    """It is raised once, and the assignment takes effect nevertheless. A listener may be async."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
     heard: list[str] = []
 
@@ -327,7 +330,7 @@ def test_what_a_listener_raises_is_raised_by_poll(live_broker: Broker) -> None:
 def committed_when(
     live_broker: Broker, act: Callable[[Seat], object], **options: object
 ) -> tuple[Seat, dict[TopicPartition, OffsetAndMetadata | None]]:
-    """Read to offset 5, let something happen, and look at what another finds committed."""
+    """Reads to offset 5, calls `act`, and returns what another member finds committed."""
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
     kept: list[tuple[Seat, dict[TopicPartition, OffsetAndMetadata | None]]] = []
 
@@ -348,8 +351,8 @@ def committed_when(
     return kept[0]
 
 
-def test_what_was_read_is_committed_at_intervals(live_broker: Broker) -> None:
-    """Inside polls, without waiting, and only what has moved."""
+def test_auto_commit_commits_at_intervals(live_broker: Broker) -> None:
+    """Inside polls, without waiting, and only offsets that have changed."""
 
     offsets: list[int] = []
 
@@ -369,20 +372,20 @@ def offset_of(commit: Offsets) -> int:
     return position.offset
 
 
-def test_what_was_read_is_committed_at_close(live_broker: Broker) -> None:
-    """Before the partitions go to others."""
+def test_auto_commit_commits_at_close(live_broker: Broker) -> None:
+    """Before the partitions are assigned to others."""
     _, found = committed_when(live_broker, lambda a: a.member.close(5.0))
     assert [value and value.offset for value in found.values()] == [5]
 
 
-def test_without_auto_commit_nothing_is(live_broker: Broker) -> None:
-    """Not at close either."""
+def test_without_auto_commit_nothing_is_committed(live_broker: Broker) -> None:
+    """Not even at close."""
     _, found = committed_when(live_broker, lambda a: a.member.close(5.0), enable_auto_commit=False)
     assert list(found.values()) == [None]
 
 
-def test_what_was_read_is_committed_before_a_revocation(live_broker: Broker) -> None:
-    """So that whoever gets the partition goes on from there."""
+def test_auto_commit_commits_before_a_revocation(live_broker: Broker) -> None:
+    """So that the next owner continues from there."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -399,8 +402,8 @@ def test_what_was_read_is_committed_before_a_revocation(live_broker: Broker) -> 
     play(scene())
 
 
-def test_a_refused_group_is_heard_of(live_broker: Broker) -> None:
-    """A session timeout that the broker does not allow: its own words, from poll."""
+def test_a_refused_join_is_raised_by_poll(live_broker: Broker) -> None:
+    """A session timeout that the broker does not allow; the error has the broker's message."""
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
 
     async def scene() -> None:
@@ -414,8 +417,9 @@ def test_a_refused_group_is_heard_of(live_broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat", "FindCoordinator"])
-def test_answers_that_fail_or_are_lost_are_asked_for_again(live_broker: Broker, api: str) -> None:
-    """A coordinator that says it is none, and connections cut before the answer."""
+def test_failed_and_lost_requests_are_repeated(live_broker: Broker, api: str) -> None:
+    """The coordinator refuses with COORDINATOR_NOT_AVAILABLE, or the connection
+    is cut before the answer."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
     async def scene(faults: Faults) -> None:

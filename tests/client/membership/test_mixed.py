@@ -1,6 +1,7 @@
-"""One group, several libraries: ours, librdkafka and kafka-python, with every common assignor.
+"""Tests groups with members of several client libraries: ours, librdkafka and kafka-python.
 
-Whoever joins first leads and assigns for all the others: sometimes ours, sometimes a foreign one.
+They run with every common assignor. The member that joins first leads the group and assigns for all
+others. It is ours in some tests, and a third-party one in others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CASTS = [
 
 @pytest.fixture(scope="module", autouse=True)
 def no_litter() -> Iterator[None]:
-    """What the libraries leave to the garbage collector is collected here."""
+    """Collects here what the client libraries leave to the garbage collector."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -41,7 +42,7 @@ def no_litter() -> Iterator[None]:
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else value,
 )
 def test_a_mixed_group_rebalances(live_broker: Broker, strategy: str, cast: Sequence[str]) -> None:
-    """They join one by one, then the first leaves, then the next: nothing is lost or doubled."""
+    """Members join one by one, then leave one by one: nothing is lost or duplicated."""
     topic, group = live_broker.new_topic(PARTITIONS), live_broker.new_name("group")
     company = Company(live_broker.bootstrap, group, topic, strategy)
     try:

@@ -1,4 +1,4 @@
-"""What members tell each other: exact bytes, old and new versions, nonsense."""
+"""Tests the messages that members exchange: exact bytes, old and new versions, invalid input."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PLACES = st.lists(
 ).map(lambda places: tuple(sorted(places)))
 
 
-def test_a_subscription_is_written_as_version_3() -> None:
-    """Topics, user data, owned partitions, generation, rack: in this order, behind a version."""
+def test_a_subscription_is_encoded_as_version_3() -> None:
+    """Version, topics, user data, owned partitions, generation, rack, in this order."""
     written = encode_subscription(Subscription(("b", "a"), (A1, A0), 7, b"xy", "r"))
     expected = bytes.fromhex("0003") + TOPICS + bytes.fromhex("00000002 7879") + OWNED
     assert written == expected + bytes.fromhex("00000007 0001 72")
@@ -51,13 +51,13 @@ def test_a_subscription_is_written_as_version_3() -> None:
     ],
     ids=["version 0", "version 1", "version 2", "version 3"],
 )
-def test_every_version_of_a_subscription_is_read(data: str, expected: Subscription) -> None:
-    """What an old member does not say has its default; that it says no generation is known."""
+def test_every_version_of_a_subscription_is_decoded(data: str, expected: Subscription) -> None:
+    """Fields that an old version lacks get their defaults. A missing generation is None, to
+    tell it from a given one."""
     assert decode_subscription(bytes.fromhex(data)) == expected
 
 
-def test_what_newer_versions_add_is_passed_over() -> None:
-    """A member ahead of us is understood as far as we know its language."""
+def test_fields_of_newer_versions_are_ignored() -> None:
     written = encode_subscription(Subscription(("a",), (A0,), 3))
     assert decode_subscription(b"\x00\x09" + written[2:] + b"more") == Subscription(
         ("a",), (A0,), 3
@@ -68,26 +68,26 @@ def test_what_newer_versions_add_is_passed_over() -> None:
 
 @given(PLACES, st.one_of(st.none(), st.binary()), st.integers(-1, 1 << 30))
 @settings(deadline=None, max_examples=50)
-def test_what_is_written_is_read(
+def test_encoded_messages_are_decoded_unchanged(
     places: tuple[TopicPartition, ...], user_data: bytes | None, generation: int
 ) -> None:
-    """Subscriptions, assignments and memories survive the journey."""
+    """Subscriptions, assignments and the memory of sticky assignors."""
     subscription = Subscription(("a", "b"), places, generation, user_data, "rack")
     assert decode_subscription(encode_subscription(subscription)) == subscription
     assert decode_assignment(encode_assignment(places, user_data)) == places
     assert decode_memory(encode_memory(Memory(places, generation))) == Memory(places, generation)
 
 
-def test_an_assignment_looks_the_same_to_everyone() -> None:
-    """Version 0, partitions by topic, no user data; no bytes at all mean nothing to read."""
+def test_the_bytes_of_an_assignment() -> None:
+    """Version 0, partitions by topic, no user data. Empty bytes mean an empty assignment."""
     expected = "0000 00000002 0001 61 00000001 00000001 0001 62 00000001 00000002 ffffffff"
     assert encode_assignment([B2, A1]) == bytes.fromhex(expected)
     assert decode_assignment(b"") == ()
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x00\x03\x00\x00\x00\x05a", b"\xff\xff" + TOPICS])
-def test_nonsense_is_refused(data: bytes) -> None:
-    """Bytes that are no subscription raise, and do not hang or pass for an empty one."""
+def test_invalid_bytes_are_refused(data: bytes) -> None:
+    """They raise an error, and are not read as an empty subscription."""
     with pytest.raises(ProtocolError):
         decode_subscription(data)
 
@@ -105,10 +105,11 @@ def test_nonsense_is_refused(data: bytes) -> None:
     ],
     ids=["none", "empty", "version 0", "version 1", "nothing held", "nonsense", "too long"],
 )
-def test_a_sticky_members_memory_is_read_as_far_as_possible(
+def test_the_memory_of_a_sticky_member_is_decoded_as_far_as_possible(
     data: bytes | None, expected: Memory
 ) -> None:
-    """Both versions are told apart without a version; what cannot be read is no memory."""
+    """The two versions are distinguished without a version field. Unreadable
+    bytes are an empty memory."""
     assert decode_memory(data) == expected
 
 
@@ -123,8 +124,8 @@ def test_a_sticky_members_memory_is_read_as_far_as_possible(
     ],
     ids=["in its field", "java's user data", "librdkafka's user data", "not said", "nonsense"],
 )
-def test_where_a_cooperative_member_says_its_generation(
+def test_where_the_generation_of_a_cooperative_member_is_found(
     subscription: Subscription, generation: int
 ) -> None:
-    """The field of newer subscriptions comes first, then what older libraries put elsewhere."""
+    """First in the field of newer subscriptions, then where older libraries store it."""
     assert claimed_generation(subscription) == generation

@@ -1,9 +1,9 @@
-"""Many memberships against the real coordinator's machine, in virtual time, at every pace.
+"""Runs many memberships against the real coordinator's machine, in virtual time, with faults.
 
-Members come, go, crash, stall, change their minds; answers are late or lost; the coordinator dies
-and comes back; topics grow. After every step: of the members that the coordinator counts as such,
-no two hold the same partition. And when the trouble is over the group settles, with every
-partition of every wanted topic held by one who wants it; and again when topics grow.
+Members join, leave, crash, stall and change their subscriptions; answers are late or lost; the
+coordinator crashes and restarts; topics grow. After every step, no two members that the coordinator
+knows own the same partition. When the faults end, the group settles: every partition of every
+subscribed topic has one owner that subscribed to it. It settles again when topics grow.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Actor:
     name: str
     machine: Membership
     asked: Token | None = None
-    """The question that is out."""
+    """The request that is in flight."""
     answers: list[Response] = field(default_factory=list)
     heard: list[News] = field(default_factory=list)
 
@@ -119,7 +119,7 @@ class Stage:
         actor.machine.subscribe(frozenset(topics), self.now)
 
     def acts(self, actor: Actor) -> None:
-        """Its background task gets a turn."""
+        """Runs the member's background task once."""
         if actor.asked is not None:
             if actor.answers:
                 answer = actor.answers.pop()
@@ -132,7 +132,7 @@ class Stage:
             return
         match actor.machine.step(self.now):
             case Ask(request):
-                # Answers come while the request is being sent, so there must be room for them.
+                # Answers may arrive while the request is being sent, so the token is set first.
                 actor.asked = self.tokens + 1
                 self.send(request)
             case Count(topics):
@@ -206,7 +206,7 @@ class Stage:
                     assert other == actor.name, f"{other} and {actor.name} both read {place}"
 
     def settles(self) -> None:
-        """Everyone is polled and heard from now on."""
+        """Polls every member and delivers every answer until the group is stable."""
         end = self.world.ticks_ms + SETTLED_WITHIN_MS
         while self.world.ticks_ms < end and not self.is_settled():
             for actor in list(self.actors.values()):
@@ -242,8 +242,10 @@ class Stage:
     [(RANGE,), (STICKY,), (COOPERATIVE_STICKY,), (ROUNDROBIN, COOPERATIVE_STICKY)],
     ids=lambda assignors: "+".join(assignor.name for assignor in assignors),
 )
-def test_whatever_happens(seed: int, assignors: tuple[Assignor, ...]) -> None:
-    """Nobody reads what another reads, and in the end somebody reads everything."""
+def test_no_partition_has_two_owners_under_faults(
+    seed: int, assignors: tuple[Assignor, ...]
+) -> None:
+    """In the end every partition has an owner."""
     stage = Stage(seed, assignors)
     for _ in range(TURNS):
         stage.something_happens()
@@ -256,7 +258,7 @@ def test_whatever_happens(seed: int, assignors: tuple[Assignor, ...]) -> None:
 
 
 def test_the_checks_can_fail() -> None:
-    """Two members that hold the same partition are noticed."""
+    """Detects two members that own the same partition."""
     stage = Stage(0, (RANGE,))
     stage.enters()
     stage.enters()
@@ -268,8 +270,8 @@ def test_the_checks_can_fail() -> None:
         stage.verify()
 
 
-def test_trouble_is_met() -> None:
-    """The runs above do lose partitions and do refuse members, or they would prove little."""
+def test_the_simulation_meets_faults() -> None:
+    """The runs above do lose partitions and refuse members; otherwise they would prove little."""
     lost = refused = 0
     for seed in range(4):
         stage = Stage(seed, (COOPERATIVE_STICKY,))

@@ -1,8 +1,8 @@
-"""One instance of a copy, as a process of its own, to be killed at any moment.
+"""Runs one instance of a transactional copy as a process, which tests kill at any moment.
 
     python copying_in_transactions.py BOOTSTRAP SOURCE TARGET TRANSACTIONAL_ID
 
-All instances are one group, named after the target. SIGTERM stops it in good order.
+All instances form one group, named after the target. SIGTERM stops an instance cleanly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A consumer in memory: logs to poll from, a group that can be made to move, commits to look at."""
+"""An in-memory consumer: logs to poll from, rebalances on demand, commits to inspect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMIT_S = 50.0
 
 async def until(holds: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
-        while not holds():  # noqa: ASYNC110 - what is waited for is in many hands
+        while not holds():  # noqa: ASYNC110 - no single event to await
             await asyncio.sleep(0.001)
 
 
@@ -105,7 +105,7 @@ class FakeConsumer:
     # -- what tests do to it --------------------------------------------------------------------
 
     def rebalance(self, kind: str, *places: TopicPartition) -> None:
-        """In the next poll these partitions are "assigned", "revoked" or "lost"."""
+        """Reports these partitions as "assigned", "revoked" or "lost" in the next poll."""
         self.news.append((kind, list(places)))
         self._woken.set()
 

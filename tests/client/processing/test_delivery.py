@@ -1,4 +1,4 @@
-"""Loops over a consumer in memory: what is committed when, and what is handed out again."""
+"""Tests the delivery loops with an in-memory consumer: what is committed, what is redelivered."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
 
 
-def test_at_least_once_commits_after_the_body() -> None:
-    """While the body has a record nothing from it on is committed; a normal end commits all."""
+def test_at_least_once_commits_after_the_loop_body() -> None:
+    """While the body handles a record, neither this record nor a later one is committed. A
+    normal end commits everything."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 20)})
@@ -24,7 +25,7 @@ def test_at_least_once_commits_after_the_body() -> None:
             async for record in records:
                 assert consumer.committed.get(A, 0) <= record.offset
         assert consumer.committed == {A: 20}
-        # Every record asked for the next, so every one was committed by itself.
+        # Every record requested the next one, so each was committed separately.
         assert len(consumer.commits) == 20
         assert consumer.held == 0
 
@@ -32,7 +33,7 @@ def test_at_least_once_commits_after_the_body() -> None:
 
 
 def test_at_least_once_commits_before_it_waits() -> None:
-    """Between commits by time, a commit comes before each poll; not one for every record."""
+    """With a long commit interval, a commit precedes each poll, but not each record."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 20)})
@@ -45,8 +46,8 @@ def test_at_least_once_commits_before_it_waits() -> None:
     asyncio.run(main())
 
 
-def test_at_least_once_leaves_the_record_in_hand_when_the_body_raises() -> None:
-    """It is not committed, and the consumer stands on it again."""
+def test_at_least_once_does_not_commit_the_current_record_when_the_body_raises() -> None:
+    """The consumer's position is set back to it."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 20), B: log_of(B, 3)})
@@ -66,7 +67,7 @@ def test_at_least_once_leaves_the_record_in_hand_when_the_body_raises() -> None:
 
 
 def test_at_least_once_counts_a_break_as_done() -> None:
-    """Leaving the block in good order finishes the record in hand, and no more."""
+    """Leaving the block normally commits the current record, and no later one."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 20)})
@@ -80,8 +81,8 @@ def test_at_least_once_counts_a_break_as_done() -> None:
     asyncio.run(main())
 
 
-def test_at_least_once_drops_what_the_group_gave_to_others() -> None:
-    """After a commit that came too late, what was polled before it is not handed out."""
+def test_at_least_once_drops_records_after_the_group_moved_on() -> None:
+    """After `CommitFailed`, records that were polled earlier are not handed out."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 12)})
@@ -96,8 +97,8 @@ def test_at_least_once_drops_what_the_group_gave_to_others() -> None:
     asyncio.run(main())
 
 
-def test_at_least_once_tells_of_a_commit_that_failed() -> None:
-    """The error comes out of the loop, and what was done is handed out again."""
+def test_at_least_once_raises_a_failed_commit() -> None:
+    """The records whose commit failed are handed out again."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 12)})
@@ -112,8 +113,8 @@ def test_at_least_once_tells_of_a_commit_that_failed() -> None:
     asyncio.run(main())
 
 
-def test_at_most_once_commits_before_the_body() -> None:
-    """By the time the body has a record, it is committed."""
+def test_at_most_once_commits_before_the_loop_body() -> None:
+    """A record is committed before the body receives it."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 20)})
@@ -128,8 +129,8 @@ def test_at_most_once_commits_before_the_body() -> None:
     asyncio.run(main())
 
 
-def test_at_most_once_takes_back_what_nobody_had() -> None:
-    """A loop that is left gives back the commit of the records that were not handed out."""
+def test_at_most_once_reverts_the_commit_of_records_not_handed_out() -> None:
+    """This happens when the loop ends early."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 20), B: log_of(B, 4)})
@@ -138,15 +139,15 @@ def test_at_most_once_takes_back_what_nobody_had() -> None:
                 async for record in records:
                     if record.offset == 4:
                         raise ValueError("bad")
-        # Offset 4 had been handed out: whatever became of it, it does not come again.
+        # Offset 4 had been handed out, so it is not delivered again, whatever happened to it.
         assert consumer.committed == {A: 5, B: 0}
         assert consumer.positions == {A: 5, B: 0}
 
     asyncio.run(main())
 
 
-def test_at_most_once_hands_out_nothing_that_is_not_committed() -> None:
-    """When the group has moved on the records are dropped; on any other failure they are kept."""
+def test_at_most_once_hands_out_only_committed_records() -> None:
+    """If the group has moved on, the records are dropped. After any other failure they are kept."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 18)})
@@ -164,8 +165,8 @@ def test_at_most_once_hands_out_nothing_that_is_not_committed() -> None:
     asyncio.run(main())
 
 
-def test_a_group_is_needed() -> None:
-    """There is nothing to commit to without one, and the message says what to give."""
+def test_a_group_id_is_required() -> None:
+    """Without a group there is nowhere to commit. The error says which option to give."""
     consumer = FakeConsumer({A: log_of(A, 1)}, group=None)
     with pytest.raises(OptionError, match="group_id"):
         AtLeastOnce(consumer)

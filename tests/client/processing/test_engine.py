@@ -1,4 +1,4 @@
-"""Runs over a consumer in memory: order, bounds, failures, partitions that leave in the middle."""
+"""Tests runs with an in-memory consumer: order, limits, failures, rebalances while handling."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK: dict[str, Any] = {"retry_backoff_ms": 1, "commit_interval_ms": 5}
 
 
 class Letters:
-    """A producer for dead letters that keeps them."""
+    """A producer for dead letters that stores them."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any, Any, dict[str, bytes | None]]] = []
@@ -56,7 +56,7 @@ async def finish_all(
     stop: asyncio.Event | None = None,
     **options: Any,
 ) -> RunSummary:
-    """Run until everything is committed, or `stop` is set."""
+    """Runs until everything is committed, or `stop` is set."""
     end = stop or asyncio.Event()
     wanted = {place: log[-1].offset + 1 for place, log in consumer.logs.items() if log}
 
@@ -77,7 +77,7 @@ async def finish_all(
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "threads"])
 def test_partitions_keep_their_order(concurrency: int, plain: bool) -> None:
-    """Each partition's records are handled once, one after the other, in the order of the log."""
+    """The records of each partition are handled once, one at a time, in log order."""
     seen: dict[int, list[int]] = defaultdict(list)
     inside: set[int] = set()
 
@@ -112,8 +112,8 @@ def test_partitions_keep_their_order(concurrency: int, plain: bool) -> None:
     asyncio.run(main())
 
 
-def test_keys_keep_their_order_and_run_side_by_side() -> None:
-    """With ordering by key, a slow key holds up itself and nobody else."""
+def test_keys_keep_their_order_and_run_concurrently() -> None:
+    """With ordering by key, a slow key delays only itself."""
     seen: dict[str, list[int]] = defaultdict(list)
 
     async def main() -> None:
@@ -134,8 +134,8 @@ def test_keys_keep_their_order_and_run_side_by_side() -> None:
     asyncio.run(main())
 
 
-def test_a_record_that_hangs_holds_the_commit_back() -> None:
-    """However many behind it are done, nothing from an unfinished record on is committed."""
+def test_an_unfinished_record_holds_back_the_commit() -> None:
+    """No offset from the unfinished record on is committed, however many later records are done."""
 
     async def main() -> None:
         stuck, stop = asyncio.Event(), asyncio.Event()
@@ -147,7 +147,7 @@ def test_a_record_that_hangs_holds_the_commit_back() -> None:
                 await stuck.wait()
             done += 1
             if done == 49:
-                # Everything else has ended: give a commit the time to go wrong.
+                # All other records are done. Leave time for a wrong commit to happen.
                 await asyncio.sleep(0.03)
                 stop.set()
 
@@ -162,8 +162,8 @@ def test_a_record_that_hangs_holds_the_commit_back() -> None:
     asyncio.run(main())
 
 
-def test_records_in_progress_are_bounded() -> None:
-    """A full window pauses its partition; polling goes on, and the others are still served."""
+def test_records_in_progress_are_limited() -> None:
+    """A full window pauses its partition. Polling continues, and other partitions are served."""
 
     async def main() -> None:
         gate, stop = asyncio.Event(), asyncio.Event()
@@ -195,9 +195,7 @@ def test_records_in_progress_are_bounded() -> None:
     asyncio.run(main())
 
 
-def test_partitions_the_user_paused_stay_paused() -> None:
-    """What was paused by somebody else is not resumed."""
-
+def test_partitions_paused_by_the_user_stay_paused() -> None:
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 40), B: log_of(B, 10)})
         consumer.pause(B)
@@ -216,7 +214,7 @@ def test_partitions_the_user_paused_stay_paused() -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "threads"])
 def test_retries_keep_the_order(plain: bool) -> None:
-    """A record that fails is tried again before anything behind it in its lane is begun."""
+    """A failed record is retried before the next record of its lane starts."""
     seen: list[int] = []
     failures = defaultdict[int, int](int)
 
@@ -238,8 +236,8 @@ def test_retries_keep_the_order(plain: bool) -> None:
     asyncio.run(main())
 
 
-def test_dead_letters() -> None:
-    """After its retries a record goes to the dead-letter topic with what happened in headers."""
+def test_a_failed_record_is_sent_to_the_dead_letter_topic() -> None:
+    """After its retries, with the reason in its headers."""
 
     async def main() -> None:
         attempts = 0
@@ -272,8 +270,8 @@ def test_dead_letters() -> None:
     asyncio.run(main())
 
 
-def test_a_letter_that_is_not_accepted_ends_the_run() -> None:
-    """A record is not done until its letter is acknowledged; it is not committed either."""
+def test_a_failed_dead_letter_ends_the_run() -> None:
+    """A record is done only when its dead letter is acknowledged. It is not committed before."""
 
     async def main() -> None:
         async def handle(record: Text) -> None:
@@ -295,7 +293,8 @@ def test_a_letter_that_is_not_accepted_ends_the_run() -> None:
 
 @pytest.mark.parametrize("plain", [False, True], ids=["async", "threads"])
 def test_without_a_dead_letter_topic_the_run_fails(plain: bool) -> None:
-    """The handler's own error ends the run; what was done is committed, the rest is not."""
+    """The run raises the handler's own error. Finished records are committed, the others are
+    not."""
 
     def handle(record: Text) -> None:
         if record.offset == 6:
@@ -316,8 +315,9 @@ def test_without_a_dead_letter_topic_the_run_fails(plain: bool) -> None:
     asyncio.run(main())
 
 
-def test_on_error_decides() -> None:
-    """It may skip, retry beyond the limit, or leave it to the options; it sees each attempt."""
+def test_on_error_decides_what_happens_to_a_failed_record() -> None:
+    """It may skip the record, retry beyond the limit, or leave the decision to the options. It
+    is called for each attempt."""
     asked: list[tuple[int, str, int]] = []
     failures = defaultdict[int, int](int)
 
@@ -343,8 +343,8 @@ def test_on_error_decides() -> None:
     asyncio.run(main())
 
 
-def test_revocation_waits_for_what_is_being_handled() -> None:
-    """The record in the handler's hands ends and is committed; those behind it are dropped."""
+def test_a_revocation_waits_for_the_record_being_handled() -> None:
+    """That record is finished and committed; the records behind it are dropped."""
 
     async def main() -> None:
         handed: list[str] = []
@@ -378,8 +378,9 @@ def test_revocation_waits_for_what_is_being_handled() -> None:
     asyncio.run(main())
 
 
-def test_revocation_does_not_wait_for_ever() -> None:
-    """A handler that takes longer is cancelled, its record not committed, and handed out again."""
+def test_a_revocation_does_not_wait_forever() -> None:
+    """A handler that exceeds the drain timeout is canceled. Its record is not
+    committed, and is delivered again."""
 
     async def main() -> None:
         cancelled = 0
@@ -408,8 +409,8 @@ def test_revocation_does_not_wait_for_ever() -> None:
     asyncio.run(main())
 
 
-def test_revocation_does_not_wait_for_a_retry() -> None:
-    """A record that waits for its next attempt is given up at once."""
+def test_a_revocation_does_not_wait_for_a_retry() -> None:
+    """A record that waits for its next attempt is dropped at once."""
 
     async def main() -> None:
         failed = asyncio.Event()
@@ -442,7 +443,7 @@ def test_revocation_does_not_wait_for_a_retry() -> None:
 
 
 def test_lost_partitions_are_neither_waited_for_nor_committed() -> None:
-    """They are somebody else's already."""
+    """Other members own them already."""
 
     async def main() -> None:
         in_hand, stop = asyncio.Event(), asyncio.Event()
@@ -468,8 +469,9 @@ def test_lost_partitions_are_neither_waited_for_nor_committed() -> None:
     asyncio.run(main())
 
 
-def test_a_thread_that_outlives_its_partition_is_not_overtaken() -> None:
-    """A plain handler cannot be stopped: when its partition comes back, its lane waits for it."""
+def test_a_lane_waits_for_a_thread_that_outlived_its_partition() -> None:
+    """A plain function cannot be canceled. When its partition is assigned
+    again, its lane waits for it."""
     handed: list[int] = []
     gate = threading.Event()
     in_hand = threading.Event()
@@ -498,8 +500,8 @@ def test_a_thread_that_outlives_its_partition_is_not_overtaken() -> None:
     asyncio.run(main())
 
 
-def test_commits_that_fail_are_made_again() -> None:
-    """A commit that did not get through is not forgotten; of a group that moved on, let go."""
+def test_failed_commits_are_repeated() -> None:
+    """Unless the group has moved on; then the commit is dropped."""
 
     async def main() -> None:
         consumer = FakeConsumer({A: log_of(A, 30)})
@@ -515,8 +517,9 @@ def test_commits_that_fail_are_made_again() -> None:
     asyncio.run(main())
 
 
-def test_a_cancelled_run_commits_what_is_done() -> None:
-    """Cancellation cancels the handler, commits the finished records and sets the consumer back."""
+def test_a_canceled_run_commits_finished_records() -> None:
+    """Cancellation cancels the handler, commits the finished records and sets the
+    position back to the others."""
 
     async def main() -> None:
         in_hand = asyncio.Event()
@@ -540,9 +543,7 @@ def test_a_cancelled_run_commits_what_is_done() -> None:
     asyncio.run(main())
 
 
-def test_without_a_group_nothing_is_committed() -> None:
-    """A run is of use without a group too."""
-
+def test_a_run_without_a_group_commits_nothing() -> None:
     async def main() -> None:
         stop = asyncio.Event()
 
@@ -558,7 +559,7 @@ def test_without_a_group_nothing_is_committed() -> None:
 
 
 def test_a_plain_function_that_returns_an_awaitable_is_refused() -> None:
-    """Nobody would await it, so every record would count as handled."""
+    """It would never be awaited, and every record would count as handled."""
 
     async def later(record: Text) -> None:
         raise AssertionError
@@ -575,8 +576,8 @@ def test_a_plain_function_that_returns_an_awaitable_is_refused() -> None:
     asyncio.run(main())
 
 
-def test_keys_that_cannot_be_told_apart_are_refused() -> None:
-    """Ordering by key needs keys that can be hashed; the message says what to make of them."""
+def test_unhashable_keys_are_refused() -> None:
+    """Ordering by key needs hashable keys. The error says what to deserialize them to."""
 
     async def handle(record: Text) -> None:
         raise AssertionError
@@ -591,8 +592,8 @@ def test_keys_that_cannot_be_told_apart_are_refused() -> None:
     asyncio.run(main())
 
 
-def test_a_seek_in_the_middle_begins_anew() -> None:
-    """After the position was set back the records from there on are handled again, in order."""
+def test_a_seek_back_during_a_run_handles_records_again() -> None:
+    """The records from the new position on are handled again, in order."""
     handed: list[int] = []
 
     async def main() -> None:
@@ -622,6 +623,6 @@ def test_a_seek_in_the_middle_begins_anew() -> None:
     ],
 )
 def test_options_are_checked_at_once(options: dict[str, Any], complaint: str) -> None:
-    """A wrong option is refused before anything is polled, and the message says what is right."""
+    """A wrong option is refused before the first poll, and the error says what is allowed."""
     with pytest.raises(OptionError, match=complaint):
         RunOptions(**options)

@@ -1,7 +1,7 @@
-"""Runs in which everything happens at once: failures, rebalances, refused commits, crashes.
+"""Tests runs under simultaneous failures, rebalances, refused commits and crashes.
 
-At every commit the promise is checked: each record below a committed offset has been handled. With
-each record handled, the order: those before it in its lane have been. In the end none is lost.
+Every commit is checked: each record below a committed offset has been handled. Every handled record
+is checked: the records before it in its lane have been handled. At the end, no record is lost.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KEYS = 5
 
 
 class BadLuck(Exception):
-    """What a handler raises now and then."""
+    """The error that the handler raises at random."""
 
 
 class CheckedConsumer(FakeConsumer):
-    """Refuses a commit that would promise too much."""
+    """Fails the test on a commit that covers a record that was not handled."""
 
     def __init__(self, chance: random.Random) -> None:
         super().__init__({place: log_of(place, RECORDS, "abcde"[:KEYS]) for place in PLACES})
@@ -53,10 +53,10 @@ class CheckedConsumer(FakeConsumer):
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_lost_and_no_commit_promises_too_much(
+def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
     seed: int, kind: Literal["async", "threads"]
 ) -> None:
-    """Through crashes, rebalances and failures every record is handled, and then committed."""
+    """Through crashes, rebalances and failures, every record is handled and then committed."""
     chance = random.Random(seed)
     ordering: Ordering = get_args(Ordering)[seed % 3]
 
@@ -105,7 +105,7 @@ def test_nothing_is_lost_and_no_commit_promises_too_much(
         consumer = CheckedConsumer(chance)
         for _ in range(6):
             await one_life(consumer)
-            # A crash: what comes next starts from what is committed.
+            # A crash: the next run starts from the committed offsets.
             consumer.news.clear()
             consumer.assigned = set(PLACES)
             consumer.own_pauses.clear()

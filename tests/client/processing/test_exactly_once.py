@@ -1,6 +1,6 @@
-"""Offsets in the user's database: a copy that is killed at any moment, and still exact.
+"""Tests exactly-once copies with offsets in the user's database, killed at any moment.
 
-The examples are what is run, as processes of their own that are killed by SIGKILL.
+Runs the examples as separate processes and kills them with SIGKILL.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def start(example: str, *words: str) -> subprocess.Popen[bytes]:
 def kill_while_it_writes(
     command: Callable[[], subprocess.Popen[bytes]], count: Callable[[], int], seed: int
 ) -> int:
-    """Start it, let it write some, kill it, again and again; how many kills hit it in its work."""
+    """Repeatedly starts the process, lets it write, and kills it. Returns how
+    many kills hit it at work."""
     chance = random.Random(seed)
     pause = threading.Event()
     hits = 0
@@ -66,11 +67,12 @@ def kill_while_it_writes(
     return hits
 
 
-def test_sqlite_through_crashes(live_broker: Broker, tmp_path: Path) -> None:
-    """However often it is killed, the table ends up equal to the topic: none lost, none twice."""
+def test_a_copy_to_sqlite_survives_crashes(live_broker: Broker, tmp_path: Path) -> None:
+    """However often it is killed, the table ends up equal to the topic: no
+    record is lost or duplicated."""
     topic, values = fill(live_broker)
     path = tmp_path / "arrivals.db"
-    # A static member, or each start would wait for the session of the one that was killed.
+    # A static member; otherwise each start would wait for the session of the killed one to end.
     options = ("--name", "one", "--idle-timeout-ms", "2000")
 
     def command() -> subprocess.Popen[bytes]:
@@ -97,18 +99,18 @@ def test_sqlite_through_crashes(live_broker: Broker, tmp_path: Path) -> None:
 
 
 def postgres_program(name: str) -> str | None:
-    """Debian keeps them off the path."""
+    """Finds a PostgreSQL program. Debian does not put them on the path."""
     return shutil.which(name) or next(iter(glob.glob(f"/usr/lib/postgresql/*/bin/{name}")), None)
 
 
 @pytest.fixture
 def postgres() -> Iterator[str]:
-    """A PostgreSQL server of our own, as an address for psycopg."""
+    """Runs a PostgreSQL server for the test and yields its address for psycopg."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     initdb, server = postgres_program("initdb"), postgres_program("postgres")
     if initdb is None or server is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    # It refuses to run as root, and its user must be able to reach its directory.
+    # PostgreSQL refuses to run as root, and its user must be able to reach its directory.
     user = "postgres" if os.geteuid() == 0 else None
     home = tempfile.mkdtemp(prefix="penstock-postgres-")
     if user is not None:
@@ -134,8 +136,8 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(home)
 
 
-def test_postgres_through_crashes(live_broker: Broker, postgres: str) -> None:
-    """The same into PostgreSQL, with the same code but for the driver's placeholders."""
+def test_a_copy_to_postgres_survives_crashes(live_broker: Broker, postgres: str) -> None:
+    """Uses the same code as for SQLite, except for the driver's placeholders."""
     psycopg = pytest.importorskip("psycopg")
     topic, values = fill(live_broker)
 
@@ -154,7 +156,7 @@ def test_postgres_through_crashes(live_broker: Broker, postgres: str) -> None:
         try:
             return len(rows("SELECT value FROM arrivals"))
         except (psycopg.OperationalError, psycopg.errors.UndefinedTable):
-            return 0  # The server is starting, or the copy has not begun.
+            return 0  # The server is still starting, or the copy has not begun.
 
     assert kill_while_it_writes(command, count, seed=2) >= 2
     last = command()

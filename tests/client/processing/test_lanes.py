@@ -1,4 +1,4 @@
-"""Order within a lane, turns between lanes."""
+"""Tests the order within a lane and the rotation between lanes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ B = TopicPartition("b", 1)
 def test_a_lane_keeps_its_order_and_is_never_taken_twice(
     steps: list[tuple[str, bool]], most: int
 ) -> None:
-    """Whatever is put and taken when, each lane's items come out once, in order, one at a time."""
+    """In any sequence of puts and takes, each lane's items come out once, in order, one at a
+    time."""
     lanes: Lanes[int] = Lanes()
     put: dict[Lane, list[int]] = defaultdict(list)
     out: dict[Lane, list[int]] = defaultdict(list)
@@ -46,7 +47,7 @@ def test_a_lane_keeps_its_order_and_is_never_taken_twice(
 
 
 def test_lanes_take_turns() -> None:
-    """A lane that is given back with more in it comes after the others that were ready."""
+    """A lane that is given back with items left comes after the other lanes that were ready."""
     lanes: Lanes[int] = Lanes()
     for number in range(3):
         lanes.put((A, "long"), number)
@@ -58,8 +59,8 @@ def test_lanes_take_turns() -> None:
     assert lanes.ready == 0
 
 
-def test_what_is_dropped_is_of_one_partition() -> None:
-    """All that waits of a partition goes, of busy lanes too; the others stay."""
+def test_dropping_affects_one_partition_only() -> None:
+    """All waiting items of the partition are dropped, also those of busy lanes."""
     lanes: Lanes[int] = Lanes()
     for number in range(4):
         lanes.put((A, "k"), number)
@@ -76,7 +77,7 @@ def test_what_is_dropped_is_of_one_partition() -> None:
 
 
 def test_a_lane_is_busy_until_its_work_has_ended() -> None:
-    """What comes after a drop waits for what was being worked on when it happened."""
+    """Items put after a drop wait for the work that was running during the drop."""
     lanes: Lanes[int] = Lanes()
     lanes.put((A, "k"), 0)
     assert lanes.take(1) == ((A, "k"), [0])

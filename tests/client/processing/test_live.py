@@ -1,4 +1,4 @@
-"""Runs and loops on a real broker: dead letters, members that come and go, processes killed."""
+"""Tests runs and loops on a real broker: dead letters, rebalances, killed processes."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def options(broker: Broker, topic: str, group: str) -> dict[str, Any]:
     }
 
 
-def test_dead_letters_are_the_bytes_that_came(live_broker: Broker) -> None:
-    """A record that cannot be handled, or not even be deserialized, is sent on as it was."""
+def test_dead_letters_hold_the_original_bytes(live_broker: Broker) -> None:
+    """A record that cannot be handled, or not even be deserialized, is forwarded unchanged."""
     bad = b'{"id":    7, "spaces": "kept"}'
     values = [b'{"id": 1}', bad, b"not json", b'{"id": 3}']
     topic = fill(live_broker, values)
@@ -116,8 +116,9 @@ def test_dead_letters_are_the_bytes_that_came(live_broker: Broker) -> None:
     assert committed(live_broker, group) == {TopicPartition(topic, 0): 4}
 
 
-def test_dead_letters_by_a_producer_of_the_users(live_broker: Broker) -> None:
-    """A sync run sends them by the sync producer it is given, with what the handler saw."""
+def test_dead_letters_may_use_the_users_producer(live_broker: Broker) -> None:
+    """A sync run sends them through the given sync producer, with the key and value
+    that the handler received."""
     topic = fill(live_broker, [b'{"id": 1}', b'{"id": 2}'])
     dead = live_broker.new_topic()
     stop = threading.Event()
@@ -142,8 +143,8 @@ def test_dead_letters_by_a_producer_of_the_users(live_broker: Broker) -> None:
     assert json.loads(letter.value or b"") == {"id": 1}
 
 
-def test_the_handler_runs_on_this_thread_or_on_others(live_broker: Broker) -> None:
-    """With a concurrency of 1 on the caller's, else on a pool; a failure comes out of `run`."""
+def test_the_handler_runs_on_the_calling_thread_or_on_a_pool(live_broker: Broker) -> None:
+    """With a concurrency of 1 on the calling thread, otherwise on a thread pool."""
     topic = fill(live_broker, numbers(200), partitions=2)
     for concurrency in (1, 4):
         threads: set[int] = set()
@@ -170,8 +171,9 @@ def test_the_handler_runs_on_this_thread_or_on_others(live_broker: Broker) -> No
         assert set(committed(live_broker, group).values()) == {100}
 
 
-def test_a_failure_comes_out_of_a_sync_run(live_broker: Broker) -> None:
-    """Without a dead-letter topic the handler's error ends the run, and the position is kept."""
+def test_a_sync_run_raises_the_handlers_error(live_broker: Broker) -> None:
+    """Without a dead-letter topic, the handler's error ends the run. The position
+    stays at the failed record."""
     topic = fill(live_broker, numbers(20))
     group = live_broker.new_name("group")
 
@@ -187,8 +189,8 @@ def test_a_failure_comes_out_of_a_sync_run(live_broker: Broker) -> None:
     assert committed(live_broker, group) == {TopicPartition(topic, 0): 7}
 
 
-def test_ctrl_c_in_a_handler(live_broker: Broker) -> None:
-    """The interrupt comes out of `run`; what was done is committed, the record in hand is not."""
+def test_ctrl_c_in_a_handler_ends_the_run(live_broker: Broker) -> None:
+    """`run` raises the interrupt. Finished records are committed, the current one is not."""
     topic = fill(live_broker, numbers(20))
     group = live_broker.new_name("group")
 
@@ -203,8 +205,9 @@ def test_ctrl_c_in_a_handler(live_broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_members_that_come_and_go_in_the_middle(live_broker: Broker, strategy: str) -> None:
-    """Every record is handled, within each stay in order, and nothing unfinished is committed."""
+def test_members_join_and_leave_during_a_run(live_broker: Broker, strategy: str) -> None:
+    """Every record is handled, one at a time within each lane, and no
+    unfinished record is committed."""
     count = 1_500
     topic = fill(live_broker, numbers(count), partitions=6)
     group = live_broker.new_name("group")
@@ -251,12 +254,13 @@ def test_members_that_come_and_go_in_the_middle(live_broker: Broker, strategy: s
     assert committed(live_broker, group) == {
         TopicPartition(topic, number): count // 6 for number in range(6)
     }
-    # In good order members hand over without handling anything twice.
+    # Members that stop cleanly hand over without handling a record twice.
     assert sum(summary.processed for summary in summaries) == count
 
 
-def test_a_run_that_is_killed_loses_nothing(live_broker: Broker, tmp_path: Path) -> None:
-    """At each kill everything below the committed offsets had been handled; in the end all is."""
+def test_a_killed_run_loses_nothing(live_broker: Broker, tmp_path: Path) -> None:
+    """At each kill, everything below the committed offsets had been handled.
+    In the end everything is."""
     count = 3_000
     topic = fill(live_broker, numbers(count), partitions=3)
     group = live_broker.new_name("group")
@@ -326,8 +330,8 @@ def test_a_run_that_is_killed_loses_nothing(live_broker: Broker, tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-def test_a_broker_that_goes_away_in_the_middle(own_broker: Broker, how: str) -> None:
-    """The run goes on when it is back, and loses nothing."""
+def test_a_run_continues_after_the_broker_was_away(own_broker: Broker, how: str) -> None:
+    """Nothing is lost."""
     count = 2_000
     topic = fill(own_broker, numbers(count), partitions=2)
     group = own_broker.new_name("group")
@@ -365,8 +369,8 @@ def test_a_broker_that_goes_away_in_the_middle(own_broker: Broker, how: str) -> 
     assert set(committed(own_broker, group).values()) == {count // 2}
 
 
-def test_loops_on_a_real_group(live_broker: Broker) -> None:
-    """What one loop left undone, the next one gets; by either promise, sync and async."""
+def test_delivery_loops_continue_where_the_last_one_stopped(live_broker: Broker) -> None:
+    """Sync and async, at-least-once and at-most-once."""
     topic = fill(live_broker, numbers(50))
     group = live_broker.new_name("group")
 

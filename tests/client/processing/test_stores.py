@@ -1,4 +1,4 @@
-"""Offsets in a database of the user's."""
+"""Tests offset stores in the user's database."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def test_spans_of_records() -> None:
-    """Of each partition the first offset and the next to read, gaps or none."""
+def test_spans_of_records_by_partition() -> None:
+    """For each partition the first offset and the next one to read, with or without gaps."""
     records = [*log_of(A, 10)[2:5], *log_of(B, 9)[7:8], log_of(A, 10)[8]]
     assert spans(records) == {A: Span(2, 9), B: Span(7, 8)}
     assert spans([]) == {}
 
 
 def test_saved_offsets_are_loaded(database: sqlite3.Connection) -> None:
-    """Of the group and the partitions that are asked for; a partition without one is left out."""
+    """Only for the given group and partitions; a partition without an offset is omitted."""
     offsets = SqlOffsets(database, "g")
     with database:
         offsets.save(log_of(A, 3))
@@ -44,7 +44,7 @@ def test_saved_offsets_are_loaded(database: sqlite3.Connection) -> None:
 
 
 def test_saving_is_part_of_the_transaction(database: sqlite3.Connection) -> None:
-    """What is rolled back was not saved."""
+    """A rollback discards the saved offsets."""
     offsets = SqlOffsets(database, "g")
     with pytest.raises(ZeroDivisionError), database:
         offsets.save(log_of(A, 3))
@@ -53,7 +53,7 @@ def test_saving_is_part_of_the_transaction(database: sqlite3.Connection) -> None
 
 
 def test_a_consumer_that_is_behind_is_refused(database: sqlite3.Connection) -> None:
-    """Whoever lost a partition without knowing it cannot write its records a second time."""
+    """A consumer that lost a partition without noticing cannot write its records a second time."""
     offsets = SqlOffsets(database, "g")
     with database:
         offsets.save(log_of(A, 5))
@@ -65,15 +65,15 @@ def test_a_consumer_that_is_behind_is_refused(database: sqlite3.Connection) -> N
     assert offsets.load([A]) == {A: 9}
 
 
-def test_table_names_are_plain(database: sqlite3.Connection) -> None:
-    """The name goes into the statement as it is, so only names may."""
+def test_table_names_are_checked(database: sqlite3.Connection) -> None:
+    """The name becomes part of the SQL statement, so only plain names are allowed."""
     with pytest.raises(OptionError, match="plain name"):
         SqlOffsets(database, "g", table="offsets; DROP TABLE orders")
     SqlOffsets(database, "g", table="main.offsets").load([A])
 
 
-def test_assignment_seeks_to_what_is_stored(database: sqlite3.Connection) -> None:
-    """Partitions with a stored offset start there, others where the consumer would start them."""
+def test_assigned_partitions_start_at_their_stored_offsets(database: sqlite3.Connection) -> None:
+    """Partitions without a stored offset start where the consumer would start them."""
     offsets = SqlOffsets(database, "g")
     with database:
         offsets.save(log_of(A, 5))
@@ -84,7 +84,7 @@ def test_assignment_seeks_to_what_is_stored(database: sqlite3.Connection) -> Non
 
 
 def test_a_store_may_be_async() -> None:
-    """Databases with async drivers are awaited."""
+    """So databases with async drivers can be used."""
 
     class Store:
         async def load(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:

@@ -1,4 +1,4 @@
-"""What may be committed, for every order in which records can end."""
+"""Tests which offsets may be committed, for every order in which records can finish."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ offsets_with_gaps = st.lists(
 
 
 def expected_safe(started: list[int], unfinished: set[int]) -> int:
-    """Said another way than the tracker does it: past the finished ones that come first."""
+    """Computes the expected result independently: the end of the leading run of finished
+    records."""
     prefix = list(takewhile(lambda offset: offset not in unfinished, started))
     return prefix[-1] + 1 if prefix else started[0]
 
 
 @settings(deadline=None, max_examples=200)
 @given(offsets_with_gaps, st.data())
-def test_never_beyond_an_unfinished_record(offsets: list[int], data: st.DataObject) -> None:
-    """Whatever the order of ends, what may be committed ends before the first unfinished one."""
+def test_no_commit_goes_beyond_an_unfinished_record(
+    offsets: list[int], data: st.DataObject
+) -> None:
+    """This holds for any order in which records finish."""
     tracker = Tracker()
     windows = [tracker.start(A, offset) for offset in offsets]
     unfinished = set(offsets)
@@ -43,8 +46,8 @@ def test_never_beyond_an_unfinished_record(offsets: list[int], data: st.DataObje
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 1000)), min_size=1, max_size=80))
-def test_starts_and_ends_mixed(steps: list[int | None]) -> None:
-    """Records that come while others end are counted, and none is ever passed over."""
+def test_records_may_start_while_others_finish(steps: list[int | None]) -> None:
+    """No unfinished record is ever passed."""
     tracker = Tracker()
     started = [10]
     unfinished = [10]
@@ -60,8 +63,7 @@ def test_starts_and_ends_mixed(steps: list[int | None]) -> None:
         assert window.held == sum(offset >= window.safe for offset in started)
 
 
-def test_only_what_moved_is_worth_a_commit() -> None:
-    """An offset that was committed is offered again only after it has moved."""
+def test_only_changed_offsets_are_offered_for_commit() -> None:
     tracker = Tracker()
     tracker.start(A, 5).finish(5)
     tracker.start(B, 7)
@@ -73,8 +75,9 @@ def test_only_what_moved_is_worth_a_commit() -> None:
     assert tracker.committable([A, B]) == {A: 7}
 
 
-def test_partitions_that_left_commit_nothing() -> None:
-    """What ends after its partition left, and came back, does not move the new window."""
+def test_closed_partitions_commit_nothing() -> None:
+    """A record that finishes after its partition was closed and reopened
+    does not move the new window."""
     tracker = Tracker()
     old = tracker.start(A, 5)
     (closed,) = tracker.close([A, B])
@@ -88,8 +91,8 @@ def test_partitions_that_left_commit_nothing() -> None:
     assert tracker.committable() == {A: 6}
 
 
-def test_a_position_set_back_begins_anew() -> None:
-    """After a seek back the records from there on count, and the old ones do not."""
+def test_a_seek_back_opens_a_new_window() -> None:
+    """From then on the records from the new position count, and the old ones do not."""
     tracker = Tracker()
     old = tracker.start(A, 8)
     tracker.start(A, 9).finish(9)
@@ -101,8 +104,9 @@ def test_a_position_set_back_begins_anew() -> None:
     assert tracker.committable() == {A: 4}
 
 
-def test_closing_gently_fills_the_gaps() -> None:
-    """What lies below something that ended, or will, is wanted still; what lies above is not."""
+def test_closing_gently_lets_gaps_be_filled() -> None:
+    """Records below one that has finished, or is being handled, are still wanted.
+    Records above it are not."""
     tracker = Tracker()
     windows = [tracker.start(A, offset) for offset in range(10, 20)]
     window = windows[0]
@@ -115,7 +119,7 @@ def test_closing_gently_fills_the_gaps() -> None:
 
 
 def test_closing_gently_without_gaps_wants_nothing() -> None:
-    """When all that ended is below the safe offset there is nothing to be gained."""
+    """If all finished records are below the safe offset, finishing more gains nothing."""
     tracker = Tracker()
     window = tracker.start(A, 10)
     tracker.start(A, 11)

@@ -1,4 +1,4 @@
-"""`exactly_once`: whatever happens to those who copy, the output is the input."""
+"""Tests `exactly_once`: through crashes and rebalances, the output equals the input."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def copied(records: Given, target: str) -> Made:
 
 
 async def read(broker: Broker, topic: str, wanted: int) -> dict[int, list[Bytes]]:
-    """All committed records by partition, and whatever comes a moment later."""
+    """Returns all committed records by partition, and any that arrive shortly afterwards."""
     found: dict[int, list[Bytes]] = {index: [] for index in range(PARTITIONS)}
     async with Consumer(
         broker.bootstrap, isolation_level="read_committed", fetch_max_wait_ms=50
@@ -99,8 +99,8 @@ def topics_on(broker: Broker) -> tuple[str, str]:
 # -- in one process ------------------------------------------------------------------------------
 
 
-def test_until_it_is_stopped(live_broker: Broker) -> None:
-    """Everything is copied once and in order; the summary says how far."""
+def test_everything_is_copied_until_it_is_stopped(live_broker: Broker) -> None:
+    """Once and in order. The summary reports the committed offsets."""
     source, target = topics_on(live_broker)
     stop = asyncio.Event()
     seen: list[Bytes] = []
@@ -126,8 +126,8 @@ def test_until_it_is_stopped(live_broker: Broker) -> None:
     play(scenario)
 
 
-def test_what_was_aborted_is_done_again(live_broker: Broker) -> None:
-    """Here because it took longer than its timeout: nobody sees the first attempt."""
+def test_an_aborted_transaction_is_repeated(live_broker: Broker) -> None:
+    """Here because it exceeded its timeout. No reader sees the first attempt."""
     source, target = topics_on(live_broker)
     stop = asyncio.Event()
     calls: list[list[Bytes]] = []
@@ -147,7 +147,7 @@ def test_what_was_aborted_is_done_again(live_broker: Broker) -> None:
             async def handle(records: Given) -> Made:
                 calls.append([record.value for record in records])
                 if len(calls) == 2:
-                    # A transaction begins with its first batch: before, nothing can time out.
+                    # A transaction begins with its first batch. Before that, nothing can time out.
                     await (await producer.send(target, b"too early", partition=0))
                     while await is_open():  # noqa: ASYNC110 - the broker ends it
                         await asyncio.sleep(0.05)
@@ -163,8 +163,8 @@ def test_what_was_aborted_is_done_again(live_broker: Broker) -> None:
     play(scenario)
 
 
-def test_a_handler_that_fails_ends_it_and_loses_nothing(live_broker: Broker) -> None:
-    """The consumer stands where it stood, so the same two may go on."""
+def test_a_failing_handler_ends_the_copy_and_loses_nothing(live_broker: Broker) -> None:
+    """The consumer's position is unchanged, so the same consumer and producer can continue."""
     source, target = topics_on(live_broker)
     stop = asyncio.Event()
     done = 0
@@ -194,8 +194,8 @@ def test_a_handler_that_fails_ends_it_and_loses_nothing(live_broker: Broker) -> 
     play(scenario)
 
 
-def test_what_never_goes_through_is_raised_in_the_end(live_broker: Broker) -> None:
-    """A record that is too large for its topic is so the next time too."""
+def test_a_permanent_failure_is_raised(live_broker: Broker) -> None:
+    """A record that is too large for its topic fails again on every attempt."""
     source = live_broker.new_topic(partitions=PARTITIONS)
     target = live_broker.new_topic(configs={"max.message.bytes": "2000"})
 
@@ -215,8 +215,8 @@ def test_what_never_goes_through_is_raised_in_the_end(live_broker: Broker) -> No
     play(scenario)
 
 
-def test_the_newer_instance_of_a_name_ends_the_older(live_broker: Broker) -> None:
-    """By `Fenced`, and nothing of it is read."""
+def test_a_newer_instance_with_the_same_id_fences_the_older_one(live_broker: Broker) -> None:
+    """The older one raises `Fenced`, and its output is never read."""
     source, target = topics_on(live_broker)
 
     async def scenario() -> None:
@@ -247,7 +247,7 @@ def test_the_newer_instance_of_a_name_ends_the_older(live_broker: Broker) -> Non
         ({}, {"transactional_id": None}, "transactional_id"),
     ],
 )
-def test_what_would_not_be_exact_is_refused(
+def test_options_that_would_not_be_exactly_once_are_refused(
     reader: dict[str, Any], writer: dict[str, Any], message: str
 ) -> None:
     """Before anything is read."""
@@ -273,13 +273,15 @@ def test_what_would_not_be_exact_is_refused(
 
 @pytest.fixture
 def impatient_broker() -> Iterator[Broker]:
-    """One that gives up on members soon: they are killed without a word."""
+    """A broker with a short session timeout, because members are killed without leaving the
+    group."""
     with Broker({"group.min.session.timeout.ms": "500"}) as broker:
         yield broker
 
 
-def test_who_has_lost_the_partitions_meanwhile_commits_nothing(impatient_broker: Broker) -> None:
-    """Its handler took so long that the group gave them to another, who has copied them by now."""
+def test_an_instance_that_lost_its_partitions_commits_nothing(impatient_broker: Broker) -> None:
+    """Its handler took so long that the group assigned the partitions to another member,
+    which has already copied them."""
     broker = impatient_broker
     source, target = topics_on(broker)
     taken, over = asyncio.Event(), asyncio.Event()
@@ -329,7 +331,7 @@ def test_who_has_lost_the_partitions_meanwhile_commits_nothing(impatient_broker:
 
 
 class Crew:
-    """Two instances, each started again whenever it was killed."""
+    """Two instances, each restarted whenever it is killed."""
 
     def __init__(self, broker: Broker, source: str, target: str, stack: ExitStack) -> None:
         self._words = (broker.bootstrap, source, target)
@@ -342,7 +344,7 @@ class Crew:
         return subprocess.Popen([sys.executable, str(SCRIPT), *self._words, name])
 
     def kill(self, number: int) -> None:
-        """Without a word, and start the next of its name."""
+        """Kills an instance with SIGKILL and starts its successor with the same id."""
         assert self.members[number].poll() is None, "it ended by itself"
         self.members[number].kill()
         self.members[number].wait(LIMIT_S)
@@ -359,15 +361,16 @@ class Crew:
             member.wait(LIMIT_S)
 
 
-def test_killed_and_started_again_the_output_is_the_input(impatient_broker: Broker) -> None:
-    """Two instances share the work and are killed in the midst of it, again and again."""
+def test_the_output_equals_the_input_after_kills_and_restarts(impatient_broker: Broker) -> None:
+    """Two instances share the work and are killed repeatedly while they work."""
     broker = impatient_broker
     source, target = topics_on(broker)
     count, kills = 9_000, 5
     chance = random.Random(7)
 
     async def reached(consumer: Consumer[Bytes, Bytes], goal: int) -> None:
-        """As much is written, committed or not; the broker can only be asked again and again."""
+        """Waits until this many records are written, committed or not. The broker
+        can only be polled for it."""
         places = [TopicPartition(target, index) for index in range(PARTITIONS)]
         while sum((await consumer.end_offsets(places)).values()) < goal:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

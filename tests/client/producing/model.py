@@ -1,8 +1,8 @@
-"""A partition that follows the rules of idempotence to the letter, and a little world around it.
+"""A partition with Kafka's rules for idempotent producers, and a simulated sender around it.
 
-The world is the sender without sockets: it drains the accumulator into requests, delivers them to
-the partitions in order, answers or loses them, and lets time pass, all by the choices of one
-generator. After every step it holds the accumulator to its invariants.
+`World` is the sender without sockets: it drains the accumulator into requests, delivers them to the
+partitions in order, answers or loses them, and lets time pass. One random generator makes all
+choices. After every step it checks the accumulator's invariants.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ RETRIABLE = (
 
 @dataclass
 class Partition:
-    """Kafka's rules: sequences without a gap, the last five batches recognised, epochs go up."""
+    """Applies Kafka's rules: no gap in sequences, the last five batches are
+    recognized, epochs only grow."""
 
     values: list[bytes] = field(default_factory=list)
     producer: tuple[int, int] | None = None
@@ -43,7 +44,8 @@ class Partition:
     recent: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
     batch_bytes_max: int = 1 << 30
     takes_any_first: bool = False
-    """Our broker lets a producer it does not know begin anywhere; Kafka once wanted 0."""
+    """Penstock lets an unknown producer begin with any sequence; older Kafka versions required
+    0."""
 
     def write(self, data: Any) -> tuple[ErrorCode, int]:
         header = validate(data)
@@ -73,7 +75,7 @@ class Partition:
 
 
 class _NoTopics:
-    """Leaders never move here: what is lost and found again is the lanes' business."""
+    """The cluster's topics. Leaders never move here; only the lanes are tested."""
 
     def meet(self, brokers: object) -> None:
         pass
@@ -120,7 +122,7 @@ class World:
         self.requests_made: list[list[Batch]] = []
 
     def send(self, size: int = 20, place: TopicPartition | None = None) -> bool:
-        """False when the buffer is full."""
+        """Appends a record. Returns False if the buffer is full."""
         place = place or self.random.choice(self.places)
         value = str(len(self.sent)).encode().ljust(size, b".")
         lane = self.lanes[place]
@@ -135,7 +137,7 @@ class World:
         return True
 
     def pump(self) -> None:
-        """Send what can be sent."""
+        """Sends everything that can be sent."""
         if self.accumulator.wants_identity and self.random.random() < 0.8:
             self._next_producer_id += 1
             self.accumulator.identify(Identity(self._next_producer_id, 0))
@@ -153,8 +155,9 @@ class World:
         self.accumulator.verify()
 
     def answer_next(self, fate: str = "written") -> None:
-        """The oldest request: "written", "refused" with a retriable code, "bad" for good, "deposed"
-        for one that was written by a leader which then led no more, and said just that."""
+        """Answers the oldest request. `fate` is "written", "refused" (a retriable error), "bad" (a
+        permanent error) or "deposed": the leader wrote the batch, lost its leadership, and answered
+        that it is not the leader."""
         batches = self.requests.popleft()
         answers = []
         for batch in batches:
@@ -174,7 +177,7 @@ class World:
         return code, offset
 
     def lose_connection(self, processed: int) -> None:
-        """All that is in flight is lost; the broker had done the first few of it."""
+        """Loses all requests in flight; the broker had processed the first `processed` of them."""
         for number, batches in enumerate(self.requests):
             if number < processed:
                 for batch in batches:
@@ -191,7 +194,7 @@ class World:
         self.accumulator.verify()
 
     def finish(self) -> None:
-        """From here on all goes well."""
+        """Runs without further faults until the accumulator is empty."""
         self.accumulator.hurry()
         for _ in range(10_000):
             self.pump()
@@ -204,7 +207,7 @@ class World:
         raise AssertionError("the accumulator never became empty")
 
     def check_log(self) -> None:
-        """No loss, no duplicate, no reordering."""
+        """Checks that no record is lost, duplicated or reordered."""
         assert self.fatal is None
         for place, partition in self.partitions.items():
             sent = [item for item in self.sent if item.place == place]

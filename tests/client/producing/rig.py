@@ -1,4 +1,4 @@
-"""How these tests open producers, wait, and read back what was written."""
+"""Helpers of the producer tests: open producers, wait, and read back what was written."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ QUICK: dict[str, Any] = {
     "delivery_timeout_ms": 4_000,
     "max_block_ms": 2_000,
 }
-"""Short waits, so that what must fail fails soon."""
+"""Short timeouts, so that expected failures come soon."""
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """To its end, which must come."""
+    """Runs the coroutine to its end, with a time limit."""
 
     async def main() -> T:
         async with asyncio.timeout(LIMIT_S):
@@ -46,12 +46,12 @@ def producer_of(bootstrap: str, **options: Any) -> Producer[Any, Any]:
 
 
 def written(fake: FakeBroker, topic: str, partition: int = 0) -> list[bytes]:
-    """The values in a partition of the fake broker."""
+    """Returns the values in a partition of the fake broker."""
     return [record.value for record in fake.model.topics[topic].logs[partition].records()]
 
 
 def batches(fake: FakeBroker) -> list[BatchHeader]:
-    """The batches of all produce requests, in order, as their headers."""
+    """Returns the batch headers of all produce requests, in order."""
     return [
         read_header(part.records)
         for request in fake.asked(ApiKey.PRODUCE)
@@ -61,7 +61,7 @@ def batches(fake: FakeBroker) -> list[BatchHeader]:
 
 
 def strict(fake: FakeBroker) -> None:
-    """Let the fake broker hold producers to their sequences, as real ones do."""
+    """Makes the fake broker check the sequences of producers, as real brokers do."""
     partitions: dict[tuple[str, int], Partition] = {}
 
     def produce(request: ProduceRequest, version: int) -> Response:
@@ -84,7 +84,7 @@ def strict(fake: FakeBroker) -> None:
 
 
 async def until(condition: Any, what: str) -> None:
-    """Poll for something that happens on another thread."""
+    """Polls for a condition that another thread makes true."""
     for _ in range(1000):
         if condition():
             return
@@ -93,7 +93,7 @@ async def until(condition: Any, what: str) -> None:
 
 
 async def all_of(deliveries: list[Any]) -> list[Any]:
-    """What became of each: metadata, or the error."""
+    """Returns the outcome of each delivery: its metadata, or the error."""
 
     async def one(delivery: Awaitable[Any]) -> Any:
         return await delivery
@@ -104,8 +104,8 @@ async def all_of(deliveries: list[Any]) -> list[Any]:
 async def read_back(
     bootstrap: str, topic: str, partitions: int, *, at_least: int = 0
 ) -> list[list[Any]]:
-    """All records of a real broker's topic, by partition; what is less than acks=all promises may
-    take a moment to be readable."""
+    """Returns all records of a real broker's topic, by partition. Waits for `at_least` records,
+    because with less than acks=all they may become readable later."""
     places = [TopicPartition(topic, partition) for partition in range(partitions)]
     async with cluster_of(bootstrap) as cluster:
         while True:

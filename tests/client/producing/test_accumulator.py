@@ -1,4 +1,4 @@
-"""The accumulator and its lanes, under the rules of `model` and by themselves."""
+"""Tests the accumulator and its lanes, in the simulated world of `model` and alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def identified(**changes: object) -> World:
 
 
 def confirmed(**changes: object) -> World:
-    """A world whose broker knows the producer: one record was written."""
+    """Returns a world whose broker knows the producer, because one record was written."""
     world = identified(**changes)
     world.send()
     world.finish()
@@ -56,11 +56,12 @@ def confirmed(**changes: object) -> World:
     st.sampled_from([0.0, 0.01]),
     st.sampled_from([400, 1 << 30]),
 )
-def test_nothing_is_lost_doubled_or_reordered_whatever_fails(
+def test_nothing_is_lost_duplicated_or_reordered_under_faults(
     random: Random, takes_any_first: bool, expires: bool, linger_s: float, too_large: int
 ) -> None:
-    """Requests are lost before or after they are done, refused for now or for good, split, timed
-    out; what is acknowledged is in the log once, at its offset, in the order it was sent."""
+    """Requests are lost before or after they are processed, refused temporarily or for
+    good, split, or timed out. Every acknowledged record is in the log once, at its
+    offset, in the order of sending."""
     config = replace(
         CONFIG,
         linger_s=linger_s,
@@ -90,8 +91,8 @@ def test_nothing_is_lost_doubled_or_reordered_whatever_fails(
 
 @settings(deadline=None, max_examples=40)
 @given(st.randoms(use_true_random=False))
-def test_without_idempotence_order_holds_and_only_doubles_can_come(random: Random) -> None:
-    """One batch at a time on its way per partition: whatever is lost, nothing overtakes."""
+def test_without_idempotence_the_order_holds_but_duplicates_may_occur(random: Random) -> None:
+    """Each partition has one batch in flight, so no batch overtakes another, whatever is lost."""
     world = World(random, replace(CONFIG, idempotent=False, linger_s=0.0), partitions=1)
     for _ in range(60):
         for _ in range(random.randrange(0, 15)):
@@ -109,8 +110,7 @@ def test_without_idempotence_order_holds_and_only_doubles_can_come(random: Rando
     assert all(item.error() is None for item in world.sent)
 
 
-def test_a_batch_waits_for_its_linger_unless_it_is_full() -> None:
-    """A batch leaves when it has lingered, or at once when it is full."""
+def test_a_batch_lingers_unless_it_is_full() -> None:
     world = confirmed()
     world.send()
     world.pump()
@@ -128,8 +128,8 @@ def test_a_batch_waits_for_its_linger_unless_it_is_full() -> None:
     assert world.requests[1][0].count > 1
 
 
-def test_batches_that_left_are_not_kept_for_their_linger() -> None:
-    """A lane that lingers for long does not hold on to what other lanes have sent."""
+def test_sent_batches_are_not_kept_while_others_linger() -> None:
+    """A lane with a long linger does not keep the batches of other lanes in memory."""
     world = World(Random(1), replace(CONFIG, linger_s=1000.0), partitions=2)
     world.accumulator.identify(Identity(7, 0))
     world.send(place=world.places[0])
@@ -147,8 +147,8 @@ def test_batches_that_left_are_not_kept_for_their_linger() -> None:
     assert world.accumulator.next_at() == pytest.approx(CONFIG.delivery_timeout_s)
 
 
-def test_the_time_to_look_again_is_the_earliest_that_matters() -> None:
-    """Linger first, then the deadline of what is on its way."""
+def test_next_at_is_the_earliest_timer() -> None:
+    """First the end of the linger, then the deadline of the batch in flight."""
     world = identified()
     assert world.accumulator.next_at() is None
     world.send()
@@ -158,8 +158,8 @@ def test_the_time_to_look_again_is_the_earliest_that_matters() -> None:
     assert world.accumulator.next_at() == pytest.approx(CONFIG.delivery_timeout_s)
 
 
-def test_while_the_brokers_are_slow_batches_grow() -> None:
-    """A batch that is due goes on filling until it is taken."""
+def test_batches_grow_while_the_brokers_are_slow() -> None:
+    """A batch that is due is filled further until it is sent."""
     world = identified(linger_s=0.0, batch_size=10_000, idempotent=False)
     world.send()
     world.pump()
@@ -172,8 +172,8 @@ def test_while_the_brokers_are_slow_batches_grow() -> None:
     assert [batch.count for batch in world.requests[0]] == [50]
 
 
-def test_hurry_makes_ready_what_lingers() -> None:
-    """As for a flush."""
+def test_hurry_makes_lingering_batches_ready() -> None:
+    """A flush does this."""
     world = identified(linger_s=1000.0)
     world.send()
     world.pump()
@@ -183,8 +183,8 @@ def test_hurry_makes_ready_what_lingers() -> None:
     assert len(world.requests) == 1
 
 
-def test_requests_stay_below_the_largest_request() -> None:
-    """Batches of many partitions share a request up to `max_request_size`."""
+def test_requests_respect_max_request_size() -> None:
+    """Batches of several partitions share a request up to this size."""
     world = World(Random(1), replace(CONFIG, max_request_size=1000), partitions=10)
     world.accumulator.identify(Identity(7, 0))
     for place in world.places:
@@ -198,8 +198,8 @@ def test_requests_stay_below_the_largest_request() -> None:
     assert len(world.requests[0]) > 1
 
 
-def test_the_buffer_takes_no_more_than_its_memory() -> None:
-    """Appending stops at the bound and goes on when something is acknowledged."""
+def test_the_buffer_stays_within_its_memory() -> None:
+    """Appending stops at the limit and works again once a batch is acknowledged."""
     world = identified(buffer_memory=5_000)
     while world.send():
         pass
@@ -216,15 +216,15 @@ def test_the_buffer_takes_no_more_than_its_memory() -> None:
 
 
 def test_a_record_that_can_never_be_sent_is_refused_at_once() -> None:
-    """Larger than a request or than the whole buffer."""
+    """It is larger than a request or than the whole buffer."""
     with pytest.raises(RecordTooLarge, match="max_request_size"):
         identified().send(size=2_000)
     with pytest.raises(RecordTooLarge, match="buffer_memory"):
         identified(buffer_memory=3_000, max_request_size=10_000).send(size=2_500)
 
 
-def test_a_record_larger_than_a_batch_makes_one_alone() -> None:
-    """`batch_size` bounds batches, not records."""
+def test_a_record_larger_than_a_batch_gets_its_own_batch() -> None:
+    """`batch_size` limits batches, not records."""
     world = identified()
     world.send()
     world.send(size=1_000)
@@ -234,8 +234,8 @@ def test_a_record_larger_than_a_batch_makes_one_alone() -> None:
     assert [batch.count for batches in world.requests_made for batch in batches] == [1, 1, 1]
 
 
-def test_five_batches_of_a_partition_are_on_their_way_at_most() -> None:
-    """The broker recognises no more than that."""
+def test_a_partition_has_at_most_five_batches_in_flight() -> None:
+    """The broker recognizes duplicates only among the last five batches."""
     world = confirmed(linger_s=0.0, batch_size=0)
     world.in_flight_max = 100
     for _ in range(20):
@@ -245,8 +245,9 @@ def test_five_batches_of_a_partition_are_on_their_way_at_most() -> None:
     assert [batches[0].sequence for batches in world.requests] == [1, 2, 3, 4, 5]
 
 
-def test_until_the_broker_knows_the_producer_one_batch_is_on_its_way() -> None:
-    """It would take any sequence from a stranger: the second batch, where the first was refused."""
+def test_until_the_broker_knows_the_producer_one_batch_is_in_flight() -> None:
+    """The broker accepts any first sequence from an unknown producer: it could accept the second
+    batch after it refused the first."""
     world = identified(linger_s=0.0, batch_size=0)
     world.partitions[world.places[0]].takes_any_first = True
     for _ in range(5):
@@ -259,8 +260,8 @@ def test_until_the_broker_knows_the_producer_one_batch_is_on_its_way() -> None:
     assert len(world.partitions[world.places[0]].values) == 5
 
 
-def test_after_a_failure_nothing_is_sent_until_all_is_answered() -> None:
-    """And then everything goes out again, in order, with the same numbers."""
+def test_after_a_failure_nothing_is_sent_until_all_requests_are_answered() -> None:
+    """Then all failed batches are sent again, in order, with the same sequences."""
     world = confirmed(linger_s=0.0, batch_size=0)
     for _ in range(5):
         world.send()
@@ -280,8 +281,7 @@ def test_after_a_failure_nothing_is_sent_until_all_is_answered() -> None:
     world.check_log()
 
 
-def test_a_lane_rests_before_it_tries_again() -> None:
-    """Not before the time it was told."""
+def test_a_lane_waits_for_its_backoff() -> None:
     world = identified(linger_s=0.0)
     world.send()
     world.pump()
@@ -294,8 +294,8 @@ def test_a_lane_rests_before_it_tries_again() -> None:
     assert len(world.requests) == 1
 
 
-def test_a_lane_waits_for_the_old_leader_before_it_asks_the_new_one() -> None:
-    """Two brokers at once could answer in any order."""
+def test_a_lane_waits_for_the_old_leader_before_it_uses_the_new_one() -> None:
+    """Two brokers could answer in any order."""
     world = confirmed(linger_s=0.0, batch_size=0)
     world.send()
     world.pump()
@@ -305,7 +305,7 @@ def test_a_lane_waits_for_the_old_leader_before_it_asks_the_new_one() -> None:
     assert len(world.accumulator.drain(lanes, LEADER, world.now)) == 1
 
 
-def test_retries_end_after_as_many_as_were_allowed() -> None:
+def test_retries_end_at_the_limit() -> None:
     """`retries` counts the attempts after the first."""
     world = identified(linger_s=0.0, attempts_max=3)
     world.send()
@@ -318,8 +318,8 @@ def test_retries_end_after_as_many_as_were_allowed() -> None:
     assert world.accumulator.buffered_bytes == 0
 
 
-def test_what_waits_too_long_fails_wherever_it_is() -> None:
-    """Open, waiting or on its way: after `delivery_timeout_s` the sender is told."""
+def test_a_batch_fails_after_its_delivery_timeout_in_any_state() -> None:
+    """Whether it is open, waiting or in flight."""
     world = identified(linger_s=1000.0, delivery_timeout_s=1.0)
     world.send()
     world.now = 1.0
@@ -330,8 +330,8 @@ def test_what_waits_too_long_fails_wherever_it_is() -> None:
     assert world.accumulator.buffered_bytes == 0
 
 
-def test_memory_of_a_request_on_its_way_is_freed_when_it_ends() -> None:
-    """Timed out or not, its bytes are still referred to."""
+def test_memory_of_a_request_in_flight_is_freed_when_it_ends() -> None:
+    """Even if the batch timed out, the request still refers to its bytes."""
     world = identified(linger_s=0.0, delivery_timeout_s=1.0)
     world.send()
     world.pump()
@@ -343,8 +343,8 @@ def test_memory_of_a_request_on_its_way_is_freed_when_it_ends() -> None:
     assert world.accumulator.buffered_bytes == 0
 
 
-def test_a_timed_out_batch_that_was_written_costs_no_epoch() -> None:
-    """The answer to the next batch tells whether it was; only a gap begins a new epoch."""
+def test_a_timed_out_batch_that_was_written_needs_no_new_epoch() -> None:
+    """The answer to the next batch shows whether it was written; only a gap begins a new epoch."""
     for processed, epoch in ((1, 0), (0, 1)):
         world = identified(linger_s=0.0, delivery_timeout_s=1.0)
         world.send()
@@ -363,8 +363,8 @@ def test_a_timed_out_batch_that_was_written_costs_no_epoch() -> None:
         assert len(world.partitions[world.places[0]].values) == 2 + processed
 
 
-def test_a_refused_batch_gives_its_numbers_back() -> None:
-    """When nothing was numbered after it, no new epoch is needed."""
+def test_a_refused_batch_returns_its_sequences() -> None:
+    """If no later batch was numbered, no new epoch is needed."""
     world = identified(linger_s=0.0)
     world.send()
     world.pump()
@@ -376,9 +376,9 @@ def test_a_refused_batch_gives_its_numbers_back() -> None:
     assert (numbering.epoch, numbering.next_sequence) == (0, 1)
 
 
-def test_numbers_that_may_be_in_use_are_not_given_back() -> None:
-    """A batch that may have been written keeps its numbers even if it is refused later, or the
-    next one would pass for its duplicate and be lost."""
+def test_sequences_that_may_have_been_written_are_not_reused() -> None:
+    """A batch that may have been written keeps its sequences even if it is refused later. Otherwise
+    the next batch would look like its duplicate and be lost."""
     world = identified(linger_s=0.0)
     world.send()
     world.pump()
@@ -392,8 +392,8 @@ def test_numbers_that_may_be_in_use_are_not_given_back() -> None:
     assert len(world.partitions[world.places[0]].values) == 2
 
 
-def test_a_leader_that_was_deposed_may_have_written_what_it_refused() -> None:
-    """The numbers of such a batch are not given back either."""
+def test_a_deposed_leader_may_have_written_the_batch_it_refused() -> None:
+    """The sequences of such a batch are not reused either."""
     world = identified(linger_s=0.0)
     world.send()
     world.pump()
@@ -407,8 +407,8 @@ def test_a_leader_that_was_deposed_may_have_written_what_it_refused() -> None:
     assert len(world.partitions[world.places[0]].values) == 2
 
 
-def test_a_used_up_epoch_asks_for_a_new_producer() -> None:
-    """Epochs end at 32767; then the lane waits for another id and begins at 0 under it."""
+def test_an_exhausted_epoch_requests_a_new_producer_id() -> None:
+    """Epochs end at 32767. The lane then waits for another producer id and begins at sequence 0."""
     world = world_of(linger_s=0.0, batch_size=0)
     world.accumulator.identify(Identity(7, EPOCH_MAX))
     for _ in range(3):
@@ -428,7 +428,7 @@ def test_a_used_up_epoch_asks_for_a_new_producer() -> None:
 
 
 def test_a_batch_that_is_too_large_is_split_and_later_ones_are_smaller() -> None:
-    """Down to single records if need be; the records keep their order and their numbers."""
+    """Down to single records if necessary; the records keep their order and sequences."""
     world = identified(linger_s=0.0, batch_size=2_000, max_request_size=4_000)
     partition = world.partitions[world.places[0]]
     partition.batch_bytes_max = 300
@@ -445,7 +445,7 @@ def test_a_batch_that_is_too_large_is_split_and_later_ones_are_smaller() -> None
 
 
 def test_a_single_record_that_is_too_large_for_the_topic_fails_alone() -> None:
-    """Its neighbours arrive."""
+    """The other records of its batch are written."""
     world = identified(linger_s=0.0, batch_size=2_000)
     world.partitions[world.places[0]].batch_bytes_max = 300
     for size in (20, 20, 400, 20, 20):
@@ -458,8 +458,8 @@ def test_a_single_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     assert [error is None for error in errors] == [True, True, False, True, True]
 
 
-def test_sealed_batches_go_behind_what_was_sent_before() -> None:
-    """A table's batch closes the open one, so that order holds between the two ways to send."""
+def test_sealed_batches_are_sent_after_earlier_records() -> None:
+    """A table's batch closes the open one, so that the order holds between both ways to send."""
     world = confirmed(linger_s=1000.0)
     world.send()
     lane = world.lanes[world.places[0]]
@@ -476,8 +476,8 @@ def test_sealed_batches_go_behind_what_was_sent_before() -> None:
     assert world.accumulator.buffered_bytes == 0
 
 
-def test_an_idempotent_producer_sends_nothing_before_it_is_somebody() -> None:
-    """Batches wait for the producer id; without idempotence they need none."""
+def test_an_idempotent_producer_sends_nothing_without_a_producer_id() -> None:
+    """Without idempotence, batches need no producer id."""
     world = world_of(linger_s=0.0)
     world.send()
     lanes = world.accumulator.ready(0.0)
@@ -489,8 +489,8 @@ def test_an_idempotent_producer_sends_nothing_before_it_is_somebody() -> None:
     assert [batch.producer_id for batch in taken] == [NO_PRODUCER_ID]
 
 
-def test_another_producer_under_our_id_ends_this_one() -> None:
-    """INVALID_PRODUCER_EPOCH is fatal: our numbers are worth nothing any more."""
+def test_another_producer_with_the_same_id_is_fatal() -> None:
+    """INVALID_PRODUCER_EPOCH is fatal, because this producer's sequences are no longer valid."""
     world = identified(linger_s=0.0)
     world.partitions[world.places[0]].producer = (7, 3)
     world.send()
@@ -500,8 +500,8 @@ def test_another_producer_under_our_id_ends_this_one() -> None:
     assert ErrorCode.INVALID_PRODUCER_EPOCH.message in str(world.fatal)
 
 
-def test_giving_up_takes_everything_out() -> None:
-    """As a producer that is closed does: nothing is left to send."""
+def test_fail_all_removes_every_batch() -> None:
+    """A producer does this when it closes."""
     world = identified(linger_s=0.0, batch_size=0)
     for _ in range(10):
         world.send()

@@ -1,4 +1,4 @@
-"""How partitions come into a transaction: with their first batch, or by request before it."""
+"""Tests how partitions join a transaction: with their first batch, or by a request before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VALUE_BYTES = 200
 
 
 def begun(*, by_request: bool = False) -> World:
-    """A transaction in which nothing was sent, on three partitions."""
+    """Returns a world with three partitions and an open, empty transaction."""
     config = AccumulatorConfig(batch_size=BATCH_SIZE, linger_s=1000.0, transactional=True)
     world = World(Random(1), config, partitions=3)
     world.accumulator.joins_by_request = by_request
@@ -25,7 +25,8 @@ def begun(*, by_request: bool = False) -> World:
 
 
 def fill_until_news(world: World) -> int:
-    """To the first partition; how many records it took."""
+    """Sends to the first partition until the accumulator reports a filled batch;
+    returns the number of records."""
     world.accumulator.has_filled = False
     for number in range(1000):
         world.send(VALUE_BYTES, world.places[0])
@@ -38,9 +39,9 @@ def places(world: World) -> list[set[int]]:
     return [{batch.place.partition for batch in batches} for batches in world.requests_made]
 
 
-def test_what_is_gathered_first_does_not_wait_for_the_rest() -> None:
-    """When one partition has a few KiB all that have something join, in one request; what comes
-    then is gathered to full batches."""
+def test_the_first_batches_of_a_transaction_are_small() -> None:
+    """When one partition has a few KiB, all partitions with records join in one request. Later
+    records are gathered into full batches."""
     world = begun()
     world.send(VALUE_BYTES, world.places[1])
     world.pump()
@@ -54,8 +55,8 @@ def test_what_is_gathered_first_does_not_wait_for_the_rest() -> None:
     world.check_log()
 
 
-def test_each_transaction_begins_so() -> None:
-    """And one that stays small is sent at its end, in one batch per partition."""
+def test_each_transaction_begins_with_small_batches() -> None:
+    """A transaction that stays small is sent at its end, in one batch per partition."""
     world = begun()
     for _ in range(3):
         fill_until_news(world)
@@ -69,8 +70,9 @@ def test_each_transaction_begins_so() -> None:
     world.check_log()
 
 
-def test_nothing_is_sent_to_a_partition_that_is_outside() -> None:
-    """Those that want to join are known, once each; who has joined sends, the others wait."""
+def test_nothing_is_sent_to_a_partition_that_has_not_joined() -> None:
+    """Each partition that wants to join is reported once. Partitions that have
+    joined send, the others wait."""
     world = begun(by_request=True)
     for place in world.places:
         world.send(VALUE_BYTES, place)
@@ -90,8 +92,8 @@ def test_nothing_is_sent_to_a_partition_that_is_outside() -> None:
 
 
 @pytest.mark.parametrize("by_request", [True, False])
-def test_who_has_joined_is_outside_of_the_next(by_request: bool) -> None:
-    """Where that goes by request; the numbers of batches go on in it all the same."""
+def test_partitions_join_each_transaction_separately(by_request: bool) -> None:
+    """Where joining needs a request. The sequences of batches continue across transactions."""
     world = begun(by_request=by_request)
     for _ in range(3):
         world.send(VALUE_BYTES, world.places[0])

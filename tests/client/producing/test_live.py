@@ -1,4 +1,4 @@
-"""The producer and a real broker that is killed, frozen and restarted under it."""
+"""Tests the producer with a real broker that is killed, frozen and restarted."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SENDING_S = 1.2
 
 
 async def steadily(producer: Any, topic: str, stop: asyncio.Event, sent: list[Any]) -> list[Any]:
-    """Send records to all partitions until `stop` is set. Adds their values and deliveries to
-    `sent` and returns it."""
+    """Sends records to all partitions until `stop` is set. Adds their values and deliveries
+    to `sent` and returns it."""
     while not stop.is_set():
         for _ in range(20):
             number = len(sent)
@@ -32,9 +32,9 @@ async def steadily(producer: Any, topic: str, stop: asyncio.Event, sent: list[An
 
 
 async def under(trouble: Any, producer: Any, topic: str, *, after_s: float = 0.3) -> list[Any]:
-    """What was sent while the broker was in trouble."""
+    """Returns the records that were sent before, during and after the fault."""
     stop = asyncio.Event()
-    # Once a record is acknowledged, the producer has all it needs to send without waiting.
+    # Once a record is acknowledged, the producer has all metadata to send without waiting.
     first = await producer.send(topic, b"0", partition=0)
     await first
     sending = asyncio.ensure_future(steadily(producer, topic, stop, [(b"0", first)]))
@@ -46,7 +46,7 @@ async def under(trouble: Any, producer: Any, topic: str, *, after_s: float = 0.3
 
 
 def check(sent: list[Any], found: list[list[Any]]) -> None:
-    """Each record once, in order, at the offset that was promised."""
+    """Checks that each record is stored once, in order, at its acknowledged offset."""
     for partition in range(PARTITIONS):
         values = [record.value for record in found[partition]]
         assert values == [value for value, _ in sent][partition::PARTITIONS]
@@ -58,8 +58,8 @@ def check(sent: list[Any], found: list[list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["restart", "kill", "freeze"])
-def test_no_record_is_lost_doubled_or_reordered(own_broker: Broker, trouble: str) -> None:
-    """A restart, a crash, a pause: acks=all with idempotence comes through all of them."""
+def test_no_record_is_lost_duplicated_or_reordered(own_broker: Broker, trouble: str) -> None:
+    """With acks=all and idempotence, through a restart, a crash and a pause."""
     topic = own_broker.new_topic(PARTITIONS)
 
     def make_trouble() -> None:
@@ -85,8 +85,8 @@ def test_no_record_is_lost_doubled_or_reordered(own_broker: Broker, trouble: str
     run(main())
 
 
-def test_tables_come_through_a_crash(own_broker: Broker) -> None:
-    """Sent while the broker dies and comes back: every row once, in order."""
+def test_tables_survive_a_crash(own_broker: Broker) -> None:
+    """Sent while the broker crashes and restarts: every row is stored once, in order."""
     topic = own_broker.new_topic(PARTITIONS)
     rows = 60_000
     table = pa.table(
@@ -121,8 +121,8 @@ def test_tables_come_through_a_crash(own_broker: Broker) -> None:
     run(main())
 
 
-def test_a_broker_that_stays_away_fails_every_record_in_time(own_broker: Broker) -> None:
-    """Nothing hangs: deliveries fail, flush and close return."""
+def test_every_record_fails_in_time_if_the_broker_stays_away(own_broker: Broker) -> None:
+    """Nothing hangs: deliveries fail, `flush` and `close` return."""
     topic = own_broker.new_topic(PARTITIONS)
 
     async def main() -> None:
@@ -130,7 +130,7 @@ def test_a_broker_that_stays_away_fails_every_record_in_time(own_broker: Broker)
         async with producer_of(own_broker.bootstrap, **options) as producer:
             is_known = False
             while not is_known:
-                with suppress(DeliveryTimedOut):  # As may be on a machine that is busy.
+                with suppress(DeliveryTimedOut):  # This may happen on a busy machine.
                     await (await producer.send(topic, b"x"))
                     is_known = True
             await asyncio.to_thread(own_broker.kill)
@@ -146,7 +146,7 @@ def test_a_broker_that_stays_away_fails_every_record_in_time(own_broker: Broker)
 
 @pytest.mark.parametrize("acks", [0, 1])
 def test_other_acks_work_on_a_real_broker(live_broker: Broker, acks: Any) -> None:
-    """All records, in order; with acks=0 there are no offsets to compare."""
+    """All records are stored in order. With acks=0 there are no offsets to compare."""
     topic = live_broker.new_topic(PARTITIONS)
 
     async def main() -> None:
@@ -162,8 +162,8 @@ def test_other_acks_work_on_a_real_broker(live_broker: Broker, acks: Any) -> Non
     run(main())
 
 
-def test_a_topic_that_takes_small_batches_only(live_broker: Broker) -> None:
-    """The real MESSAGE_TOO_LARGE: batches are split until they fit."""
+def test_batches_are_split_for_a_topic_with_a_small_limit(live_broker: Broker) -> None:
+    """Uses the real MESSAGE_TOO_LARGE of a broker."""
     topic = live_broker.new_topic(configs={"max.message.bytes": "2000"})
 
     async def main() -> None:

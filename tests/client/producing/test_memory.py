@@ -1,4 +1,4 @@
-"""What a producer holds when the brokers take nothing: no more than it was allowed."""
+"""Tests that a producer stays within its memory limit when the brokers accept nothing."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from penstock.wire.api import ApiKey
 
 BUFFER = 1 << 20
 MARGIN = 256 << 10
-"""For connections, the fake broker's copies of what it was sent, and the tests themselves."""
+"""Allows for connections, the fake broker's copies of requests, and the tests themselves."""
 
 
 @pytest.mark.parametrize("size", [20, 1000])
 @pytest.mark.parametrize("partitions", [1, 50])
-def test_records_that_nobody_takes_stay_within_the_buffer(
+def test_unsent_records_stay_within_the_buffer_memory(
     fake: FakeBroker, size: int, partitions: int
 ) -> None:
-    """Measured, not computed: small records, large ones, few partitions and many."""
+    """Measures actual memory, with small and large records, few and many partitions."""
     fake.model.add_topic("pets", partitions)
 
     async def main() -> tuple[int, int]:
@@ -52,8 +52,8 @@ def test_records_that_nobody_takes_stay_within_the_buffer(
     assert payload >= BUFFER * (0.4 if size == 20 else 0.7)
 
 
-def test_a_table_that_nobody_takes_stays_within_the_buffer(fake: FakeBroker) -> None:
-    """Arrow's memory included."""
+def test_an_unsent_table_stays_within_the_buffer_memory(fake: FakeBroker) -> None:
+    """Includes Arrow's memory."""
     fake.model.add_topic("pets", 4)
     table = pa.table({"value": [bytes(100)] * 200_000})
 
@@ -74,8 +74,8 @@ def test_a_table_that_nobody_takes_stays_within_the_buffer(fake: FakeBroker) -> 
     assert run(main()) <= BUFFER + MARGIN
 
 
-def test_a_frozen_broker_costs_no_more_than_the_buffer(own_broker: Broker) -> None:
-    """Requests that the system does not take any more count only once."""
+def test_a_frozen_broker_costs_no_more_than_the_buffer_memory(own_broker: Broker) -> None:
+    """Requests that the socket does not accept are held in memory only once."""
     topic = own_broker.new_topic(4)
     buffer = 24 << 20
 

@@ -1,4 +1,4 @@
-"""The producer against a broker that does as it is told."""
+"""Tests the producer with a scripted fake broker."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from penstock.records.record import read_records
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 
-# -- the good days -------------------------------------------------------------------------------
+# -- normal operation ----------------------------------------------------------------------------
 
 
-def test_a_delivery_says_where_the_record_is(fake: FakeBroker) -> None:
-    """Partition, offset and timestamp, for each record of a batch."""
+def test_a_delivery_reports_partition_offset_and_timestamp(fake: FakeBroker) -> None:
+    """For each record of a batch."""
     fake.model.add_topic("pets", 3)
 
     async def main() -> None:
@@ -55,7 +55,7 @@ def test_a_delivery_says_where_the_record_is(fake: FakeBroker) -> None:
 
 
 def test_leaving_the_block_delivers_everything(fake: FakeBroker) -> None:
-    """Without a flush, in order, with as few requests as linger allows."""
+    """Without a flush, in order, with as few requests as the linger allows."""
 
     async def main() -> None:
         async with producer_of(fake.address, linger_ms=1_900) as producer:
@@ -68,7 +68,7 @@ def test_leaving_the_block_delivers_everything(fake: FakeBroker) -> None:
 
 
 def test_records_keep_key_headers_and_timestamp(fake: FakeBroker) -> None:
-    """Nulls stay null, empty stays empty."""
+    """Null and empty values stay distinct."""
 
     async def main() -> None:
         async with producer_of(fake.address) as producer:
@@ -83,8 +83,8 @@ def test_records_keep_key_headers_and_timestamp(fake: FakeBroker) -> None:
     assert (second.key, second.value, second.headers) == (None, None, ())
 
 
-def test_serializers_make_bytes_of_keys_and_values(fake: FakeBroker) -> None:
-    """Plain functions do; None never reaches them."""
+def test_serializers_apply_to_keys_and_values(fake: FakeBroker) -> None:
+    """Plain functions can be used. They are never called with None."""
 
     async def main() -> None:
         def digits(number: int) -> bytes:
@@ -114,10 +114,10 @@ def test_serializers_make_bytes_of_keys_and_values(fake: FakeBroker) -> None:
         ({"headers": [(5, b"")]}, "name must be text"),
     ],
 )
-def test_what_is_not_bytes_is_refused_at_once(
+def test_values_that_are_not_bytes_are_refused_at_once(
     fake: FakeBroker, record: dict[str, Any], complaint: str
 ) -> None:
-    """With the way out in the message."""
+    """The error says how to fix it."""
 
     async def main() -> None:
         async with producer_of(fake.address) as producer:
@@ -128,7 +128,7 @@ def test_what_is_not_bytes_is_refused_at_once(
 
 
 def test_bytes_like_values_are_copied_when_sent(fake: FakeBroker) -> None:
-    """Who reuses a buffer does not change what was sent."""
+    """Reusing a buffer does not change records that were already sent."""
 
     async def main() -> None:
         async with producer_of(fake.address, linger_ms=1000) as producer:
@@ -141,10 +141,10 @@ def test_bytes_like_values_are_copied_when_sent(fake: FakeBroker) -> None:
     assert written(fake, "pets") == [b"one", b"two"]
 
 
-def test_callbacks_are_told_in_order_and_may_fail(
+def test_callbacks_run_in_order_and_may_fail(
     fake: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a callback raises is logged and harms nobody."""
+    """An exception in a callback is logged and has no further effect."""
     told: list[Any] = []
 
     async def main() -> None:
@@ -171,8 +171,8 @@ def test_callbacks_are_told_in_order_and_may_fail(
     assert caplog.text.count("a delivery callback failed") == 3
 
 
-def test_a_callback_may_send_again(fake: FakeBroker) -> None:
-    """Chains of records need no task."""
+def test_a_callback_may_send(fake: FakeBroker) -> None:
+    """So chains of records need no task."""
 
     async def main() -> None:
         async with producer_of(fake.address) as producer:
@@ -191,8 +191,8 @@ def test_a_callback_may_send_again(fake: FakeBroker) -> None:
     assert len(written(fake, "pets")) == 6
 
 
-def test_acks_0_is_done_when_written_and_flush_waits_for_the_broker(fake: FakeBroker) -> None:
-    """Offsets are unknown; after a flush the broker has read everything."""
+def test_acks_0_completes_when_written_and_flush_waits_for_the_broker(fake: FakeBroker) -> None:
+    """Offsets are unknown. After a flush, the broker has read everything."""
 
     async def main() -> None:
         async with producer_of(fake.address, acks=0) as producer:
@@ -207,7 +207,7 @@ def test_acks_0_is_done_when_written_and_flush_waits_for_the_broker(fake: FakeBr
 
 
 def test_acks_1_needs_no_producer_id(fake: FakeBroker) -> None:
-    """Idempotence is for acks=all."""
+    """Only acks=all uses idempotence."""
 
     async def main() -> None:
         async with producer_of(fake.address, acks=1) as producer:
@@ -221,7 +221,7 @@ def test_acks_1_needs_no_producer_id(fake: FakeBroker) -> None:
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_batches_are_compressed(fake: FakeBroker, codec: Any) -> None:
-    """And count for less on the wire."""
+    """The compressed size counts on the wire."""
 
     async def main() -> None:
         async with producer_of(fake.address, compression_type=codec, linger_ms=5) as producer:
@@ -237,7 +237,7 @@ def test_batches_are_compressed(fake: FakeBroker, codec: Any) -> None:
 
 
 def test_batches_of_one_leader_share_a_request(fake: FakeBroker) -> None:
-    """A request carries one batch for each partition."""
+    """A request has one batch for each partition."""
     fake.model.add_topic("pets", 8)
     fake.model.add_topic("zoo", 2)
 
@@ -252,8 +252,9 @@ def test_batches_of_one_leader_share_a_request(fake: FakeBroker) -> None:
     assert len(batches(fake)) == 9
 
 
-def test_interceptors_see_records_and_their_fate(fake: FakeBroker) -> None:
-    """They may change a record, and hear of failures before it was buffered too."""
+def test_interceptors_see_records_and_their_outcomes(fake: FakeBroker) -> None:
+    """They may change a record. They also receive failures that occur before a record is
+    buffered."""
     seen: list[Any] = []
 
     class Marking(ProducerInterceptor):
@@ -281,8 +282,7 @@ def test_interceptors_see_records_and_their_fate(fake: FakeBroker) -> None:
     )
 
 
-def test_metrics_count_what_happened(fake: FakeBroker) -> None:
-    """Records, batches, requests, and how they spread."""
+def test_metrics_count_records_batches_and_requests(fake: FakeBroker) -> None:
     fake.model.add_topic("pets", 2)
 
     async def main() -> None:
@@ -304,8 +304,8 @@ def test_metrics_count_what_happened(fake: FakeBroker) -> None:
 # -- topics --------------------------------------------------------------------------------------
 
 
-def test_a_topic_that_does_not_exist_is_said_so(fake: FakeBroker) -> None:
-    """When nobody may create it."""
+def test_a_topic_that_does_not_exist_is_an_error(fake: FakeBroker) -> None:
+    """If topics are not created automatically."""
     fake.model.auto_create = False
 
     async def main() -> None:
@@ -317,8 +317,8 @@ def test_a_topic_that_does_not_exist_is_said_so(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_send_nowait_wants_a_topic_that_is_known(fake: FakeBroker) -> None:
-    """It says how to make it so."""
+def test_send_nowait_needs_a_known_topic(fake: FakeBroker) -> None:
+    """The error says how to fetch its metadata."""
     fake.model.add_topic("pets", 4)
 
     async def main() -> None:
@@ -331,8 +331,8 @@ def test_send_nowait_wants_a_topic_that_is_known(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_a_partition_that_came_later_is_found(fake: FakeBroker) -> None:
-    """Partitions are added to topics; one that is not there is refused."""
+def test_a_partition_added_later_is_found(fake: FakeBroker) -> None:
+    """A partition that does not exist is refused."""
     topic = fake.model.add_topic("pets", 1)
 
     async def main() -> None:
@@ -348,8 +348,8 @@ def test_a_partition_that_came_later_is_found(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_a_router_that_misses_the_topic_fails_the_send(fake: FakeBroker) -> None:
-    """Not the producer."""
+def test_a_router_that_returns_an_invalid_partition_fails_the_send(fake: FakeBroker) -> None:
+    """The producer continues to work."""
 
     async def main() -> None:
         async with producer_of(fake.address, router=lambda topic, key, count: count) as producer:
@@ -361,7 +361,7 @@ def test_a_router_that_misses_the_topic_fails_the_send(fake: FakeBroker) -> None
 
 
 def test_wrong_options_and_timestamps_are_refused(fake: FakeBroker) -> None:
-    """At once, with the nearest that is right."""
+    """At once; the error suggests the nearest valid option."""
     with pytest.raises(OptionError, match="linger_ms"):
         Producer(fake.address, lingers_ms=5)  # type: ignore[call-overload]
 
@@ -376,8 +376,8 @@ def test_wrong_options_and_timestamps_are_refused(fake: FakeBroker) -> None:
 # -- flush and close -----------------------------------------------------------------------------
 
 
-def test_flush_waits_for_what_was_sent_and_not_for_linger(fake: FakeBroker) -> None:
-    """Errors are the deliveries' to tell."""
+def test_flush_does_not_wait_for_the_linger(fake: FakeBroker) -> None:
+    """It waits for everything that was sent. Errors are reported by the deliveries."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -403,7 +403,7 @@ def test_flush_waits_for_what_was_sent_and_not_for_linger(fake: FakeBroker) -> N
 
 
 def test_close_is_final(fake: FakeBroker) -> None:
-    """Before the start and after the close nothing can be sent; closing twice is fine."""
+    """Before `start` and after `close` nothing can be sent. Closing twice is allowed."""
 
     async def main() -> None:
         producer = producer_of(fake.address)
@@ -425,8 +425,8 @@ def test_close_is_final(fake: FakeBroker) -> None:
     assert written(fake, "pets") == [b"x"]
 
 
-def test_a_failing_block_still_delivers_what_was_sent_before(fake: FakeBroker) -> None:
-    """The block's own error comes out."""
+def test_a_failing_block_still_delivers_earlier_records(fake: FakeBroker) -> None:
+    """The block's own error is raised."""
 
     async def main() -> None:
         with pytest.raises(ZeroDivisionError):
@@ -442,7 +442,7 @@ def test_a_failing_block_still_delivers_what_was_sent_before(fake: FakeBroker) -
 
 
 def test_with_a_lock_any_thread_may_send(fake: FakeBroker) -> None:
-    """Each thread's records arrive in its order; callbacks run on the loop."""
+    """The records of each thread arrive in its order; callbacks run on the loop."""
     fake.model.add_topic("pets", 2)
     freed: list[int] = []
     each = 2_000
@@ -478,7 +478,7 @@ def test_with_a_lock_any_thread_may_send(fake: FakeBroker) -> None:
 
 
 def test_a_thread_may_wait_for_a_delivery(fake: FakeBroker) -> None:
-    """With a deadline; on a loop it is told to await instead."""
+    """With a timeout. On an event loop, the error says to use `await` instead."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -501,7 +501,7 @@ def test_a_thread_may_wait_for_a_delivery(fake: FakeBroker) -> None:
 
 
 def test_a_delivery_may_be_awaited_on_another_loop(fake: FakeBroker) -> None:
-    """Its producer lives on one thread, whoever waits on another."""
+    """The loop may run on another thread than the producer's."""
 
     async def main() -> None:
         producer: Producer[Any, Any] = Producer(fake.address, linger_ms=50, lock=threading.Lock())
@@ -517,8 +517,8 @@ def test_a_delivery_may_be_awaited_on_another_loop(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_batches_carry_what_was_packed(fake: FakeBroker) -> None:
-    """The bytes on the wire are sound batches with the right timestamps."""
+def test_batches_on_the_wire_are_valid(fake: FakeBroker) -> None:
+    """They have the right timestamps in their headers and records."""
     fake.model.add_topic("pets")
 
     async def main() -> None:

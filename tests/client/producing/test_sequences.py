@@ -1,4 +1,4 @@
-"""What an answer means for a batch, and how lanes count."""
+"""Tests what an answer means for a batch, and how lanes number their batches."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from penstock.wire.errors import ErrorCode
         (12_345, True, 2, Verdict.REFUSED),
     ],
 )
-def test_an_answer_has_one_meaning(code: int, first: bool, count: int, verdict: Verdict) -> None:
-    """For a numbered batch, by whether something unresolved comes before it."""
+def test_the_verdict_for_each_error_code(
+    code: int, first: bool, count: int, verdict: Verdict
+) -> None:
+    """For a numbered batch, depending on whether an earlier batch is unresolved."""
     assert judge(code, numbered=True, first=first, count=count) is verdict
 
 
-def test_without_numbers_sequences_mean_nothing() -> None:
-    """A broker that speaks of them to a producer without an id has refused the batch."""
+def test_sequence_errors_without_idempotence_are_refusals() -> None:
+    """A broker that reports a sequence error to a producer without an id has refused the batch."""
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert judge(code, numbered=False, first=True, count=2) is Verdict.REFUSED
 
@@ -48,7 +50,7 @@ def batch_of(count: int) -> Batch:
 
 
 def test_sequences_wrap_around() -> None:
-    """After 2**31 - 1 comes 0."""
+    """The sequence after 2**31 - 1 is 0."""
     numbering = Numbering()
     numbering.next_sequence = (1 << 31) - 2
     batches = [batch_of(3), batch_of(1)]
@@ -57,7 +59,7 @@ def test_sequences_wrap_around() -> None:
     assert [batch.sequence for batch in batches] == [(1 << 31) - 2, 1]
 
 
-def test_a_new_epoch_voids_the_numbers_of_all_that_is_unresolved() -> None:
+def test_a_new_epoch_voids_the_sequences_of_unresolved_batches() -> None:
     """They are numbered again, from 0, when they are sent again."""
     numbering = Numbering()
     batches = [batch_of(2), batch_of(2)]
@@ -69,8 +71,8 @@ def test_a_new_epoch_voids_the_numbers_of_all_that_is_unresolved() -> None:
     assert (batches[0].epoch, batches[0].sequence) == (1, 0)
 
 
-def test_epochs_end_and_then_it_takes_another_id() -> None:
-    """The same identity is refused, another begins at its own epoch."""
+def test_an_exhausted_epoch_needs_another_producer_id() -> None:
+    """The same identity is refused; another one begins at its own epoch."""
     numbering = Numbering()
     numbering.number(batch_of(1), Identity(5, EPOCH_MAX))
     assert not numbering.begin_again(Identity(5, EPOCH_MAX))
@@ -87,11 +89,12 @@ def test_epochs_end_and_then_it_takes_another_id() -> None:
     ],
     ids=["of an unknown producer", "of a known one", "in a transaction"],
 )
-def test_after_a_batch_whose_fate_nobody_will_tell_the_next_is_no_gap(
+def test_numbering_after_a_batch_with_unknown_fate(
     confirmed: bool, transactional: bool, stamps: list[tuple[int, int]]
 ) -> None:
-    """A broker that does not know the producer takes any sequence, so the next begins an epoch. One
-    that does will say whether there is a gap; and an epoch of a transaction is not ours to move."""
+    """A broker that does not know the producer accepts any sequence, so the next batch
+    begins a new epoch. A broker that knows it detects a gap. The epoch of a transaction is
+    not the client's to change."""
     numbering = Numbering()
     batches = [batch_of(1)] if confirmed else []
     batches += [batch_of(2), batch_of(1)]

@@ -1,4 +1,4 @@
-"""Arrow tables through the producer."""
+"""Tests sending Arrow tables with the producer."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def values_of(count: int, size: int = 10) -> list[bytes]:
     return [str(n).encode().rjust(size, b"0") for n in range(count)]
 
 
-def test_a_table_is_written_and_says_where_it_is(fake: FakeBroker) -> None:
-    """Rows in order within each partition; counts and offsets by partition."""
+def test_a_table_is_written_and_its_offsets_reported(fake: FakeBroker) -> None:
+    """Rows keep their order within each partition. Counts and offsets are reported by partition."""
     fake.model.add_topic("pets", 3)
     values = values_of(1000)
     table = pa.table({"value": values, "partition": [n % 3 for n in range(1000)]})
@@ -59,7 +59,7 @@ def test_a_table_is_written_and_says_where_it_is(fake: FakeBroker) -> None:
 
 
 def test_columns_become_keys_headers_and_timestamps(fake: FakeBroker) -> None:
-    """Nulls where there is nothing; keys go where Java would put them."""
+    """Missing columns are null. Keys are routed as in Java."""
     fake.model.add_topic("pets", 4)
     headers = pa.array(
         [[{"key": "a", "value": b"1"}], [], None],
@@ -92,8 +92,8 @@ def test_columns_become_keys_headers_and_timestamps(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.RecordBatch.from_pydict])
-def test_anything_with_the_arrow_protocols_is_a_table(fake: FakeBroker, make: Any) -> None:
-    """pandas, polars, a single record batch."""
+def test_anything_with_the_arrow_protocols_can_be_sent(fake: FakeBroker, make: Any) -> None:
+    """For example pandas, polars, and a single record batch."""
 
     async def main() -> None:
         async with producer_of(fake.address) as producer:
@@ -115,10 +115,10 @@ def test_anything_with_the_arrow_protocols_is_a_table(fake: FakeBroker, make: An
         (pa.table({"value": [bytes(20_000)]}), RecordTooLarge, "max_request_size"),
     ],
 )
-def test_what_is_no_table_of_records_is_refused(
+def test_an_invalid_table_is_refused_at_once(
     fake: FakeBroker, table: Any, error: type[Exception], complaint: str
 ) -> None:
-    """At once, with the reason."""
+    """With the reason."""
 
     async def main() -> None:
         async with producer_of(fake.address, max_request_size=10_000) as producer:
@@ -129,8 +129,7 @@ def test_what_is_no_table_of_records_is_refused(
     assert written(fake, "pets") == []
 
 
-def test_an_empty_table_is_done_at_once(fake: FakeBroker) -> None:
-    """Nothing to send, nothing to wait for."""
+def test_an_empty_table_completes_at_once(fake: FakeBroker) -> None:
     told: list[Any] = []
 
     async def main() -> None:
@@ -143,8 +142,8 @@ def test_an_empty_table_is_done_at_once(fake: FakeBroker) -> None:
     assert told[0].ranges == {}
 
 
-def test_tables_and_records_to_one_partition_keep_their_order(fake: FakeBroker) -> None:
-    """Whatever was sent first is first, also when requests are lost."""
+def test_tables_and_records_keep_their_order_in_a_partition(fake: FakeBroker) -> None:
+    """Also when requests are lost."""
     fake.model.add_topic("pets")
     strict(fake)
     values = values_of(30)
@@ -166,7 +165,8 @@ def test_tables_and_records_to_one_partition_keep_their_order(fake: FakeBroker) 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_table_larger_than_the_buffer_passes_through_it(fake: FakeBroker, codec: Any) -> None:
-    """Cut into slices that wait for room: memory stays bounded, rows stay in order."""
+    """It is cut into slices that wait for buffer memory: memory stays limited, rows stay in
+    order."""
     fake.model.add_topic("pets")
     values = values_of(20_000, 100)
     peaks: list[int] = []
@@ -191,8 +191,8 @@ def test_a_table_larger_than_the_buffer_passes_through_it(fake: FakeBroker, code
     assert written(fake, "pets") == values
 
 
-def test_a_table_waits_for_room_no_longer_than_max_block_ms(fake: FakeBroker) -> None:
-    """A broker that takes nothing ends it with `BufferExhausted`."""
+def test_a_table_waits_for_buffer_memory_for_max_block_ms(fake: FakeBroker) -> None:
+    """If the broker accepts nothing, it fails with `BufferExhausted`."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -208,7 +208,7 @@ def test_a_table_waits_for_room_no_longer_than_max_block_ms(fake: FakeBroker) ->
 
 
 def test_batches_of_a_table_that_are_too_large_are_split(fake: FakeBroker) -> None:
-    """And the next table is cut smaller from the start."""
+    """The next table is cut into smaller batches from the start."""
     fake.model.add_topic("pets")
     values = values_of(2_000, 100)
     refusals: list[int] = []
@@ -238,8 +238,8 @@ def test_batches_of_a_table_that_are_too_large_are_split(fake: FakeBroker) -> No
     assert written(fake, "pets") == values * 2
 
 
-def test_a_table_that_fails_says_why(fake: FakeBroker) -> None:
-    """The first error, by awaiting and by callback."""
+def test_a_failed_table_reports_the_first_error(fake: FakeBroker) -> None:
+    """To the caller that awaits it and to callbacks."""
     fake.model.add_topic("pets")
     told: list[Any] = []
 
@@ -262,8 +262,8 @@ def test_a_table_that_fails_says_why(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_slices_are_about_as_large_as_asked_for() -> None:
-    """All rows, in order, whatever their sizes."""
+def test_slices_have_about_the_requested_size() -> None:
+    """They contain all rows in order, whatever their sizes."""
     values = values_of(500, 20) + [bytes(5_000)] * 3 + values_of(500, 20)
     batch = pa.record_batch({"value": values})
     found = list(slices(iter([batch, batch.slice(0, 0)]), 4_000))

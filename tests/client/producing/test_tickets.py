@@ -1,4 +1,4 @@
-"""Tickets: one fate for a batch, however often it is split, told once to everyone."""
+"""Tests tickets: a batch has one outcome, reported once, however often the batch is split."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLACE = TopicPartition("topic", 3)
 
 
 def test_every_record_of_a_batch_has_its_own_offset() -> None:
-    """The batch's, plus its index; none where the batch has none."""
+    """The batch's base offset plus the record's index; -1 if the batch has no offset."""
     ticket = Ticket(PLACE)
     deliveries = [Delivery(ticket, index, 100 + index) for index in range(3)]
     assert "on its way" in repr(deliveries[0])
@@ -29,8 +29,7 @@ def test_every_record_of_a_batch_has_its_own_offset() -> None:
     assert Delivery(unknown, 2, 7).outcome() == RecordMetadata("topic", 3, -1, 7)
 
 
-def test_the_time_the_log_gave_counts_more_than_the_record_s() -> None:
-    """Under log-append time the broker says what time it is."""
+def test_log_append_time_replaces_the_timestamp_of_the_record() -> None:
     ticket = Ticket(PLACE)
     ticket.succeed(0, 1, append_time_ms=999)
     assert Delivery(ticket, 0, 5).outcome().timestamp == 999
@@ -38,8 +37,9 @@ def test_the_time_the_log_gave_counts_more_than_the_record_s() -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.data())
-def test_splits_forward_every_question(data: st.DataObject) -> None:
-    """Whoever asked before, between or after the splits hears of the part that has the record."""
+def test_callbacks_survive_splits(data: st.DataObject) -> None:
+    """A callback added before, between or after splits gets the outcome of the
+    part that has its record."""
     count = data.draw(st.integers(2, 30))
     root = Ticket(PLACE)
     told: dict[int, list[Any]] = {index: [] for index in range(count)}
@@ -89,7 +89,7 @@ def test_splits_forward_every_question(data: st.DataObject) -> None:
         assert told[index] == ([expected] if index % 3 < 2 else [])
 
 
-def test_callbacks_added_while_a_batch_ends_run_once() -> None:
+def test_callbacks_added_while_a_batch_completes_run_once() -> None:
     """From another thread, without a lock: none is lost, none runs twice."""
     for _ in range(30):
         ticket = Ticket(PLACE)

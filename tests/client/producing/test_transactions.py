@@ -1,4 +1,4 @@
-"""Transactions of our own producer, on a real broker."""
+"""Tests transactions of Penstock's own producer with a real broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ _numbers = count()
 
 @pytest.fixture(params=["the new way", "the older way"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older one is what a client does that finds no transaction.version 2: so it needs more."""
+    """Runs a test with transaction.version 2, and with the older protocol,
+    which needs more requests."""
     if request.param == "the older way":
         monkeypatch.setattr(transactions, "LEVEL", 3)
 
@@ -62,11 +63,11 @@ def producer_on(
 
 
 class Trouble(Exception):
-    """What went wrong in a block, and has nothing to do with us."""
+    """An application error, raised inside a transaction."""
 
 
 async def fail_after(producer: Producer[bytes | None, bytes | None]) -> None:
-    """Once everything is written."""
+    """Raises an error once everything is written."""
     await producer.flush()
     raise Trouble
 
@@ -74,8 +75,8 @@ async def fail_after(producer: Producer[bytes | None, bytes | None]) -> None:
 async def read(
     broker: Broker, topic: str, wanted: int, *, last: bytes | None = None
 ) -> list[bytes | None]:
-    """The committed records. Waits for `wanted` records, for the record `last` if one is given,
-    and a moment for more."""
+    """Returns the committed records. Waits for `wanted` records, for the record `last` if one is
+    given, and shortly for more."""
     found: list[bytes | None] = []
     async with Consumer(
         broker.bootstrap,
@@ -92,8 +93,8 @@ async def read(
 
 @both_ways
 def test_a_block_is_one_transaction(live_broker: Broker) -> None:
-    """What was sent in it is there at its end; an error in it takes everything back, and goes on;
-    an empty one costs nothing. The next has an epoch of its own."""
+    """Leaving the block commits. An error inside aborts the transaction and is raised. An empty
+    transaction sends nothing. The next transaction has its own epoch."""
 
     async def scenario() -> None:
         topic = await topic_on(live_broker)
@@ -117,8 +118,8 @@ def test_a_block_is_one_transaction(live_broker: Broker) -> None:
 
 
 @both_ways
-def test_the_newer_producer_of_a_name_fences_the_older(live_broker: Broker) -> None:
-    """At its commit at the latest, and for good; what it wrote is never read."""
+def test_a_newer_producer_with_the_same_id_fences_the_older(live_broker: Broker) -> None:
+    """At its commit at the latest, and permanently. Its records are never read."""
 
     async def scenario() -> None:
         topic = await topic_on(live_broker)
@@ -138,8 +139,8 @@ def test_the_newer_producer_of_a_name_fences_the_older(live_broker: Broker) -> N
 
 @both_ways
 def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None:
-    """Those of a consumer, in its name; when the transaction is aborted they were never committed,
-    and the next consumer of the group reads the same again."""
+    """A consumer's offsets carry its membership. If the transaction is aborted they are discarded,
+    and the next consumer of the group reads the same records again."""
 
     async def scenario() -> None:
         source, target = await topic_on(live_broker, 1), await topic_on(live_broker, 1)
@@ -181,8 +182,8 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
 
 
 @both_ways
-def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker) -> None:
-    """The broker has aborted it; the same producer may try again."""
+def test_a_transaction_that_timed_out_fails_at_its_end(live_broker: Broker) -> None:
+    """The broker has aborted it; the same producer may begin another."""
 
     async def scenario() -> None:
         topic = await topic_on(live_broker)
@@ -193,7 +194,7 @@ def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker
                     await asyncio.sleep(1.0)
             assert aborted.value.retriable
             is_committed = False
-            while not is_committed:  # On a busy machine a short transaction may be late as well.
+            while not is_committed:  # On a busy machine a short transaction may time out as well.
                 with suppress(TransactionAborted):
                     async with producer.transaction():
                         await producer.send(topic, b"in time", partition=0)
@@ -204,8 +205,8 @@ def test_a_transaction_that_took_too_long_is_told_at_its_end(live_broker: Broker
 
 
 @both_ways
-def test_a_record_that_was_not_delivered_aborts_its_transaction(live_broker: Broker) -> None:
-    """Though nobody looked at its delivery: a commit says that all of it is there."""
+def test_an_undelivered_record_aborts_its_transaction(live_broker: Broker) -> None:
+    """Even if the caller ignored its delivery: a commit means that all records are stored."""
 
     async def scenario() -> None:
         topic = await topic_on(live_broker, 2, {"max.message.bytes": "2000"})
@@ -223,9 +224,11 @@ def test_a_record_that_was_not_delivered_aborts_its_transaction(live_broker: Bro
 
 
 @pytest.mark.parametrize("aborts", [True, False])
-def test_who_is_interrupted_at_the_end_is_finished(own_broker: Broker, aborts: bool) -> None:
-    """What it left open must not become part of its next transaction; another producer of its name
-    aborts that, or finds it committed."""
+def test_a_producer_interrupted_while_ending_a_transaction_is_unusable(
+    own_broker: Broker, aborts: bool
+) -> None:
+    """The open transaction must not become part of its next one. Another producer with the same id
+    aborts it, or finds it committed."""
 
     async def end_interrupted(topic: str, producer: Producer[bytes | None, bytes | None]) -> None:
         async with asyncio.timeout(None) as limit, producer.transaction():
@@ -253,8 +256,8 @@ def test_who_is_interrupted_at_the_end_is_finished(own_broker: Broker, aborts: b
 
 
 @both_ways
-def test_a_producer_that_is_closed_in_a_transaction_aborts_it(live_broker: Broker) -> None:
-    """At once, and not when the transaction's time is up; whoever ends the block is told."""
+def test_closing_a_producer_aborts_its_open_transaction(live_broker: Broker) -> None:
+    """At once, not when the transaction times out. The end of the block raises `Closed`."""
 
     async def scenario() -> None:
         topic = await topic_on(live_broker)
@@ -277,8 +280,9 @@ def test_a_producer_that_is_closed_in_a_transaction_aborts_it(live_broker: Broke
 
 
 @both_ways
-def test_many_transactions_of_many_partitions(live_broker: Broker) -> None:
-    """Batches of all sizes, aborted ones in between: what was committed is there, in its order."""
+def test_many_transactions_over_many_partitions(live_broker: Broker) -> None:
+    """With batches of all sizes and aborted transactions in between: committed
+    records are stored in order."""
 
     async def scenario() -> None:
         topic = await topic_on(live_broker, 3)
@@ -307,8 +311,8 @@ def test_many_transactions_of_many_partitions(live_broker: Broker) -> None:
     play(scenario)
 
 
-def test_transactions_need_a_name() -> None:
-    """And idempotence, which is the default."""
+def test_transactions_need_a_transactional_id() -> None:
+    """They also need idempotence, which is the default."""
     with pytest.raises(OptionError, match="transactional_id"):
         Producer("localhost:1").transaction()
     with pytest.raises(OptionError, match="enable_idempotence"):

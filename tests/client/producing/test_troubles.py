@@ -1,4 +1,4 @@
-"""The producer when brokers refuse, vanish, move, stay silent; and when the buffer is full."""
+"""Tests the producer when brokers refuse, vanish, move or do not answer, and with a full buffer."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Response
 
-# -- the bad days --------------------------------------------------------------------------------
+# -- failing brokers -----------------------------------------------------------------------------
 
 
-def test_nobody_there_is_said_at_once(fake: FakeBroker) -> None:
-    """Who mistyped an address wants to know now."""
+def test_an_unreachable_broker_fails_at_once(fake: FakeBroker) -> None:
+    """So a mistyped address is noticed immediately."""
 
     async def main() -> None:
         with pytest.raises(ConnectFailed):
@@ -53,8 +53,10 @@ def test_nobody_there_is_said_at_once(fake: FakeBroker) -> None:
         DROP_AFTER,
     ],
 )
-def test_what_may_pass_is_tried_again_with_the_same_numbers(fake: FakeBroker, failure: Any) -> None:
-    """So that the broker can tell a repeat; nothing is lost, doubled or reordered."""
+def test_retriable_failures_are_retried_with_the_same_sequences(
+    fake: FakeBroker, failure: Any
+) -> None:
+    """So the broker recognizes duplicates; nothing is lost, duplicated or reordered."""
     fake.model.add_topic("pets")
     strict(fake)
 
@@ -77,8 +79,10 @@ def test_what_may_pass_is_tried_again_with_the_same_numbers(fake: FakeBroker, fa
     assert {header.producer_epoch for header in batches(fake)} == {0}
 
 
-def test_a_broker_that_never_answers_costs_the_delivery_timeout(fake: FakeBroker) -> None:
-    """Not more, and the error says what was going on."""
+def test_a_broker_that_never_answers_fails_records_at_the_delivery_timeout(
+    fake: FakeBroker,
+) -> None:
+    """The error describes the last state of the request."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -97,8 +101,8 @@ def test_a_broker_that_never_answers_costs_the_delivery_timeout(fake: FakeBroker
     assert len(fake.asked(ApiKey.PRODUCE)) > 1
 
 
-def test_a_broker_that_is_gone_costs_the_delivery_timeout(fake: FakeBroker) -> None:
-    """Reconnecting goes on until then, and no longer."""
+def test_a_dead_broker_fails_records_at_the_delivery_timeout(fake: FakeBroker) -> None:
+    """The producer reconnects until then, and no longer."""
 
     async def main() -> None:
         with FakeBroker() as doomed:
@@ -115,8 +119,8 @@ def test_a_broker_that_is_gone_costs_the_delivery_timeout(fake: FakeBroker) -> N
     run(main())
 
 
-def test_a_broker_that_comes_back_gets_everything(fake: FakeBroker) -> None:
-    """Same address, nothing lost, nothing doubled."""
+def test_a_broker_that_returns_gets_all_records(fake: FakeBroker) -> None:
+    """At the same address; nothing is lost or duplicated."""
 
     async def main() -> None:
         with FakeBroker() as first:
@@ -137,8 +141,8 @@ def test_a_broker_that_comes_back_gets_everything(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_a_refusal_fails_its_records_and_no_others(fake: FakeBroker) -> None:
-    """With the broker's error; what follows goes on."""
+def test_a_refused_batch_fails_only_its_own_records(fake: FakeBroker) -> None:
+    """With the broker's error; later records are sent."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -154,8 +158,8 @@ def test_a_refusal_fails_its_records_and_no_others(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_another_producer_with_our_id_ends_this_one(fake: FakeBroker) -> None:
-    """Everything that waits fails as `Fenced`, and so does every later send."""
+def test_another_producer_with_the_same_id_fences_this_one(fake: FakeBroker) -> None:
+    """All waiting records fail with `Fenced`, and so does every later send."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -173,8 +177,9 @@ def test_another_producer_with_our_id_ends_this_one(fake: FakeBroker) -> None:
     assert written(fake, "pets") == [b"0"]
 
 
-def test_a_lost_place_in_the_order_begins_a_new_epoch(fake: FakeBroker) -> None:
-    """OUT_OF_ORDER_SEQUENCE_NUMBER for the first unresolved batch: numbered from 0, epoch + 1."""
+def test_out_of_order_sequence_begins_a_new_epoch(fake: FakeBroker) -> None:
+    """OUT_OF_ORDER_SEQUENCE_NUMBER for the first unresolved batch: it is numbered
+    from 0 in the next epoch."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -191,7 +196,7 @@ def test_a_lost_place_in_the_order_begins_a_new_epoch(fake: FakeBroker) -> None:
 
 
 def test_batches_too_large_for_the_topic_are_split(fake: FakeBroker) -> None:
-    """Every record finds its own offset all the same, and its callback is called once."""
+    """Every record still gets its own offset, and its callback is called once."""
     fake.model.add_topic("pets")
     called: list[int] = []
 
@@ -222,7 +227,7 @@ def test_batches_too_large_for_the_topic_are_split(fake: FakeBroker) -> None:
 
 
 def test_a_record_too_large_is_refused_by_producer_or_topic(fake: FakeBroker) -> None:
-    """Each says which setting stands in the way."""
+    """The error names the setting that is the limit."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -238,8 +243,8 @@ def test_a_record_too_large_is_refused_by_producer_or_topic(fake: FakeBroker) ->
     run(main())
 
 
-def test_a_leader_that_moved_is_followed_by_the_hint(fake: FakeBroker) -> None:
-    """NOT_LEADER that names the new leader and its address saves a round of questions."""
+def test_a_new_leader_is_found_by_the_hint_in_the_answer(fake: FakeBroker) -> None:
+    """NOT_LEADER_OR_FOLLOWER that names the new leader and its address saves a metadata request."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -271,8 +276,8 @@ def test_a_leader_that_moved_is_followed_by_the_hint(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_a_leader_that_moved_is_found_by_asking(fake: FakeBroker) -> None:
-    """Without a hint: the metadata is asked for anew, and what waited goes to the new leader."""
+def test_a_new_leader_is_found_by_a_metadata_request(fake: FakeBroker) -> None:
+    """Without a hint, metadata is requested again, and waiting batches go to the new leader."""
     topic = fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -291,7 +296,7 @@ def test_a_leader_that_moved_is_found_by_asking(fake: FakeBroker) -> None:
             async with producer_of(fake.address) as producer:
                 await (await producer.send("pets", b"0"))
                 topic.leader = 1
-                # As often as it is asked: a retry may be quicker than the news.
+                # Repeated for every request, because a retry may be faster than the new metadata.
                 for _ in range(1_000):
                     fake.next(ApiKey.PRODUCE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
                 deliveries = [await producer.send("pets", b"%d" % n) for n in range(1, 10)]
@@ -302,8 +307,8 @@ def test_a_leader_that_moved_is_found_by_asking(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_a_topic_that_is_deleted_fails_its_records_with_the_reason(fake: FakeBroker) -> None:
-    """After the delivery timeout, since topics may come back."""
+def test_records_to_a_deleted_topic_fail_with_the_reason(fake: FakeBroker) -> None:
+    """After the delivery timeout, because a topic may be created again."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -318,8 +323,8 @@ def test_a_topic_that_is_deleted_fails_its_records_with_the_reason(fake: FakeBro
     run(main())
 
 
-def test_metadata_is_asked_for_anew_when_it_is_old(fake: FakeBroker) -> None:
-    """Partitions that were added are found, and records without a key go there too."""
+def test_metadata_is_refreshed_when_it_is_old(fake: FakeBroker) -> None:
+    """Added partitions are found, and records without a key are sent there too."""
     topic = fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -335,8 +340,8 @@ def test_metadata_is_asked_for_anew_when_it_is_old(fake: FakeBroker) -> None:
     run(main())
 
 
-def test_a_producer_id_that_is_late_delays_and_one_that_is_refused_ends(fake: FakeBroker) -> None:
-    """Retriable errors are waited out; others are everybody's error."""
+def test_a_late_producer_id_delays_and_a_refused_one_fails_all_records(fake: FakeBroker) -> None:
+    """Retriable errors are waited out; others fail every record."""
     fake.next(ApiKey.INIT_PRODUCER_ID, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
     async def main() -> None:
@@ -350,8 +355,8 @@ def test_a_producer_id_that_is_late_delays_and_one_that_is_refused_ends(fake: Fa
     run(main())
 
 
-def test_a_broker_without_producer_ids_is_explained() -> None:
-    """Idempotence must be switched off for it, says the error."""
+def test_a_broker_without_producer_ids_gets_a_clear_error() -> None:
+    """The error says to turn idempotence off."""
     with FakeBroker() as old:
         del old.versions[ApiKey.INIT_PRODUCER_ID]
 
@@ -368,8 +373,8 @@ def test_a_broker_without_producer_ids_is_explained() -> None:
 # -- the buffer ----------------------------------------------------------------------------------
 
 
-def test_a_full_buffer_blocks_for_max_block_ms_and_no_longer(fake: FakeBroker) -> None:
-    """Then `BufferExhausted`; `send_nowait` says so at once."""
+def test_a_full_buffer_blocks_for_max_block_ms(fake: FakeBroker) -> None:
+    """Then `send` raises `BufferExhausted`; `send_nowait` raises it at once."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -394,8 +399,8 @@ def test_a_full_buffer_blocks_for_max_block_ms_and_no_longer(fake: FakeBroker) -
     run(main())
 
 
-def test_room_is_given_in_line(fake: FakeBroker) -> None:
-    """Senders that wait go on when there is room again, first come first served."""
+def test_waiting_senders_get_memory_in_order(fake: FakeBroker) -> None:
+    """First come, first served."""
     fake.model.add_topic("pets")
     finished: list[int] = []
 
@@ -419,8 +424,8 @@ def test_room_is_given_in_line(fake: FakeBroker) -> None:
     assert len(written(fake, "pets")) == 100
 
 
-def test_a_sender_that_waits_for_room_is_told_of_the_close(fake: FakeBroker) -> None:
-    """And the next in line too."""
+def test_closing_fails_senders_that_wait_for_memory(fake: FakeBroker) -> None:
+    """All of them, not only the first in line."""
     fake.model.add_topic("pets")
 
     async def main() -> None:

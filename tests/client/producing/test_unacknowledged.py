@@ -1,7 +1,7 @@
-"""acks=0: nothing is promised, but a broker that refuses closes the connection, and that is heard.
+"""Tests acks=0: a broker that refuses a request closes the connection, and the producer reacts.
 
-Apache Kafka does so when it is not the leader, does not know the partition, or finds a batch
-damaged: a request that has no answer leaves it no other word.
+Apache Kafka does so when it is not the leader, does not know the partition, or finds a corrupt
+batch: a request without a response leaves it no other way to report an error. Records may be lost.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from penstock.wire.messages import MetadataRequest, MetadataResponse
 from penstock.wire.messages.base import Response
 
 
-def test_flush_and_close_end_quietly_when_the_connection_is_lost(fake: FakeBroker) -> None:
-    """There is nothing left to wait for; what is sent later arrives by another connection."""
+def test_flush_and_close_succeed_when_the_connection_is_lost(fake: FakeBroker) -> None:
+    """There is nothing left to wait for. Later records are sent over another connection."""
     fake.model.add_topic("pets")
 
     async def main() -> None:
@@ -35,8 +35,8 @@ def test_flush_and_close_end_quietly_when_the_connection_is_lost(fake: FakeBroke
     run(main())
 
 
-def test_a_leader_that_moved_is_found_after_the_connection_is_lost(fake: FakeBroker) -> None:
-    """Though metadata is young and the old leader can be reached."""
+def test_a_new_leader_is_found_after_the_connection_is_lost(fake: FakeBroker) -> None:
+    """Even though the metadata is recent and the old leader is reachable."""
     topic = fake.model.add_topic("pets")
 
     async def main() -> None:

@@ -1,6 +1,6 @@
-"""aiokafka: the asyncio client, which speaks old versions of the protocol throughout.
+"""aiokafka: the asyncio client, which uses old versions of the protocol throughout.
 
-Its event loop runs in a thread of the adapter, as an application's would; the tests stay plain.
+The adapter runs its event loop in a thread, as an application would; the tests are synchronous.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class AioConsumer(Consumer):
         return frozenset(p.partition for p in self.consumer.assignment())
 
     def _call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Some plain functions of the library must be called where its loop runs."""
+        """Some plain functions of the library must be called on its event loop."""
 
         async def call() -> None:
             function(*arguments)
@@ -184,7 +184,7 @@ class AioConsumer(Consumer):
         self.loop.run(self.consumer.commit(wanted))
 
     def committed(self, partition: int) -> tuple[int, str] | None:
-        """The library answers with the bare offset: the metadata is looked up by the caller."""
+        """The library returns only the offset; the metadata is always empty here."""
         offset = self.loop.run(self.consumer.committed(self._partition(partition)))
         return None if offset is None else (offset, "")
 
@@ -197,7 +197,7 @@ class AioClient(Client):
     strategies = ("range", "roundrobin", "sticky")
 
     def sees(self, code: Code) -> int:
-        """Newer codes are unknown to it, and it does not keep their numbers."""
+        """The library does not know newer codes, and loses their numbers."""
         seen: int = kafka_errors.for_code(code).errno
         return seen
 
@@ -251,7 +251,7 @@ class AioClient(Client):
             for result in results:
                 if isinstance(result, BaseException):
                     raise result
-                # With acks=0 nobody tells where it went.
+                # With acks=0 the client does not learn where the record is stored.
                 place = (-1, -1) if result is None else (result.partition, result.offset)
                 placed.append(Placed(*place))
             return placed
@@ -318,7 +318,7 @@ class AioClient(Client):
         return set(self.loop.run(self.admin.list_topics()))
 
     def describe_topic(self, name: str) -> dict[int, PartitionInfo]:
-        """Asking creates: this library's requests cannot say that a topic must not be made."""
+        """Checks the list first: this library's metadata requests always create missing topics."""
         if name not in self.list_topics():
             self.lacks("description of a topic that does not exist: it would create it")
         (found,) = self.loop.run(self.admin.describe_topics([name]))

@@ -1,9 +1,9 @@
-"""One vocabulary for every Python client, so that a behaviour is written down once.
+"""One interface for every Python client, so that each behavior is tested with one test.
 
-A `Client` is a thin adapter: it turns the verbs of the tests into calls of an unmodified library
-and the library's answers and exceptions into the types below. It adds no retry and no repair of
-its own; what the library does over the wire is what is tested. A verb that a library does not
-have skips the test and says so.
+A `Client` is a thin adapter: it turns the verbs of the tests into calls of an unmodified library,
+and the library's results and exceptions into the types below. It adds no retries and no repairs;
+the tests check what the library does. If a library lacks a verb, the test is skipped with that
+reason.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import pytest
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_S = 75.0
-"""No wait of a healthy client on loopback comes near this."""
+"""No wait of a healthy client on loopback takes nearly as long."""
 
 
 HOUR_AGO_MS = int(time.time() * 1000) - 3_600_000
-"""Timestamps of test records start here: old enough to be told from now, too young to expire."""
+"""The first timestamp of test records: clearly older than now, and too young to expire."""
 
 _NEVER = threading.Event()
 
@@ -59,7 +59,7 @@ class Refused(Exception):
 
 
 class NoOffset(Exception):
-    """There is no position to read from, and the reset policy allows none to be made up."""
+    """There is no position to read from, and the reset policy does not allow choosing one."""
 
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -87,7 +87,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where the broker says a record has gone."""
+    """Where the broker stored a record."""
 
     partition: int
     offset: int
@@ -105,7 +105,7 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Heartbeats are quick so that members learn of a rebalance at once, not after seconds."""
+    """Heartbeats are frequent so that members learn of a rebalance at once, not after seconds."""
 
     reset: Literal["earliest", "latest", "none"] = "earliest"
     isolation: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
@@ -160,18 +160,18 @@ class ClusterInfo:
 
 
 class Consumer(ABC):
-    """A reader of given partitions, or a member of a group; always of one topic."""
+    """A reader of given partitions, or a group member; always of one topic."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.received: list[Received] = []
         self.rebalances: list[tuple[str, frozenset[int]]] = []
-        """Every call of the library's rebalance listener: what happened, to which partitions."""
+        """Every call of the library's rebalance listener: the event and its partitions."""
         self.closed = False
 
     @abstractmethod
     def fetch(self, timeout_s: float) -> list[Received]:
-        """What is there, or the first that comes within the time."""
+        """Returns what is available, or what arrives first within the time."""
 
     def poll(self, timeout_s: float = 0.1) -> list[Received]:
         records = self.fetch(timeout_s)
@@ -179,7 +179,7 @@ class Consumer(ABC):
         return records
 
     def read(self, count: int, within_s: float = DEADLINE_S) -> list[Received]:
-        """At least `count` more records, or fewer when the time is up."""
+        """Returns at least `count` more records, or fewer if the time is up."""
         got: list[Received] = []
         deadline = time.monotonic() + within_s
         while len(got) < count and time.monotonic() < deadline:
@@ -187,7 +187,7 @@ class Consumer(ABC):
         return got
 
     def read_nothing(self, for_s: float = 0.6) -> list[Received]:
-        """Everything that comes, for as long as told: the caller expects it to be nothing."""
+        """Returns everything that arrives within the time: the caller expects nothing."""
         return self.read(1, within_s=for_s)
 
     @abstractmethod
@@ -207,15 +207,15 @@ class Consumer(ABC):
 
     @abstractmethod
     def bounds(self, partition: int) -> tuple[int, int]:
-        """The first offset and the next to be written, asked from the broker."""
+        """Returns the first offset and the next one to be written, requested from the broker."""
 
     @abstractmethod
     def offset_at(self, partition: int, timestamp_ms: int) -> int | None:
-        """The first offset at or after the time; None when every record is older."""
+        """Returns the first offset at or after the time; None if every record is older."""
 
     @abstractmethod
     def commit(self, offsets: Mapping[int, tuple[int, str]] | None = None) -> None:
-        """Synchronously: the position of everything polled, or partition -> (offset, metadata)."""
+        """Commits synchronously: all polled records, or partition -> (offset, metadata)."""
 
     @abstractmethod
     def committed(self, partition: int) -> tuple[int, str] | None: ...
@@ -224,7 +224,7 @@ class Consumer(ABC):
     def shut(self) -> None: ...
 
     def close(self) -> None:
-        """Leave the group as the library does it; static members stay until their session ends."""
+        """Leaves the group as the library does; static members stay until their session ends."""
         if not self.closed:
             self.closed = True
             self.shut()
@@ -233,7 +233,7 @@ class Consumer(ABC):
 class Client(ABC):
     name: str
     strategies: tuple[str, ...]
-    """The assignors it has, by the names they have on the wire."""
+    """The assignors it has, by their names in the protocol."""
 
     sends_null_headers = True
 
@@ -241,21 +241,21 @@ class Client(ABC):
         self.bootstrap = bootstrap
 
     def sees(self, code: Code) -> int:
-        """The code a caller of the library sees when the broker sends this one."""
+        """Returns the code that a caller of the library gets if the broker sends this one."""
         return code
 
     def lacks(self, what: str) -> NoReturn:
         pytest.skip(f"{self.name} has no {what}")
 
     def check_codec(self, codec: str) -> None:
-        """Skip when the library cannot do this codec as installed."""
+        """Skips if the library as installed does not support this codec."""
         assert codec in CODECS
 
     @abstractmethod
     def produce(
         self, topic: str, records: Sequence[Record], options: ProducerOptions = PRODUCER
     ) -> list[Placed]:
-        """Send all, wait for all; in the order of the records."""
+        """Sends all records and waits for all; returns the results in the order of the records."""
 
     @abstractmethod
     def reader(
@@ -265,7 +265,7 @@ class Client(ABC):
         options: ConsumerOptions = CONSUMER,
         group: str | None = None,
     ) -> Consumer:
-        """Reads given partitions; with a group it may commit there, but never joins."""
+        """Returns a reader of these partitions. With a group it may commit, but never joins."""
 
     @abstractmethod
     def member(self, group: str, topic: str, options: ConsumerOptions = CONSUMER) -> Consumer: ...
@@ -304,14 +304,14 @@ class Client(ABC):
 
     @abstractmethod
     def replace_configs(self, topic: str, configs: Mapping[str, str]) -> None:
-        """AlterConfigs: what is not named goes back to its default."""
+        """AlterConfigs: configs that are not named are reset to their defaults."""
 
     def alter_configs(
         self,
         topic: str,
         changes: Mapping[str, tuple[Literal["set", "delete", "append", "subtract"], str]],
     ) -> None:
-        """IncrementalAlterConfigs: what is not named stays."""
+        """IncrementalAlterConfigs: configs that are not named stay."""
         self.lacks("incremental change of configs")
 
     @abstractmethod
@@ -334,7 +334,7 @@ class Client(ABC):
 
     @abstractmethod
     def delete_records(self, topic: str, partition: int, before: int) -> int:
-        """The partition's new first offset."""
+        """Returns the partition's new first offset."""
 
     @abstractmethod
     def describe_cluster(self) -> ClusterInfo: ...
@@ -349,10 +349,10 @@ class Client(ABC):
 def wait_until(
     condition: Callable[[], bool], *consumers: Consumer, within_s: float = DEADLINE_S
 ) -> bool:
-    """Poll the consumers, each in a thread of its own as separate processes would, meanwhile.
+    """Waits until the condition holds, polling each consumer in its own thread meanwhile.
 
-    In one thread they would wait for each other: a library may not return from a poll before a
-    rebalance is over, and the rebalance is not over before the others have polled.
+    In one thread the consumers would wait for each other: a library may not return from a poll
+    before a rebalance ends, and the rebalance does not end before the other members have polled.
     """
     deadline = time.monotonic() + within_s
     polls: dict[Future[list[Received]], Consumer] = {}

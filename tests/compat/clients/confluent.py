@@ -1,4 +1,4 @@
-"""confluent-kafka: librdkafka, the C client under most of the world's bindings."""
+"""confluent-kafka: librdkafka, the C client under most language bindings."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class ConfluentConsumer(Consumer):
         return frozenset(p.partition for p in self.consumer.assignment())
 
     def seek(self, partition: int, offset: int) -> None:
-        """librdkafka refuses to seek before the partition's fetcher has come up."""
+        """librdkafka refuses to seek before the partition's fetcher has started."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
@@ -278,7 +278,7 @@ class ConfluentClient(Client):
         options: ConsumerOptions = CONSUMER,
         group: str | None = None,
     ) -> Consumer:
-        """Without a group there are no stored offsets to ask for: start where the policy says."""
+        """Without a group there are no committed offsets: start where the reset policy says."""
         consumer = ConfluentConsumer(
             topic, self._consumer_config(options, group or "compat-reader")
         )
@@ -296,7 +296,7 @@ class ConfluentClient(Client):
         return consumer
 
     def close(self) -> None:
-        """It has no other way to close."""
+        """The library has no other way to close an admin client."""
         del self.admin
 
     def _result(self, futures: Mapping[Any, Future[Any]]) -> Any:

@@ -28,7 +28,7 @@ from compat.clients.base import (
 )
 
 with warnings.catch_warnings():
-    # It reads its own files in a way that Python 3.11 deprecates.
+    # It loads its own files in a way that Python 3.11 deprecates.
     warnings.simplefilter("ignore", DeprecationWarning)
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, codec
     from kafka import errors as kafka_errors
@@ -62,7 +62,7 @@ def refusals() -> Iterator[None]:
 
 
 def check(error: Any) -> None:
-    """Some answers carry the error as a class."""
+    """Some responses contain the error as a class."""
     if error is not kafka_errors.NoError:
         raise Refused(error.errno, error.__name__)
 
@@ -92,8 +92,9 @@ class KafkaPythonConsumer(Consumer):
                 rebalances.append(("lost", frozenset(p.partition for p in lost)))
 
         self.consumer.subscribe([self.topic], listener=Listener())
-        # A leader that does not know the topic yet assigns nothing; when metadata come later, it
-        # joins again, and a poll that times out meanwhile can leave it without heartbeats.
+        # A group leader that does not know the topic yet assigns nothing. When its metadata
+        # arrives, it joins again, and a poll that times out meanwhile can leave it without
+        # heartbeats.
         self.consumer.topics()
 
     def fetch(self, timeout_s: float) -> list[Received]:
@@ -315,7 +316,7 @@ class KafkaPythonClient(Client):
         )
         outcome = found["topic"][topic]
         if outcome != "OK":
-            # This library tells the code only inside the text of the error.
+            # This library reports the code only inside the error text.
             raise Refused(int(outcome.partition("[Error ")[2].partition("]")[0]), outcome)
 
     def replace_configs(self, topic: str, configs: Mapping[str, str]) -> None:

@@ -21,7 +21,7 @@ import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 
-/** Everything a tool asks of the Admin client. */
+/** The requests of administration tools, sent with the Admin client. */
 final class Administration {
     static void run() throws Exception {
         try (Admin admin = Scenarios.admin()) {

@@ -23,14 +23,15 @@ import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
 
 /**
- * Java's assignors on the groups that stdin describes, without any broker:
+ * Runs Java's assignors on groups described on stdin, without a broker:
  *
  *   topic NAME PARTITIONS
  *   member ID INSTANCE|- TOPIC,TOPIC|- GENERATION TOPIC:PARTITION,...|-
  *   assign
  *
- * For every "assign": a line per assignor and member, "ASSIGNOR ID TOPIC:PARTITION,...|-", a line
- * "bytes ID SUBSCRIPTION" with what each member would send, and "end". Then the next group.
+ * For every "assign" it prints a line per assignor and member, "ASSIGNOR ID TOPIC:PARTITION,...|-",
+ * a line "bytes ID SUBSCRIPTION" with what each member would send, and "end". Then it reads the
+ * next group.
  */
 final class Assignors {
     private static final Node NODE = new Node(0, "localhost", 9092);

@@ -20,8 +20,9 @@ import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Copies a topic in transactions until SIGTERM, as tests/chaos/transactions_copier.py does: the same
- * arguments but for the first, the same lines on standard output, the same end with standard input.
+ * Copies a topic in transactions until SIGTERM, as tests/chaos/transactions_copier.py does. It
+ * takes the same arguments except the first, prints the same lines, and ends when its standard
+ * input closes.
  */
 public final class Copier {
     private static final int FATAL = 3;
@@ -112,7 +113,7 @@ public final class Copier {
         }
     }
 
-    /** To what the group has committed; that is what is not copied yet. */
+    /** Seeks to the group's committed offsets; everything after them is not copied yet. */
     private void goBack() {
         insist(() -> {
             var assigned = consumer.assignment();
@@ -124,7 +125,7 @@ public final class Copier {
         });
     }
 
-    /** What did not come about in time goes on when it is asked again. */
+    /** Repeats a call that timed out; the client continues where it was. */
     private static void insist(Runnable call) {
         while (true) {
             try {

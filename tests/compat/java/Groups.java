@@ -7,7 +7,7 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 
-/** Members that come and go, with every way of assigning; commits; static members. */
+/** Members that join and leave, with every assignor; commits; static members. */
 final class Groups {
     private static final String PACKAGE = "org.apache.kafka.clients.consumer.";
 

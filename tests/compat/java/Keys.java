@@ -13,8 +13,8 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
- * Sends a record for every key on stdin, one in Base64 per line, and says on stdout which partition
- * each has gone to: BOOTSTRAP TOPIC. The partitioner is the one that Java's producer has by default.
+ * Sends a record for every key on stdin (Base64, one per line), and prints the partition of each.
+ * Arguments: BOOTSTRAP TOPIC. It uses the default partitioner of the Java producer.
  */
 final class Keys {
     public static void main(String[] arguments) throws Exception {

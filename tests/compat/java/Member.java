@@ -14,11 +14,11 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
 /**
- * A member of a group as a process: BOOTSTRAP GROUP TOPIC ASSIGNOR-CLASS.
+ * A group member as a process. Arguments: BOOTSTRAP GROUP TOPIC ASSIGNOR-CLASS.
  *
- * It polls until told to close, and says on stdout what it owns ("owned 0 1"), what it hears
- * ("assigned 0 1", "revoked", "lost") and what it reads ("record PARTITION OFFSET VALUE"). On
- * stdin it is told "commit" (answered "committed") and "close" (as is the end of input).
+ * It polls until it is closed, and prints its partitions ("owned 0 1"), its rebalance events
+ * ("assigned 0 1", "revoked", "lost") and its records ("record PARTITION OFFSET VALUE"). Commands
+ * on stdin: "commit" (answered with "committed") and "close"; the end of input means "close" too.
  */
 final class Member {
     public static void main(String[] arguments) throws Exception {

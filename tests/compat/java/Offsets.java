@@ -8,7 +8,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndTimestamp;
 import org.apache.kafka.common.TopicPartition;
 
-/** Seeking, offsets by time, pausing, and what happens without a position. */
+/** Seeking, offsets by timestamp, pausing, and reset policies. */
 final class Offsets {
     static void run() throws Exception {
         try (Admin admin = Scenarios.admin()) {

@@ -31,8 +31,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /**
  * Runs one scenario against a broker and prints what happened, one JSON object per step.
  *
- * <p>It judges nothing: the Python test that started it does. Arguments: bootstrap, scenario,
- * a name nobody has used before, the timestamp of the first record.
+ * <p>It checks nothing; the Python test that started it does. Arguments: bootstrap, scenario, a
+ * name that was never used before, the timestamp of the first record.
  */
 public final class Scenarios {
     static final long DEADLINE_MS = Patience.ms(20_000);
@@ -53,7 +53,7 @@ public final class Scenarios {
         }
     }
 
-    // What the scenarios share.
+    // Shared by the scenarios.
 
     static Map<String, Object> common() {
         Map<String, Object> config = new LinkedHashMap<>();
@@ -130,7 +130,7 @@ public final class Scenarios {
         return placed;
     }
 
-    /** Numbered records, spread over the partitions in turn. */
+    /** Produces numbered records, to the partitions in turn. */
     static void sendNumbered(String topic, int partitions, int from, int to) throws Exception {
         try (KafkaProducer<byte[], byte[]> producer = producer()) {
             List<ProducerRecord<byte[], byte[]>> records = new ArrayList<>();
@@ -171,7 +171,7 @@ public final class Scenarios {
         return true;
     }
 
-    /** The name of the exception a call ends with, or "none". */
+    /** Returns the name of the exception that a call throws, or "none". */
     static String failure(Callable<?> call) {
         try {
             call.call();
@@ -247,7 +247,7 @@ public final class Scenarios {
         return text.append('"').toString();
     }
 
-    /** A member of a group that remembers what it was given and what it read. */
+    /** A group member that records its assignments and the records it read. */
     static final class Member implements AutoCloseable {
         final KafkaConsumer<byte[], byte[]> consumer;
         final List<String> values = new ArrayList<>();
@@ -314,7 +314,7 @@ public final class Scenarios {
         return true;
     }
 
-    /** Equal shares too: in the midst of a cooperative rebalance they are not, and more moves. */
+    /** Requires equal shares: they are unequal during a cooperative rebalance. */
     static boolean covered(int partitions, Member... members) {
         Map<Integer, Integer> owners = new TreeMap<>();
         for (Member member : members) {

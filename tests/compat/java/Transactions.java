@@ -9,7 +9,7 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.errors.ProducerFencedException;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
-/** Transactions of twenty records for two partitions, every third aborted; then a fenced one. */
+/** Transactions of twenty records to two partitions, every third aborted; then a fenced one. */
 public final class Transactions {
     private static KafkaProducer<byte[], byte[]> producer(String bootstrap, String name) {
         Properties options = new Properties();

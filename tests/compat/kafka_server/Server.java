@@ -11,12 +11,12 @@ import kafka.tools.StorageTool;
 import org.apache.kafka.common.utils.Time;
 
 /**
- * Apache Kafka itself, formatted if need be and run in one process: CLUSTER-ID PROPERTIES and
- * features as NAME=LEVEL.
+ * Formats the storage if needed and runs Apache Kafka, all in one process. Arguments: CLUSTER-ID
+ * PROPERTIES, and features as NAME=LEVEL.
  *
- * <p>Kafka's own starters need two processes and tell their troubles to a logger that is not
- * there. This one lets exceptions out, and ends when its standard input does, so that it never
- * outlives the test that started it.
+ * <p>Kafka's own start scripts need two processes and report errors to a logger that is not
+ * configured here. This one lets exceptions out, and ends when its standard input closes, so that
+ * it never outlives the test that started it.
  */
 final class Server {
     public static void main(String[] arguments) throws Exception {
@@ -42,7 +42,7 @@ final class Server {
                 new KafkaRaftServer(KafkaConfig.fromProps(properties, false), Time.SYSTEM);
         Runtime.getRuntime().addShutdownHook(new Thread(() -> {
             server.shutdown();
-            // A clean stop by a signal is no failure, whatever Java makes of it.
+            // A clean stop by a signal is not a failure, although Java exits with a nonzero code.
             Runtime.getRuntime().halt(0);
         }));
         server.startup();
@@ -54,7 +54,7 @@ final class Server {
     private static void endWithInput() {
         try {
             while (System.in.read() >= 0) {
-                // Nobody writes here: only the end matters.
+                // Nothing is ever written here; only the end matters.
             }
         } catch (IOException gone) {
             System.err.println("standard input: " + gone);

@@ -1,13 +1,13 @@
 // Runs one scenario of kafkajs against a broker and prints what happened, one JSON object per
-// step. It judges nothing: the Python test that started it does.
-// Arguments: bootstrap, scenario, a name nobody has used before, the first record's timestamp.
+// step. It checks nothing; the Python test that started it does.
+// Arguments: bootstrap, scenario, a name that was never used before, the first record's timestamp.
 'use strict'
 
 const { Kafka, CompressionTypes, CompressionCodecs, ConfigResourceTypes, logLevel } =
   require('kafkajs')
 CompressionCodecs[CompressionTypes.Snappy] = require('kafkajs-snappy')
 
-// How much slower than a quiet machine this one is: time limits grow with it.
+// How much slower this machine is than a quiet one; time limits grow with it.
 const SLOWNESS = Number(process.env.SLOWNESS || 1)
 const patient = ms => Math.round(ms * SLOWNESS)
 
@@ -70,7 +70,7 @@ const numbered = (from, to, partitions) =>
     timestamp: String(TIME + 1000 * (from + i)),
   }))
 
-// A member of a group that remembers what it was given and what it read.
+// A group member that records its assignments and the records it read.
 class Member {
   constructor(groupId, name, options = {}) {
     this.name = name

@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright, on a real console of a real cluster of three."""
+"""Runs Debian's Chromium, driven by Playwright, with a real console and a real cluster of three."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bootstrap(cluster: list[Broker]) -> str:
 
 @pytest.fixture(scope="package")
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the console looks for the user's pipelines."""
+    """The state directory in which the console looks for the user's pipelines."""
     return tmp_path_factory.mktemp("state")
 
 
@@ -61,8 +61,8 @@ def chromium(cluster: list[Broker]) -> Iterator[Any]:
 
 @pytest.fixture
 def page(chromium: Any, url: str) -> Iterator[Any]:
-    """A page of the console. An error in its scripts, or something its policy forbids, fails the
-    test that met it."""
+    """Opens a page of the console. An error in its scripts, or a violation of its content
+    security policy, fails the test."""
     context = chromium.new_context(permissions=["clipboard-read", "clipboard-write"])
     opened = context.new_page()
     opened.set_default_timeout(patient(PATIENCE_MS))
@@ -79,7 +79,7 @@ def page(chromium: Any, url: str) -> Iterator[Any]:
 
 
 def note(message: Any, wrong: list[str]) -> None:
-    # That a request was refused is what some tests are about; the page tells it in its own words.
+    # Some tests provoke refused requests; the page reports them itself.
     if message.type == "error" and "Failed to load resource" not in message.text:
         wrong.append(message.text)
 
@@ -91,14 +91,15 @@ def admin(bootstrap: str) -> Iterator[Admin]:
 
 
 class Send(Protocol):
-    """`send(topic, value, key=...)` is the offset it got."""
+    """`send(topic, value, key=...)` sends a record and returns its offset."""
 
     def __call__(self, topic: str, *values: bytes | None, **how: Any) -> int: ...
 
 
 @pytest.fixture(scope="package")
 def send(bootstrap: str) -> Iterator[Send]:
-    # From a thread: Playwright keeps an event loop in this one, where nothing may block.
+    # From another thread, because Playwright runs an event loop in this one, which must not be
+    # blocked.
     with Producer(bootstrap) as producer, ThreadPoolExecutor(1) as thread:
 
         def work(topic: str, values: tuple[bytes | None, ...], how: dict[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Ten thousand topics in a browser: a page of them at a time, quick to scroll and to search."""
+"""Tests ten thousand topics in a browser: the list is fast to scroll and to search."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def url() -> Iterator[str]:
         yield found
 
 
-def test_the_list_bears_ten_thousand(page: Any, url: str) -> None:
-    """The last is a scroll away, and the page holds only what is in sight."""
+def test_the_list_handles_ten_thousand_topics(page: Any, url: str) -> None:
+    """The last one is one scroll away, and the page contains only the visible rows."""
     page.goto(f"{url}#/topics")
     page.get_by_text("10,000 topics").wait_for()
     page.locator(".list").focus()

@@ -1,4 +1,4 @@
-"""Messages in a browser: read by offset and time, filtered, followed, sent and replayed."""
+"""Tests messages in a browser: read by offset and time, filter, follow, send and replay."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def read(page: Any) -> None:
     page.locator("#messages-note", has_text="shown").wait_for()
 
 
-def test_the_newest_come_first(page: Any, url: str, orders: str) -> None:
-    """All partitions in one order of time, keys and headers beside them."""
+def test_the_newest_messages_come_first(page: Any, url: str, orders: str) -> None:
+    """All partitions together, ordered by time, with keys and headers."""
     page.goto(f"{url}#/topics/{orders}")
     assert ids(page, 10) == [*range(9, -1, -1)]
     assert page.get_by_text("customer-9").is_visible()
@@ -56,7 +56,7 @@ def test_the_newest_come_first(page: Any, url: str, orders: str) -> None:
 
 
 def test_messages_by_partition_offset_and_time(page: Any, url: str, orders: str) -> None:
-    """From an offset of one partition on; from a moment on, in all."""
+    """From an offset in one partition, or from a time in all of them."""
     page.goto(f"{url}#/topics/{orders}")
     ids(page, 10)
     page.get_by_label("Partition").select_option("1")
@@ -79,10 +79,10 @@ def test_messages_by_partition_offset_and_time(page: Any, url: str, orders: str)
         ("header.trace-id = t8 or offset = 0 and partition = 0", [8, 0]),
     ],
 )
-def test_filters_pick_messages(
+def test_filters_select_messages(
     page: Any, url: str, orders: str, text: str, found: list[int]
 ) -> None:
-    """By a field of JSON, by key, by header, and by where a message lies."""
+    """By a JSON field, by key, by header, and by partition and offset."""
     page.goto(f"{url}#/topics/{orders}")
     ids(page, 10)
     page.get_by_label("Filter", exact=True).fill(text)
@@ -90,8 +90,8 @@ def test_filters_pick_messages(
     assert ids(page, len(found)) == found
 
 
-def test_a_filter_that_cannot_be_read_is_explained(page: Any, url: str, orders: str) -> None:
-    """In place of the messages, with what is wrong."""
+def test_an_invalid_filter_is_explained(page: Any, url: str, orders: str) -> None:
+    """The explanation is shown in place of the messages."""
     page.goto(f"{url}#/topics/{orders}")
     ids(page, 10)
     page.get_by_label("Filter", exact=True).fill("value.state =")
@@ -99,8 +99,10 @@ def test_a_filter_that_cannot_be_read_is_explained(page: Any, url: str, orders: 
     page.locator("#messages .error", has_text="a value after =").wait_for()
 
 
-def test_new_messages_appear_while_one_looks(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """Live: what is written now is shown, if it passes the filter; until Stop."""
+def test_new_messages_appear_while_the_page_is_open(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """In live mode, new messages that match the filter are shown, until Stop."""
     admin.create_topic("live", partitions=1)
     page.goto(f"{url}#/topics/live")
     page.get_by_label("Filter", exact=True).fill("value ~ yes")
@@ -113,8 +115,10 @@ def test_new_messages_appear_while_one_looks(page: Any, url: str, admin: Admin, 
     page.get_by_text("stopped").wait_for()
 
 
-def test_formats(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """Bytes as hex, Avro by a schema, JSON set out in lines with its numbers as they were."""
+def test_messages_are_shown_in_several_formats(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """Bytes as hex, Avro by a schema, JSON indented with its numbers unchanged."""
     admin.create_topic("formats", partitions=1)
     sale = io.BytesIO()
     fastavro.schemaless_writer(sale, fastavro.parse_schema(SCHEMA), {"sku": "shoe"})
@@ -132,7 +136,7 @@ def test_formats(page: Any, url: str, admin: Admin, send: Send) -> None:
 
 
 def test_a_script_in_a_message_stays_text(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """In value, key, header and format: it is shown as it is, and nothing of it runs."""
+    """In value, key, header and format: it is shown as text, and no part of it runs."""
     admin.create_topic("scripts", partitions=1)
     send("scripts", SCRIPT, key=SCRIPT, headers=[(SCRIPT.decode(), SCRIPT)])
     page.goto(f"{url}#/topics/scripts")
@@ -145,8 +149,10 @@ def test_a_script_in_a_message_stays_text(page: Any, url: str, admin: Admin, sen
     assert page.evaluate("window.hit") is None
 
 
-def test_a_megabyte_is_cut_until_asked_for(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """The list has a thousand characters of it; Show all has the last one."""
+def test_a_large_message_is_cut_until_requested(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """The list has a thousand characters of it; "Show all" shows everything."""
     admin.create_topic("large", partitions=1)
     send("large", b"x" * 1_000_000 + b"END")
     page.goto(f"{url}#/topics/large")
@@ -159,7 +165,7 @@ def test_a_megabyte_is_cut_until_asked_for(page: Any, url: str, admin: Admin, se
 
 
 def test_a_message_is_produced(page: Any, url: str, admin: Admin) -> None:
-    """With key, headers and partition; the list has it at once, and the command to read it."""
+    """With key, headers and partition. The list shows it at once, with the command to read it."""
     admin.create_topic("typed", partitions=2)
     page.goto(f"{url}#/topics/typed")
     page.get_by_role("button", name="Produce").click()
@@ -180,7 +186,7 @@ def test_a_message_is_produced(page: Any, url: str, admin: Admin) -> None:
 def test_a_range_is_replayed_to_another_topic(
     page: Any, url: str, orders: str, admin: Admin
 ) -> None:
-    """Only what passes the filter, with its key, and the page says when it is done."""
+    """Only messages that match the filter, with their keys. The page reports when it is done."""
     admin.create_topic("again", partitions=2)
     page.goto(f"{url}#/topics/{orders}")
     page.get_by_role("button", name="Replay to another topic").click()

@@ -1,4 +1,7 @@
-"""Overview, groups, brokers and pipelines in a browser; by keyboard, in the dark, on a phone."""
+"""Tests overview, groups, brokers and pipelines in a browser.
+
+Also by keyboard, with the dark theme and on a small screen.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,17 @@ DYNAMIC = ConfigSource.DYNAMIC_BROKER_CONFIG
 
 @pytest.fixture(scope="module")
 def group(admin: Admin, send: Send) -> str:
-    """A group without members, three behind of ten."""
+    """A group without members, with a lag of three of ten records."""
     admin.create_topic("billed", partitions=1)
     send("billed", *[b"%d" % number for number in range(10)])
     admin.alter_group_offsets("billing", {TopicPartition("billed", 0): 7})
     return "billing"
 
 
-def test_the_overview_counts_and_draws(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """Brokers, the controller, and what is written as it is written."""
+def test_the_overview_shows_counts_and_charts(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """Brokers, the controller, and the rates of records as they are written."""
     admin.create_topic("busy", partitions=1)
     written = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]*/s\s*records written"))
     sizes = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]* \w+/s\s*bytes written"))
@@ -51,19 +56,21 @@ def test_the_overview_counts_and_draws(page: Any, url: str, admin: Admin, send: 
     assert page.locator("#overview-brokers tbody tr").count() == 3
 
 
-def test_a_group_and_its_lag(page: Any, url: str, group: str) -> None:
-    """From the list to the partitions, and a line that grows with time."""
+def test_a_group_page_shows_lag(page: Any, url: str, group: str) -> None:
+    """From the list to the partitions, with a chart of the lag over time."""
     page.goto(f"{url}#/groups")
     page.get_by_role("link", name=group).click()
     row = page.locator("#group-partitions tbody tr")
-    row.locator("td", has_text="10").wait_for()  # the ends of the logs are asked for first
+    row.locator("td", has_text="10").wait_for()  # the end offsets are fetched first
     assert row.locator("td").all_inner_texts()[:5] == ["billed", "0", "7", "10", "3"]
     page.locator("#lag-chart polyline").wait_for(state="attached")  # a flat line has no height
     page.locator("#lag-chart .legend", has_text="billed-0: 3").wait_for()
 
 
-def test_a_reset_is_shown_before_it_is_done(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """The dry run changes nothing; what it showed is what is done."""
+def test_a_reset_is_previewed_before_it_is_done(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """The preview changes nothing. The reset does what the preview showed."""
     admin.create_topic("read-again", partitions=1)
     send("read-again", *[b"v"] * 6)
     place = TopicPartition("read-again", 0)
@@ -82,10 +89,10 @@ def test_a_reset_is_shown_before_it_is_done(page: Any, url: str, admin: Admin, s
     assert admin.group_offsets("repeater")[place].offset == 2
 
 
-def test_members_are_shown_and_hold_off_a_reset(
+def test_members_are_shown_and_prevent_a_reset(
     page: Any, url: str, admin: Admin, send: Send, bootstrap: str
 ) -> None:
-    """A group that is read for says by whom, and cannot be moved."""
+    """The page names the members of an active group, and its offsets cannot be reset."""
     admin.create_topic("shared", partitions=1)
     send("shared", b"v")
     with Consumer(
@@ -105,8 +112,8 @@ def test_members_are_shown_and_hold_off_a_reset(
         page.locator("dialog .error", has_text="stop its consumers first").wait_for()
 
 
-def test_a_group_is_deleted_by_its_typed_name(page: Any, url: str, admin: Admin) -> None:
-    """And is gone from the cluster."""
+def test_deleting_a_group_needs_its_name_typed(page: Any, url: str, admin: Admin) -> None:
+    """The group is then gone from the cluster."""
     admin.create_topic("left", partitions=1)
     admin.alter_group_offsets("leftover", {TopicPartition("left", 0): 0})
     page.goto(f"{url}#/groups/leftover")
@@ -118,7 +125,7 @@ def test_a_group_is_deleted_by_its_typed_name(page: Any, url: str, admin: Admin)
 
 
 def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, admin: Admin) -> None:
-    """The plan is shown first; progress while it runs; afterwards it is so."""
+    """The plan is shown first, progress while it runs, and the result afterwards."""
     admin.create_topic("spread", partitions=6, replication_factor=1)
     page.goto(f"{url}#/brokers")
     page.locator("#disks progress").first.wait_for()
@@ -129,7 +136,8 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     page.locator(".job", has_text="drain broker 1").filter(has_text="done:").wait_for()
     held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
     assert held == {0, 2}
-    eventually(lambda: admin.describe_configs(broker=0)[moving.RATE].source != DYNAMIC)  # lifted
+    # the throttle is removed
+    eventually(lambda: admin.describe_configs(broker=0)[moving.RATE].source != DYNAMIC)
     page.locator("#brokers tbody tr").nth(1).locator("td").nth(5).filter(
         has_text=re.compile("^0$")
     ).wait_for()
@@ -147,11 +155,11 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     page.locator(".toast", has_text=re.compile("no election|another leader")).wait_for()
 
 
-def test_a_broker_that_dies_is_told_and_its_return_too(
+def test_a_broker_failure_and_its_recovery_are_shown(
     page: Any, url: str, cluster: list[Broker]
 ) -> None:
-    """Killed while the page is open: within five seconds it says so (on a quiet machine); once
-    back it is well."""
+    """The broker is killed while the page is open. The page reports it within five seconds (on an
+    idle machine), and shows a healthy cluster once it is back."""
     page.goto(url)
     page.locator("#standing.good").wait_for()
     cluster[2].kill()
@@ -170,10 +178,10 @@ def test_a_broker_that_dies_is_told_and_its_return_too(
     assert "broker 2 has joined the cluster" in told
 
 
-def test_pipelines_and_their_last_error(
+def test_pipelines_are_shown_with_their_last_error(
     page: Any, url: str, state_home: Path, tmp_path: Path
 ) -> None:
-    """What a run wrote of itself: rows, rates, batch time, lag, and why it failed."""
+    """From the file that a run wrote: rows, rates, batch time, lag, and why it failed."""
     project = tmp_path / "views"
     (project / ".penstock").mkdir(parents=True)
     (project / "spark-pipeline.yml").write_text("name: views\n")
@@ -201,10 +209,9 @@ def test_pipelines_and_their_last_error(
     assert page.get_by_text("one flow failed").is_visible()
 
 
-def test_queries_of_any_spark_report_themselves(
-    page: Any, url: str, admin: Admin, send: Send
-) -> None:
-    """As `penstock.spark.watch` has them do it; what is no report, or says HTML, does no harm."""
+def test_streaming_queries_report_themselves(page: Any, url: str, admin: Admin, send: Send) -> None:
+    """As `penstock.spark.watch` makes them do. Records that are not reports, or
+    contain HTML, do no harm."""
     page.goto(f"{url}#/pipelines")
     page.get_by_text("penstock.spark.watch(spark").wait_for()
     admin.create_topic(TOPIC, partitions=1, configs=TOPIC_SETTINGS)
@@ -231,8 +238,9 @@ def test_queries_of_any_spark_report_themselves(
     rows.nth(2).wait_for(state="detached")
 
 
-def test_keyboard_dark_and_small(page: Any, url: str) -> None:
-    """Pages by number keys, a theme that stays, and nothing wider than a phone."""
+def test_keyboard_dark_theme_and_small_screen(page: Any, url: str) -> None:
+    """Number keys open pages, the theme is remembered, and nothing is wider than a phone's
+    screen."""
     page.locator("body").press("2")
     page.get_by_role("heading", name="Topics").wait_for()
     page.get_by_role("button", name="Theme").focus()

@@ -1,4 +1,4 @@
-"""Topics in a browser: found, made, configured, grown and deleted."""
+"""Tests topics in a browser: search, create, configure, extend and delete."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from penstock import Admin, BrokerError
 from penstock.client.model import TopicPartition
 
 
-def test_a_topic_is_made_found_and_opened(page: Any, url: str, admin: Admin) -> None:
-    """From the form to the cluster, and back into the list and its search."""
+def test_a_topic_is_created_found_and_opened(page: Any, url: str, admin: Admin) -> None:
+    """From the form to the cluster, and back to the list and its search."""
     page.goto(f"{url}#/topics")
     page.get_by_role("button", name="Create topic").click()
     page.get_by_label("Name", exact=True).fill("orders.made")
@@ -20,7 +20,8 @@ def test_a_topic_is_made_found_and_opened(page: Any, url: str, admin: Admin) -> 
     page.get_by_label("Settings").fill("retention.ms = 1234567")
     page.get_by_role("button", name="Create", exact=True).click()
     page.get_by_role("link", name="orders.made").wait_for()
-    page.locator("dialog").wait_for(state="detached")  # the list may have the topic before
+    # the list may show the topic before the dialog closes
+    page.locator("dialog").wait_for(state="detached")
     assert len(admin.describe_topic("orders.made").partitions) == 3
     assert admin.describe_configs(topic="orders.made")["retention.ms"].value == "1234567"
     page.keyboard.press("/")
@@ -31,8 +32,8 @@ def test_a_topic_is_made_found_and_opened(page: Any, url: str, admin: Admin) -> 
     page.get_by_role("heading", name="orders.made").wait_for()
 
 
-def test_what_the_cluster_refuses_is_said_in_the_form(page: Any, url: str) -> None:
-    """The dialog stays, with the broker's own words, and nothing is lost."""
+def test_a_refusal_is_shown_in_the_form(page: Any, url: str) -> None:
+    """The dialog stays open with the broker's message, and the input is kept."""
     page.goto(f"{url}#/topics")
     page.get_by_role("button", name="Create topic").click()
     page.get_by_label("Name", exact=True).fill("too-many-replicas")
@@ -42,8 +43,8 @@ def test_what_the_cluster_refuses_is_said_in_the_form(page: Any, url: str) -> No
     assert page.get_by_label("Name", exact=True).input_value() == "too-many-replicas"
 
 
-def test_settings_are_changed_and_put_back(page: Any, url: str, admin: Admin) -> None:
-    """A value set for the topic is told apart from a default."""
+def test_settings_are_changed_and_reset(page: Any, url: str, admin: Admin) -> None:
+    """A value set for the topic is distinguished from a default."""
     admin.create_topic("configured", partitions=1)
     page.goto(f"{url}#/topics/configured/settings")
     page.get_by_label("Search settings").fill("retention.ms")
@@ -57,13 +58,13 @@ def test_settings_are_changed_and_put_back(page: Any, url: str, admin: Admin) ->
     assert admin.describe_configs(topic="configured")["retention.ms"].is_default
 
 
-def test_a_topic_grows(page: Any, url: str, admin: Admin, send: Send) -> None:
-    """Partitions are shown with leaders, replicas and offsets; more can be added."""
+def test_partitions_are_shown_and_added(page: Any, url: str, admin: Admin, send: Send) -> None:
+    """They are shown with leaders, replicas and offsets."""
     admin.create_topic("growing", partitions=1, replication_factor=3)
     send("growing", *[b"v"] * 5)
     page.goto(f"{url}#/topics/growing/partitions")
     row = page.locator("tbody tr")
-    # While the leader answers late its offsets are dashes.
+    # While the leader answers late, its offsets are shown as dashes.
     row.first.locator("td").nth(5).filter(has_text=re.compile("^5$")).wait_for()
     cells = row.first.locator("td").all_inner_texts()
     assert sorted(cells[2].split(", ")) == ["0", "1", "2"]
@@ -76,7 +77,8 @@ def test_a_topic_grows(page: Any, url: str, admin: Admin, send: Send) -> None:
 
 
 def test_deleting_needs_the_name_typed(page: Any, url: str, admin: Admin) -> None:
-    """Another name deletes nothing; the right one does, and the list no longer has it."""
+    """A wrong name deletes nothing. The right one deletes the topic, and
+    the list no longer shows it."""
     admin.create_topic("doomed", partitions=1)
     page.goto(f"{url}#/topics/doomed/settings")
     page.get_by_role("button", name="Delete topic").click()

@@ -1,4 +1,4 @@
-"""One standalone cluster, with one driver on it, for all tests of the folder."""
+"""Fixtures: one standalone cluster with one driver, for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRIVER_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
-    # Both executors have to be there before the first task is handed out.
+    # Both executors must be registered before the first task is scheduled.
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
 }

@@ -1,7 +1,7 @@
-"""A gate at which tasks report and wait until the test lets them go on.
+"""A gate at which tasks report and wait until the test releases them.
 
-So a test knows that a task is in the middle of its work, and in which executor, without guessing
-at times. After it was opened everybody passes at once, tasks that are run again included.
+So a test knows, without guessing times, that a task is in the middle of its work and in which
+executor. Once the gate is open, all tasks pass at once, including retried ones.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ class Gate:
         traceback: TracebackType | None,
     ) -> None:
         self.open()
-        # A server that is closed while somebody accepts does not wake him; one more guest does.
+        # Closing a server does not wake a thread that accepts; one more connection does.
         with socket.create_connection(self.address) as last:
             last.sendall(b"stop\n")
             self._thread.join(_WAIT_S)
         self._server.close()
 
     def wait_for_executors(self, count: int, check: Callable[[], None]) -> dict[int, list[Arrival]]:
-        """Arrivals by executor, when they have come from so many. `check` is called meanwhile and
-        raises if they no longer can."""
+        """Returns the arrivals by executor, once `count` executors have reported. Calls `check`
+        meanwhile, which raises if they no longer can."""
         with self._changed:
             for _ in range(int(_WAIT_S)):
                 if self._changed.wait_for(lambda: len(self._by_executor()) >= count, 1.0):
@@ -98,6 +98,6 @@ def _dismiss(guest: socket.socket) -> None:
     try:
         guest.sendall(b"go\n")
     except OSError:
-        pass  # It was killed while it waited.
+        pass  # The task was killed while it waited.
     finally:
         guest.close()

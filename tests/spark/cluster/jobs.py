@@ -1,6 +1,7 @@
-"""The driver of the cluster tests: `python jobs.py '{"spark.master": ...}'`, then one job a line.
+"""The driver of the cluster tests: `python jobs.py '{"spark.master": ...}'`, then one job per line.
 
-Run as a script, so that Spark sends its functions to executors by value: they have no tests there.
+It runs as a script, so that Spark sends its functions to executors by value: the tests are not
+installed there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ OPTIONS = "kafka.bootstrap.servers"
 
 
 def pass_gate(address: list[Any], after: int) -> Callable[[Iterator[pa.RecordBatch]], Any]:
-    """For mapInArrow: hand on batches, and after the first so many report and wait."""
+    """Returns a function for mapInArrow that passes batches on, and reports and waits after
+    the first `after` of them."""
 
     def executor_pid() -> int:
-        """The JVM that this worker belongs to: the nearest ancestor that is not Python."""
+        """Returns the JVM that this worker belongs to: the nearest ancestor that is not Python."""
         import os
         from pathlib import Path
 
@@ -62,7 +64,7 @@ class Jobs:
         return self._spark.version
 
     def read(self, bootstrap: str, topic: str, gate: list[Any]) -> list[list[int]]:
-        """A batch read; a task waits at the gate when it has its first rows."""
+        """Reads a topic in a batch. Each task waits at the gate once it has its first rows."""
         rows = self._spark.read.format("penstock").options(
             **{OPTIONS: bootstrap, "subscribe": topic}
         )
@@ -99,7 +101,7 @@ class Jobs:
         return len([each for each in query.recentProgress if each["numInputRows"]])
 
     def write(self, bootstrap: str, to: str, rows: int, gate: list[Any]) -> None:
-        """A batch write of two tasks; each waits at the gate with some of its rows written."""
+        """Writes a batch with two tasks. Each waits at the gate with some of its rows written."""
         numbers = self._spark.range(0, rows, 1, 2).selectExpr(
             "CAST(id AS STRING) AS key", "repeat('x', 500) AS value"
         )
@@ -135,7 +137,7 @@ def main() -> None:
 def answer(job: Callable[..., Any], **arguments: Any) -> None:
     try:
         said = {"result": job(**arguments)}
-    except Exception as error:  # noqa: BLE001 (whatever it is, the test is told)
+    except Exception as error:  # noqa: BLE001 (any error is reported to the test)
         said = {"error": f"{type(error).__name__}: {error}"}
     print(f"\nANSWER {json.dumps(said)}", flush=True)
 

@@ -1,8 +1,8 @@
-"""Processes of Spark for the time of a test: a standalone cluster, a Connect server, a driver.
+"""Spark processes for tests: a standalone cluster, a Connect server, a driver.
 
-They are started from what pip installed, listen on loopback only, and are gone afterwards however
-the tests end: each is told by the kernel when the process that started it dies. Executors end with
-their worker, and Python workers with their executor.
+They are started from the pip installation, listen on loopback only, and end with the tests in every
+case: the kernel kills each when its parent process dies. Executors end with their worker, and
+Python workers with their executor.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.testing.ports import free_port
 HOST = "127.0.0.1"
 SPARK_HOME = Path(pyspark.__file__).parent
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For processes that live a minute: what a compiler at its best would save, it costs twice."""
+"""For short-lived processes: an optimizing compiler would cost more than it saves."""
 START_S = 200.0
 CALL_S = 200.0
 _STOP_S = 50.0
@@ -44,11 +44,12 @@ os.execvp(sys.argv[1], sys.argv[1:])
 
 
 class SparkFailed(Exception):
-    """A process of Spark did not do what it should; ends with what it wrote."""
+    """A Spark process failed; the message ends with its output."""
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For Spark to find this very Python, and with it the format."""
+    """Returns an environment in which Spark uses this Python installation, and
+    so finds the data source."""
     return {
         **{name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"},
         "SPARK_HOME": str(SPARK_HOME),
@@ -80,7 +81,7 @@ class Process:
             )
 
     def wait_for(self, pattern: str, timeout_s: float = START_S) -> re.Match[str]:
-        """Until the log has it."""
+        """Waits until the log contains the pattern."""
         end = self._clock.monotonic() + timeout_s
         pause = threading.Event()
         while True:
@@ -110,7 +111,7 @@ class Process:
 
 
 class Standalone:
-    """A master and workers with one core each."""
+    """A master, and workers with one core each."""
 
     def __init__(self, workers: int = 2) -> None:
         self.url = ""
@@ -121,11 +122,11 @@ class Standalone:
     def __enter__(self) -> Self:
         port = free_port(SystemRandom(), HOST)
         self.url = f"spark://{HOST}:{port}"
-        # The REST door of a master has a port of its own that another may have, and no use here.
+        # The master's REST server has its own port, which may be taken, and is not needed here.
         options = f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false"
         env = environment(SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=options)
         try:
-            # A worker tries again until its master is there: all may start at once.
+            # A worker retries until its master is up, so all can be started at once.
             self._start("master", env, "deploy.master.Master", "--port", str(port))
             for number in range(self._workers):
                 home = str(self.folder / f"worker-{number}")
@@ -161,7 +162,8 @@ class Standalone:
 class Driver:
     """A process that runs jobs by name, one after another: `driver.call("count", topic="t")`.
 
-    A Python process can hold one Spark session of a kind; the tests' own is another."""
+    It is a separate process because a Python process can have only one Spark session of a kind.
+    """
 
     def __init__(self, script: Path, folder: Path, settings: Mapping[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -196,7 +198,7 @@ class Driver:
         return self.result()
 
     def start(self, job: str, **arguments: Any) -> None:
-        """Have it begin; `result` waits for the end."""
+        """Starts a job; `result` waits for its end."""
         stdin = self._process.popen.stdin
         assert stdin is not None
         self._asked = job
@@ -204,7 +206,7 @@ class Driver:
         stdin.flush()
 
     def result(self, timeout_s: float = CALL_S) -> Any:
-        """What the job returned."""
+        """Waits for the job and returns its result."""
         end = self._clock.monotonic() + timeout_s
         while self._answer is None:
             left_s = end - self._clock.monotonic()
@@ -217,13 +219,13 @@ class Driver:
         return answer["result"]
 
     def check(self) -> None:
-        """Raise if the job has failed already."""
+        """Raises if the job has already failed."""
         self._listen(0.0)
         if self._answer is not None and "error" in self._answer:
             self.result()
 
     def _listen(self, timeout_s: float) -> None:
-        """Take in what it has said; whatever the JVM writes to the same place is passed over."""
+        """Reads the answers of the driver; other output of the JVM is skipped."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._stdout, selectors.EVENT_READ)
             if not selector.select(timeout_s):

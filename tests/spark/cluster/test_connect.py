@@ -1,4 +1,4 @@
-"""Spark Connect: a server that has the format, and a client in another process that names it."""
+"""Tests Spark Connect: a server that has the data source, and a client in another process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ spark.stop()
 
 @pytest.fixture(scope="module")
 def remote(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Connect server in a process of its own."""
+    """Runs a Connect server in its own process."""
     port = free_port(SystemRandom(), HOST)
     settings = {
         "spark.master": "local[2]",

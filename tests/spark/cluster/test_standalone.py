@@ -1,4 +1,4 @@
-"""A real standalone cluster: work is spread over executors, and one of them is killed amid it."""
+"""Tests a real standalone cluster: work is spread over executors, and one of them is killed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ pytestmark = pytest.mark.timeout(600)
 long = pytest.mark.skipif(
     not os.environ.get("PENSTOCK_LONG"), reason="set PENSTOCK_LONG=1, or make spark-cluster"
 )
-"""Streams take a micro-batch or more on top of what the batches show; so does writing."""
+"""Streams need one or more micro-batches in addition to what the batch
+tests show; so does writing."""
 
 PARTITIONS = 4
 PARTITION_RECORDS = 12_000
-"""Of half a kilobyte: far more than fits between a reader and a task that does not take it."""
+"""Of half a kilobyte each: far more than fits in the buffers between a reader and
+a task that does not read."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ EVERYTHING = [[p, offset] for p in range(PARTITIONS) for offset in range(PARTITI
 
 
 class Victim:
-    """One of the executors that wait at the gate, ended the hard way; the others go on."""
+    """Kills one of the executors that wait at the gate; the others continue."""
 
     def __init__(self, gate: Gate, driver: Driver) -> None:
         self._gate = gate
@@ -63,7 +65,8 @@ class Victim:
         gate.open()
 
     def verify(self) -> None:
-        """All that it had begun was begun anew, and its Python workers went with it."""
+        """Checks that all tasks of the killed executor were retried, and that
+        its Python workers ended."""
         lost = {each.task for each in self._gate.arrivals if each.executor_pid == self.pid}
         later = {each.task for each in self._gate.arrivals if each.attempt > 0}
         assert lost
@@ -73,10 +76,10 @@ class Victim:
 
 
 def descendants(ancestor: int) -> set[int]:
-    """Processes that it started, and those that they did."""
+    """Returns all child processes of a process, and their children."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # of one that has just ended
+        with suppress(OSError):  # the process has just ended
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
     found = {ancestor}
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
@@ -106,7 +109,8 @@ def written(broker: Broker, topic: str, column: str) -> Counter[bytes]:
 def test_a_batch_is_read_by_both_executors(
     driver: Driver, broker: Broker, topic: str, gate: Gate
 ) -> None:
-    """Tasks of one read are in two executors at once, and together read everything once."""
+    """The tasks of one read run in two executors at the same time, and
+    together read everything once."""
     driver.start("read", bootstrap=broker.bootstrap, topic=topic, gate=gate.address)
     executors = gate.wait_for_executors(2, driver.check)
     gate.open()
@@ -115,10 +119,10 @@ def test_a_batch_is_read_by_both_executors(
     assert {arrival.task for arrival in gate.arrivals} == set(range(PARTITIONS))
 
 
-def test_an_executor_killed_while_reading_a_batch(
+def test_an_executor_is_killed_while_reading_a_batch(
     driver: Driver, broker: Broker, topic: str, gate: Gate
 ) -> None:
-    """Its spans are read again, from their beginning: no record is missing and none is double."""
+    """Its spans are read again from their beginning: no record is missing or duplicated."""
     driver.start("read", bootstrap=broker.bootstrap, topic=topic, gate=gate.address)
     victim = Victim(gate, driver)
     assert sorted(driver.result()) == EVERYTHING
@@ -126,11 +130,11 @@ def test_an_executor_killed_while_reading_a_batch(
 
 
 @long
-def test_an_executor_killed_while_reading_a_stream(
+def test_an_executor_is_killed_while_reading_a_stream(
     driver: Driver, broker: Broker, topic: str, gate: Gate, tmp_path: Path
 ) -> None:
-    """The micro-batch is finished by others, and the stream goes on: each record is in the table
-    once."""
+    """Other executors finish the micro-batch, and the stream continues: each
+    record is in the table once."""
     folders = {"path": str(tmp_path / "table"), "checkpoint": str(tmp_path / "checkpoint")}
     driver.start(
         "stream_to_table", bootstrap=broker.bootstrap, topic=topic, gate=gate.address, **folders
@@ -141,11 +145,11 @@ def test_an_executor_killed_while_reading_a_stream(
 
 
 @long
-def test_an_executor_killed_while_writing_a_batch(
+def test_an_executor_is_killed_while_writing_a_batch(
     driver: Driver, broker: Broker, admin: Admin, gate: Gate
 ) -> None:
-    """Every row is in the topic. What the victim had written already may be there twice: at least
-    once is what the sink promises."""
+    """Every row is in the topic. Rows that the killed executor had written may be there twice,
+    because the sink delivers at least once."""
     to = broker.new_topic(partitions=2)
     rows = 100_000
     driver.start("write", bootstrap=broker.bootstrap, to=to, rows=rows, gate=gate.address)
@@ -159,10 +163,10 @@ def test_an_executor_killed_while_writing_a_batch(
 
 
 @long
-def test_an_executor_killed_while_writing_a_stream(
+def test_an_executor_is_killed_while_writing_a_stream(
     driver: Driver, broker: Broker, topic: str, gate: Gate, tmp_path: Path
 ) -> None:
-    """Every record of the source is in the sink's topic, over several micro-batches."""
+    """Every record of the source is in the target topic, over several micro-batches."""
     to = broker.new_topic(partitions=2)
     driver.start(
         "stream_to_topic",
