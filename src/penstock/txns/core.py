@@ -199,6 +199,11 @@ class Core:
         if not busy.count:
             del self.busy[transactional_id]
 
+    def is_adding(self, transactional_id: str) -> bool:
+        """Returns whether partitions are being added, so that the id is about to be `Ongoing`."""
+        busy = self.busy.get(transactional_id)
+        return transactional_id in self.parked or (busy is not None and busy.doing is Doing.ADDING)
+
     def park(self, addition: Addition, now: Now) -> None:
         transactional_id = addition.transactional_id
         if transactional_id not in self.parked:

@@ -87,6 +87,21 @@ def _judge_repeated(state: State, committed: bool) -> Verdict | ErrorCode:
     return ErrorCode.TRANSACTION_ABORTABLE if committed else ErrorCode.INVALID_TXN_STATE
 
 
+def judge_now(
+    core: Core, transactional_id: str, producer: Producer, *, committed: bool, bumps: bool
+) -> Verdict | ErrorCode:
+    """As `judge`, but does not judge the current producer while partitions are being added.
+
+    The image does not show them yet: a transaction that looks ended or empty is about to be open.
+    """
+    transaction = core.image.get(transactional_id)
+    verdict = judge(transaction, producer, committed=committed, bumps=bumps)
+    is_current = transaction is not None and producer == transaction.granted
+    if is_current and verdict is not ErrorCode.PRODUCER_FENCED and core.is_adding(transactional_id):
+        return ErrorCode.CONCURRENT_TRANSACTIONS
+    return verdict
+
+
 @dataclass(frozen=True, slots=True)
 class _Asked:
     transactional_id: str
@@ -105,12 +120,8 @@ def end_txn(core: Core, request: EndTxnRequest, version: int, token: Token, now:
         _refuse(core, asked, ErrorCode.INVALID_REQUEST)
         return
     transaction = core.image.get(transactional_id)
-    verdict = judge(
-        transaction,
-        Producer(request.producer_id, request.producer_epoch),
-        committed=request.committed,
-        bumps=bumps,
-    )
+    producer = Producer(request.producer_id, request.producer_epoch)
+    verdict = judge_now(core, transactional_id, producer, committed=request.committed, bumps=bumps)
     busy = core.busy.get(transactional_id)
     if transaction is None or isinstance(verdict, ErrorCode):
         assert isinstance(verdict, ErrorCode)

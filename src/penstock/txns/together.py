@@ -15,8 +15,9 @@ An offset commit can be part of it, as one member's write to `__consumer_offsets
 name that partition, and then a commit without it is refused: the data becomes visible together with
 the record of the progress.
 
-An abort is not judged as a whole: members that are open under the given epoch are aborted; one that
-is fenced or unknown has nothing open. Only if a member was committed is the abort refused.
+An abort is not judged as a whole: every member gets a new epoch, also one without an open
+transaction, so that a late batch of its producer cannot open another one. A member that is fenced or
+unknown has nothing open. Only if a member was committed is the abort refused.
 
 All members end by the rules of transaction.version 2: with a new epoch, by which a repeated request
 is recognized.
@@ -41,7 +42,7 @@ from penstock.txns.effects import (
     Now,
     Token,
 )
-from penstock.txns.ending import Verdict, judge
+from penstock.txns.ending import Verdict, judge_now
 from penstock.txns.formats import transaction_record
 from penstock.txns.refusals import append_error
 from penstock.txns.transaction import NO_PRODUCER_ID, Producer, Transaction
@@ -78,10 +79,12 @@ def end_transactions(core: Core, request: EndTransactions, token: Token, now: No
 def _judge(core: Core, member: Member, committed: bool) -> Verdict | ErrorCode:
     transaction = core.image.get(member.transactional_id)
     producer = Producer(member.producer_id, member.producer_epoch)
-    verdict = judge(transaction, producer, committed=committed, bumps=True)
-    if verdict is Verdict.DUE and transaction is not None and not transaction.partitions:
-        # Ending an empty transaction would raise an epoch for nothing; committing one is a mistake.
-        return ErrorCode.INVALID_TXN_STATE if committed else Verdict.DONE
+    verdict = judge_now(
+        core, member.transactional_id, producer, committed=committed, bumps=True
+    )
+    is_empty = transaction is not None and not transaction.partitions
+    if committed and verdict is Verdict.DUE and is_empty:
+        return ErrorCode.INVALID_TXN_STATE  # The caller expected records in it.
     return verdict
 
 
