@@ -92,8 +92,9 @@ async def test_a_rolling_restart_does_not_delay_producers_for_long(cluster: Trio
 
 @on_three(min_insync_replicas="1")
 async def test_a_follower_that_restarts_with_an_empty_disk_leaves_the_isr(cluster: Trio) -> None:
-    """Its disk was replaced while it was down. It is out of the ISR until it has fetched everything
-    again, although in this topic only synced records count.
+    """Its disk was replaced while it was down, and it was back before its lease expired. It is
+    out of the ISR until it has fetched everything again, although in this topic only synced records
+    count.
     """
     await cluster.create()
     await cluster.produce(b"one", b"two")
@@ -102,7 +103,7 @@ async def test_a_follower_that_restarts_with_an_empty_disk_leaves_the_isr(cluste
     view = cluster.broker(leader).cluster
     seen: list[Partition] = []
     view.listen(lambda _: seen.append(view.image.topics["t"].partitions[0]))
-    await cluster.nodes[follower].kill()
+    await cluster.nodes[follower].kill(keeps_lease=True)
     cluster.nodes[follower].disk = SimDisk(Random(9), Random(9))
     await cluster.start(follower)
     epoch = cluster.broker(follower).membership.broker_epoch
@@ -117,7 +118,7 @@ async def test_a_leader_that_restarts_with_an_empty_disk_is_replaced(cluster: Tr
     await cluster.create()
     await cluster.produce(b"one", b"two")
     leader = cluster.partition().leader
-    await cluster.nodes[leader].kill()
+    await cluster.nodes[leader].kill(keeps_lease=True)
     cluster.nodes[leader].disk = SimDisk(Random(9), Random(9))
     await cluster.start(leader)
     await cluster.until(lambda: cluster.partition().leader not in (-1, leader))

@@ -132,10 +132,11 @@ class Node:
             await self._life
         await self._tidy()
 
-    async def kill(self, *, power_loss: bool = False) -> None:
+    async def kill(self, *, power_loss: bool = False, keeps_lease: bool = False) -> None:
         """Ends the broker at once, as SIGKILL does.
 
-        Revokes its lease, so that tests do not wait for the lease to expire.
+        Revokes its lease, so that tests do not wait for the lease to expire. With `keeps_lease` the
+        cluster does not notice that the broker was gone if it starts again at once.
         """
         assert self._life is not None
         assert self.broker is not None
@@ -149,7 +150,7 @@ class Node:
         with suppress(asyncio.CancelledError, Exception):
             await self._life
         await self.broker.server.stop(0)
-        if self._store is not None:
+        if self._store is not None and not keeps_lease:
             await self._store.revoke_lease(self.broker.membership._commits.lease)
         await self._tidy()
 
