@@ -9,6 +9,8 @@ from typing import Any
 
 from penstock.records.record import Record, build_batch
 from penstock.wire.messages import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DescribeProducersRequest,
@@ -17,6 +19,8 @@ from penstock.wire.messages import (
 
 from .trio import Trio, trio
 
+TOPIC = 2
+"""The resource type of topics in AlterConfigs."""
 QUICK = {"replica.lag.time.max.ms": "600", "replica.fetch.backoff.ms": "100"}
 Play = Callable[[Trio], Coroutine[Any, Any, None]]
 
@@ -163,6 +167,29 @@ async def test_records_that_only_the_old_leader_had_are_truncated(cluster: Trio)
     await cluster.produce(b"new")
     await cluster.start(old)
     assert await cluster.all_equal() == [b"kept", b"new"]
+
+
+@on_three()
+async def test_a_halted_follower_goes_on_when_the_topic_allows_the_loss(cluster: Trio) -> None:
+    """As the message of the halt says, without a new election or a restart."""
+    await cluster.create(min_insync_replicas="1")
+    await cluster.produce(b"before")
+    await cluster.all_equal()
+    leader = cluster.partition().leader
+    halted = next(each for each in range(3) if each != leader)
+    follower = cluster.hosted(halted).follower
+    assert follower is not None
+    follower.halted = "the leader lacks committed records"
+    await cluster.produce(b"first")
+    await cluster.produce(b"second")
+    await cluster.until(lambda: halted not in cluster.partition().isr)
+    setting = AlterConfigsRequest.Config("unclean.leader.election.enable", "true")
+    resource = AlterConfigsRequest.Resource(TOPIC, "t", [setting])
+    request = AlterConfigsRequest([resource])
+    answer = await cluster.nodes[leader].ask(request, 2, AlterConfigsResponse)
+    assert answer.responses[0].error_code == 0
+    await cluster.until(lambda: halted in cluster.partition().isr)
+    assert await cluster.all_equal() == [b"before", b"first", b"second"]
 
 
 @on_three()

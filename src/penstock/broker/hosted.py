@@ -251,9 +251,9 @@ class HostedPartition:
         return self._beginning is not None
 
     def follow(self, partition: Partition, backoff_ms: int = BACKOFF_MS) -> None:
-        """Follows the leader that the metadata names, with a `Follower` for each leader epoch."""
+        """Follows the leader of the metadata: a new `Follower` per leader epoch, or after a halt."""
         held = self.follower
-        if held is not None and held.epoch == partition.leader_epoch:
+        if held and held.epoch == partition.leader_epoch and not held.is_released:
             return
         self.rest()
         self._backoff_ms = backoff_ms
@@ -401,7 +401,7 @@ class HostedPartition:
         if leadership is None:
             raise KafkaError(self._why_not_leader())
         if not records:
-            raise BatchRefused(INVALID_RECORD, "the partition was sent no records")
+            raise BatchRefused(INVALID_RECORD, "the request has no records for this partition")
         batch, fields = validated or validate_batch(
             records, self._rules, now_ms, zstd_allowed, True
         )

@@ -237,6 +237,11 @@ class Follower:
     def configure(self, rules: FollowerRules) -> None:
         self._rules = rules
 
+    @property
+    def is_released(self) -> bool:
+        """Whether it has halted, and the topic now allows what it halted for: start a new one."""
+        return self.halted is not None and self._rules.may_lose_committed
+
     def next_fetch(self, log: LogView, now_ms: int) -> Fetch | None:
         """Returns the fetch to send now; None while one is in flight or it must wait."""
         if (
@@ -296,12 +301,14 @@ class Follower:
         if start_offset > log.end_offset:
             return self._begin_at(start_offset, log)
         # The leader's log has since grown, or was truncated, to where this log ends.
-        return self._back_off(now_ms, "the leader's log has changed meanwhile")
+        return self._back_off(now_ms, "the leader's log has changed in the meantime")
 
     def on_bounds_lost(self, now_ms: int) -> tuple[Effect, ...]:
         """Handles the failure of the request for the leader's log start and end."""
         self._bounds_asked = False
-        return self._back_off(now_ms, f"broker {self.leader} did not say where its log starts")
+        return self._back_off(
+            now_ms, f"broker {self.leader} did not report where its log starts and ends"
+        )
 
     def on_failed(self, reason: str, log: LogView, now_ms: int) -> tuple[Effect, ...]:
         """Handles effects that could not all be carried out; `log` is the log's state now."""
@@ -353,8 +360,9 @@ class Follower:
         if offset >= log.end_offset:
             return self._back_off(
                 now_ms,
-                f"the leader has epoch {found.epoch} end at {found.end_offset}, which is no reason "
-                f"to cut a log that ends at {log.end_offset}",
+                f"the leader reports that leader epoch {found.epoch} ends at offset "
+                f"{found.end_offset}, but this log ends at offset {log.end_offset}: there is "
+                "nothing to truncate",
             )
         return self._cut_to(offset, leader_start, log)
 
@@ -380,10 +388,11 @@ class Follower:
         if offset >= self.high_watermark or self._rules.may_lose_committed:
             return None
         self.halted = (
-            f"leader {self.leader} of epoch {self.epoch} lacks the records from {offset} on, which "
-            f"are committed up to {self.high_watermark}: they are kept here. Find the cause, then "
-            "set unclean.leader.election.enable on the topic to drop them, or make this broker "
-            "the leader to bring them back"
+            f"leader {self.leader} (leader epoch {self.epoch}) does not have the records from "
+            f"offset {offset} on, although they are committed up to offset "
+            f"{self.high_watermark}. This replica keeps its records. "
+            "Find the cause; then set unclean.leader.election.enable on the topic to discard "
+            "the records, or make this broker the leader to restore them"
         )
         return Halt(self.halted)
 
@@ -425,11 +434,11 @@ class Follower:
         # A gap is not an error: compaction removes records, and what it removed stays missing
         # when the topic's cleanup.policy changes to delete.
         if span.base_offset < end:
-            return f"offset {span.base_offset} came where {end} was due"
+            return f"its base offset {span.base_offset} is below the log end offset {end}"
         if not epoch <= span.leader_epoch <= self.epoch:
             return (
-                f"epoch {span.leader_epoch} at offset {span.base_offset} does not follow {epoch} "
-                f"under a leader of epoch {self.epoch}"
+                f"its leader epoch {span.leader_epoch}, at offset {span.base_offset}, is not "
+                f"between {epoch} (the last one in this log) and {self.epoch} (the leader's own)"
             )
         return None
 
