@@ -43,6 +43,9 @@ ROOMS: Final = (0, 5_000, 1 << 20)
 EXCHANGE_S_MAX: Final = 1.0
 """The time of a request to a slow store and its reply: less than one attempt may take."""
 
+_ARRIVAL_S: Final = 0.5
+"""What a broker sent before it was killed has arrived after this time."""
+
 
 class Episodes:
     def __init__(self, scene: Scene) -> None:
@@ -101,16 +104,29 @@ class Episodes:
         node = self._spoilable()
         if node is None:
             return False
-        await self._lose_disk(node)
-        return True
+        return await self._lose_disk(node)
 
-    async def _lose_disk(self, node: BrokerNode) -> None:
+    async def _lose_disk(self, node: BrokerNode) -> bool:
+        """Restarts the broker with an empty disk. Returns False if it had to keep its disk.
+
+        It keeps its disk if it is the last in-sync replica of a partition: that disk may not be
+        lost. This is decided only after the broker was killed and what it had sent has arrived, for
+        it may have removed the other replicas from the ISR at the last moment (seed 218).
+        """
         self._hands.faults.kill(node.name)
-        self._hands.tell("", f"FAULT {node.name} gets an empty disk")
-        node.disk.wipe()
-        self._scene.invariants.disturbed[node.id] = True
-        await self._stage.rest(self._scene.pause_s())
+        await self._stage.rest(max(_ARRIVAL_S, self._scene.pause_s()))
+        may_lose = all(
+            any(each != node.id for each in (*partition.isr, *partition.eligible_leaders))
+            for topic in self._image.topics.values()
+            for partition in topic.partitions
+            if node.id in partition.replicas
+        )
+        if may_lose:
+            self._hands.tell("", f"FAULT {node.name} gets an empty disk")
+            node.disk.wipe()
+            self._scene.invariants.on_wiped(node.id)
         self._hands.start(node)
+        return may_lose
 
     async def _rebuilt_table(self) -> bool:
         """Records that compaction has removed stay missing, whatever the policy is later."""
@@ -119,7 +135,9 @@ class Episodes:
         if node is None or node.id not in self._scene.replicas_of(place):
             return False
         await self._scene.demand_policy("delete")
-        await self._lose_disk(node)
+        if not await self._lose_disk(node):
+            await self._scene.demand_policy("compact")
+            return False
         limit_s = ANSWER_S + 2 * self._stage.scenario.session_timeout_s
         lives = self._scene.lives()
 

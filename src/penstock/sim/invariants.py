@@ -73,7 +73,7 @@ class Truth:
     def extend(self, shadow: Shadow, high_watermark: int, txns: TrueTransactions) -> None:
         for mark in shadow.marks_between(self.end_offset, high_watermark):
             if mark.base_offset != self.end_offset:
-                text = f"offsets from {self.end_offset} to {mark.base_offset} were left out"
+                text = f"offsets from {self.end_offset} to {mark.base_offset} are missing"
                 raise broken("I1", self.place, text, self.end_offset)
             self._check_sequence(mark, shadow.log.log_start_offset)
             txns.on_committed(self.place, mark, shadow)
@@ -101,8 +101,8 @@ class Truth:
         is_forgotten = self.lasts.get(mark.producer_id, start_offset) < start_offset
         if mark.base_sequence != due and not (is_forgotten and mark.base_sequence > due):
             text = (
-                f"producer {mark.producer_id} has sequence {mark.base_sequence} committed "
-                f"where {due} was due"
+                f"a batch of producer {mark.producer_id} with sequence {mark.base_sequence} was "
+                f"committed where {due} was expected"
             )
             raise broken("I9", self.place, text, mark.base_offset)
         following = (mark.base_sequence + mark.record_count) % _SEQUENCES
@@ -320,13 +320,16 @@ class Invariants:
             holder = (leadership.broker_id, leadership.broker_epoch)
             key = (one.place, leadership.epoch)
             if self.metadata.leaders.setdefault(key, holder) != holder:
-                text = f"broker {broker_id} leads in epoch {leadership.epoch}, as another did"
+                text = f"broker {broker_id} leads in epoch {leadership.epoch}, as did another"
                 raise broken("I7", one.place, text)
             if high > truth.end_offset:
                 truth.extend(shadow, high, self.txns)
             self._check_told(broker_id, one.place, truth, leadership.epoch, high, hosted)
         elif high > truth.end_offset:
-            text = f"broker {broker_id} takes all below {high} for committed, of {truth.end_offset}"
+            text = (
+                f"follower {broker_id} has high watermark {high}, but only offsets below "
+                f"{truth.end_offset} are committed"
+            )
             raise broken("I4", one.place, text, truth.end_offset)
         self._check_below(broker_id, truth, shadow, high)
         self.txns.check_known(broker_id, one.place, shadow, hosted)
@@ -340,7 +343,8 @@ class Invariants:
                 place, f"broker {broker_id} opened its log, which ends at {shadow.end_offset}"
             )
         elif cut:
-            self._note(place, f"broker {broker_id} cut its log from {known} to {shadow.end_offset}")
+            text = f"broker {broker_id} truncated its log from {known} to {shadow.end_offset}"
+            self._note(place, text)
         elif new:
             first, last = new[0], new[-1]
             self._note(
@@ -352,7 +356,7 @@ class Invariants:
     def _tell_role(self, broker_id: int, one: _Seen) -> None:
         term = one.hosted.leadership
         if term is None:
-            self._note(one.place, f"broker {broker_id} leads no more")
+            self._note(one.place, f"broker {broker_id} does not lead any more")
             return
         self._note(
             one.place,
@@ -368,7 +372,8 @@ class Invariants:
             mark = shadow.marks[number]
             if mark.leader_epoch < epoch:
                 text = (
-                    f"epochs fall from {epoch} to {mark.leader_epoch} in broker {broker_id}'s log"
+                    f"leader epochs decrease from {epoch} to {mark.leader_epoch} in broker "
+                    f"{broker_id}'s log"
                 )
                 raise broken("I7", truth.place, text, mark.base_offset)
             epoch = mark.leader_epoch
@@ -378,8 +383,8 @@ class Invariants:
             key = (mark.leader_epoch, mark.base_offset)
             if truth.batches.setdefault(key, chain) != chain:
                 text = (
-                    f"broker {broker_id} has another batch, or others before it, at offset "
-                    f"{mark.base_offset} of epoch {mark.leader_epoch} than somebody had"
+                    f"two logs have the same offset {mark.base_offset} and leader epoch "
+                    f"{mark.leader_epoch}, but differ there or before: one is broker {broker_id}'s"
                 )
                 raise broken("I1", truth.place, text, mark.base_offset)
 
@@ -388,7 +393,7 @@ class Invariants:
         if not shadow.is_whole or end <= 0:
             return
         if end in truth.chains and shadow.chain_at(end) != truth.chains[end]:
-            text = f"broker {broker_id} differs below its high watermark {high}"
+            text = f"broker {broker_id}'s log differs from what is committed below {high}"
             raise broken("I1", truth.place, text, end)
 
     def _check_told(
@@ -406,11 +411,16 @@ class Invariants:
         if partition is None or partition.leader_epoch != epoch or high < leadership.start_offset:
             return
         if high < truth.told_end:
-            text = f"broker {broker_id} tells {high} as the end, and {truth.told_end} was told"
+            text = f"broker {broker_id} has high watermark {high}, but readers saw {truth.told_end}"
             raise broken("I8", place, text, high)
         truth.told_end = high
 
     # Which replica has what
+
+    def on_wiped(self, broker_id: int) -> None:
+        """Expects nothing of what the broker had synced: it lost its disk."""
+        self.disturbed[broker_id] = True
+        self.txns.forget(self.metadata.image, [broker_id])
 
     def _partition(self, place: str) -> Partition | None:
         name, _, index = place.rpartition("-")
@@ -473,7 +483,7 @@ class Invariants:
             if held_term is not None and held_term.epoch == partition.leader_epoch:
                 missing = {*partition.isr} - held_term.maximal_isr
                 if missing and held_term.broker_epoch == partition.leader_broker_epoch:
-                    text = f"{sorted(missing)} are in sync and the leader does not count them"
+                    text = f"brokers {sorted(missing)} are in the ISR, but not in the leader's"
                     raise broken("I4", place, f"{text}: {partition}")
 
     def _has_synced(self, topic: Topic) -> bool:
@@ -503,14 +513,14 @@ class Invariants:
         rule, role = ("I2", "leader") if broker_id == partition.leader else ("I3", "candidate")
         shadow, end = one.shadow, truth.end_offset
         if shadow.end_offset < end:
-            text = f"{role} {broker_id} has {shadow.end_offset} records, and {end} are committed"
+            text = f"{role} {broker_id} has {shadow.end_offset} records, but {end} are committed"
             raise broken(rule, place, f"{text}: {partition}", shadow.end_offset)
         if shadow.is_whole and shadow.chain_at(end) != truth.chains[end]:
-            text = f"{role} {broker_id} has other records than are committed below {end}"
+            text = f"the log of {role} {broker_id} differs from what is committed below {end}"
             raise broken(rule, place, f"{text}: {partition}", end)
         if synced and one.hosted.log.recovery_point < end:
             text = (
-                f"{role} {broker_id} has {one.hosted.log.recovery_point} records on disk, and "
+                f"{role} {broker_id} has synced {one.hosted.log.recovery_point} records, but "
                 f"{end} are committed"
             )
             raise broken(rule, place, f"{text}: {partition}", end)
