@@ -74,7 +74,7 @@ async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: Sta
         altered = await stage.ask(request, version, AlterClientQuotasResponse)
         refused, removed = altered.entries
         assert (refused.error_code, removed.error_code) == (ErrorCode.UNSUPPORTED_VERSION, 0)
-        assert "no client quotas" in (refused.error_message or "")
+        assert "does not support client quotas" in (refused.error_message or "")
         assert refused.entity[0].entity_name == "bob"
 
 

@@ -279,7 +279,7 @@ async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(stage: S
     switch_on: Edit = ("remote.storage.enable", SET, "true")
     ((_, code, words),) = await edit(stage, (TOPIC, "plain", [switch_on]))
     assert code == ErrorCode.INVALID_CONFIG
-    assert "there is no tiered storage here" in (words or "")
+    assert "Penstock has no tiered storage" in (words or "")
 
 
 @staged
@@ -351,11 +351,11 @@ async def test_errors_of_incremental_changes_have_messages(stage: Stage) -> None
     """
     await stage.create("orders")
     for wrong, code, words in (
-        (("retention", SET, "1"), ErrorCode.INVALID_CONFIG, "Known are: "),
+        (("retention", SET, "1"), ErrorCode.INVALID_CONFIG, "The known ones are: "),
         (("retention.ms", SET, "soon"), ErrorCode.INVALID_CONFIG, "whole number"),
         (("retention.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG, "not a list"),
         (("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "no value"),
-        (("retention.ms", 9, "1"), ErrorCode.INVALID_REQUEST, "no operation"),
+        (("retention.ms", 9, "1"), ErrorCode.INVALID_REQUEST, "not an operation"),
     ):
         ((_, got, message),) = await edit(stage, (TOPIC, "orders", [wrong]))  # type: ignore[list-item]
         assert got == code

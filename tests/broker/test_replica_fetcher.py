@@ -350,7 +350,7 @@ def test_a_follower_that_would_truncate_committed_records_stops_and_logs_it(
 
     with caplog.at_level(logging.ERROR):
         play()
-    assert sum("not followed any more" in line.message for line in caplog.records) == 1
+    assert sum("stopped fetching" in line.message for line in caplog.records) == 1
 
 
 @scene()

@@ -101,7 +101,8 @@ def test_a_new_leader_logs_its_predecessor_and_the_reason(told: list[logging.Log
     cluster.tell(change(partition(2), partition(ME, 1, (0, 1))))
     (line,) = told
     assert line.getMessage() == (
-        "orders-0: leader 2 -> 0, broker 2 is gone; epoch 1, in sync [0, 1] of [0, 1, 2]"
+        "orders-0: leader 2 -> 0: broker 2 left the cluster; leader epoch 1, "
+        "ISR [0, 1] of replicas [0, 1, 2]"
     )
     assert line.__dict__["event"] == "leader_change"
     assert line.__dict__["fields"]["leader_before"] == 2
@@ -120,9 +121,9 @@ def test_a_leader_logs_and_counts_isr_changes(told: list[logging.LogRecord]) -> 
     swapped = replace(partition(ME, isr=(0, 2)), partition_epoch=99)
     cluster.tell(change(partition(ME, isr=(0, 1)), swapped))
     assert [line.getMessage() for line in told] == [
-        "orders-0: broker 2 left the in-sync set; in sync [0, 1] of [0, 1, 2]",
-        "orders-0: broker 2 joined the in-sync set; in sync [0, 1, 2] of [0, 1, 2]",
-        "orders-0: broker 1 left and broker 2 joined the in-sync set; in sync [0, 2] of [0, 1, 2]",
+        "orders-0: broker 2 left the ISR; ISR [0, 1] of replicas [0, 1, 2]",
+        "orders-0: broker 2 joined the ISR; ISR [0, 1, 2] of replicas [0, 1, 2]",
+        "orders-0: broker 1 left and broker 2 joined the ISR; ISR [0, 2] of replicas [0, 1, 2]",
     ]
     assert (cluster.figures.isr_shrinks, cluster.figures.isr_expansions) == (2, 2)
 
@@ -139,7 +140,7 @@ def test_the_controller_warns_of_partitions_without_a_leader(
     cluster.tell(gone)
     (line,) = told
     assert line.levelno == logging.WARNING
-    assert line.getMessage() == "orders-0 has no leader: broker 2 is gone; in sync was [2]"
+    assert line.getMessage() == "orders-0 has no leader: broker 2 left the cluster; ISR was [2]"
 
 
 def test_many_similar_changes_are_one_line(told: list[logging.LogRecord]) -> None:
@@ -151,7 +152,8 @@ def test_many_similar_changes_are_one_line(told: list[logging.LogRecord]) -> Non
     cluster.tell(*(change(partition(2), after, f"t{each}") for each in range(count)))
     (line,) = told
     assert line.getMessage() == (
-        f"{count} partitions: leader 2 -> 0, broker 2 is gone (t0-0, t1-0, t2-0, t3-0, t4-0, ...)"
+        f"{count} partitions: leader 2 -> 0: broker 2 left the cluster "
+        "(t0-0, t1-0, t2-0, t3-0, t4-0, ...)"
     )
     assert cluster.figures.leader_changes == count
     told.clear()
@@ -169,16 +171,16 @@ def test_the_reason_for_a_leader_change_is_determined() -> None:
     def why(before: int, after: Partition) -> str:
         return why_leader(partition(before), after, image)
 
-    assert why(-1, partition(1, 1)) == "it had none"
-    assert why(1, partition(1, 1)).startswith("which was started again")
-    assert why(1, partition(0, 1)) == "the preferred one"
-    assert why(1, partition(2, 1)) == "broker 1 gave it up"
-    assert why(1, replace(partition(2, 1), replicas=(0, 2))) == "it was moved"
+    assert why(-1, partition(1, 1)) == "it had no leader"
+    assert why(1, partition(1, 1)).startswith("the broker was restarted")
+    assert why(1, partition(0, 1)) == "it is the preferred leader"
+    assert why(1, partition(2, 1)) == "broker 1 gave up the leadership"
+    assert why(1, replace(partition(2, 1), replicas=(0, 2))) == "it was reassigned"
     image.stopping = frozenset({1})
     assert why(1, partition(2, 1)) == "broker 1 is stopping"
     del image._brokers[1]
     image.stopping = frozenset()
-    assert why(1, partition(2, 1)) == "broker 1 is gone"
+    assert why(1, partition(2, 1)) == "broker 1 left the cluster"
 
 
 def test_changes_of_brokers_topics_and_the_controller_are_logged(
@@ -204,11 +206,11 @@ def test_changes_of_brokers_topics_and_the_controller_are_logged(
     seen(Changed(topics=(TopicChange("t", topic(partition(1)), None),)))
     assert [line.getMessage() for line in told] == [
         "broker 1 joined the cluster at h:9092",
-        "broker 1 joined the cluster at h:9092, again: its life before is over",
-        "broker 1 is about to stop and hands its partitions over",
+        "broker 1 joined the cluster at h:9092 after a restart or an expired session",
+        "broker 1 is stopping and hands over its partitions",
         "broker 1 left the cluster",
-        "broker 2 is the controller, in its term 4",
-        "broker 0 is the controller, in its term 5",
+        "broker 2 is the controller, controller epoch 4",
+        "broker 0 is the controller, controller epoch 5",
         "topic t was created with 2 partitions",
         "topic t was deleted",
     ]
@@ -237,8 +239,10 @@ async def test_the_death_of_a_leader_is_logged_once(cluster: Trio) -> None:
             each.close()
     leader = cluster.partition().leader
     (line,) = lines()
-    assert line.startswith(f"t-0: leader {dead} -> {leader}, broker {dead} is gone; epoch 1, ")
-    assert line.endswith("the log ends at 2")
+    assert line.startswith(
+        f"t-0: leader {dead} -> {leader}: broker {dead} left the cluster; leader epoch 1, "
+    )
+    assert line.endswith("log end offset 2")
 
 
 # Formats

@@ -144,7 +144,7 @@ def test_records_lost_to_retention_are_reported(orders: FakeBroker, penstock: Ru
 
     orders.model.fetch = fetch  # type: ignore[method-assign, assignment]
     ended = penstock("consume", "orders", "-p", "0", "--from-beginning", "--until-end")
-    assert "offset 0 of orders-0 is gone; going on from 5" in ended.err
+    assert "offset 0 of orders-0 is not in the log; continuing at 5" in ended.err
     assert [int(line) for line in ended.out.splitlines()] == [5, 6, 7, 8, 9]
 
 
@@ -210,12 +210,12 @@ def test_a_deleted_topic_ends_the_tail(
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [
-        (("orders", "--group", "g", "--offset", "1"), "a group goes on where it stopped", 2),
-        (("orders", "--group", "g", "-p", "0"), "a group goes on where it stopped", 2),
+        (("orders", "--group", "g", "--offset", "1"), "--group reads from the group's", 2),
+        (("orders", "--group", "g", "-p", "0"), "--group reads from the group's", 2),
         (("orders", "--from-beginning", "--offset", "1"), "give one of", 2),
         (("orders", "--since", "noonish"), "--since: 'noonish' is not a time", 2),
-        (("orders", "--format", "%x"), "--format: %x is not known", 2),
-        (("orders", "--format", "%"), "is not known in a format", 2),
+        (("orders", "--format", "%x"), "--format: %x is not a field", 2),
+        (("orders", "--format", "%"), "is not a field of a format", 2),
         (("orders", "-p", "7"), "partition 7 of orders does not exist", 1),
         (("nope",), "topic nope does not exist", 1),
     ],

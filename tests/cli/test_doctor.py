@@ -39,7 +39,7 @@ def test_a_healthy_machine_without_a_cluster_has_no_problem(
     found = by_name(ended.json["findings"])
     assert found["python"]["state"] == "ok"
     assert found["fsync"]["found"].endswith("to make 4 KiB durable")
-    assert found["data"]["found"] == f"{tmp_path}/new (made at the first start)"
+    assert found["data"]["found"] == f"{tmp_path}/new (created at the first start)"
     assert found["cluster"]["state"] == "note"
     assert "penstock up" in found["cluster"]["advice"]
     assert list(tmp_path.iterdir()) == []
@@ -69,7 +69,7 @@ def test_a_real_broker_is_checked_and_probed(
     assert ended.code == 0, ended
     found = by_name(ended.json["findings"])
     assert penstock_broker.bootstrap in found["broker 0"]["found"]
-    assert "its clock agrees with ours" in found["probe 0"]["found"]
+    assert "its clock matches ours" in found["probe 0"]["found"]
     assert found["probe reads"]["state"] == "ok"
     # A broker whose default metrics port is taken uses another one.
     assert found["health of 0"]["found"] == "ready" or found["health of 0"]["state"] == "note"
@@ -223,8 +223,8 @@ def test_optional_packages_are_checked() -> None:
 @pytest.mark.parametrize(
     ("broker_ms", "state", "word"),
     [
-        (1_005, State.OK, "agrees"),
-        (500, State.OK, "agrees"),
+        (1_005, State.OK, "matches"),
+        (500, State.OK, "matches"),
         (9_000, State.WARNING, "8.0 s ahead of"),
         (-4_000, State.WARNING, "5.0 s behind"),
     ],
@@ -257,15 +257,15 @@ def answering(page: bytes, broker_id: int = 3) -> list[Finding]:
 
 def test_a_brokers_health_report_is_shown_with_its_advice() -> None:
     checks = [
-        {"check": "disk", "ok": True, "what": "takes writes", "advice": ""},
-        {"check": "store", "ok": False, "what": "takes no writes: full", "advice": "Make room."},
+        {"check": "disk", "ok": True, "what": "/data is writable", "advice": ""},
+        {"check": "store", "ok": False, "what": "refuses writes: full", "advice": "Free space."},
         {"check": "fetchers", "ok": False, "what": "1 replica not in sync", "advice": "Wait."},
     ]
     report = json.dumps({"ready": False, "broker": 3, "checks": checks}).encode()
     length = f"Content-Length: {len(report)}\r\n\r\n".encode()
     found = answering(b"HTTP/1.1 503 Service Unavailable\r\n" + length + report)
     assert found == [
-        Finding("health of 3", State.PROBLEM, "takes no writes: full", "Make room."),
+        Finding("health of 3", State.PROBLEM, "refuses writes: full", "Free space."),
         Finding("health of 3", State.WARNING, "1 replica not in sync", "Wait."),
     ]
 
@@ -327,4 +327,4 @@ def test_internal_topics_with_too_few_replicas_are_reported_with_the_repair_comm
     assert alone.advice.startswith("start 2 more brokers")
     waiting = check(3, None, 1)
     assert waiting is not None
-    assert waiting.found == f"not created yet: {setting} is 3, and the cluster has 1"
+    assert waiting.found == f"not created yet: {setting} is 3, but the cluster has 1 broker"

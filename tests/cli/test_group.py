@@ -161,7 +161,7 @@ def test_reset_of_a_group_without_offsets_needs_topics(fake: FakeBroker, penstoc
     """Otherwise it does not know which partitions to set."""
     ended = penstock("group", "reset-offsets", "nope", "--to-earliest")
     assert ended.code == 2
-    assert "say with --topic what to set" in ended.err
+    assert "choose the topics with --topic" in ended.err
 
 
 def test_delete_removes_groups_without_members(orders: FakeBroker, penstock: Runner) -> None:

@@ -77,7 +77,7 @@ def test_init_overwrites_nothing(penstock: Runner, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("kept")
     ended = penstock("pipeline", "init", "mine")
-    assert ended.code == 2 and "exists already" in ended.err
+    assert ended.code == 2 and "already exists" in ended.err
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
     assert penstock("pipeline", "init", "../up").code == 2
 
@@ -134,7 +134,7 @@ def test_generating_page_views_without_a_broker_fails_in_one_line(tmp_path: Path
         env={**os.environ, "PENSTOCK_BOOTSTRAP": "127.0.0.1:9"},
     )
     assert ended.returncode == 1
-    assert ended.stderr == "generate.py: cannot connect to 127.0.0.1:9: nothing listens there\n"
+    assert ended.stderr == "generate.py: cannot connect to 127.0.0.1:9: connection refused\n"
 
 
 def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_second_run_of_a_project_is_refused(tmp_path: Path) -> None:
     from penstock.runtime import SystemClock
 
     run = runner.Run(find_project(tmp_path / "views"), runner.RunOptions(), SystemClock())
-    with pytest.raises(PipelineError, match="is being run by process"):
+    with pytest.raises(PipelineError, match="is already run by process"):
         next(run.events())
 
 
@@ -158,7 +158,7 @@ def test_a_folder_without_a_project_is_reported_in_one_line(penstock: Runner) ->
     ("text", "reason"),
     [
         ("name: [", "is not YAML"),
-        ("- a", "must be a list of settings"),
+        ("- a", "must be a mapping of settings"),
         ("storage: x", "has no name"),
         ("name: x\nconfiguration: 3", "configuration must be settings"),
         ("name: x\nconfiguration:\n  a.b: 3", "a.b must be text"),
@@ -180,7 +180,7 @@ def test_missing_java_is_reported_in_one_line(
     monkeypatch.setenv("PATH", str(tmp_path))
     ended = penstock("pipeline", "run", "views")
     assert ended.code == 2 and ended.err.count("\n") == 1
-    assert "Spark needs Java 17 or newer and there is none: install it" in ended.err
+    assert "Spark needs Java 17 or newer, but no Java was found: install it" in ended.err
 
 
 def test_old_java_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ def test_an_unreachable_broker_is_reported_in_one_line(
     penstock("pipeline", "init", "views")
     ended = penstock("pipeline", "run", "views", "--bootstrap", "127.0.0.1:1")
     assert ended.code == 2 and ended.err.count("\n") == 1
-    assert "start one with: penstock up" in ended.err
+    assert "to start a broker: penstock up" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_invalid_topics_are_refused(text: str) -> None:
         ),
         ("Traceback (most recent call last):\n  File x\nKeyError: 'a'\n", "KeyError: 'a'"),
         ("something odd\nand more", "something odd"),
-        ("", "it failed, and did not say why"),
+        ("", "failed without an error message"),
     ],
 )
 def test_errors_are_shortened_to_one_line(text: str, line: str) -> None:

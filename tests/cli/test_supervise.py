@@ -134,7 +134,7 @@ def test_a_crashed_broker_is_restarted(rig: Rig, capfd: pytest.CaptureFixture[st
     assert rig.run(brokers(rig, 2), act) == 0
     assert sorted(number for number, _ in rig.lives()) == ["0", "1", "1"]
     assert len(rig.ready) == 1
-    assert "broker 1 was killed by SIGKILL; starting it again in 0.01 s" in capfd.readouterr().err
+    assert "broker 1 was killed by SIGKILL; restarting it in 0.01 s" in capfd.readouterr().err
 
 
 def test_a_stopped_broker_stays_down(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_a_stopped_broker_stays_down(rig: Rig, capfd: pytest.CaptureFixture[str]
 
     assert rig.run(brokers(rig, 2), act) == 0
     assert len(rig.lives()) == 2
-    assert "broker 1 was stopped; the others go on" in capfd.readouterr().err
+    assert "broker 1 was stopped; the others keep running" in capfd.readouterr().err
 
 
 def test_pauses_between_restarts_double(rig: Rig, capfd: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +169,7 @@ def test_pauses_between_restarts_double(rig: Rig, capfd: pytest.CaptureFixture[s
         "0.05 s",
         "0.05 s",
     ]
-    assert "ended with exit code 7" in said[0]
+    assert "exited with code 7" in said[0]
 
 
 def test_a_broker_that_cannot_start_ends_the_supervisor(rig: Rig) -> None:

@@ -125,7 +125,7 @@ def test_alter_changes_configs_and_partitions(fake: FakeBroker, penstock: Runner
     topic = fake.model.add_topic("orders", 1, old="1")
     ended = penstock("topic", "alter", "orders", "-p", "4", "-c", "a=b", "--delete-config", "old")
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == "altered topic orders: a=b, old at its default, 4 partitions\n"
+    assert ended.out == "altered topic orders: a=b, old reset to its default, 4 partitions\n"
     assert (len(topic.logs), topic.configs) == (4, {"a": "b"})
 
 
@@ -149,11 +149,11 @@ def test_delete_needs_a_confirmation(
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     ended = penstock("topic", "delete", "orders")
     assert ended.code == 2
-    assert "Say so with --yes" in ended.err
+    assert "Add --yes to confirm" in ended.err
     monkeypatch.setattr(sys, "stdin", Person("n\n"))
     ended = penstock("topic", "delete", "orders")
     assert ended.code == 1
-    assert "Delete orders and all records in it? [y/N]" in ended.err
+    assert "Delete orders and all records? [y/N]" in ended.err
     assert "nothing was changed" in ended.err
     assert "orders" in fake.model.topics
     monkeypatch.setattr(sys, "stdin", Person("y\n"))
@@ -200,8 +200,8 @@ def test_without_a_broker_every_command_gives_advice(
     ended = penstock(*command, "--bootstrap", "127.0.0.1:1")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err == (
-        "penstock: cannot connect to 127.0.0.1:1: nothing listens there: "
-        "is a broker running? start one with: penstock up\n"
+        "penstock: cannot connect to 127.0.0.1:1: connection refused; "
+        "to start a broker: penstock up\n"
     )
 
 

@@ -52,7 +52,7 @@ def test_list_shows_ids_and_states(orderly: Broker, penstock: Runner) -> None:
     }
     only = ("txn", "list", "--producer-id", str(listed["producer_id"]))
     assert name in penstock(*only, "--state", "Ongoing").out
-    assert penstock(*only, "--state", "Empty").out == "no transactional id is like that\n"
+    assert penstock(*only, "--state", "Empty").out == "no transactional id matches\n"
     assert penstock(*only, "--longer-than", "2h", "--json").json == {"transactions": []}
 
 
@@ -61,15 +61,15 @@ def test_list_shows_ids_and_states(orderly: Broker, penstock: Runner) -> None:
     [
         (("list", "--longer-than", "soon"), "write a time span such as 30s"),
         (("list", "--longer-than", "now"), "write a time span such as 30s"),
-        (("list", "--hanging", "--state", "Ongoing"), "--hanging goes with --topic only"),
-        (("list", "--topic", "orders"), "--topic goes with --hanging"),
-        (("list", "--state", "Sleeping"), "Sleeping: no such state of a transaction"),
+        (("list", "--hanging", "--state", "Ongoing"), "--hanging can only be combined"),
+        (("list", "--topic", "orders"), "--topic works only with --hanging"),
+        (("list", "--state", "Sleeping"), "Sleeping: unknown transaction state"),
         (("abort",), "give an ID, or --partition"),
         (("abort", "x", "--partition", "orders:1"), "give an ID, or --partition"),
-        (("abort", "x", "--start-offset", "1"), "--start-offset goes with --partition"),
+        (("abort", "x", "--start-offset", "1"), "--start-offset works only with --partition"),
         (("abort", "--partition", "orders"), "write it as TOPIC:PARTITION"),
         (("abort", "--partition", "orders:x"), "write it as TOPIC:PARTITION"),
-        (("abort", "x"), "Say so with --yes"),
+        (("abort", "x"), "Add --yes to confirm"),
     ],
 )
 @pytest.mark.usefixtures("orderly")
@@ -106,10 +106,10 @@ def test_abort_by_id_ends_an_open_transaction(orderly: Broker, penstock: Runner)
     assert refused.code == 1
     assert "does not hang, its coordinator will end it" in refused.err
     ended = penstock("txn", "abort", name, "--yes")
-    assert ended.out == f"{name} has nothing open any more, and its producer is fenced\n"
+    assert ended.out == f"{name} has no open transaction now, and its producer is fenced\n"
     described = penstock("txn", "describe", name).out
     assert described.splitlines()[0] == f"transactional id {name}  Empty  coordinator 0"
-    assert described.endswith("nothing is open\n")
+    assert described.endswith("no open transaction\n")
     missing = penstock("txn", "abort", "no-such-id", "--yes")
     assert (missing.code, "does not exist" in missing.err) == (1, True)
     nothing = penstock("txn", "abort", "--partition", f"{topic}:0", "--start-offset", "0", "-y")
@@ -138,5 +138,5 @@ def test_hanging_transactions_are_listed_and_aborted(hanging: Broker, penstock: 
         assert f"on orders-{index} from offset 0" in ended.out
         listed = penstock("txn", "list", "--hanging", "-t", "orders", "--json").json["hanging"]
         assert len(listed) == left
-    assert penstock("txn", "list", "--hanging").out == "no transaction hangs\n"
+    assert penstock("txn", "list", "--hanging").out == "no hanging transactions\n"
     assert penstock("txn", "list", "--state", "Ongoing").out.splitlines()[-1].startswith("orderly")

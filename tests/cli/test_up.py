@@ -96,9 +96,9 @@ def test_the_exit_code_is_the_brokers(running: FakeRun, penstock: Runner) -> Non
         (OSError(errno.EADDRNOTAVAIL, "no such address"), "is not an address of this machine"),
         (PermissionError(errno.EACCES, "no", "/data/x"), "/data/x is not writable"),
         (PermissionError(errno.EACCES, "no"), "port 9092 needs privileges"),
-        (OSError(errno.ENOSPC, "no space left", "/data"), "no space is left for"),
-        (FileExistsError(errno.EEXIST, "no", "/data"), "/data is a file, where the broker needs"),
-        (IsADirectoryError(errno.EISDIR, "no", "/data/x"), "/data/x is a directory, where"),
+        (OSError(errno.ENOSPC, "no space left", "/data"), "no space is left on the disk of"),
+        (FileExistsError(errno.EEXIST, "no", "/data"), "/data is a file, which the broker"),
+        (IsADirectoryError(errno.EISDIR, "no", "/data/x"), "/data/x is a directory, which"),
         (OSError(errno.EIO, "no", "/data/x"), "the disk failed at /data/x: check it"),
         (MetadataInvalid("/penstock/cluster", "not JSON"), "restore the store from a backup"),
         (Replaced("another broker has registered as 1"), "another broker has registered as 1"),
@@ -134,7 +134,7 @@ def test_a_data_directory_that_cannot_be_created_is_reported(
     (tmp_path / "file").write_text("")
     ended = penstock("up", "--data", str(tmp_path / "file" / "data"))
     assert ended.code == 2
-    assert "file/data cannot be made (Not a directory): choose another with --data" in ended.err
+    assert "file/data cannot be created (Not a directory): choose another directory" in ended.err
 
 
 def test_several_brokers_get_one_config_file_each(
@@ -187,7 +187,7 @@ def test_a_broker_runs_with_its_config_file(
     ("text", "message"),
     [
         ("prot = 1", "there is no setting 'prot': did you mean port?"),
-        ("port = 'x'", "port must be a int"),
+        ("port = 'x'", "port must be of type int"),
         ("port = 70000", "it must be 0 to 65535"),
         ("[kafka]\n'num.partition' = 1", "did you mean num.partitions?"),
         ("= 5", "is not TOML"),
@@ -206,7 +206,7 @@ def test_a_bad_config_file_gets_a_suggestion(
 
 
 def test_broker_needs_an_existing_config_file(running: FakeRun, penstock: Runner) -> None:
-    assert "--print-config shows what can be in one" in penstock("broker").err
+    assert "--print-config prints a commented example" in penstock("broker").err
     ended = penstock("broker", "--config", "nope.toml")
     assert ended.code == 2
     assert "nope.toml cannot be read: No such file or directory" in ended.err

@@ -55,7 +55,7 @@ def test_unreachable_bootstrap_addresses_fail_at_once() -> None:
         async with cluster_of(bootstrap, deadline_s=1000.0):
             raise AssertionError("nobody listens there")
 
-    with pytest.raises(ConnectFailed, match="nothing listens there") as failed:
+    with pytest.raises(ConnectFailed, match="connection refused") as failed:
         asyncio.run(main())
     assert all(f"127.0.0.1:{port}" in str(failed.value) for port in ports)
 
@@ -77,7 +77,7 @@ def test_the_next_bootstrap_address_is_tried(fake: FakeBroker, key: ApiKey, fate
         with pytest.raises(ClientError, match=dying.address):
             asyncio.run(main(dying.address))
         nobody = f"127.0.0.1:{closed_port()}"
-        with pytest.raises(ConnectFailed, match=f"{dying.address}.*; {nobody}: nothing listens"):
+        with pytest.raises(ConnectFailed, match=f"{dying.address}.*; {nobody}: connection refused"):
             asyncio.run(main(dying.address, nobody))
 
 

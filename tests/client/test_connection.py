@@ -93,7 +93,7 @@ def test_an_api_without_a_common_version_is_refused_by_name(versions: tuple[int,
         async def work(connection: Connection) -> None:
             await connection.call(ListGroupsRequest(), ListGroupsResponse)
 
-        with pytest.raises(ApiNotServed, match="serves ListGroups in versions"):
+        with pytest.raises(ApiNotServed, match=r"supports versions .* of ListGroups"):
             connected(fake, work)
         assert fake.asked(ApiKey.LIST_GROUPS) == []
 
@@ -183,7 +183,7 @@ def test_a_response_out_of_order_ends_the_connection(fake: FakeBroker) -> None:
         stray = b"\x00\x00\x00\x05\x00\x00\x63\x00\x00"
         connection.get_buffer(-1)[: len(stray)] = stray
         connection.buffer_updated(len(stray))
-        with pytest.raises(NotKafka, match="out of turn"):
+        with pytest.raises(NotKafka, match="out of order"):
             await waiting
 
     connected(fake, work)
@@ -222,7 +222,7 @@ def test_writing_waits_while_the_transport_is_full(fake: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "reason"), [("127.0.0.1", "nothing listens there"), ("no-such.invalid", "not known")]
+    ("host", "reason"), [("127.0.0.1", "refused"), ("no-such.invalid", "be resolved")]
 )
 def test_a_failed_connect_reports_the_reason(host: str, reason: str) -> None:
     """With the address."""

@@ -61,7 +61,7 @@ def test_one_broker_has_nothing_to_reassign(live_broker: Broker) -> None:
         assert code_of(cancelled[first]) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
         with pytest.raises(BrokerError, match="Broker 0 is running"):
             admin.unregister_broker(0)
-        with pytest.raises(BrokerError, match="names a broker 9"):
+        with pytest.raises(BrokerError, match="There is no broker 9"):
             admin.unregister_broker(9)
 
 
@@ -117,7 +117,7 @@ def test_an_old_broker_cannot_keep_the_replication_factor() -> None:
     with FakeBroker(versions=versions) as fake:
 
         async def work(admin: Admin) -> None:
-            with pytest.raises(ApiNotServed, match="keep the number of replicas"):
+            with pytest.raises(ApiNotServed, match="too old for allow_replication_factor_change"):
                 await admin.alter_partition_reassignments(
                     {PLACE: [1]}, allow_replication_factor_change=False
                 )

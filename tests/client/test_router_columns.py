@@ -167,10 +167,10 @@ def test_the_partition_column_takes_precedence() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([0, 5]), "says partition 5, but the topic has 0 to 4"),
-        (pa.array([-1, 0]), "says partition -1"),
-        (pa.array(["x", "y"]), "give whole numbers"),
-        (pa.array([1 << 40, 0]), "give whole numbers"),
+        (pa.array([0, 5]), "contains partition 5, but the topic has partitions 0 to 4"),
+        (pa.array([-1, 0]), "contains partition -1"),
+        (pa.array(["x", "y"]), "use int32"),
+        (pa.array([1 << 40, 0]), "use int32"),
     ],
 )
 def test_partitions_that_do_not_exist_are_refused(column: pa.Array, message: str) -> None:
@@ -194,7 +194,7 @@ class _Answering(Router):
         (pa.array([0]), "one partition for each of 2 rows"),
         (pa.array([0, None]), "one partition for each of 2 rows"),
         ([0, 1], "one partition for each of 2 rows"),
-        (pa.array([0, 5]), "_Answering answered partition 5"),
+        (pa.array([0, 5]), "_Answering returned partition 5"),
     ],
 )
 def test_results_of_custom_routers_are_checked(answer: Any, message: str) -> None:

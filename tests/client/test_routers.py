@@ -272,9 +272,9 @@ def test_functions_can_be_routers() -> None:
 def test_a_result_that_is_not_a_partition_is_refused(answer: Any) -> None:
     """The error names the router and the partitions of the topic."""
     view = view_of(5)
-    with pytest.raises(RoutingError, match="CallableRouter answered"):
+    with pytest.raises(RoutingError, match="CallableRouter returned"):
         route(CallableRouter(lambda topic, key, count: answer), view)
-    with pytest.raises(RoutingError, match="DefaultRouter answered"):
+    with pytest.raises(RoutingError, match="DefaultRouter returned"):
         checked(DefaultRouter(), answer, view)
 
 

@@ -63,7 +63,7 @@ def test_a_broker_stops_answering_leaves_and_returns() -> None:
         "critical: broker 1 is not running",
         "warning: 1 partition under-replicated: t-0",
     ]
-    assert "start the brokers that are missing" in seen.problems()[1].advice
+    assert "start the missing brokers" in seen.problems()[1].advice
     seen.on_brokers(4_000, cluster(0, 1, controller=1), frozenset())
     seen.on_topics([topic(0, (0, 1))])
     assert titles(seen) == []
@@ -122,7 +122,7 @@ def test_a_growing_lag_is_a_problem() -> None:
     seen.groups["g"] = group
     for number in range(6):
         group.add(number, {P0: 1_000 + number})
-    assert titles(seen) == ["warning: group g falls behind: 1,005 records"]
+    assert titles(seen) == ["warning: group g falls behind: lag 1,005"]
     group.add(7, {P0: 1_004})
     assert titles(seen) == []
 

@@ -116,12 +116,12 @@ def test_the_format_of_a_topic_is_fixed() -> None:
     ("partition", "problem"),
     [
         ({"replicas": []}, "replicas"),
-        ({"replicas": [1, 1, 2]}, "broker ids belong"),
-        ({"replicas": [1, -2]}, "broker ids belong"),
-        ({"replicas": [1, True]}, "broker ids belong"),
-        ({"replicas": "123"}, "broker ids belong"),
-        ({"isr": [1, 4]}, "in sync"),
-        ({"eligible_leaders": [2]}, "eligible"),
+        ({"replicas": [1, 1, 2]}, "instead of broker ids"),
+        ({"replicas": [1, -2]}, "instead of broker ids"),
+        ({"replicas": [1, True]}, "instead of broker ids"),
+        ({"replicas": "123"}, "instead of broker ids"),
+        ({"isr": [1, 4]}, "ISR"),
+        ({"eligible_leaders": [2]}, "ELR"),
         ({"leader": 3}, "leader"),
         ({"member_epochs": [1]}, "member epochs"),
         ({"member_epochs": [1, -2]}, "member epochs"),
@@ -131,10 +131,10 @@ def test_the_format_of_a_topic_is_fixed() -> None:
         ({"removing_replicas": [4]}, "removing"),
         ({"adding_replicas": [1], "removing_replicas": [1]}, "adding"),
         ({"leader": None}, "leader"),
-        ({"leader": 1.0}, "no number"),
+        ({"leader": 1.0}, "not a number"),
         ({"leader_epoch": -1}, "leader_epoch"),
         ({"partition_epoch": "0"}, "partition_epoch"),
-        ({"leader_broker_epoch": None}, "no number"),
+        ({"leader_broker_epoch": None}, "not a number"),
         ({"colour": "red"}, "fields"),
     ],
 )
@@ -192,7 +192,7 @@ def test_the_revision_of_a_durability_change_is_that_of_its_commit() -> None:
 
 def test_configs_that_are_not_strings_are_refused() -> None:
     """Penstock never writes a number there."""
-    with pytest.raises(keys.MetadataInvalid, match="texts"):
+    with pytest.raises(keys.MetadataInvalid, match="map names to strings"):
         keys.decode_configs("/penstock/configs/brokers/1", b'{"v":1,"configs":{"a":1}}')
 
 

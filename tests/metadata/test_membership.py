@@ -185,5 +185,5 @@ def test_producer_ids_do_not_wrap_around() -> None:
     """They have 63 bits on the wire."""
     cluster = Cluster()
     cluster.image.next_producer_id = 2**63 - 500
-    with pytest.raises(KafkaError, match="given out"):
+    with pytest.raises(KafkaError, match="used up"):
         allocate_producer_ids(cluster.image, b"b" * 16)

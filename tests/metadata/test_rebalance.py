@@ -182,7 +182,7 @@ def test_a_broker_is_drained(given_: tuple[Racks, list[Placed]], data: st.DataOb
     most = max(len(each.replicas) for each in partitions if gone in each.replicas or not each.index)
     level = data.draw(st.booleans())
     if any(gone in each.replicas and len(each.replicas) == len(racks) for each in partitions):
-        with pytest.raises(NotEnoughBrokers, match=f"broker {gone} cannot be emptied.*add a brok"):
+        with pytest.raises(NotEnoughBrokers, match=f"broker {gone} cannot be drained.*add a brok"):
             plan(left, partitions, drain={gone}, level=level)
         return
     planned = plan(left, partitions, drain={gone}, level=level)

@@ -32,5 +32,7 @@ def test_only_partitions_that_lack_replicas_change() -> None:
 
 
 def test_more_replicas_than_brokers_are_refused() -> None:
-    with pytest.raises(TooFewBrokers, match=r"3 replicas need 3 brokers, and \[0, 1\] can take"):
+    with pytest.raises(
+        TooFewBrokers, match=r"3 replicas need 3 brokers, but only \[0, 1\] can take"
+    ):
         add_replicas({0: None, 1: None, 2: None}, [Placed("t", 0, (0,))], {"t"}, 3, exclude=[2])

@@ -101,7 +101,7 @@ def test_the_largest_topic_fits_one_commit() -> None:
 def test_a_topic_that_does_not_fit_one_commit_is_refused() -> None:
     """The error says what to do instead, and comes before much work was done."""
     cluster = Cluster(brokers=40)
-    with pytest.raises(KafkaError, match="add partitions later"):
+    with pytest.raises(KafkaError, match="add the others later"):
         cluster.create("t", PARTITIONS_MAX, 40)
     long_ids = [keys.BROKER_ID_MAX - number for number in range(5)]
     for broker_id in long_ids:

@@ -167,10 +167,10 @@ def test_an_assignment_excludes_partition_and_replica_counts(
 
 
 def test_a_topic_id_that_is_taken_raises_value_error() -> None:
-    """The caller must draw another: reserved ids and those of other topics cannot be used."""
+    """The caller must generate another: reserved ids and those of other topics cannot be used."""
     cluster = Cluster(brokers=1)
     for topic_id in (ZERO_ID, cluster.create("t").topic_id):
-        with pytest.raises(ValueError, match="draw another"):
+        with pytest.raises(ValueError, match="generate another"):
             create_topic(cluster.image, TopicSpec("u", 1, 1), topic_id=topic_id, defaults=DEFAULTS)
 
 
@@ -290,7 +290,9 @@ def test_new_partitions_are_not_placed_on_a_cordoned_broker() -> None:
     assert cluster.image.cordoned == {1}
     create(cluster, TopicSpec("t", 4, 2))
     assert {each for p in cluster.image.topics["t"].partitions for each in p.replicas} == {0, 2}
-    with pytest.raises(KafkaError, match=r"2 broker\(s\) are registered, 1 more being cordoned"):
+    with pytest.raises(
+        KafkaError, match=r"2 broker\(s\) can take replicas, and 1 more are cordoned"
+    ):
         create(cluster, TopicSpec("u", 4, 3))
     create(cluster, TopicSpec("v", -1, -1, assignments=((0, (1, 2)),)))
     assert cluster.image.topics["v"].partitions[0].replicas == (1, 2)

@@ -250,12 +250,15 @@ async def test_connections_are_limited_in_total_and_per_address(
     assert started.server.counters.connections == 3
     assert started.server.counters.connections_rejected == 101
     assert len(caplog.records) == 1
-    assert "10.0.0.9: 2 from there are open" in caplog.text
+    assert "10.0.0.9: 2 connections from this address are open" in caplog.text
     await started.ticks(10)
     with caplog.at_level(logging.WARNING):
         started.network.open("10.0.0.7")
         await settle()
-    assert "10.0.0.7: 3 are open, the limit is max.connections; 100 more" in caplog.text
+    assert (
+        "10.0.0.7: 3 connections are open, and max.connections allows no more; 100 more"
+        in caplog.text
+    )
     assert started.server.admission.addresses == 2
     first.lose()
     again, _ = started.connect("10.0.0.9")

@@ -229,7 +229,7 @@ def test_a_full_map_refuses_only_new_keys() -> None:
 
 def test_a_map_too_small_for_one_key_is_refused() -> None:
     """Compaction would never make progress with it."""
-    with pytest.raises(ValueError, match="holds no key"):
+    with pytest.raises(ValueError, match="cannot hold a single key"):
         OffsetMap(ENTRY_BYTES_MAX - 1)
 
 

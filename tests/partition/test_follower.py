@@ -215,7 +215,9 @@ def test_bounds_that_do_not_explain_the_error_are_requested_again() -> None:
     machine = follower()
     told(machine, FetchAnswer(ErrorCode.OFFSET_OUT_OF_RANGE), log(10))
     (effect,) = machine.on_bounds_lost(5)
-    assert effect == RetryAt(5 + BACKOFF_MS, "broker 3 did not say where its log starts")
+    assert effect == RetryAt(
+        5 + BACKOFF_MS, "broker 3 did not report where its log starts and ends"
+    )
     assert machine.next_fetch(log(10), 5 + BACKOFF_MS) is not None
 
 

@@ -108,7 +108,7 @@ def test_an_older_batch_that_was_never_seen_is_not_acknowledged() -> None:
 def test_a_gap_is_refused() -> None:
     """If a batch before this one is missing, records would be lost or reordered."""
     states = states_after(batch(0, 0, 2))
-    with pytest.raises(OutOfOrderSequence, match="3 and 2 was expected") as refused:
+    with pytest.raises(OutOfOrderSequence, match="3, but 2 was expected") as refused:
         states.check(batch(2, 3))
     assert refused.value.code == 45
 

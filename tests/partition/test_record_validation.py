@@ -103,7 +103,7 @@ def test_timestamps_out_of_bounds_are_named(codec: Codec) -> None:
     """Every record is checked, because the header may be wrong."""
     times = [0, -60_000, 10_000, 10_001, -60_001, -NOW_MS - 1]
     sent = [Record(at, NOW_MS + time, b"k", b"v") for at, time in enumerate(times)]
-    with pytest.raises(RecordsRefused, match="2 of 6 records are not acceptable") as refused:
+    with pytest.raises(RecordsRefused, match="2 of 6 records are invalid") as refused:
         check(build_batch(sent, codec=codec), STRICT)
     assert refused.value.code == INVALID_TIMESTAMP
     assert [bad.number for bad in refused.value.errors] == [3, 4]

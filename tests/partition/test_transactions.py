@@ -312,7 +312,7 @@ def test_the_first_batch_of_a_transaction_needs_a_guard() -> None:
     """Without one it is refused. Once the transaction is open, no more verification is needed."""
     states = ProducerStates()
     first = transactional(0, 0)
-    with pytest.raises(InvalidTransactionState, match="not asked"):
+    with pytest.raises(InvalidTransactionState, match="not verified"):
         states.check(first, verification=Verification())
     proof = verified(states, first)
     assert states.check(first, verification=proof) is None
@@ -381,7 +381,7 @@ def test_a_new_epoch_cannot_continue_the_transaction_of_an_older_one() -> None:
     states.update(transactional(0, 0, epoch=1))
     newer = transactional(1, 0, epoch=2)
     proof = verified(states, newer)
-    with pytest.raises(InvalidTransactionState, match="must end first"):
+    with pytest.raises(InvalidTransactionState, match="end that one first"):
         states.check(newer, verification=proof)
     states.on_control(marker(1, epoch=2), ControlType.ABORT, 0)
     proof = verified(states, newer)

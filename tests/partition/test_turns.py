@@ -58,7 +58,7 @@ def test_a_batch_that_overtook_others_waits_for_them() -> None:
     """The previous leader had 0 to 4 and died; 0 to 2 are replicated. The client sends 5 first."""
     leader = leader_with(0, 1, 2)
     for _ in range(2):
-        with pytest.raises(OutOfTurn, match="before sequence 5"):
+        with pytest.raises(OutOfTurn, match="sent sequence 5"):
             leader.send(5)
     assert [leader.send(sequence) for sequence in (1, 2)] == [
         Duplicate(1, 1, 1000),

@@ -128,7 +128,7 @@ def test_refuses_a_torn_body() -> None:
     """All bytes of the batch must be there."""
     whole = bytes(raw_batch(BODY))
     for size in range(61, len(whole)):
-        refuses(whole[:size], f"has {len(whole)} bytes and only {size} are there")
+        refuses(whole[:size], f"should have {len(whole)} bytes, but only {size} are left")
     assert b.validate(whole).size == len(whole)
 
 
@@ -140,7 +140,7 @@ def test_refuses_a_length_below_the_header(length: int) -> None:
 
 def test_refuses_a_length_beyond_the_buffer() -> None:
     """A huge length raises an error and allocates nothing."""
-    refuses(raw_batch(batch_length=INT32_MAX), "only 61 are there")
+    refuses(raw_batch(batch_length=INT32_MAX), "only 61 are left")
 
 
 def test_bytes_after_the_batch_are_ignored() -> None:

@@ -253,7 +253,7 @@ def test_a_deadlock_is_reported() -> None:
     async def main(loop: SimLoop) -> None:
         await loop.create_future()
 
-    with pytest.raises(Deadlock, match="nothing is ready"):
+    with pytest.raises(Deadlock, match="no task is ready"):
         play(main)
 
 

@@ -54,7 +54,7 @@ def test_a_bug_with_a_wrong_signature_is_not_planted() -> None:
 
     with ExitStack() as patches:
         for wrong in (without_fast, without_much):
-            with pytest.raises(TypeError, match="what is planted for work takes"):
+            with pytest.raises(TypeError, match="the patch of work takes"):
                 patch(patches, Product, "work", wrong)
         patch(patches, Product, "work", fitting)
 

@@ -86,7 +86,7 @@ def test_a_story_has_what_clients_saw() -> None:
         ),
     ]
     told = "\n".join(tell_story(timeline_of(), entries, "t-0"))
-    for words in ("no answer", "c read 3..3", "could not poll: gone", "ends at 4", "1 records"):
+    for words in ("no answer", "c read 3..3", "could not poll: gone", "log end: 4", "1 records"):
         assert words in told
 
 

@@ -32,7 +32,7 @@ def first_line(error: BaseException) -> str:
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger?"),
         (
             {"startingOffsets": "soon"},
-            "startingOffsets is soon: it may be earliest, latest or",
+            "startingOffsets is soon: use earliest, latest, or",
         ),
         ({"kafka.fetch.min.byte": "5"}, "did you mean kafka.fetch.min.bytes?"),
         ({"kafka.fetch.min.bytes": "few"}, "kafka.fetch.min.bytes is 'few': give a whole number"),
@@ -68,8 +68,8 @@ def test_an_unreachable_broker_is_reported(spark: SparkSession) -> None:
     with pytest.raises(AnalysisException) as raised:
         frame.collect()
     assert (
-        f"no broker answers at kafka.bootstrap.servers={NOBODY} (nothing listens there): correct "
-        "the address, or start a broker there (`penstock up`)"
+        f"cannot connect to kafka.bootstrap.servers={NOBODY}: connection refused. "
+        "Correct the address, or start a broker there (`penstock up`)"
     ) in first_line(raised.value)
 
 
@@ -92,7 +92,7 @@ def test_the_error_of_a_failed_task_is_shown(
     [
         ({"subscribe": "nowhere"}, "topic nowhere does not exist: create it with"),
         ({"subscribe": "a", "endingOffsets": "latest"}, "endingOffsets is for batch reads"),
-        ({"subscribe": "a", "kafka.bootstrap.servers": NOBODY}, f"no broker answers at .*{NOBODY}"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": NOBODY}, f"cannot connect to .*{NOBODY}"),
     ],
 )
 def test_a_stream_that_cannot_start_is_reported(
@@ -106,7 +106,7 @@ def test_a_stream_that_cannot_start_is_reported(
 
 def test_missing_java_is_reported(tmp_path: Path) -> None:
     """What is missing, which version, and how to get it, in one line."""
-    with pytest.raises(JavaMissing, match=r"^Spark needs Java 17 or newer and there is none: .*"):
+    with pytest.raises(JavaMissing, match=r"^Spark needs Java 17 or newer, but no Java was found"):
         check_java({"PATH": str(tmp_path)})
     with pytest.raises(JavaMissing, match=r"bin/java does not run \(No such file.*JAVA_HOME"):
         check_java({"JAVA_HOME": str(tmp_path)})
@@ -132,7 +132,7 @@ def test_old_java_is_reported(tmp_path: Path, version: str, is_enough: bool) -> 
     if is_enough:
         check_java({"JAVA_HOME": str(tmp_path)})
     else:
-        with pytest.raises(JavaMissing, match=r"Spark needs Java 17 or newer and .* is "):
+        with pytest.raises(JavaMissing, match=r"Spark needs Java 17 or newer, but .* is "):
             check_java({"JAVA_HOME": str(tmp_path)})
 
 

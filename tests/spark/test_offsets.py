@@ -44,7 +44,7 @@ def test_equal_offsets_have_equal_text() -> None:
     ("text", "wrong"),
     [
         ("{", "not JSON"),
-        ("[1]", r"it is \[1\]"),
+        ("[1]", r"but is \[1\]"),
         ('{"a": 1}', "topic a has 1"),
         ('{"a": {"x": 1}}', '"x": 1'),
         ('{"a": {"0": "1"}}', '"0": "1"'),

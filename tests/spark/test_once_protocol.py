@@ -127,7 +127,7 @@ def test_giving_up_before_any_task_is_done_aborts_open_transactions() -> None:
 
 def test_a_timeout_that_brokers_do_not_allow_is_reported() -> None:
     refused = Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT, "too long")
-    with pytest.raises(SinkRefused, match="transactionTimeout is above"):
+    with pytest.raises(SinkRefused, match="transactionTimeout is longer"):
         played(begin("sales"), refused)
 
 

@@ -63,8 +63,8 @@ def test_client_options_are_passed_on() -> None:
     ("options", "message"),
     [
         ({"subscribe": "a"}, "kafka.bootstrap.servers is missing"),
-        (BROKER, "exactly one of subscribe, subscribePattern, assign: none is given"),
-        ({**TOPIC, "assign": '{"a": [0]}'}, "subscribe and assign are given"),
+        (BROKER, "exactly one of subscribe, subscribePattern, assign: none is set"),
+        ({**TOPIC, "assign": '{"a": [0]}'}, "subscribe and assign are set"),
         ({**BROKER, "subscribe": " , "}, "write topic names"),
         ({**BROKER, "subscribePattern": "("}, "subscribePattern is \\("),
         ({**BROKER, "assign": '{"a": 0}'}, "assign must look like .*topic a has 0"),
@@ -73,24 +73,24 @@ def test_client_options_are_passed_on() -> None:
         ({**TOPIC, "maxBytesPerTrigger": "lots"}, "write bytes, such as 67108864 or 64m"),
         ({**TOPIC, "maxTriggerDelay": "soon"}, "such as 500ms, 30s or 15m"),
         ({**TOPIC, "failOnDataLoss": "maybe"}, "write true or false"),
-        ({**TOPIC, "startingOffsets": "first"}, "earliest, latest or JSON"),
-        ({**TOPIC, "endingOffsets": "earliest"}, "latest or JSON"),
-        ({**TOPIC, "startingOffsets": '{"clicks": {"0": -3}}'}, "the least it may be is -2"),
-        ({**TOPIC, "endingOffsets": '{"clicks": {"0": -2}}'}, "the least it may be is -1"),
+        ({**TOPIC, "startingOffsets": "first"}, "earliest, latest, or JSON"),
+        ({**TOPIC, "endingOffsets": "earliest"}, "latest, or JSON"),
+        ({**TOPIC, "startingOffsets": '{"clicks": {"0": -3}}'}, "use -2 or more"),
+        ({**TOPIC, "endingOffsets": '{"clicks": {"0": -2}}'}, "use -1 or more"),
         ({**TOPIC, "startingTimestamp": "today"}, "milliseconds since 1970"),
         ({**TOPIC, "valueFormat": "xml"}, "bytes or string or json or avro"),
-        ({**TOPIC, "valueFormat": "json"}, "give valueSchema too, as in 'id BIGINT"),
-        ({**TOPIC, "valueSchema": "id BIGINT"}, "means nothing with valueFormat=bytes"),
-        ({**TOPIC, "valueFormat": "avro"}, "give valueSchema too, as Avro's JSON"),
-        ({**TOPIC, "keySchemaId": "7"}, "keySchemaId means nothing with keyFormat=bytes"),
+        ({**TOPIC, "valueFormat": "json"}, "also set valueSchema, for example to 'id BIGINT"),
+        ({**TOPIC, "valueSchema": "id BIGINT"}, "has no use with valueFormat=bytes"),
+        ({**TOPIC, "valueFormat": "avro"}, "also set valueSchema, to the Avro schema in JSON"),
+        ({**TOPIC, "keySchemaId": "7"}, "keySchemaId has no use with keyFormat=bytes"),
         (
             {**TOPIC, "keyFormat": "avro", "keySchema": "{}", "keySchemaId": "x"},
-            "keySchemaId is x: write the registry's whole number",
+            "keySchemaId is x: write the id from the schema registry",
         ),
         ({**TOPIC, "badRecords": "deadletter"}, "belong together"),
         ({**TOPIC, "kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
-        ({**TOPIC, "filterPushdown": "true"}, "write once, and load\\(\\) anew for every query"),
-        ({**TOPIC, "filterPushdown": "yes"}, "filterPushdown is yes: it may be false or once"),
+        ({**TOPIC, "filterPushdown": "true"}, "set it to once, and call load\\(\\) again"),
+        ({**TOPIC, "filterPushdown": "yes"}, "filterPushdown is yes: use false or once"),
     ],
 )
 def test_wrong_options_are_reported_in_one_line(options: dict[str, str], message: str) -> None:
@@ -103,7 +103,7 @@ def test_wrong_options_are_reported_in_one_line(options: dict[str, str], message
 def test_a_sink_needs_no_schema_for_json() -> None:
     """It writes JSON by the types of the columns. Avro needs a schema on both sides."""
     assert parse_sink({**BROKER, "valueFormat": "json"}).formats.value == "json"
-    with pytest.raises(OptionError, match="give valueSchema too"):
+    with pytest.raises(OptionError, match="also set valueSchema"):
         parse_sink({**BROKER, "valueFormat": "avro"})
     given = {**BROKER, "valueFormat": "avro", "valueSchema": "{}", "valueSchemaId": "7"}
     assert parse_sink(given).formats.value_schema_id == 7

@@ -140,9 +140,9 @@ def test_client_options_reach_the_producer(spark: SparkSession, broker: Broker, 
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ("'v' AS value", {}, "say where to: set the option topic"),
+        ("'v' AS value", {}, "the topic to write to is missing: set the option topic"),
         ("1 AS value", {"topic": "t"}, "the column value is int: cast it to string or binary"),
-        ("'v' AS value, 1 AS a", {"topic": "t"}, "columns a mean nothing in a record"),
+        ("'v' AS value, 1 AS a", {"topic": "t"}, "columns a are not parts of a record"),
         ("'k' AS key", {"topic": "t"}, "there is no value column"),
         ("'v' AS value", {"topic": "t", "topik": "t"}, "there is no option topik"),
         ("'v' AS value", {"topic": "t", "kafka.linger": "1"}, "kafka.linger"),

@@ -93,7 +93,7 @@ def test_bounds_mean_the_same_as_in_sparks_kafka_source(
         ({"startingOffsets": '{"TOPIC": {"0": 1, "1": 1, "2": 1}}'}, "TOPIC-2 do not exist"),
         ({"endingOffsetsByTimestamp": '{"other": {"0": 1}}'}, "are missing"),
         ({"subscribe": "TOPIC, nowhere"}, "topic nowhere does not exist: create it with"),
-        ({"assign": '{"TOPIC": [0, 2]}'}, "partition 2 of TOPIC, which has 0 to 1"),
+        ({"assign": '{"TOPIC": [0, 2]}'}, "partition 2 of TOPIC, which only has partitions 0 to 1"),
     ],
 )
 def test_invalid_bounds_are_refused(
@@ -166,7 +166,7 @@ def test_offsets_beyond_the_end_are_data_loss(broker: Broker, cut: str) -> None:
     """Offsets that were never written are reported as such and not waited for."""
     for name in ("startingOffsets", "endingOffsets"):
         asked = {name: json.dumps({cut: {"0": 50}})}
-        with pytest.raises(DataLoss, match=f"{name} asks for 50 of .* which ends at 10"):
+        with pytest.raises(DataLoss, match=f"{name} has 50 for .* which ends at 10"):
             read_all(broker.bootstrap, cut, **asked)
     found = read_all(broker.bootstrap, cut, **asked, failOnDataLoss="false")
     assert offsets_of(found) == {(cut, 0): list(range(4, 10))}

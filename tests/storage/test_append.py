@@ -182,7 +182,7 @@ def test_replica_appends_may_leave_gaps_but_not_go_back(bench: LogBench) -> None
     log.append_replica(build_batch([Record(10, NOW_MS, b"k", b"v")]), NOW_MS)
     assert log.end_offset == 11
     assert offsets_of(log) == [0, 10]
-    with pytest.raises(CorruptBatch, match="truncate first"):
+    with pytest.raises(CorruptBatch, match="truncate the log first"):
         log.append_replica(build_batch([Record(10, NOW_MS, b"k", b"v")]), NOW_MS)
 
 
@@ -212,7 +212,7 @@ def test_a_failed_write_takes_the_log_offline(bench: LogBench) -> None:
     log = bench.create()
     append(log)
     bench.sim.fail_next("pwrite", EIO)
-    with pytest.raises(LogOffline, match="mend the disk and restart the broker"):
+    with pytest.raises(LogOffline, match="repair the disk and restart the broker"):
         append(log)
     with pytest.raises(LogOffline, match="a write failed"):
         append(log)

@@ -78,7 +78,7 @@ def test_flushed_records_survive_in_a_new_root() -> None:
 def test_a_log_cannot_be_created_twice(bench: LogBench) -> None:
     directory = new_directory(bench)
     make(directory)
-    with pytest.raises(StorageError, match="exists already"):
+    with pytest.raises(StorageError, match="already exists"):
         make(directory)
 
 

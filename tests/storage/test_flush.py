@@ -109,7 +109,7 @@ def test_a_failed_fsync_takes_the_log_offline_for_good(bench: LogBench) -> None:
     log.flush()
     append(log, 3)
     bench.sim.fail_next("fsync", EIO)
-    with pytest.raises(LogOffline, match=r"fsync failed.*mend the disk and restart the broker"):
+    with pytest.raises(LogOffline, match=r"fsync failed.*repair the disk and restart the broker"):
         log.flush()
     fsyncs = bench.sim.counters["fsync"]
     with pytest.raises(LogOffline, match="fsync failed"):

@@ -83,7 +83,7 @@ def test_an_offset_outside_the_log_is_out_of_range(bench: LogBench, offset: int)
     log = bench.create()
     append(log, 5)
     log.delete_before(2)
-    with pytest.raises(OffsetOutOfRange, match="seek to one of the two ends") as caught:
+    with pytest.raises(OffsetOutOfRange, match="seek to its beginning or its end") as caught:
         log.read(offset, 100)
     error = caught.value
     assert (error.offset, error.start_offset, error.end_offset) == (offset, 2, 5)

@@ -115,6 +115,6 @@ def test_an_epoch_with_records_is_not_replaced(bench: LogBench) -> None:
     append(leader, 3, epoch=4)
     piece = leader.read(9, 1 << 16)
     assert piece is not None
-    with pytest.raises(CorruptBatch, match="epoch 4 is older than epoch 5"):
+    with pytest.raises(CorruptBatch, match="epoch 4 is older than leader epoch 5"):
         follower.append_replica(piece.data, NOW_MS)
     assert follower.end_offset == 9

@@ -34,7 +34,7 @@ def test_appends_are_refused_at_the_low_water_mark() -> None:
     log = bench.create()
     append(log, 3)
     leave_free(bench, RESERVE + 10 * BATCH_BYTES)
-    advice = r"are kept in reserve: free space or lower retention; appends resume by themselves"
+    advice = r"are kept in reserve: free space or lower retention; appends resume automatically"
     with pytest.raises(DiskFull, match=advice):
         append(log, 12)
     assert log.end_offset >= 10

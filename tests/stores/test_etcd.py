@@ -112,7 +112,7 @@ def test_opening_without_an_etcd_fails_in_time() -> None:
         address = EtcdAddress(("127.0.0.1:1", "127.0.0.1:2"))
         with Elapsed(BRISK.request_timeout_s), pytest.raises(StoreUnreachable) as caught:
             await open_store(address, BRISK)
-        assert "etcd://127.0.0.1:1,127.0.0.1:2 gave no answer within 3.0 s" in str(caught.value)
+        assert "etcd://127.0.0.1:1,127.0.0.1:2 did not answer within 3.0 s" in str(caught.value)
         assert "refused" in str(caught.value)
 
     asyncio.run(main())
@@ -233,7 +233,7 @@ def test_members_of_two_clusters_are_detected(etcd: EtcdCluster) -> None:
         store = await open_store(both, EtcdConfig(20.0, attempt_timeout_s=0.4, trust_s=0.0))
         await put(store, "/a", b"")
         frozen.freeze()
-        with pytest.raises(StoreCorrupt, match="another etcd cluster"):
+        with pytest.raises(StoreCorrupt, match="different etcd cluster"):
             await store.commit((), [Put("/b", b"")])
         await store.close()
         alone = await open_store(EtcdAddress((other.members[0].endpoint,), "/mixed"))
@@ -298,7 +298,7 @@ def test_the_connection_can_use_tls(tmp_path: Path) -> None:
         for lacking in (plain, dataclasses.replace(plain, ca=cert)):
             with pytest.raises(StoreUnavailable):
                 await open_store(lacking, BRISK)
-        with pytest.raises(StoreUnavailable, match=r"no-such.pem.*cannot be read"):
+        with pytest.raises(StoreUnavailable, match=r"cannot read .*no-such.pem"):
             await open_store(dataclasses.replace(full, ca="/no-such.pem"))
 
     try:

@@ -191,6 +191,8 @@ def test_unknown_api_keys_and_versions_are_refused() -> None:
     """They are refused by their header."""
     for key, version in ((4, 0), (999, 0), (-1, 0), (0, 99), (0, -1), (18, 32767)):
         frame = memoryview(bytearray(struct.pack(">hhih", key, version, 1, -1)))
-        with pytest.raises(ProtocolError, match=f"API key {key} version {version} is not served"):
+        with pytest.raises(
+            ProtocolError, match=f"API key {key} version {version} is not supported"
+        ):
             decode_request(frame)
     assert request_class(4) is None

@@ -400,7 +400,7 @@ class Broker:
                 await self.controller.hand_over()
                 await self.replicas.settled()
         except EXPECTED as error:
-            _log.warning("partitions could not be handed over before the stop: %r", error)
+            _log.warning("could not hand over all partitions, stopping anyway: %r", error)
 
     async def _leave(self) -> None:
         with suppress(*EXPECTED):
@@ -420,7 +420,11 @@ class Broker:
             try:
                 await executor.run(self._record.end)
             except OSError as error:
-                _log.error("the clean stop could not be noted: %s", error)
+                _log.error(
+                    "could not record the clean stop, so a start after a reboot is treated as one "
+                    "after a crash: %s",
+                    error,
+                )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         if self._tasks is None:

@@ -55,7 +55,7 @@ class ClusterView:
             except StoreError as error:
                 if not error.retriable:
                     raise
-                _log.warning("the cluster's changes cannot be read at the moment: %s", error)
+                _log.warning("cannot read metadata changes from the store, retrying: %s", error)
                 await asyncio.sleep(_WATCH_PATIENCE_S)
 
     async def _watch(self) -> None:

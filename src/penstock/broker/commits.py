@@ -77,7 +77,10 @@ class Commits:
                 self._require_settled(doubtful)
                 return decision.result
         self._require_settled(doubtful)
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the cluster changes too fast; try again")
+        raise KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT,
+            "other changes of the metadata kept conflicting with this one; try again",
+        )
 
     async def attempt(self, decision: Decision[R]) -> bool:
         """Commits a decision once, and waits until the image shows the store's new revision.
@@ -103,7 +106,10 @@ class Commits:
     ) -> None:
         if doubtful is not None and not self._is_void(doubtful):
             keys = ", ".join(change.key for change in doubtful.changes)
-            raise OutcomeUnknown(f"a change of {keys} may yet be made") from cause
+            raise OutcomeUnknown(
+                f"the store may still make the change of {keys}: check the current state before "
+                "you try again"
+            ) from cause
 
     def _is_void(self, decision: Decision[R]) -> bool:
         """Returns whether the decision can no longer be committed: a key it compares changed."""
@@ -130,7 +136,8 @@ class Commits:
                 entry = await self._store.get(change.key)
             except StoreError as error:
                 raise OutcomeUnknown(
-                    f"a change of {change.key} may have been made or not: {error}"
+                    f"it is unknown whether the change of {change.key} was made ({error}): check "
+                    "the current state before you try again"
                 ) from error
             if change.value is None:
                 if entry is not None:

@@ -60,47 +60,55 @@ class BrokerConfig:
     host: str = _key("127.0.0.1", "The address to listen on; 0.0.0.0 for all.")
     port: int = _key(9092, "The port to listen on; 0 picks a free one.")
     advertised_host: str = _key(
-        "", "The address that clients are told to connect to; empty: the one listened on."
+        "", "The address that clients connect to; empty: the address listened on."
     )
-    advertised_port: int = _key(0, "The port that clients are told; 0: the one listened on.")
-    data_dir: str = _key("penstock-data/broker-0", "Where the logs are kept.")
+    advertised_port: int = _key(0, "The port that clients connect to; 0: the port listened on.")
+    data_dir: str = _key("penstock-data/broker-0", "The directory of the logs.")
     store: str = _key(
         "",
-        "Where the brokers of the cluster meet: a SQLite file for those of one machine (empty: one "
-        "in data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE for those of many.",
+        "The metadata store: a SQLite file if all brokers run on one machine (empty: one "
+        "in data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE.",
     )
-    rack: str = _key("", "Where this broker stands, for placement and for reads close by.")
-    connections_max: int = _key(10_000, "Connections in all; more are closed at once.")
-    connections_per_address_max: int = _key(5_000, "Connections from one address.")
+    rack: str = _key(
+        "", "The rack or zone of this broker, to spread replicas and read from near ones."
+    )
+    connections_max: int = _key(10_000, "Connections in total; further ones are closed at once.")
+    connections_per_address_max: int = _key(5_000, "Connections from one IP address.")
     request_bytes_max: int = _key(100 << 20, "The largest request, in bytes.")
     bytes_in_flight_max: int = _key(
         512 << 20,
-        "Memory for requests and for answers that their clients have not taken, in bytes over all "
-        "connections. A quarter is for answers, a quarter for large requests on their way here.",
+        "Memory for requests, and for responses that clients have not received yet, in bytes over "
+        "all connections. A quarter is for responses, a quarter for large requests that are still "
+        "arriving.",
     )
     idle_timeout_s: float = _key(600.0, "Connections without traffic for this long are closed.")
     open_files_max: int = _key(1_000, "Log files held open at once.")
     disk_reserve_bytes: int = _key(256 << 20, "Appends are refused when less than this is free.")
-    flush_threads: int = _key(4, "Threads for fsync and other waits on the disk.")
+    flush_threads: int = _key(4, "Threads for fsync and other blocking disk operations.")
     session_timeout_s: float = _key(
         0.0,
-        "The cluster takes this broker for dead after this long; 0: after Kafka's "
-        "broker.session.timeout.ms, 9 s unless set.",
+        "The cluster considers this broker dead if its lease is not renewed for this long; 0: "
+        "Kafka's broker.session.timeout.ms, 9 s by default.",
     )
     scrub_bytes_per_s: int = _key(
-        4 << 20, "How fast logs at rest are read and checked, in bytes a second; 0: never."
+        4 << 20,
+        "How fast stored logs are read again to look for damage, in bytes per second; 0: never.",
     )
     metrics: str = _key(
         "auto",
-        "Where Prometheus and health checks find this broker, HOST:PORT; auto: on this machine, at "
-        "the broker's port plus 1000, or any free one where that is taken; off: nowhere.",
+        "The HTTP address of metrics and health checks, HOST:PORT; auto: 127.0.0.1 with the "
+        "broker's port plus 1000, or with any free port if that one is in use; off: none.",
     )
-    metrics_topics_max: int = _key(1_000, "Topics with figures of their own; others are summed up.")
+    metrics_topics_max: int = _key(
+        1_000, "Topics with their own metrics; all others are summed up."
+    )
     metrics_groups_max: int = _key(
-        1_000, "Pairs of group and topic whose lag is told, those furthest behind first."
+        1_000,
+        "Pairs of group and topic with their own lag metrics, those furthest behind first; all "
+        "others are summed up.",
     )
     log_format: str = _key("human", "How log lines are written to standard error: human or json.")
-    log_level: str = _key("info", "What is logged: debug, info, warning or error.")
+    log_level: str = _key("info", "The lowest level that is logged: debug, info, warning or error.")
     kafka: tuple[tuple[str, str], ...] = _key((), "Kafka's broker settings, by their names.")
 
     def __post_init__(self) -> None:
@@ -113,15 +121,19 @@ class BrokerConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 1")
         if self.scrub_bytes_per_s < 0:
-            raise ConfigError(f"scrub_bytes_per_s is {self.scrub_bytes_per_s}: write 0 or more")
+            raise ConfigError(
+                f"scrub_bytes_per_s is {self.scrub_bytes_per_s}: it must be 0 or more"
+            )
         if not self.session_timeout_s >= 0:
-            raise ConfigError(f"session_timeout_s is {self.session_timeout_s}: write 0 or more")
+            raise ConfigError(
+                f"session_timeout_s is {self.session_timeout_s}: it must be 0 or more"
+            )
         for name, _ in self.kafka:
             definition = broker_definition(name)
             if definition is None:
                 raise ConfigError(_unknown(name, BROKER_CONFIGS))
             if definition.set_by:
-                raise ConfigError(f"{name} only shows what {definition.set_by} is: set that one")
+                raise ConfigError(f"{name} cannot be set directly: set {definition.set_by} instead")
         self._check_store()
         _ = self.metrics_address
         for name, known in (("log_format", LogFormat), ("log_level", LogLevel)):
@@ -205,7 +217,9 @@ def load_config(path: str) -> BrokerConfig:
             raise ConfigError(f"{path}: {_unknown(name, known)}")
         right = isinstance(value, known[name]) or (known[name] is float and type(value) is int)
         if not right or (isinstance(value, bool) and known[name] is not bool):
-            raise ConfigError(f"{path}: {name} must be a {known[name].__name__}, not {value!r}")
+            raise ConfigError(
+                f"{path}: {name} must be of type {known[name].__name__}, not {value!r}"
+            )
     if not isinstance(kafka, dict):
         raise ConfigError(f"{path}: [kafka] must be a table of Kafka's settings")
     pairs = tuple((name, _text(value)) for name, value in kafka.items())
@@ -220,7 +234,7 @@ def _convert(name: str, text: str, kind: type) -> Any:
     try:
         return kind(text)
     except ValueError as error:
-        raise ConfigError(f"{name} must be a {kind.__name__}, not {text!r}") from error
+        raise ConfigError(f"{name} must be of type {kind.__name__}, not {text!r}") from error
 
 
 def _unknown(name: str, known: Mapping[str, object] | list[str]) -> str:

@@ -184,10 +184,10 @@ class ControllerRuntime:
         if isinstance(error, LeaseNotFound):
             self._membership.doubt()
         if _may_pass(error):
-            _log.warning("the controller's work is put off: %s", error)
+            _log.warning("the controller could not do its work and will retry: %s", error)
         else:
             _log.error(
-                "a duty of the controller failed and will be tried again: %r", error, exc_info=error
+                "a task of the controller failed and will be retried: %r", error, exc_info=error
             )
         self._work.set()
 
@@ -320,7 +320,10 @@ class ControllerRuntime:
                 return
             decision = elect(image, portion, stopping=self.stopping, static=self.static)
             if decision.changes and await self._commits.attempt(guarded(decision, term)):
-                _log.info("%d partitions are led by their preferred replicas again", len(portion))
+                _log.info(
+                    "moved the leadership of %d partitions to their preferred replicas",
+                    len(portion),
+                )
 
 
 def _is_altered(change: TopicChange) -> bool:

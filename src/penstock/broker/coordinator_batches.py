@@ -22,7 +22,9 @@ def batch_of(hosted: HostedPartition, records: Sequence[Record], **producer: Any
     try:
         return build_batch(records, **producer)
     except Exception as error:
-        _log.exception("records for %s-%d cannot be encoded", hosted.topic, hosted.index)
+        _log.exception(
+            "cannot encode the coordinator's records for %s-%d", hosted.topic, hosted.index
+        )
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from error
 
 
@@ -38,8 +40,9 @@ def bounded_batch_of(
         if size <= limit:
             return batch
     message = (
-        f"{hosted.topic}-{hosted.index} refuses a batch of {size} bytes, as max.message.bytes of "
-        f"the topic is {limit}: raise that setting, or use smaller groups and shorter metadata"
+        f"{hosted.topic}-{hosted.index} refuses a batch of {size} bytes because the topic's "
+        f"max.message.bytes is {limit}: raise that setting, or use smaller groups and shorter "
+        "metadata"
     )
     _log.warning("%s", message)
     raise BatchRefused(MESSAGE_TOO_LARGE, message)

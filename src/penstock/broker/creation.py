@@ -75,8 +75,8 @@ def _lacks_brokers(services: Services, name: str, prefix: str) -> str | None:
         services.short_of_brokers.discard(name)
         return None
     reason = (
-        f"{name} is created when {wanted} brokers can hold its replicas, and {usable} can now: "
-        f"start more brokers, or lower {setting}"
+        f"{name} cannot be created yet: it needs {wanted} brokers, and {usable} can host a replica "
+        f"now; start more brokers, or lower {setting}"
     )
     if name not in services.short_of_brokers:
         services.short_of_brokers.add(name)

@@ -106,7 +106,7 @@ class FailedLogs:
             try:
                 await self._withdraw()
             except EXPECTED as error:
-                _log.warning("failed logs could not be given up as yet: %r", error)
+                _log.warning("could not withdraw failed logs from their ISRs, retrying: %r", error)
             if is_noted:
                 self._reopen()
 
@@ -122,7 +122,9 @@ class FailedLogs:
                 continue
             failed, before = known.pop(place, None), self._mended.pop(place, None)
             if failed is None:
-                _log.error("%s-%d is offline here: %s", *place, reason)
+                _log.error(
+                    "the log of %s-%d failed and is offline on this broker: %s", *place, reason
+                )
                 epoch = partition.leader_epoch
                 failed = (
                     before.again(epoch, now_s) if before else _Failed(epoch, now_s, REOPEN_FIRST_S)
@@ -135,7 +137,7 @@ class FailedLogs:
             await self._env.executor.run(self._void)
         except OSError as error:
             # It is tried again. The other replicas must not wait for a disk that may never recover.
-            _log.warning("it could not be noted that a log has failed: %s", error)
+            _log.warning("could not record on disk that a log has failed, retrying: %s", error)
             return False
         return True
 
@@ -162,8 +164,8 @@ class FailedLogs:
             elif not failed.is_told:
                 failed.is_told = True
                 _log.error(
-                    "%s-%d is offline here and no other replica can lead it: start its other "
-                    "replicas, or mend the disk and restart this broker",
+                    "%s-%d is offline on this broker and no other replica can lead it: start its "
+                    "other replicas, or repair the disk and restart this broker",
                     *place,
                 )
 

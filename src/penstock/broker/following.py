@@ -131,7 +131,9 @@ class Following:
                 case AdvanceHighWatermark():
                     replicated = True
                 case Halt(reason):
-                    _log.error("%s is not followed any more: %s", self, reason)
+                    _log.error(
+                        "%s: this replica stopped fetching from its leader: %s", self, reason
+                    )
         if replicated:
             self.hosted.on_replicated()
         return ()
@@ -162,28 +164,29 @@ class Following:
                 log.truncate_to(offset)
                 _log.log(
                     logging.ERROR if loses_committed else logging.INFO,
-                    "%s: cut from %d to %d, where leader %d has its log part from this one%s",
+                    "%s: truncated the log from %d to %d, where it diverges from leader %d's%s",
                     self,
                     end,
                     log.end_offset,
                     leader,
-                    "; records that had been committed are gone" if loses_committed else "",
+                    "; committed records are lost" if loses_committed else "",
                 )
             case StartAt(offset, loses_committed):
                 log.start_at(offset)
                 _log.log(
                     logging.ERROR if loses_committed else logging.INFO,
-                    "%s: ended at %d and begins anew at %d, as leader %d has nothing of it%s",
+                    "%s: dropped the log, which ended at %d, and restarted it at %d: leader %d has "
+                    "none of it%s",
                     self,
                     end,
                     offset,
                     leader,
-                    "; records that had been committed are gone" if loses_committed else "",
+                    "; committed records are lost" if loses_committed else "",
                 )
             case AdvanceLogStart(offset):
                 log.delete_before(min(offset, log.end_offset))
             case _:
-                raise AssertionError(f"{effect} cuts nothing")
+                raise AssertionError(f"{effect} does not truncate the log")
 
     async def _free_space(self) -> None:
         """Deletes files that are no longer used. If that fails, the next start deletes them."""
@@ -196,9 +199,9 @@ class Following:
         if not self.is_current:
             return ()
         if isinstance(error, LogOffline) or self.hosted.log.failure is not None:
-            _log.error("%s is not followed any more: %s", self, error)
+            _log.error("%s: this replica stopped fetching from its leader: %s", self, error)
             # The flusher notifies everything that depends on the log.
             self._flusher.request(self.hosted.log)
             return (Halt(str(error)),)
-        _log.warning("%s: what the leader sent could not be stored: %s", self, error)
+        _log.warning("%s: could not store the leader's records, retrying: %s", self, error)
         return self.follower.on_failed(str(error), self.hosted.log_view(), self._now_ms())

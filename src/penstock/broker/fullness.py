@@ -73,7 +73,7 @@ class Fullness:
             try:
                 await self._controller.hand_over()
             except EXPECTED as error:
-                _log.warning("leadership could not be handed over: %r", error)
+                _log.warning("could not hand over leadership, retrying: %r", error)
             await clock.sleep(LOOK_S)
             if clock.monotonic() >= probe_at:
                 self._space.probe()

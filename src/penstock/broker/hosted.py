@@ -251,7 +251,7 @@ class HostedPartition:
         return self._beginning is not None
 
     def follow(self, partition: Partition, backoff_ms: int = BACKOFF_MS) -> None:
-        """Follows the leader of the metadata: a new `Follower` per leader epoch, or after a halt."""
+        """Follows the leader of the metadata: a new `Follower` per leader epoch or after a halt."""
         held = self.follower
         if held and held.epoch == partition.leader_epoch and not held.is_released:
             return

@@ -135,7 +135,9 @@ class IsrChanges:
             async with asyncio.timeout(_PATIENCE_S):
                 answers = await self._controller.decide(make)
         except EXPECTED as error:
-            _log.warning("the in-sync sets of %d partitions may lag: %s", len(portion), error)
+            _log.warning(
+                "could not update the ISRs of %d partitions, retrying: %s", len(portion), error
+            )
             code = error.code if isinstance(error, KafkaError) else ErrorCode.REQUEST_TIMED_OUT
             answers = tuple(IsrAnswer(each.topic_id, each.index, code) for each in changes)
             sent_before = sent
@@ -147,7 +149,7 @@ class IsrChanges:
         now_ms = self._replicas.now_ms()
         if answer.error == ErrorCode.NONE and answer.partition is not None:
             _log.debug(
-                "%s-%d: in sync are %s", hosted.topic, hosted.index, list(answer.partition.isr)
+                "%s-%d: the ISR is %s", hosted.topic, hosted.index, list(answer.partition.isr)
             )
             hosted.on_isr_answer(term, answer.partition, now_ms)
         else:

@@ -109,7 +109,7 @@ class LeaderLink:
                     tasks.create_task(lane.run())
         finally:
             for lane in self._lanes:
-                lane.close("the link is closed")
+                lane.close("this broker no longer fetches from it")
 
     # Partitions
 
@@ -318,7 +318,7 @@ class _Lane:
         registration."""
         self._failures += 1
         level = logging.WARNING if self._failures == 1 else logging.DEBUG
-        _log.log(level, "leader %d is not followed: %s", self._link.leader, reason)
+        _log.log(level, "cannot fetch from leader %d, retrying: %s", self._link.leader, reason)
         delay_s = min(_BACKOFF_MAX_S, _BACKOFF_FIRST_S * 2 ** min(self._failures - 1, 10))
         delay_s *= 0.5 + self._parts.env.random.uniform() / 2
         at = self._connected_to
@@ -329,7 +329,7 @@ class _Lane:
         if broker != self._connected_to:
             self._connected_to = None
             self._failures = 0
-            self.close("the broker has left, or come back")
+            self.close("the broker's registration has changed")
 
     def close(self, reason: str) -> None:
         if self._peer is not None:
@@ -374,7 +374,7 @@ class _Lane:
             followed.lags = answer.high_watermark > each.fetch.offset
             if answer.flaw is not None:
                 _log.warning(
-                    "%s: leader %d sent a bad batch: %s",
+                    "%s: leader %d sent an invalid batch: %s",
                     followed.following,
                     self._link.leader,
                     answer.flaw,
@@ -403,7 +403,11 @@ class _Lane:
         try:
             rest = followed.following.carry_out(effects, records)
         except Exception:  # noqa: BLE001 - a bug in one partition must not end all replication
-            _log.exception("%s is not followed any more", followed.following)
+            _log.exception(
+                "%s: this replica stopped fetching after an unexpected error: restart the broker, "
+                "and report the error",
+                followed.following,
+            )
             return
         if rest and isinstance(rest[0], RetryAt | Halt):
             self._link.settle(followed, rest)
@@ -423,7 +427,9 @@ class _Lane:
                 )
                 found.append(read_offsets(answer))
         except PeerLost as lost:
-            _log.debug("leader %d did not say where its logs start: %s", self._link.leader, lost)
+            _log.debug(
+                "leader %d did not report the bounds of its logs: %s", self._link.leader, lost
+            )
             found = [{}, {}]
         starts, ends = found
         for each in unbounded:

@@ -49,16 +49,16 @@ def _check(edit: ConfigEdit, names: frozenset[str]) -> None:
             f"The level of logger {edit.name} can be set (0) or deleted (1), nothing else.",
         )
     if edit.name not in names:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"There is no logger {edit.name} here.")
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"This broker has no logger {edit.name}.")
     if edit.operation == ConfigOperation.DELETE:
         if edit.name == ROOT:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, "The root logger must keep a level: set it."
+                ErrorCode.INVALID_REQUEST, "The root logger must have a level: set it instead."
             )
     elif (edit.value or "").upper() not in LEVELS:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{edit.value!r} is no level for {edit.name}: use one of {', '.join(LEVELS)}.",
+            f"{edit.value!r} is not a level for {edit.name}: use one of {', '.join(LEVELS)}.",
         )
 
 

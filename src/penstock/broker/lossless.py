@@ -154,7 +154,8 @@ class LosslessRecord:
             return _NOTHING
         if (life.cluster_id, life.broker_id) != (cluster_id, self._broker_id):
             _log.warning(
-                "%s was broker %d's of the cluster %s: what lies there counts for nothing here",
+                "%s belonged to broker %d of cluster %s, so its logs prove nothing about this "
+                "broker's records: this broker may have to catch up before it rejoins its ISRs",
                 self._directory,
                 life.broker_id,
                 life.cluster_id,
@@ -171,7 +172,13 @@ class LosslessRecord:
         try:
             return decode(data)
         except ValueError as error:
-            _log.warning("%s/%s proves nothing: %s", self._directory, FILE_NAME, error)
+            _log.warning(
+                "%s/%s is not a valid durability proof (%s): this broker may have to catch up "
+                "before it rejoins its ISRs",
+                self._directory,
+                FILE_NAME,
+                error,
+            )
             return None
 
     def _write(self, life: Life) -> None:
@@ -198,10 +205,10 @@ def decode(data: bytes) -> Life:
         raise ValueError("its CRC does not match")
     head, _, text = body.decode().partition("\n")
     if head != _HEAD:
-        raise ValueError(f"it is of the version {head!r}, this software reads {_HEAD!r}")
+        raise ValueError(f"its version is {head!r}, and this broker reads {_HEAD!r}")
     values = json.loads(text)
     if isinstance(values, dict) and _FSYNC_SINCE not in values:
         values[_FSYNC_SINCE] = values.get("synced_since")
     if not isinstance(values, dict) or values.keys() != {each.name for each in fields(Life)}:
-        raise ValueError("its fields are not those of a broker's life")
+        raise ValueError("it lacks fields or has unknown ones")
     return Life(**values)

@@ -113,7 +113,7 @@ class Maintenance:
         self._pauses[key] = _Pause(now + pause_s, pause_s, hosted.settings)
         self._services.figures.cleaner.failures += 1
         _log.error(
-            "%s-%d: %s failed and is off for this partition for %g s, or until the topic's "
+            "%s-%d: %s failed and is paused for this partition for %g s, or until the topic's "
             "settings change: %s: %s",
             hosted.topic,
             hosted.index,
@@ -142,7 +142,7 @@ class Maintenance:
             decision = apply_retention(log, now_ms, hosted.high_watermark)
         if decision.delete:
             _log.info(
-                "%s-%d: %d segments deleted, the log starts at %d",
+                "%s-%d: retention deleted %d segments; the log now starts at offset %d",
                 hosted.topic,
                 hosted.index,
                 len(decision.delete),
@@ -192,7 +192,7 @@ class Maintenance:
         if task.undecodable:
             _log.warning(
                 "%s-%d: %d batches cannot be decoded; compaction keeps them, and all tombstones "
-                "behind the first of them. Rewrite the topic's data, or delete the records up to "
+                "after the first of them. Rewrite the topic's data, or delete the records up to "
                 "them (kafka-delete-records)",
                 hosted.topic,
                 hosted.index,

@@ -175,7 +175,7 @@ class Membership:
                 # Only the store can tell whether the lease is lost, once it answers again.
                 if not _may_pass(error):
                     raise
-                _log.warning("the lease could not be renewed: %s", error)
+                _log.warning("could not renew this broker's lease, retrying: %s", error)
                 continue
             if alive:
                 self.renewed_at = sent_at
@@ -202,8 +202,8 @@ class Membership:
         tell(
             _log,
             "session_lost",
-            "this broker's session ended: it was stopped, or too slow, or cut off from the store "
-            f"for {self._session_timeout_s:g} s; it gives up what it led and registers again",
+            "this broker's session expired: it was paused, too slow, or cut off from the store for "
+            f"{self._session_timeout_s:g} s; it gives up its leaderships and registers again",
             logging.WARNING,
             broker_epoch=self.broker_epoch,
         )
@@ -214,13 +214,13 @@ class Membership:
             except (StoreError, KafkaError, TimeoutError) as error:
                 if isinstance(error, StoreError) and not _may_pass(error):
                     raise
-                _log.warning("the broker could not register again as yet: %s", error)
+                _log.warning("could not register this broker again, retrying: %s", error)
                 await self._env.clock.sleep(_PUT_OFF_S)
             else:
                 tell(
                     _log,
                     "registered_again",
-                    f"registered again, under the epoch {self.broker_epoch}",
+                    f"registered again with broker epoch {self.broker_epoch}",
                     logging.WARNING,
                     broker_epoch=self.broker_epoch,
                 )
@@ -230,8 +230,8 @@ class Membership:
         held = self._cluster.image.brokers.get(self._broker_id)
         if self._own_ids and held is not None and held.incarnation_id not in self._own_ids:
             raise Replaced(
-                f"another broker has registered as {self._broker_id}, at {held.host}:{held.port}: "
-                "give one of the two another broker_id"
+                f"another broker, at {held.host}:{held.port}, has registered as broker "
+                f"{self._broker_id}: give one of the two another broker_id"
             )
 
     def _on_change(self, changed: Changed) -> None:

@@ -71,7 +71,7 @@ class Mending:
                     await self._cut(hosted)
                 await self._withdraw([each for each in damaged if is_damaged(each.log)])
             except EXPECTED as error:
-                _log.warning("damaged logs could not be mended as yet: %r", error)
+                _log.warning("could not repair damaged logs, retrying: %r", error)
 
     # Withdrawal
 
@@ -89,12 +89,16 @@ class Mending:
             place = (topic, index)
             if place in done:
                 self._alone.pop(place, None)
-                _log.warning("%s-%d is damaged here: it counts no more until mended", *place)
+                _log.warning(
+                    "%s-%d is damaged on this broker: the replica left the ISR until it is "
+                    "repaired from its leader",
+                    *place,
+                )
             elif place not in self._alone:
                 self._alone[place] = None
                 _log.error(
-                    "%s-%d is damaged here and nobody else is in sync: what is sound is served on; "
-                    "start its other replicas, or restore the files",
+                    "%s-%d is damaged on this broker and no other replica is in sync: undamaged "
+                    "records are still served; start its other replicas, or restore the files",
                     *place,
                 )
 
@@ -145,7 +149,7 @@ class Mending:
                 follower.on_cut(hosted.log_view())
                 hosted.on_replicated()
             _log.warning(
-                "%s-%d was damaged: it is cut to %d, and fetched again from there from broker %d",
+                "%s-%d is damaged: truncated it to offset %d, and fetching the rest from broker %d",
                 hosted.topic,
                 hosted.index,
                 log.end_offset,

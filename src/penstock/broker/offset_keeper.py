@@ -62,7 +62,9 @@ class OffsetKeeper:
             await self._env.executor.run(lambda: self._directory.note_offsets(offsets))
         except StorageError as error:
             if not self._is_failing:
-                _log.warning("%s; a restart may have to learn them from other replicas", error)
+                _log.warning(
+                    "%s; after a restart they may have to be fetched from other replicas", error
+                )
             self._is_failing = True
         else:
             self._noted, self._is_failing = offsets, False

@@ -42,7 +42,7 @@ async def connect_peer(
             await network.connect(*address, lambda: peer, timeout_s)
     except TimeoutError:
         peer.close()
-        raise PeerLost(f"{peer.name} took no connection within {timeout_s:g} s") from None
+        raise PeerLost(f"{peer.name} did not accept a connection within {timeout_s:g} s") from None
     except OSError as error:
         raise PeerLost(f"{peer.name} cannot be reached: {error.strerror or error}") from error
     return peer
@@ -72,7 +72,9 @@ class Peer(asyncio.BufferedProtocol):
         if self._lost is not None:
             raise PeerLost(self._lost)
         if self._answer is not None or self._transport is None:
-            raise RuntimeError(f"{self.name} was asked twice at a time")
+            raise RuntimeError(
+                f"{self.name} was sent a request before it had answered the last one"
+            )
         self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MAX
         future = self._answer = asyncio.get_running_loop().create_future()
         name = ApiKey(request.API_KEY).api_name
@@ -86,10 +88,10 @@ class Peer(asyncio.BufferedProtocol):
             self._end(f"{self.name} did not answer {name} within {timeout_s:g} s")
             raise PeerLost(self._lost) from None
         except ProtocolError as error:
-            self._end(f"{self.name} did not answer {name} in the Kafka protocol: {error}")
+            self._end(f"{self.name} sent an invalid response to {name}: {error}")
             raise PeerLost(self._lost) from error
         except asyncio.CancelledError:
-            self._end(f"the connection to {self.name} was given up")
+            self._end(f"the connection to {self.name} was closed: the request was canceled")
             raise
         finally:
             self._answer = None
@@ -98,7 +100,7 @@ class Peer(asyncio.BufferedProtocol):
             raise PeerLost(self._lost)
         return response
 
-    def close(self, reason: str = "it is of no more use") -> None:
+    def close(self, reason: str = "it is no longer needed") -> None:
         self._end(f"the connection to {self.name} was closed: {reason}")
 
     def _end(self, reason: str) -> None:
@@ -135,11 +137,11 @@ class Peer(asyncio.BufferedProtocol):
                 frame = self._frames.filled(size)
                 frames = [] if frame is None else [frame]
         except ProtocolError as error:
-            self._end(f"{self.name} does not answer in the Kafka protocol: {error}")
+            self._end(f"{self.name} does not speak the Kafka protocol: {error}")
             return
         for frame in frames:
             if self._answer is None or self._answer.done():
-                self._end(f"{self.name} sent an answer that nobody asked for")
+                self._end(f"{self.name} sent a response without a request")
                 return
             self._answer.set_result(frame)
 

@@ -147,6 +147,10 @@ class ReplicaFetchers:
         try:
             more = await followed.following.operate(effects, records)
         except Exception:  # noqa: BLE001 - an error in one partition must not end all replication
-            _log.exception("%s is not followed any more", followed.following)
+            _log.exception(
+                "%s: this replica stopped fetching after an unexpected error: restart the broker, "
+                "and report the error",
+                followed.following,
+            )
             return
         followed.link.settle(followed, [*effects, *more])

@@ -260,7 +260,10 @@ class Replicas:
                 try:
                     is_gone = await self._env.executor.run(remove)
                 except OSError as error:
-                    _log.error("a deleted log's files remain, which a restart removes: %s", error)
+                    _log.error(
+                        "could not remove the files of a deleted log; a restart removes them: %s",
+                        error,
+                    )
                     is_gone = True
                 taken_s = clock.monotonic() - began
                 await clock.sleep(taken_s if is_gone else max(_BETWEEN_PIECES_S, taken_s))
@@ -451,11 +454,11 @@ class Replicas:
             del self._unopened[place]
             return
         self._add(topic, index, log)
-        _log.warning("%s-%d is open again, and ends at %d", *place, log.end_offset)
+        _log.warning("%s-%d: reopened the log, which ends at offset %d", *place, log.end_offset)
 
     def _tell_unopened(self, place: Place, error: Exception) -> None:
         if self._unopened.get(place) != str(error):
-            _log.error("%s-%d could not be opened: %s", *place, error)
+            _log.error("the log of %s-%d could not be opened: %s", *place, error)
         self._unopened[place] = str(error)
         for tell in self._failed:
             tell()
@@ -493,7 +496,12 @@ class Replicas:
             newest = self._cluster.image.partition(topic.name, index)
             if newest is not None and self._broker_id in newest.replicas:
                 continue  # It was reassigned back to this broker: the next change shows it.
-            _log.info("%s-%d has moved to %s", topic.name, index, list(partition.replicas))
+            _log.info(
+                "%s-%d was reassigned to brokers %s: deleting the replica on this broker",
+                topic.name,
+                index,
+                list(partition.replicas),
+            )
             hosted = self._hosted.get((topic.name, index))
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)

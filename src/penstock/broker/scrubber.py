@@ -155,7 +155,7 @@ class Scrubber:
                     each.end_position,
                     each.base_offset,
                     each.next_offset,
-                    f"broker {follower.leader}, the leader, has another batch there",
+                    f"the leader, broker {follower.leader}, has a different batch there",
                 )
             self.compared_batches += 1
         return None
@@ -177,7 +177,7 @@ class Scrubber:
                 return None
             response = await peer.ask(request, FETCH_VERSION, FetchResponse, TIMEOUT_S)
         except PeerLost as lost:
-            _log.debug("nothing to compare %s-%d with: %s", hosted.topic, hosted.index, lost)
+            _log.debug("cannot compare %s-%d with its leader: %s", hosted.topic, hosted.index, lost)
             return None
         return _read(response)
 

@@ -207,12 +207,12 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
             try:
                 append.abandon()
             except Exception:  # noqa: BLE001 - the other requests must be answered
-                _log.exception("an append to %s could not be abandoned", self.place)
+                _log.exception("could not cancel a pending append to %s", self.place)
         try:
             for effect in self.on_unload(ErrorCode.NOT_COORDINATOR):
                 self.carry_out_one(effect)
         except Exception:  # noqa: BLE001 - the other requests must be answered
-            _log.exception("the coordinator of %s could not be unloaded in order", self.place)
+            _log.exception("the coordinator of %s failed while it was unloaded", self.place)
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -226,11 +226,13 @@ class ShardShell(ABC, Generic[Effect, Key, Answer]):
     def break_off(self, error: Exception) -> None:
         """Drops the shard after an unexpected exception and requests a new one."""
         if self.is_over:
-            _log.error("the coordinator of %s failed after its end", self.place, exc_info=error)
+            _log.error(
+                "the coordinator of %s failed after it was unloaded", self.place, exc_info=error
+            )
             return
         _log.error(
-            "the coordinator of %s failed; its clients are told to retry, and it is loaded again "
-            "from its log",
+            "the coordinator of %s failed; its clients must retry, and it is loaded again from "
+            "its log",
             self.place,
             exc_info=error,
         )
@@ -487,10 +489,15 @@ class Shards(ABC, Generic[Shell]):
                 await shell.load()
             except (*EXPECTED, ProtocolError) as error:
                 _log.error(
-                    "%s could not be loaded, next try in %g s: %s", shell.place, pause_s, error
+                    "cannot load the coordinator of %s, retrying in %g s: %s",
+                    shell.place,
+                    pause_s,
+                    error,
                 )
             except Exception:  # noqa: BLE001 - a bug here must not end the broker
-                _log.exception("%s could not be loaded, next try in %g s", shell.place, pause_s)
+                _log.exception(
+                    "cannot load the coordinator of %s, retrying in %g s", shell.place, pause_s
+                )
             else:
                 return
             await self._env.clock.sleep(pause_s)

@@ -33,7 +33,8 @@ class NotVerified(KafkaError):
     def __init__(self, header: BatchHeader, begin: Begin) -> None:
         super().__init__(
             ErrorCode.INVALID_TXN_STATE,
-            f"the transaction of producer {header.producer_id} is not known to be open",
+            f"the transaction of producer {header.producer_id} has not been verified with its "
+            "coordinator",
         )
         self.producer_id = header.producer_id
         self.producer_epoch = header.producer_epoch

@@ -148,7 +148,7 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             ids = [await self._producer_ids.next() for _ in range(effect.count)]
         except Exception as error:  # noqa: BLE001 - the waiting requests are answered
             if not isinstance(error, EXPECTED):
-                _log.exception("producer ids could not be allocated")
+                _log.exception("cannot allocate producer ids")
             code = code_of(error)
             self.step(lambda: self.shard.on_no_producer_ids(effect.allocation_id, code, self.now()))
         else:
@@ -172,7 +172,7 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             _, revision = await self._env.store.range(CLUSTER_KEY)
             await self._cluster.wait_for(revision)
         except Exception as error:  # noqa: BLE001 - logged; the next attempt asks again
-            _log.warning("whether %s still exist cannot be learned: %r", unknown, error)
+            _log.warning("cannot check whether %s still exist, retrying: %r", unknown, error)
         else:
             image = self._cluster.image
             self.on_partitions_gone([where for where in unknown if image.partition(*where) is None])

@@ -127,8 +127,10 @@ async def _exchange(peer: Peer, items: list[_Item]) -> None:
     response = await peer.ask(request, _VERSION, WriteTxnMarkersResponse, ANSWER_TIMEOUT_S)
     asked = [item.marker.producer_id for item in items]
     if [marker.producer_id for marker in response.markers] != asked:
-        peer.close("it answered for other markers than it was sent")
-        raise PeerLost(f"{peer.name} answered for other markers than it was sent")
+        peer.close("its response is for other transaction markers than the request")
+        raise PeerLost(
+            f"the response of {peer.name} is for other transaction markers than the request"
+        )
     for item, answered in zip(items, response.markers, strict=True):
         codes = {
             TopicPartition(topic.name, partition.partition_index): code_from(partition.error_code)

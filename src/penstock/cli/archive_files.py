@@ -82,8 +82,8 @@ class Note:
             found = json.loads(text)
             if found["format"] != FORMAT:
                 raise BadArchive(
-                    f"{NOTE_NAME} has format {found['format']}, which is not known here: "
-                    "use the version of penstock that wrote it"
+                    f"{NOTE_NAME} has format {found['format']}, which this version of "
+                    "penstock does not know: use the version that wrote the archive"
                 )
             return cls(
                 found["topic"],
@@ -155,8 +155,9 @@ class ArchiveWriter:
             after = self._last.get(partition, note.first_offset - 1)
             if not after < first <= last < note.next_offset:
                 raise BadArchive(
-                    f"partition {partition} gave offsets {first} to {last} where what follows "
-                    f"{after} up to {note.next_offset} was due: the archive was given up"
+                    f"partition {partition} returned offsets {first} to {last}, but offsets after "
+                    f"{after} and below {note.next_offset} were expected: the archive is "
+                    "incomplete, run the command again"
                 )
             self._last[partition] = last
             note.records += len(rows)
@@ -184,14 +185,16 @@ def parquet_files(path: str) -> list[str]:
     if given.is_file():
         return [path]
     if not given.is_dir():
-        raise BadArchive(f"{path} does not exist: give a folder that to-table wrote, or Parquet")
+        raise BadArchive(
+            f"{path} does not exist: give a folder that to-table wrote, or a Parquet file"
+        )
     found = sorted(
         str(each)
         for each in given.rglob("*.parquet")
         if not any(part.startswith(("_", ".")) for part in each.relative_to(given).parts)
     )
     if not found:
-        raise BadArchive(f"{path} holds no Parquet files: give a folder that to-table wrote")
+        raise BadArchive(f"{path} contains no Parquet files: give a folder that to-table wrote")
     return found
 
 
@@ -224,12 +227,14 @@ def total_rows(path: str) -> int:
 def check_counts(note: Note, counted: Mapping[int, int]) -> None:
     wrong = [
         f"partition {number} has {counted.get(number, 0):,} rows in the files and "
-        f"{each.records:,} records in the note"
+        f"{each.records:,} records in {NOTE_NAME}"
         for number, each in sorted(note.partitions.items())
         if counted.get(number, 0) != each.records
     ]
     if wrong:
-        raise BadArchive(f"the counts do not agree: {'; '.join(wrong)}: archive the topic again")
+        raise BadArchive(
+            f"the row counts do not match: {'; '.join(wrong)}: archive the topic again"
+        )
 
 
 def read_batches(path: str) -> Iterator[pa.RecordBatch]:
@@ -248,6 +253,6 @@ def columns_of(path: str) -> dict[str, Any]:
     for file, schema in zip(files, schemas, strict=True):
         if not schema.equals(schemas[0]):
             raise BadArchive(
-                f"{file} has other columns than {files[0]}: give files that are one table"
+                f"{file} and {files[0]} have different columns: give the files of one table"
             )
     return {each.name: each.type for each in schemas[0]}

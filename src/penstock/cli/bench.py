@@ -120,7 +120,9 @@ def register(root: typer.Typer) -> None:
 def produce(
     *,
     topic: _Topic = DEFAULT_TOPIC,
-    records: Annotated[int, typer.Option("--records", "-n", min=1, help="How many.")] = 5_000_000,
+    records: Annotated[
+        int, typer.Option("--records", "-n", min=1, help="Number of records.")
+    ] = 5_000_000,
     size: Annotated[int, typer.Option("--size", "-s", min=0, help="Bytes of each value.")] = 100,
     partitions: Annotated[
         int, typer.Option("--partitions", "-p", min=1, help="Partitions of a new topic.")
@@ -281,7 +283,7 @@ async def _read(
         if all(place in positions and positions[place].offset >= ends[place] for place in ends):
             break
         if now - heard > _SILENCE_S:
-            raise CommandFailed(f"nothing has come for {_SILENCE_S:g} s: see penstock status")
+            raise CommandFailed(f"no records arrived for {_SILENCE_S:g} s: see penstock status")
     return read, size, max(clock.monotonic() - begun, 1e-9)
 
 

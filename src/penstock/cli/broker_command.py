@@ -86,7 +86,7 @@ def broker(
             emit(default_text())
         return
     if config is None:
-        raise CommandFailed("give --config FILE; --print-config shows what can be in one")
+        raise CommandFailed("give --config FILE; --print-config prints a commented example")
     if stop_with_stdin:
         _stop_with_stdin()
     chosen = configured(
@@ -146,8 +146,8 @@ def explain_start(error: OSError, config: BrokerConfig) -> str:
     match error.errno:
         case errno.EADDRINUSE:
             return (
-                f"{config.host}:{config.port} is in use: another broker may run already "
-                "(penstock status), else choose another port"
+                f"{config.host}:{config.port} is in use: another broker may be running "
+                "(see penstock status); if not, choose another port"
             )
         case errno.EADDRNOTAVAIL:
             return f"{config.host} is not an address of this machine: choose another host"
@@ -158,11 +158,11 @@ def explain_start(error: OSError, config: BrokerConfig) -> str:
         case errno.EEXIST | errno.ENOTDIR | errno.EISDIR if error.filename:
             kind = "directory" if error.errno == errno.EISDIR else "file"
             return (
-                f"{error.filename} is a {kind}, where the broker needs something else: move it "
+                f"{error.filename} is a {kind}, which the broker did not expect there: move it "
                 "away, or choose another data directory"
             )
         case errno.ENOSPC | errno.EDQUOT:
-            return f"no space is left for {config.data_dir}: free some, or move the data"
+            return f"no space is left on the disk of {config.data_dir}: free some, or move the data"
         case errno.EIO:
             at = error.filename or config.data_dir
             return f"the disk failed at {at}: check it (dmesg), then start the broker again"

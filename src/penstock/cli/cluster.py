@@ -145,12 +145,12 @@ def _described_text(described: dict[str, Any], found: Found) -> str:
     cordoned = [broker["id"] for broker in described["brokers"] if broker["cordoned"]]
     if cordoned:
         lines.append(
-            f"given no new partitions: broker {', '.join(map(str, cordoned))}; "
-            f"penstock cluster undrain {cordoned[0]} takes that back"
+            f"drained, gets no new partitions: broker {', '.join(map(str, cordoned))}; "
+            f"to undo: penstock cluster undrain {cordoned[0]}"
         )
     if described["moving"]:
         moves = count(len(described["moving"]), "partition")
-        lines.append(f"{moves} on the move: penstock cluster reassign --status")
+        lines.append(f"{moves} being moved: penstock cluster reassign --status")
     if described["not_led_by_preferred"]:
         others = count(described["not_led_by_preferred"], "partition")
         lines.append(f"{others} not led by the preferred replica: penstock cluster elect")
@@ -158,9 +158,9 @@ def _described_text(described: dict[str, Any], found: Found) -> str:
         lines.append(f"{count(described['uneven_racks'], 'partition')} not spread over racks")
     if described["moves_to_balance"]:
         moves = count(described["moves_to_balance"], "partition")
-        lines.append(f"{moves} would be better placed elsewhere: penstock cluster rebalance")
+        lines.append(f"{moves} to move for an even balance: penstock cluster rebalance")
     else:
-        lines.append("replicas and leaders are where they belong")
+        lines.append("the cluster is balanced: no replica or leader needs to move")
     return "\n".join(lines)
 
 
@@ -184,7 +184,7 @@ def elect(
     json: Json = False,
 ) -> None:
     if unclean:
-        confirm("Let replicas lead that may lack records, which are then lost?", yes=yes)
+        confirm("Elect replicas that may lack records? Those records are lost for good.", yes=yes)
 
     async def main() -> dict[TopicPartition, BrokerError | None]:
         async with connect(bootstrap) as admin:
@@ -218,7 +218,7 @@ def elect(
             }
         )
     elif outcomes:
-        emit(f"{count(len(elected), 'partition')} with another leader now")
+        emit(f"{count(len(elected), 'partition')} got a new leader")
     else:
         emit("no election was needed")
     report(outcomes.values())
@@ -244,4 +244,8 @@ def forget(
     if json:
         emit_json({"broker": broker, "was_known": was_known})
     else:
-        emit(f"nothing counts on broker {broker}" + (", its settings are gone" * was_known))
+        emit(
+            f"broker {broker} was removed, with its settings"
+            if was_known
+            else f"broker {broker} is not registered: there is nothing to remove"
+        )

@@ -21,11 +21,11 @@ def plan_text(planned: Plan, found: Found) -> str:
     parts = [_loads_table(planned, found), ""]
     if planned.before.uneven_racks:
         parts.append(
-            f"{count(planned.before.uneven_racks, 'partition')} not spread over racks as "
-            f"they could be, {planned.after.uneven_racks} after"
+            f"{count(planned.before.uneven_racks, 'partition')} not spread evenly over "
+            f"racks, {planned.after.uneven_racks} after the plan"
         )
     if not planned.steps:
-        return "\n".join([*parts, "nothing to move: replicas and leaders are where they belong"])
+        return "\n".join([*parts, "nothing to move: replicas and leaders are in place"])
     parts.append(_steps_table(planned.steps[:_LISTED_MAX]))
     if len(planned.steps) > _LISTED_MAX:
         parts.append(f"and {len(planned.steps) - _LISTED_MAX:,} more: use --json to see them")

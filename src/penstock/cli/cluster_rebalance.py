@@ -156,7 +156,7 @@ def drain(
     pace = Pace(throttle, at_once, timeout)
     _plan_and_do(bootstrap, [broker], (), execute=execute, pace=pace, json=json, level=False)
     if execute and not json:
-        emit(f"broker {broker} holds nothing now, and is given nothing new: it can be stopped")
+        emit(f"broker {broker} has no replicas and gets no new ones: you can stop it")
 
 
 def undrain(
@@ -178,7 +178,7 @@ def undrain(
     if json:
         emit_json({"broker": broker, "was_drained": was_drained})
     elif was_drained:
-        emit(f"broker {broker} is given new partitions again: penstock cluster rebalance")
+        emit(f"broker {broker} can get partitions again; to use it: penstock cluster rebalance")
     else:
         emit(f"broker {broker} was not drained")
 
@@ -212,7 +212,7 @@ def _plan_and_do(
     if json:
         emit_json({**plan_json(planned), "executed": execute, **ended_json(ended)})
     elif planned.steps and ended is None:
-        emit("nothing was changed: give --execute to do it")
+        emit("nothing was changed: add --execute to carry out the plan")
     elif planned.steps and ended is not None:
         report_ended(ended)
     if ended is not None and not ended.is_whole:
@@ -267,16 +267,16 @@ async def carry_out(
 
 
 def _how_to_go_on(moves: Moves) -> str:
-    left = f"; {count(moves.left, 'move')} did not begin, the same command does them"
+    left = f"; {count(moves.left, 'move')} not started yet (run the same command to continue)"
     return (
-        f"{count(moves.under_way, 'move')} under way, which the cluster goes on with"
-        f"{left if moves.left else ''}. To see, await or cancel them: "
+        f"{count(moves.under_way, 'move')} under way, which the cluster will finish"
+        f"{left if moves.left else ''}. To show, await or cancel them: "
         "penstock cluster reassign --status | --wait | --cancel"
     )
 
 
 def _say_eased(rate: int) -> None:
-    _say(f"nothing has arrived for a while: brokers may copy {rate // 10**6} MB/s now")
+    _say(f"no progress for a while: raised the throttle to {rate // 10**6} MB/s per broker")
 
 
 def _say(text: str) -> None:
@@ -300,8 +300,8 @@ def report_ended(ended: Ended) -> None:
         _say(explain_client(error))
     if ended.cancelled:
         _say(
-            f"{count(len(ended.cancelled), 'move')} cancelled by somebody else, "
-            f"{ended.cancelled[0]} for one: see penstock cluster rebalance"
+            f"{count(len(ended.cancelled), 'move')} cancelled by another client, "
+            f"for example {ended.cancelled[0]}: see penstock cluster rebalance"
         )
 
 
@@ -340,7 +340,7 @@ def reassign(
     if sum((status, cancel, wait, bool(move))) != 1:
         raise CommandFailed("give one of --status, --wait, --cancel and --move")
     if move and topic:
-        raise CommandFailed("--move names its topics itself: leave --topic out")
+        raise CommandFailed("--move already names its topics: leave out --topic")
     wanted = dict(_parse_move(each) for each in move or ())
     pace = Pace(throttle, at_once, timeout)
 

@@ -77,7 +77,7 @@ def replicate(
             except TooFewBrokers as error:
                 raise CommandFailed(str(error), EXIT_REFUSED) from error
             if not json and steps:
-                emit(f"{count(len(steps), 'partition')} with less than {replicas} replicas")
+                emit(f"{count(len(steps), 'partition')} with fewer than {replicas} replicas")
             return steps, await carry_out(admin, steps, found, pace)
 
     steps, ended = run(main())

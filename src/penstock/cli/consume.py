@@ -135,8 +135,9 @@ def consume(
     start = _start(from_beginning, offset, since)
     if group is not None and (offset is not None or since is not None or partition):
         raise CommandFailed(
-            "a group goes on where it stopped, with the partitions it is given: leave out "
-            "--offset, --since and --partition, or move it with: penstock group reset-offsets"
+            "--group reads from the group's committed offsets, in the partitions that the group "
+            "assigns: leave out --offset, --since and --partition; to change the offsets, use "
+            "penstock group reset-offsets"
         )
     wanted = _Wanted(topic, partition, group, start)
     stop = Stop(max_messages, timeout, until_end)
@@ -208,8 +209,8 @@ async def _consume(
 def _say_waiting(topic: str) -> None:
     if sys.stderr.isatty() and sys.stdout.isatty():
         sys.stderr.write(
-            f"waiting for new records in {printable(topic)}; Ctrl-C ends "
-            "(--from-beginning shows those that are there)\n"
+            f"waiting for new records in {printable(topic)}; Ctrl-C stops "
+            "(--from-beginning also shows existing ones)\n"
         )
 
 

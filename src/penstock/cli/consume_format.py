@@ -64,7 +64,7 @@ def compile_format(text: str, *, escaped: bool, keys: Shown, values: Shown) -> F
             literal += b"%"
         elif char == "%":
             if following not in fields or not following:
-                raise ValueError(f"%{following} is not known in a format: use {FORMAT_HELP}, %%")
+                raise ValueError(f"%{following} is not a field of a format: use {FORMAT_HELP}, %%")
             finish_literal()
             steps.append(fields[following])
         elif char == "\\" and following in _ESCAPES and following:

@@ -180,7 +180,7 @@ class Reading:
             nearest = min(max(position.offset, starts[place]), ends[place])
             if nearest != position.offset:
                 sys.stderr.write(
-                    f"penstock: offset {position.offset} of {printable(str(place))} is gone; "
-                    f"going on from {nearest}\n"
+                    f"penstock: offset {position.offset} of {printable(str(place))} is not in the "
+                    f"log; continuing at {nearest}\n"
                 )
                 consumer.seek(place, nearest)

@@ -46,7 +46,7 @@ async def check_cluster(bootstrap: str, *, expected: bool, probe: bool) -> list[
             async for each in _check(admin, bootstrap, probe):
                 findings.append(each)
     except ConnectFailed as error:
-        advice = "start one with: penstock up, or say where with --bootstrap"
+        advice = "start one with: penstock up, or give its address with --bootstrap"
         if expected:
             findings.append(Finding("cluster", State.PROBLEM, str(error), advice))
         else:
@@ -70,8 +70,8 @@ async def _check(admin: Admin, bootstrap: str, probe: bool) -> AsyncIterator[Fin
     for each in check_disks(await admin.describe_log_dirs()):
         yield each
     if not probe:
-        found = "not compared with the brokers'"
-        yield Finding("clocks", State.NOTE, found, "penstock doctor --probe does")
+        found = "not compared with the brokers' clocks"
+        yield Finding("clocks", State.NOTE, found, "to compare them: penstock doctor --probe")
         return
     async for each in _probe(admin, bootstrap, len(info.brokers), clock):
         yield each
@@ -87,14 +87,14 @@ async def _check_broker(broker: BrokerInfo, clock: Clock) -> Finding:
     except (ClientError, TimeoutError) as error:
         reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
         advice = (
-            "see its process and its log; if it runs, its advertised_host and advertised_port must "
-            "be what clients can reach"
+            "check its process and its log; if it runs, clients must be able to reach it at its "
+            "advertised_host and advertised_port"
         )
         return Finding(name, State.PROBLEM, f"{broker.address}: {reason}", advice)
     took_ms = (clock.monotonic() - began) * 1000
     found = f"{broker.address} answers in {took_ms:.0f} ms"
     if took_ms > _SLOW_MS:
-        return Finding(name, State.WARNING, found, "it is far away, busy or hangs: see its log")
+        return Finding(name, State.WARNING, found, "it is busy, hangs or is far away: see its log")
     return Finding(name, State.OK, found)
 
 
@@ -114,7 +114,7 @@ def check_standing(status: dict[str, object]) -> Iterator[Finding]:
         state = State.PROBLEM if urgent and number == 0 else State.WARNING
         yield Finding("cluster", state, found, what)
     if not advice:
-        found = f"{count(len(brokers), 'broker')}, {status['partitions']} partitions, all well"
+        found = f"{count(len(brokers), 'broker')}, {status['partitions']} partitions, no problems"
         yield Finding("cluster", State.OK, found)
 
 
@@ -143,12 +143,15 @@ def check_replicas(
     if held is None:
         if brokers >= wanted:
             return None
-        found = f"not created yet: {setting} is {wanted}, and the cluster has {brokers}"
+        found = (
+            f"not created yet: {setting} is {wanted}, but the cluster has "
+            f"{count(brokers, 'broker')}"
+        )
         advice = f"start {wanted - brokers} more, or set {setting}={brokers} on the brokers"
         return Finding(name, State.WARNING, found, advice)
     if held >= wanted:
         return None
-    found = f"{count(held, 'replica')}, and {setting} is {wanted}: it was created with too few"
+    found = f"{count(held, 'replica')}, but {setting} is {wanted}"
     if brokers < wanted:
         advice = f"start {count(wanted - brokers, 'more broker')}, then run this again"
     else:
@@ -177,7 +180,7 @@ async def _probe(
     try:
         await admin.create_topic(topic, brokers, 1, settings)
     except ClientError as error:
-        yield Finding("probe", State.PROBLEM, f"no topic can be made: {error}", "see its log")
+        yield Finding("probe", State.PROBLEM, f"cannot create a topic: {error}", "see its log")
         return
     try:
         info = await admin.describe_topic(topic)
@@ -222,11 +225,11 @@ def compare_clocks(name: str, before_ms: int, broker_ms: int, after_ms: int) -> 
     found = f"a record is acknowledged in {after_ms - before_ms} ms"
     skew_ms = max(ahead_ms, behind_ms)
     if skew_ms <= SKEW_MS:
-        return Finding(name, State.OK, f"{found}, its clock agrees with ours")
+        return Finding(name, State.OK, f"{found}, its clock matches ours")
     which = "ahead of" if ahead_ms else "behind"
     advice = (
-        "synchronise both clocks (chrony, ntpd): retention and reads by time go by the broker's, "
-        "records are stamped by the producer's"
+        "synchronise both clocks (chrony, ntpd): brokers use theirs for retention and reads by "
+        "time, producers use theirs for the timestamps of records"
     )
     return Finding(
         name, State.WARNING, f"{found}; its clock is {skew_ms / 1000:,.1f} s {which} ours", advice
@@ -249,7 +252,9 @@ async def _read_back(bootstrap: str, topic: str, partitions: int, clock: Clock) 
                 while len(seen) < partitions:
                     seen |= {each.partition for each in await consumer.poll(timeout_ms=500)}
     except (ClientError, TimeoutError) as error:
-        reason = "they did not come in time" if isinstance(error, TimeoutError) else str(error)
+        reason = (
+            "the records did not arrive in time" if isinstance(error, TimeoutError) else str(error)
+        )
         return Finding("probe reads", State.PROBLEM, reason, "see the logs of the brokers")
     took_ms = (clock.monotonic() - began) * 1000
-    return Finding("probe reads", State.OK, f"what was written was read in {took_ms:.0f} ms")
+    return Finding("probe reads", State.OK, f"the records were read back in {took_ms:.0f} ms")

@@ -101,7 +101,8 @@ def check_kernels() -> Finding:
     if not slow:
         return Finding("speed", State.OK, "compiled kernels, uvloop")
     advice = (
-        "it works, several times slower: install gcc and the Python headers, then penstock anew"
+        "penstock works, but several times slower: install gcc and the Python headers, then "
+        "reinstall penstock"
     )
     return Finding("speed", State.WARNING, " and ".join(slow), advice)
 
@@ -171,7 +172,7 @@ def check_directory(data: str, disk: Disk | None = None) -> Iterator[Finding]:
         advice = "make it writable for this user, or choose another directory with --data"
         yield Finding("data", State.PROBLEM, f"{place} is not writable", advice)
         return
-    there = "" if place == asked else " (made at the first start)"
+    there = "" if place == asked else " (created at the first start)"
     yield _check_owner(place) if place == asked else Finding("data", State.OK, asked + there)
     yield from _check_file_system(place)
     disk = disk or OsDisk()
@@ -184,8 +185,8 @@ def _check_owner(place: str) -> Finding:
     own = os.geteuid()
     owner = os.stat(place).st_uid
     if own == 0 and owner != 0:
-        found = f"{place} belongs to user {owner}, this is root"
-        advice = f"run the broker as user {owner}: what root writes there, it cannot write to later"
+        found = f"{place} belongs to user {owner}, but you are root"
+        advice = f"run the broker as user {owner}, who cannot change files that root creates there"
         return Finding("data", State.WARNING, found, advice)
     seen = 0
     for folder, folders, files in os.walk(place):
@@ -196,21 +197,21 @@ def _check_owner(place: str) -> Finding:
             except OSError:
                 continue  # deleted meanwhile
             if own not in (owner, 0):
-                advice = f"chown -R {own} {place}, or run the broker as that user"
-                found = f"{path} belongs to user {owner}, this is user {own}"
+                advice = f"chown -R {own} {place}, or run the broker as user {owner}"
+                found = f"{path} belongs to user {owner}, but you are user {own}"
                 return Finding("data", State.PROBLEM, found, advice)
         if seen > _OWNED_MAX:
             break
-    return Finding("data", State.OK, f"{place}, all of it ours")
+    return Finding("data", State.OK, f"{place}, owned by this user")
 
 
 def _check_file_system(place: str) -> Iterator[Finding]:
     kind = file_system(place, read_text("/proc/mounts"))
     if kind in _IN_MEMORY:
-        advice = "records are gone when the machine stops: give a directory on a disk with --data"
+        advice = "records are lost when the machine stops: give a directory on a disk with --data"
         yield Finding("file system", State.WARNING, f"{kind}: in memory", advice)
     elif kind in _OVER_NETWORK:
-        advice = "locks and fsync may not hold there: give a directory on a local disk with --data"
+        advice = "locks and fsync may not work there: give a directory on a local disk with --data"
         yield Finding("file system", State.WARNING, f"{kind}: over a network", advice)
     elif kind:
         yield Finding("file system", State.OK, kind)
@@ -234,7 +235,10 @@ def check_space(free: int, total: int, place: str) -> Finding:
     found = f"{size_text(free)} free of {size_text(total)}"
     reserve = BrokerConfig().disk_reserve_bytes
     if free < reserve:
-        advice = f"brokers refuse records below {size_text(reserve)}: free space under {place}"
+        advice = (
+            f"brokers refuse records when less than {size_text(reserve)} is free: free some space "
+            f"under {place}"
+        )
         return Finding("disk space", State.PROBLEM, found, advice)
     if free < FREE_LEAST or free < total * FREE_SHARE_LEAST:
         advice = "free some, or lower retention.ms and retention.bytes of large topics"
@@ -263,8 +267,8 @@ def check_fsync(seconds: float, place: str) -> Finding:
     found = f"{seconds * 1000:.2f} ms to make 4 KiB durable"
     if seconds > FSYNC_SLOW_S:
         advice = (
-            f"acks=all waits for the disk under {place}: take a faster one, or give topics that "
-            "can do with less durability=replicated"
+            f"acks=all waits for the disk under {place}: use a faster one, or set "
+            "durability=replicated for topics that need no fsync"
         )
         return Finding("fsync", State.WARNING, found, advice)
     return Finding("fsync", State.OK, found)
@@ -299,7 +303,9 @@ def check_memory(told: str) -> Iterator[Finding]:
             available = int(rest.split()[0]) * 1024
             found = f"{size_text(available)} available"
             if available < MEMORY_LEAST:
-                advice = "a broker takes about 100 MiB, and the page cache makes reads fast"
+                advice = (
+                    "free some: a broker needs about 100 MiB, and the page cache makes reads fast"
+                )
                 yield Finding("memory", State.WARNING, found, advice)
             else:
                 yield Finding("memory", State.OK, found)
@@ -310,10 +316,12 @@ def check_memory(told: str) -> Iterator[Finding]:
 
 def check_clock(state: int | None) -> Finding:
     if state is None:
-        return Finding("clock", State.NOTE, "nobody can tell whether it is synchronised here")
+        return Finding(
+            "clock", State.NOTE, "this system does not report whether it is synchronised"
+        )
     if state == _UNSYNCHRONIZED:
         advice = (
-            "run chrony, ntpd or systemd-timesyncd: retention by time and reads by time go by the "
+            "run chrony, ntpd or systemd-timesyncd: retention and reads by time depend on the "
             "clocks of brokers and producers"
         )
         return Finding("clock", State.WARNING, "not synchronised", advice)

@@ -135,7 +135,7 @@ def _list_json(found: list[GroupListing]) -> str:
 
 def _list_text(found: list[GroupListing]) -> str:
     if not found:
-        return "no groups yet: a consumer that joins one or commits offsets makes it"
+        return "no groups yet: a group is created when a consumer joins it or commits offsets"
     columns = Column("group"), Column("state"), Column("protocol")
     return table(columns, [(group.group, group.state, group.protocol_type) for group in found])
 
@@ -314,7 +314,7 @@ def reset_offsets(
     moves, outcomes = run(main())
     if not moves:
         raise CommandFailed(
-            f"group {printable(group)} has committed nothing: say with --topic what to set"
+            f"group {printable(group)} has no committed offsets: choose the topics with --topic"
         )
     done = {place for place, error in outcomes.items() if error is None}
     with pipe_guard():
@@ -346,7 +346,11 @@ def _show_moves(moves: list[Move], executed: bool) -> None:
         for move in moves
     ]
     emit(table(columns, rows))
-    emit("\noffsets are set" if executed else "\nnothing was changed: add --execute to do it")
+    emit(
+        "\nthe offsets were set"
+        if executed
+        else "\nnothing was changed: add --execute to set the offsets"
+    )
 
 
 def delete(

@@ -71,7 +71,7 @@ def _text(item: Item, options: Options, columns: int | None) -> str:
     match item:
         case FileEntry():
             kind = item.kind.content or "batches"
-            left = f", left behind as {item.kind.leftover}" if item.kind.leftover else ""
+            left = f", a leftover {item.kind.leftover} file" if item.kind.leftover else ""
             return f"{printable(item.name)}: {kind}, {size_text(item.size)}{left}"
         case BatchItem():
             return _batch_text(item.position, item.header)
@@ -92,8 +92,8 @@ def _text(item: Item, options: Options, columns: int | None) -> str:
             return f"{_INDENT}{time_text(item.timestamp)}  offset {item.offset}"
         case IndexRemains():
             return (
-                f"{_INDENT}then {item.padding_entries} times zeros and "
-                f"{count(item.ragged_bytes, 'byte')} that make no entry"
+                f"{_INDENT}then {item.padding_entries} entries of zeros and "
+                f"{count(item.ragged_bytes, 'byte')} of an incomplete entry"
             )
         case AbortedEntry():
             return (

@@ -67,7 +67,7 @@ def explain(error: OSError) -> str:
         case FileNotFoundError():
             return f"{path} does not exist: check the path"
         case PermissionError():
-            return f"{path} may not be read: run this as the user that runs the broker"
+            return f"{path} is not readable: run this as the user that runs the broker"
         case NotADirectoryError():
             return f"{path} is not a directory: give the directory of a log"
         case IsADirectoryError():
@@ -168,7 +168,7 @@ def _parsed(text: str) -> object:
 
 
 def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON, though Python reads it")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def parse_settings(given: Iterable[str], option: str) -> dict[str, str]:

@@ -154,7 +154,7 @@ def init(
         emit_json({"name": name, "path": str(root), "files": [str(path) for path in written]})
         return
     for path in written:
-        emit(f"made {path.relative_to(Path.cwd())}")
+        emit(f"created {path.relative_to(Path.cwd())}")
     emit(
         "\nnext, with a broker running (penstock up):\n"
         f"  cd {shlex.quote(name)}\n"
@@ -237,7 +237,7 @@ def _run(project: Project, options: RunOptions, *, json: bool) -> None:
     runner.check_spark()
     made = runner.prepare_topics(options.bootstrap, project.topics)
     if made and not json:
-        emit(f"made {'topics' if len(made) > 1 else 'topic'} {printable(', '.join(made))}")
+        emit(f"created {'topics' if len(made) > 1 else 'topic'} {printable(', '.join(made))}")
         sys.stdout.flush()
     run = runner.Run(project, options, SystemClock())
     with pipe_guard(), _stopped_by_signals(run), shown(run.view, json=json) as view:
@@ -253,17 +253,17 @@ def _conclude(run: Run, options: RunOptions, *, json: bool) -> None:
         where = f"{failed[0].name}: " if failed else ""
         reason = failed[0].error if failed else view.error
         raise CommandFailed(
-            f"{printable(where + reason)}\n(all of it is in {run.log_path})", EXIT_UNSOUND
+            f"{printable(where + reason)}\n(the full log is {run.log_path})", EXIT_UNSOUND
         )
     if view.state == "STOPPED":
         if not json:
-            emit(f"{printable(view.name)} was stopped; the next run goes on where it ended")
+            emit(f"{printable(view.name)} was stopped; the next run continues where it ended")
         # A continuous run always ends by a stop. Any other run is then incomplete.
         raise typer.Exit(0 if options.continuous else EXIT_INTERRUPTED)
     if json:
         return
     if options.dry:
-        emit(f"{printable(view.name)} is sound: nothing was run")
+        emit(f"{printable(view.name)} is valid; nothing was run")
     else:
         if not sys.stdout.isatty():
             # On a terminal the live view stays visible.
@@ -312,7 +312,7 @@ def list_(*, json: Json = False) -> None:
         if json:
             emit_json({"pipelines": found})
         elif not found:
-            emit("no pipelines yet: make one with: penstock pipeline init NAME")
+            emit("no pipelines yet: create one with: penstock pipeline init NAME")
         else:
             columns = Column("pipeline"), Column("last run"), Column("at"), Column("folder")
             emit(table(columns, [_listed_row(each) for each in found]))
@@ -336,7 +336,7 @@ def status(place: _Place = ".", *, json: Json = False) -> None:
             emit_json({**content, "name": project.name, "path": str(project.root), "state": state})
             return
         if last is None:
-            emit(f"{printable(project.name)} was never run: penstock pipeline run")
+            emit(f"{printable(project.name)} was never run; run it with: penstock pipeline run")
             return
         content = dict(last.content)
         emit(

@@ -109,7 +109,9 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     if key_separator is not None and json_lines:
-        raise CommandFailed("give --key-separator or --json-lines: a JSON object has its own key")
+        raise CommandFailed(
+            "give --key-separator or --json-lines, not both: a JSON object has its own key"
+        )
     if key_separator == "":
         raise CommandFailed("--key-separator is empty: give the text between key and value")
     separator = None if key_separator is None else key_separator.encode()
@@ -118,7 +120,7 @@ def produce(
     descriptor = sys.stdin.fileno() if file is None else file.fileno()
     typed = file is None and sys.stdin.isatty()
     if typed and not quiet:
-        sys.stderr.write("one record per line; Ctrl-D ends\n")
+        sys.stderr.write("one record per line; Ctrl-D stops\n")
     progress = _Progress(topic, shown=sys.stderr.isatty() and not quiet and not typed)
     feed = Feed(topic, separator, json_lines, partition)
     try:

@@ -56,9 +56,9 @@ def parse_json_line(line: bytes) -> InputRecord:
         raise BadLine('not a JSON object: write {"value": ...}')
     unknown = fields.keys() - _FIELDS
     if unknown:
-        raise BadLine(f"unknown field {sorted(unknown)[0]}: known are {', '.join(sorted(_FIELDS))}")
+        raise BadLine(f"unknown field {sorted(unknown)[0]}: use {', '.join(sorted(_FIELDS))}")
     if "value" not in fields and "value_base64" not in fields:
-        raise BadLine('there is no "value": null makes a tombstone')
+        raise BadLine('"value" is missing: add it (null for a tombstone)')
     return InputRecord(
         _bytes(fields, "key"),
         _bytes(fields, "value"),
@@ -72,7 +72,8 @@ def split_key(line: bytes, separator: bytes) -> InputRecord:
     key, found, value = line.partition(separator)
     if not found:
         raise BadLine(
-            f"there is no {separator.decode(errors='replace')!r} between a key and a value"
+            f"the separator {separator.decode(errors='replace')!r} is missing: write KEY, the "
+            "separator, VALUE"
         )
     return InputRecord(key, value)
 
@@ -96,7 +97,7 @@ def _encoded(text: str, name: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise BadLine(f"{name} has half a character in it, which is no Unicode: {error}") from error
+        raise BadLine(f"{name} is not valid Unicode (half a surrogate pair): {error}") from error
 
 
 def _headers(given: object) -> Headers:

@@ -95,7 +95,7 @@ def explain_client(error: ClientError) -> str:
     text = printable(str(error)).rstrip(".")
     match error:
         case ConnectFailed():
-            return f"{text}: is a broker running? start one with: penstock up"
+            return f"{text}; to start a broker: penstock up"
         case TopicNotFound(partition=None):
             name = printable(error.topic)
             return f"{text}: see penstock topic list, or penstock topic create {name}"
@@ -138,7 +138,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise CommandFailed(f"{question} Say so with --yes: there is nobody here to ask")
+        raise CommandFailed(f"{question} Add --yes to confirm: there is no terminal to ask on")
     sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -113,28 +113,28 @@ def advice(status: Mapping[str, Any]) -> list[str]:
     under = len(status["under_replicated_partitions"])
     if offline:
         found.append(
-            f"{count(offline, 'partition')} without a leader: nobody can write or read there until "
-            "a broker with an in-sync replica is back. If none ever will be: penstock cluster "
-            "elect --unclean, which loses what only they had"
+            f"{count(offline, 'partition')} without a leader: writes and reads fail until a broker "
+            "with an in-sync replica is back. If none can come back: penstock cluster elect "
+            "--unclean, which loses the records that only those brokers had"
         )
     if below > offline:
         found.append(
-            f"{count(below, 'partition')} below min.insync.replicas: acks=all is refused there "
-            "until more replicas have caught up"
+            f"{count(below, 'partition')} below min.insync.replicas: writes with acks=all are "
+            "refused until more replicas have caught up"
         )
     for each in status["missing_brokers"]:
         found.append(
-            f"broker {each} is not running: start it; if it is gone for good: "
+            f"broker {each} is not running: start it; if it will not come back: "
             f"penstock cluster drain {each}"
         )
     if under and not missing and not offline and not status["moving_partitions"]:
         found.append(
             f"{count(under, 'partition')} under-replicated while all brokers run: replicas are "
-            "catching up, or a broker is too slow; see again with --watch, then its log"
+            "catching up, or a broker is too slow; check again with --watch, then see its log"
         )
     if status["moving_partitions"]:
         moves = count(status["moving_partitions"], "partition")
-        found.append(f"{moves} on the move: penstock cluster reassign --status")
+        found.append(f"{moves} being moved: penstock cluster reassign --status")
     if status["not_led_by_preferred"] and not missing:
         others = count(status["not_led_by_preferred"], "partition")
         found.append(f"{others} not led by the preferred replica: penstock cluster elect")
@@ -143,7 +143,7 @@ def advice(status: Mapping[str, Any]) -> list[str]:
     ]
     if empty and len(empty) < len(status["brokers"]) and status["partitions"] >= len(empty):
         found.append(
-            f"broker {empty[0]} holds nothing: penstock cluster rebalance gives it its share"
+            f"broker {empty[0]} has no replicas: move some to it with penstock cluster rebalance"
         )
     return found
 

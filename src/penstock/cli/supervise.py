@@ -76,8 +76,8 @@ async def _acquainted(addresses: Sequence[str], clock: Clock) -> None:
                 while await known_to(address) < len(addresses):
                     await clock.sleep(_LOOK_AGAIN_S)
     except (PeerLost, TimeoutError) as error:
-        why = str(error) or f"they did not within {_ACQUAINTED_S:g} s"
-        _say(f"the brokers may not all know each other yet ({why}); see penstock status")
+        why = str(error) or f"timed out after {_ACQUAINTED_S:g} s"
+        _say(f"not all brokers may have joined the cluster yet ({why}); see penstock status")
 
 
 async def known_to(address: str) -> int:
@@ -171,7 +171,7 @@ class Supervisor:
             if self._stopping.is_set():
                 return
             if code == 0:
-                _say(f"broker {child.number} was stopped; the others go on")
+                _say(f"broker {child.number} was stopped; the others keep running")
                 return
             if child.address is None and code == EXIT_UNUSABLE:
                 self._code = EXIT_UNUSABLE
@@ -179,7 +179,7 @@ class Supervisor:
                 return
             if self._clock.monotonic() - started >= config.steady_s:
                 pause_s = config.restart_pause_s
-            _say(f"broker {child.number} {_ending(code)}; starting it again in {pause_s:g} s")
+            _say(f"broker {child.number} {_ending(code)}; restarting it in {pause_s:g} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
@@ -215,7 +215,7 @@ class Supervisor:
 
 def _ending(code: int) -> str:
     if code >= 0:
-        return f"ended with exit code {code}"
+        return f"exited with code {code}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

@@ -15,7 +15,7 @@ _UNIT_MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
-TIME_FORMS: Final = "2026-01-31T12:00:00Z (UTC unless it says), 10m (ago: s m h d w), or ms"
+TIME_FORMS: Final = "2026-01-31T12:00:00Z (UTC by default), 10m (ago: s m h d w), or ms"
 """Used in help texts and errors."""
 
 

@@ -415,7 +415,7 @@ def alter(
         )
         return
     done = [f"{key}={value}" for key, value in settings.items()]
-    done += [f"{key} at its default" for key in delete_config or ()]
+    done += [f"{key} reset to its default" for key in delete_config or ()]
     done += [] if partitions is None else [count(partitions, "partition")]
     emit(f"altered topic {printable(topic)}: {printable(', '.join(done))}")
 
@@ -431,7 +431,7 @@ def delete(
     json: Json = False,
 ) -> None:
     names = ", ".join(printable(name) for name in topic)
-    confirm(f"Delete {names} and all records in it?", yes=yes)
+    confirm(f"Delete {names} and all records?", yes=yes)
 
     async def main() -> dict[str, BrokerError | None]:
         async with connect(bootstrap) as admin:

@@ -157,7 +157,8 @@ def to_table(
     gaps = f", {count(note.gaps, 'offset')} without a record" if note.gaps else ""
     emit(
         f"archived {count(note.records, 'record')} ({size_text(note.payload_bytes)}) of "
-        f"{printable(topic)} to {printable(path)} in {seconds:.1f} s: the files hold as many{gaps}"
+        f"{printable(topic)} to {printable(path)} in {seconds:.1f} s; the files have all of "
+        f"them{gaps}"
     )
 
 
@@ -168,10 +169,10 @@ def _check_target(path: str, *, overwrite: bool) -> None:
     from penstock.cli.archive_files import is_archive  # noqa: PLC0415 -- pyarrow
 
     if not target.is_dir() or (any(target.iterdir()) and not is_archive(path)):
-        raise CommandFailed(f"{printable(path)} is there and no archive: choose another path")
+        raise CommandFailed(f"{printable(path)} exists and is not an archive: choose another path")
     if not overwrite and is_archive(path):
         raise CommandFailed(
-            f"{printable(path)} holds an archive: choose another path, or say --overwrite"
+            f"{printable(path)} contains an archive: choose another path, or add --overwrite"
         )
 
 
@@ -242,8 +243,8 @@ def _within(
     """Returns the offset. An offset that the user gave for a partition must exist in it."""
     if not earliest[place] <= offset <= latest[place]:
         raise CommandFailed(
-            f"{place} does not hold offset {offset}: its log goes from {earliest[place]} "
-            f"to {latest[place]}"
+            f"{place} does not have offset {offset}: choose one from {earliest[place]} "
+            f"to {latest[place]}, the range of its log"
         )
     return offset
 

@@ -108,7 +108,7 @@ def from_table(
         emit_json(_sent_json(plan, sent, seconds))
     if sent.records != plan.rows or sent.offsets != plan.rows:
         raise CommandFailed(
-            f"the counts do not agree: {printable(path)} holds {count(plan.rows, 'row')}, the "
+            f"the counts do not match: {printable(path)} has {count(plan.rows, 'row')}, the "
             f"cluster acknowledged {count(sent.records, 'record')} at {sent.offsets:,} offsets: "
             f"compare with penstock topic describe {printable(topic)}",
             EXIT_UNSOUND,
@@ -116,7 +116,7 @@ def from_table(
     if not json:
         emit(
             f"sent {count(sent.records, 'record')} of {printable(path)} to {printable(topic)} in "
-            f"{seconds:.1f} s: the cluster has as many as the files"
+            f"{seconds:.1f} s: the cluster acknowledged all of them"
         )
 
 
@@ -155,11 +155,11 @@ def _plan(path: str, topic: str, keep_partitions: bool, timestamps: Times) -> _P
     kinds = files.columns_of(path)
     if "value" not in kinds:
         raise files.BadArchive(
-            f"{path} has no column value (it has {', '.join(kinds)}): name the column that holds "
-            "the values so"
+            f"{path} has no column named value (it has {', '.join(kinds)}): rename the column "
+            "that holds the values"
         )
     if keep_partitions and "partition" not in kinds:
-        raise files.BadArchive(f"{path} has no column partition: leave out --keep-partitions")
+        raise files.BadArchive(f"{path} has no column named partition: leave out --keep-partitions")
     note = files.read_note(path)
     counted = files.count_rows(path) if "partition" in kinds else {}
     if note is not None:
@@ -222,13 +222,13 @@ async def _prepare(admin: Admin, plan: _Plan) -> None:
             raise found
         created = await admin.create_topic(plan.topic, plan.partitions_wanted)
         sys.stderr.write(
-            f"made topic {printable(plan.topic)} with {count(created.partitions, 'partition')}\n"
+            f"created topic {printable(plan.topic)} with {count(created.partitions, 'partition')}\n"
         )
     elif plan.partition_count is not None and len(found.partitions) < plan.partition_count:
         raise CommandFailed(
-            f"{printable(plan.topic)} has {count(len(found.partitions), 'partition')} and the "
-            f"archive needs {plan.partition_count}: leave out --keep-partitions, or penstock topic "
-            f"alter {printable(plan.topic)} --partitions {plan.partition_count}"
+            f"{printable(plan.topic)} has {count(len(found.partitions), 'partition')} but the "
+            f"archive needs {plan.partition_count}: leave out --keep-partitions, or add partitions "
+            f"with penstock topic alter {printable(plan.topic)} --partitions {plan.partition_count}"
         )
 
 
@@ -255,9 +255,10 @@ async def _warn_of_retention(admin: Admin, topic: str, oldest_ms: int) -> None:
     kept_ms = int(retention.value or -1)
     if 0 <= kept_ms < SystemClock().wall_ms() - oldest_ms:
         sys.stderr.write(
-            f"warning: {printable(topic)} keeps records for {kept_ms / 86_400_000:.3g} days and "
-            "the oldest of these are older: they will be deleted. Raise it with penstock topic "
-            f"alter {printable(topic)} --config retention.ms=-1, or send --timestamps now\n"
+            f"warning: {printable(topic)} keeps records for {kept_ms / 86_400_000:.3g} days, "
+            "and some of these records are older: they will be deleted. Raise the retention with "
+            f"penstock topic alter {printable(topic)} --config retention.ms=-1, or send the "
+            "records with --timestamps now\n"
         )
 
 

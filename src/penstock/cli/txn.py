@@ -134,9 +134,13 @@ def list_(
     json: Json = False,
 ) -> None:
     if hanging and (state or producer_id or longer_than or pattern):
-        raise CommandFailed("--hanging goes with --topic only: hanging transactions have no state")
+        raise CommandFailed(
+            "--hanging can only be combined with --topic: hanging transactions have no state"
+        )
     if topic and not hanging:
-        raise CommandFailed("--topic goes with --hanging: what a topic has open is found there")
+        raise CommandFailed(
+            "--topic works only with --hanging: add --hanging, or leave out --topic"
+        )
     if hanging:
         _list_hanging(bootstrap, topic, json=json)
         return
@@ -158,9 +162,9 @@ def list_(
             emit_json({"transactions": [_listing_json(each) for each in found]})
         elif not found:
             emit(
-                "no transactional id is like that"
+                "no transactional id matches"
                 if filtered
-                else "no transactional ids yet: a producer with one makes it when it starts"
+                else "no transactional ids yet: one is created when a producer with it starts"
             )
         else:
             emit(_listing_text(found))
@@ -217,10 +221,10 @@ def _list_hanging(bootstrap: str, topics: list[str] | None, *, json: bool) -> No
                 }
             )
             return
-        emit(_hanging_text(search.found) if search.found else "no transaction hangs")
+        emit(_hanging_text(search.found) if search.found else "no hanging transactions")
         if search.not_seen:
             partitions = count(len(search.not_seen), "partition")
-            emit(f"\n{partitions} could not be looked at, nobody leads them: see penstock status")
+            emit(f"\n{partitions} not searched, because they have no leader: see penstock status")
 
 
 def _hanging_json(each: HangingTransaction) -> dict[str, Any]:
@@ -333,7 +337,7 @@ def _described_text(described: dict[str, Any]) -> str:
         + ("" if since is None else f"  since {time_text(since)}")
     )
     if not described["partitions"]:
-        return f"{head}\nnothing is open"
+        return f"{head}\nno open transaction"
     columns = (
         Column("topic"),
         Column("partition", right=True),
@@ -371,10 +375,10 @@ def abort(
     json: Json = False,
 ) -> None:
     if (transactional_id is None) == (partition is None):
-        raise CommandFailed("give an ID, or --partition TOPIC:PARTITION for one that hangs")
+        raise CommandFailed("give an ID, or --partition TOPIC:PARTITION for a hanging transaction")
     if transactional_id is not None:
         if start_offset is not None:
-            raise CommandFailed("--start-offset goes with --partition")
+            raise CommandFailed("--start-offset works only with --partition: add it")
         _terminate(transactional_id, bootstrap, yes=yes, json=json)
     elif partition is not None:
         _abort_hanging(_place(partition), start_offset, bootstrap, yes=yes, json=json)
@@ -382,7 +386,7 @@ def abort(
 
 def _terminate(transactional_id: str, bootstrap: str, *, yes: bool, json: bool) -> None:
     shown = printable(transactional_id)
-    confirm(f"Abort what {shown} has open, and fence its producer?", yes=yes)
+    confirm(f"Abort the open transaction of {shown}, and fence its producer?", yes=yes)
 
     async def main() -> None:
         async with connect(bootstrap) as admin:
@@ -392,7 +396,7 @@ def _terminate(transactional_id: str, bootstrap: str, *, yes: bool, json: bool) 
     if json:
         emit_json({"aborted": {"transactional_id": transactional_id}})
         return
-    emit(f"{shown} has nothing open any more, and its producer is fenced")
+    emit(f"{shown} has no open transaction now, and its producer is fenced")
 
 
 def _place(text: str) -> TopicPartition:
@@ -423,7 +427,7 @@ def _abort_hanging(
         f"the transaction of producer {found.producer_id} on {printable(str(place))} from offset "
         f"{found.start_offset}"
     )
-    confirm(f"Abort {what}, last written to at {time_text(found.last_time_ms)}?", yes=yes)
+    confirm(f"Abort {what}, last written at {time_text(found.last_time_ms)}?", yes=yes)
     run(end(found))
     if json:
         hanging = {
@@ -450,11 +454,11 @@ async def _the_one(
     if hanging:
         offsets = ", ".join(str(each.start_offset) for each in hanging)
         raise CommandFailed(
-            f"{len(hanging)} transactions hang on {shown}: say which with --start-offset, one of "
+            f"{len(hanging)} hanging transactions on {shown}: choose one with --start-offset: "
             f"{offsets}"
         )
     if place in search.not_seen:
-        raise CommandFailed(f"nobody leads {shown} at the moment: see penstock status")
+        raise CommandFailed(f"{shown} has no leader at the moment: see penstock status")
     opened = [
         each.transaction_start_offset
         for each in (await admin.describe_producers([place]))[place]
@@ -462,8 +466,8 @@ async def _the_one(
     ]
     if opened and start_offset in (None, *opened):
         raise CommandFailed(
-            f"what is open on {shown} does not hang, its coordinator will end it: find its ID with "
-            "penstock txn list --state Ongoing, and give that",
+            f"the open transaction on {shown} does not hang, its coordinator will end it. To abort "
+            "it now, find its ID with penstock txn list --state Ongoing, and give that",
             EXIT_REFUSED,
         )
     where = "" if start_offset is None else f" from offset {start_offset}"

@@ -135,10 +135,10 @@ def _make_directory(path: str) -> None:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise CommandFailed(
-            f"{path} cannot be made ({error.strerror}): choose another with --data"
+            f"{path} cannot be created ({error.strerror}): choose another directory with --data"
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise CommandFailed(f"{path} is not writable: choose another with --data")
+        raise CommandFailed(f"{path} is not writable: choose another directory with --data")
 
 
 def _tell_metrics(configs: list[BrokerConfig]) -> None:

@@ -384,7 +384,7 @@ class Admin:
     @property
     def _open(self) -> Cluster:
         if self._cluster is None:
-            raise Closed("the admin is not open: use it in an `async with`, or start() it")
+            raise Closed("the admin client is not open: use `async with`, or call start() first")
         return self._cluster
 
     async def _do(self, what: str, work: Coroutine[Any, Any, T]) -> T:

@@ -34,7 +34,9 @@ class AvroCodec:
 
     def encode(self, value: Any) -> bytes:
         if self._prefixed and not self._prefix:
-            raise ValueError("to write with a prefix, give Avro(schema_id=...)")
+            raise ValueError(
+                "writing with a schema registry prefix needs an id: give Avro(schema_id=...)"
+            )
         out = BytesIO()
         out.write(self._prefix)
         fastavro.schemaless_writer(out, self._schema, value)
@@ -58,7 +60,10 @@ class AvroCodec:
 
     def _writer(self, data: bytes) -> Any:
         if len(data) < _PREFIX.size or data[0] != _MAGIC:
-            raise ValueError("the data has no schema registry's prefix: a zero byte and an id")
+            raise ValueError(
+                "the data does not begin with a schema registry prefix (zero byte and schema id): "
+                "for plain Avro leave out schema_id and resolve"
+            )
         schema_id = _PREFIX.unpack_from(data)[1]
         writer = self._writers.get(schema_id)
         if writer is None:

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 _GROUP: int = 0
 _TRANSACTION: int = 1
-_CANCELLED: str = "the question about the cluster was given up"
+_CANCELLED: str = "the metadata request was cancelled"
 _AUTO_CREATE_WAIT_S: float = 3.0
 """How long a topic that the broker was asked to create may take to appear."""
 

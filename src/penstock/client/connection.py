@@ -92,9 +92,11 @@ async def open_connection(
         # broker.
         match error:
             case ConnectionLost():
-                raise ConnectFailed(str(address), "it closed the connection at once") from error
+                raise ConnectFailed(
+                    str(address), "it closed the connection before the first response"
+                ) from error
             case RequestTimedOut():
-                silent = f"it said nothing within {config.request_timeout_s:g} s"
+                silent = f"it did not answer within {config.request_timeout_s:g} s"
                 raise ConnectFailed(str(address), silent) from error
         raise
     return connection
@@ -139,9 +141,9 @@ class Connection(asyncio.BufferedProtocol):
         if version_max is not None:
             last = min(last, version_max)
         if theirs is None or theirs.first > last or theirs.last < ours.first:
-            offered = "not at all" if theirs is None else f"in versions {theirs[0]} to {theirs[1]}"
+            offered = "no version" if theirs is None else f"versions {theirs[0]} to {theirs[1]}"
             raise ApiNotServed(
-                f"the broker at {self.address} serves {ApiKey(key).api_name} {offered}; "
+                f"the broker at {self.address} supports {offered} of {ApiKey(key).api_name}; "
                 f"this client needs one of {ours.first} to {last}"
             )
         return min(last, theirs.last)
@@ -300,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
     def _answer(self, frame: memoryview) -> None:
         correlation_id = response_correlation_id(frame)
         if not self._waiting or self._waiting[0].correlation_id != correlation_id:
-            raise ProtocolError(f"an answer to request {correlation_id} came out of turn")
+            raise ProtocolError(f"a response to request {correlation_id} arrived out of order")
         waiting = self._waiting[0]
         _, message = decode_response(waiting.response_class, frame, waiting.version)
         self._waiting.popleft()
@@ -344,10 +346,10 @@ def _software_version() -> str:
 
 def _reason(error: OSError, timeout_s: float) -> str:
     if isinstance(error, socket.gaierror):
-        return "the host name is not known"
+        return "the host name cannot be resolved"
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s"
     # If several addresses of one name fail, the combined error has no errno.
     if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        return "nothing listens there"
+        return "connection refused"
     return error.strerror or str(error)

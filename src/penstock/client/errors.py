@@ -68,7 +68,7 @@ class NotKafka(ClientError):
 
 
 class ApiNotServed(ClientError):
-    pass
+    """The broker and this client have no common version of an API: upgrade the older one."""
 
 
 class BrokerError(ClientError):
@@ -111,7 +111,7 @@ class DeadlineExceeded(ClientError):
 
 
 class Closed(ClientError):
-    pass
+    """The client is closed, or was not started: start it, or make a new one if it is closed."""
 
 
 class UnknownTopicYet(ClientError):
@@ -136,15 +136,15 @@ class DeliveryTimedOut(ClientError):
 
 
 class RecordTooLarge(ClientError):
-    pass
+    """A record is larger than a limit: send a smaller one, or raise that limit."""
 
 
 class SerializationFailed(ClientError):
-    pass
+    """A key, value or header could not be serialized: correct it or the serializer."""
 
 
 class Fenced(ClientError):
-    pass
+    """Another client uses the same transactional id or group_instance_id: give each its own."""
 
 
 class TransactionAborted(ClientError):
@@ -154,11 +154,11 @@ class TransactionAborted(ClientError):
 
 
 class CommitFailed(ClientError):
-    pass
+    """The group has rebalanced, and other members own the partitions now: continue to poll."""
 
 
 class NoOffset(ClientError):
-    pass
+    """There is no offset to read from, and auto_offset_reset is none: seek to an offset."""
 
 
 class OutsideLog(NoOffset):

@@ -117,8 +117,8 @@ async def refuse_members(admin: Asked, group: str) -> None:
     if info.state not in MOVABLE_STATES:
         raise BrokerError(
             ErrorCode.NON_EMPTY_GROUP,
-            f"group {group} is {info.state} with {len(info.members)} members, which would commit "
-            "over it: stop its consumers first",
+            f"group {group} is {info.state} with {len(info.members)} members, which would "
+            "overwrite the new offsets: stop its consumers first",
         )
 
 

@@ -132,7 +132,7 @@ def _passed(step: Callable[[T], T], item: T, kind: type[Any]) -> T:
         return item
     if not isinstance(result, kind):
         _LOG.error(
-            "%s returned %s instead of %s: it is ignored",
+            "interceptor %s returned %s instead of %s: its result is ignored",
             step.__qualname__,
             type(result).__name__,
             kind.__name__,
@@ -142,4 +142,4 @@ def _passed(step: Callable[[T], T], item: T, kind: type[Any]) -> T:
 
 
 def _complain(step: Callable[..., Any]) -> None:
-    _LOG.exception("%s failed; the client goes on without it", step.__qualname__)
+    _LOG.exception("interceptor %s failed; the client continues without it", step.__qualname__)

@@ -40,7 +40,7 @@ async def ask_leaders(
         except ClientError as error:
             answers = dict.fromkeys(group, error)
         missing = BrokerError(
-            ErrorCode.UNKNOWN_SERVER_ERROR, "the broker left it out of its answer"
+            ErrorCode.UNKNOWN_SERVER_ERROR, "the broker's response does not contain the partition"
         )
         for place in group:
             outcomes[place] = answers.get(place, missing)

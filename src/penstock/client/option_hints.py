@@ -37,46 +37,49 @@ _CALLED: Final[Mapping[str, str]] = {
 }
 """Maps option names of other clients to the names here."""
 
-_NO_TLS: Final = "connections are plain text so far; put a TLS tunnel in front, or leave it out"
-_KEYS: Final = "a producer takes key_serializer=..., a consumer key_deserializer=..."
-_VALUES: Final = "a producer takes value_serializer=..., a consumer value_deserializer=..."
-_SOCKETS: Final = "the operating system sizes socket buffers well; leave it out"
+_NO_TLS: Final = "TLS and SASL are not supported; use a TLS tunnel, or leave the option out"
+_KEYS: Final = "producers have key_serializer, consumers have key_deserializer"
+_VALUES: Final = "producers have value_serializer, consumers have value_deserializer"
+_SOCKETS: Final = "the operating system sizes the socket buffers; leave the option out"
+_VERSIONS: Final = "the client negotiates API versions with each broker; leave the option out"
 
 _ANSWERS: Final[Mapping[str, str]] = {
-    "api_version": "versions are settled with each broker by itself; leave it out",
-    "api_version_auto_timeout_ms": "versions are settled with each broker by itself; leave it out",
-    "api_version_request": "versions are settled with each broker by itself; leave it out",
-    "batch_num_messages": "batches are bounded by bytes, not by messages: set batch_size",
-    "connections_max_idle_ms": "connections stay open until the broker closes them; leave it out",
-    "consumer_timeout_ms": "iteration does not end by itself; use poll(timeout_ms=...)",
+    "api_version": _VERSIONS,
+    "api_version_auto_timeout_ms": _VERSIONS,
+    "api_version_request": _VERSIONS,
+    "batch_num_messages": "batches are limited by bytes, not by messages: set batch_size",
+    "connections_max_idle_ms": (
+        "connections stay open until the broker closes them; leave the option out"
+    ),
+    "consumer_timeout_ms": "iteration over a consumer has no timeout; use poll(timeout_ms=...)",
     "debug": "use logging.getLogger('penstock').setLevel('DEBUG')",
-    "delivery_report_only_error": "give send(on_delivery=...) and look at its error",
-    "dr_cb": "give send(on_delivery=...), or wait for what send returns",
-    "enable_auto_offset_store": "set enable_auto_commit=False and commit what is done",
+    "delivery_report_only_error": "use send(on_delivery=...) and check the error it receives",
+    "dr_cb": "use send(on_delivery=...), or wait for the delivery that send returns",
+    "enable_auto_offset_store": "set enable_auto_commit=False and commit processed offsets",
     "enable_partition_eof": "compare position(...) with end_offsets(...), or use read_table",
-    "error_cb": "errors are raised where they matter; there is no callback to give",
-    "group_protocol": "groups speak the classic protocol; leave it out",
+    "error_cb": "errors are raised by the call that fails; leave the option out",
+    "group_protocol": "consumer groups use the classic protocol; leave the option out",
     "key_deserializer": _KEYS,
     "key_serializer": _KEYS,
     "logger": "use logging.getLogger('penstock')",
-    "loop": "the running event loop is used; leave it out",
-    "metadata_broker_list": "give the brokers first: Producer('host:9092')",
-    "bootstrap_servers": "give the brokers first: Producer('host:9092')",
-    "metric_reporters": "call metrics() when you want to know",
-    "metrics_num_samples": "call metrics() when you want to know",
-    "on_delivery": "give send(on_delivery=...)",
-    "queue_buffering_max_kbytes": "it is called buffer_memory here, and counts bytes",
-    "queue_buffering_max_messages": "the buffer is bounded by bytes: set buffer_memory",
-    "queued_max_messages_kbytes": "it is called queued_bytes_max here, and counts bytes",
-    "queued_min_messages": "the prefetch is bounded by bytes: set queued_bytes_max",
+    "loop": "the running event loop is used; leave the option out",
+    "metadata_broker_list": "give the brokers as the first argument: Producer('host:9092')",
+    "bootstrap_servers": "give the brokers as the first argument: Producer('host:9092')",
+    "metric_reporters": "call metrics() to read the metrics",
+    "metrics_num_samples": "call metrics() to read the metrics",
+    "on_delivery": "use send(on_delivery=...)",
+    "queue_buffering_max_kbytes": "it is called buffer_memory here, and is in bytes",
+    "queue_buffering_max_messages": "the buffer is limited by bytes: set buffer_memory",
+    "queued_max_messages_kbytes": "it is called queued_bytes_max here, and is in bytes",
+    "queued_min_messages": "the prefetch buffer is limited by bytes: set queued_bytes_max",
     "receive_buffer_bytes": _SOCKETS,
-    "receive_message_max_bytes": "an answer may be as large as fetch_max_bytes asks for",
-    "reconnect_backoff_max_ms": "set retry_backoff_max_ms: it is the wait before any new attempt",
-    "reconnect_backoff_ms": "set retry_backoff_ms: it is the wait before any new attempt",
-    "selector": "the running event loop is used; leave it out",
+    "receive_message_max_bytes": "the limit follows from fetch_max_bytes: set that instead",
+    "reconnect_backoff_max_ms": "set retry_backoff_max_ms: it applies to every retry",
+    "reconnect_backoff_ms": "set retry_backoff_ms: it applies to every retry",
+    "selector": "the running event loop is used; leave the option out",
     "send_buffer_bytes": _SOCKETS,
-    "statistics_interval_ms": "call metrics() when you want to know",
-    "stats_cb": "call metrics() when you want to know",
+    "statistics_interval_ms": "call metrics() to read the metrics",
+    "stats_cb": "call metrics() to read the metrics",
     "value_deserializer": _VALUES,
     "value_serializer": _VALUES,
 }
@@ -86,7 +89,7 @@ _FAMILIES: Final[Mapping[str, str]] = {
     "sasl_": _NO_TLS,
     "security_": _NO_TLS,
     "ssl_": _NO_TLS,
-    "socks5_": "there is no proxy support; leave it out",
+    "socks5_": "proxies are not supported; leave the option out",
 }
 
 
@@ -115,4 +118,4 @@ def _advice(name: str, known: Collection[str], elsewhere: Mapping[str, Collectio
     near = difflib.get_close_matches(plain, known, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]}?"
-    return f"known are {', '.join(sorted(known))}"
+    return f"the options are {', '.join(sorted(known))}"

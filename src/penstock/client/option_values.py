@@ -57,7 +57,7 @@ class ResetPolicy:
             case "duration":
                 return max(now_ms - self.value_ms, 0)
             case "none":
-                raise AssertionError("auto_offset_reset is none: there is nothing to look for")
+                raise AssertionError("auto_offset_reset is none: there is no timestamp")
 
 
 # -- parsers -------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def flag(name: str, given: Any) -> bool:
 
 def text(name: str, given: Any) -> str:
     if not isinstance(given, str):
-        raise refused(name, given, "give a text")
+        raise refused(name, given, "give a string")
     return given
 
 
@@ -100,7 +100,7 @@ def maybe(read: Read) -> Read:
 def name_text(name: str, given: Any) -> str:
     """Parses a name, which must not be empty."""
     if not isinstance(given, str) or not given:
-        raise refused(name, given, "give a text that is not empty, or leave it out")
+        raise refused(name, given, "give a string that is not empty, or leave the option out")
     return given
 
 
@@ -183,7 +183,7 @@ def reset_policy(name: str, given: Any) -> ResetPolicy:
         return ResetPolicy("timestamp", _epoch_ms(name, given))
     if isinstance(given, timedelta):
         if given < timedelta(0):
-            raise refused(name, given, "give how long ago, as a positive duration")
+            raise refused(name, given, "give a positive duration (how long ago)")
         return ResetPolicy("duration", given // timedelta(milliseconds=1))
     match given:
         case "earliest" | "latest" | "none":
@@ -193,7 +193,7 @@ def reset_policy(name: str, given: Any) -> ResetPolicy:
         case str() if given.startswith("by_duration:"):
             length = _DURATION.fullmatch(given.removeprefix("by_duration:"))
             if length is None:
-                raise refused(name, given, "write the duration as by_duration:PT1H or P1DT12H")
+                raise refused(name, given, "write it as by_duration:PT1H or by_duration:P1DT12H")
             span = timedelta(**{unit: float(n) for unit, n in length.groupdict("0").items()})
             return ResetPolicy("duration", span // timedelta(milliseconds=1))
     advice = 'give "earliest", "latest", "none", a datetime, or "timestamp:<ms or ISO time>"'
@@ -225,7 +225,7 @@ def _time(name: str, given: str, when: str) -> int:
 
 def _epoch_ms(name: str, when: datetime) -> int:
     if when.tzinfo is None:
-        raise refused(name, when, "say in which time zone, such as with tzinfo=timezone.utc")
+        raise refused(name, when, "give it a time zone, such as tzinfo=timezone.utc")
     return int(when.timestamp() * 1000)
 
 

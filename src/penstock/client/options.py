@@ -83,7 +83,7 @@ class ClientOptions:
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             raise OptionError(
                 f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is less than "
-                f"retry_backoff_ms ({self.retry_backoff_ms}): set both"
+                f"retry_backoff_ms ({self.retry_backoff_ms}): raise it"
             )
 
     @classmethod
@@ -173,7 +173,7 @@ class ProducerOptions(ClientOptions):
         if self.enable_idempotence:
             self._check_idempotence()
         elif self.transactional_id is not None:
-            raise OptionError("transactional_id needs enable_idempotence: leave that out")
+            raise OptionError("transactional_id needs enable_idempotence: do not set it to False")
         least_ms = min(self.linger_ms + self.request_timeout_ms, INT32_MAX)
         if self.delivery_timeout_ms < least_ms:
             raise OptionError(
@@ -182,13 +182,13 @@ class ProducerOptions(ClientOptions):
             )
         if self.buffer_memory < self.batch_size:
             raise OptionError(
-                f"buffer_memory ({self.buffer_memory}) has no room for one batch: "
+                f"buffer_memory ({self.buffer_memory}) is too small for one batch: "
                 f"give at least batch_size = {self.batch_size}"
             )
         if self.compression_level is not None:
             self._check_level(self.compression_level)
         if self.router is not None and self.partitioner_ignore_keys:
-            raise OptionError("partitioner_ignore_keys is for the default router: leave router out")
+            raise OptionError("partitioner_ignore_keys needs the default router: leave out router")
 
     def _check_idempotence(self) -> None:
         if self.acks != ACKS_ALL:
@@ -202,12 +202,12 @@ class ProducerOptions(ClientOptions):
                 f"{self.max_in_flight_requests_per_connection}: lower it"
             )
         if not self.retries:
-            raise OptionError("enable_idempotence needs retries, but they are 0: raise them")
+            raise OptionError("enable_idempotence needs retries, but retries is 0: raise it")
 
     def _check_level(self, level: int) -> None:
         if self.compression_type not in _LEVELS:
             name = self.compression_type.name.lower()
-            raise OptionError(f'compression_level means nothing to "{name}": leave it out')
+            raise OptionError(f'compression_type "{name}" has no compression_level: leave it out')
         least, most = _LEVELS[self.compression_type]
         values.whole(least, most)("compression_level", level)
 
@@ -278,21 +278,21 @@ class ConsumerOptions(ClientOptions):
             raise OptionError(
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be less than "
                 f"session_timeout_ms ({self.session_timeout_ms}), at best a third of it, so that "
-                "one lost heartbeat does not cost the membership"
+                "one lost heartbeat does not end the membership"
             )
         if self.group_instance_id is not None and self.group_id is None:
-            raise OptionError("group_instance_id names a member of a group: give group_id too")
+            raise OptionError("group_instance_id needs a consumer group: give group_id too")
         if self.fetch_max_wait_ms >= self.request_timeout_ms:
             raise OptionError(
                 f"fetch_max_wait_ms ({self.fetch_max_wait_ms}) must be less than "
-                f"request_timeout_ms ({self.request_timeout_ms}), or idle fetches look failed"
+                f"request_timeout_ms ({self.request_timeout_ms}), or idle fetches time out"
             )
 
     @classmethod
     def _completed(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
         completed = dict(keywords)
         if "group_id" not in keywords and keywords.get("enable_auto_commit") is True:
-            raise OptionError("enable_auto_commit commits for a group: give group_id too")
+            raise OptionError("enable_auto_commit needs a consumer group: give group_id too")
         if keywords.get("group_id") is None:
             completed["enable_auto_commit"] = False
         if "rebalance_timeout_ms" not in keywords and "max_poll_interval_ms" in keywords:

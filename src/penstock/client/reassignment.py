@@ -90,7 +90,9 @@ async def alter_partition_reassignments(
     if not allow_replication_factor_change:
         connection = await cluster.controller_connection()
         if connection.version_of(AlterPartitionReassignmentsRequest) < 1:
-            raise ApiNotServed("this broker cannot be told to keep the number of replicas")
+            raise ApiNotServed(
+                "the controller is too old for allow_replication_factor_change=False: leave it out"
+            )
     for topic, indexes in _by_topic(replicas).items():
         parts: list[AlterPartitionReassignmentsRequest.Partition] = []
         for index in indexes:

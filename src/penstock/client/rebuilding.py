@@ -56,7 +56,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} is nothing that JSON can hold")
+    raise TypeError(f"{type(value).__name__} cannot be represented in JSON")
 
 
 def _key(key: Any) -> str:
@@ -69,7 +69,7 @@ def _key(key: Any) -> str:
 def builder(kind: Any) -> Build:
     """Returns a function that converts plain data to the type."""
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
-        raise TypeError(f"{kind!r} is no dataclass")
+        raise TypeError(f"{kind!r} is not a dataclass")
     return _Builders().of(kind)
 
 
@@ -87,7 +87,7 @@ class _Builders:
             return self._generic(kind, origin, get_args(kind))
         if isinstance(kind, type):
             return self._simple(kind)
-        raise TypeError(f"{kind!r} is a type that JSON cannot be turned into")
+        raise TypeError(f"JSON cannot be converted to {kind!r}")
 
     def _simple(self, kind: type) -> Build:
         if dataclasses.is_dataclass(kind):
@@ -104,7 +104,7 @@ class _Builders:
             return _expect(kind, lambda value: value)
         if kind in (tuple, set, frozenset):
             return _expect(list, kind)
-        raise TypeError(f"{kind!r} is a type that JSON cannot be turned into")
+        raise TypeError(f"JSON cannot be converted to {kind!r}")
 
     def _dataclass(self, kind: type) -> Build:
         known = self._made.get(kind)
@@ -114,7 +114,7 @@ class _Builders:
 
         def build(value: Any) -> Any:
             if not isinstance(value, dict):
-                raise TypeError(f"{value!r} is no {kind.__name__}")
+                raise TypeError(f"{value!r} is not of type {kind.__name__}")
             given = {name: step(value[name]) for name, step in steps.items() if name in value}
             return kind(**given)
 
@@ -145,7 +145,7 @@ class _Builders:
             return _expect(
                 dict, lambda value: {key(name): item(each) for name, each in value.items()}
             )
-        raise TypeError(f"{kind!r} is a type that JSON cannot be turned into")
+        raise TypeError(f"JSON cannot be converted to {kind!r}")
 
     def _tuple(self, arguments: tuple[Any, ...]) -> Build:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
@@ -167,14 +167,14 @@ def _hints(kind: type) -> dict[str, Any]:
         return typing.get_type_hints(kind, include_extras=True)
     except NameError as error:
         raise TypeError(
-            f"{kind.__name__}: {error}: define what its fields are made of at the top of its module"
+            f"{kind.__name__}: {error}: define the types of its fields at the top of its module"
         ) from error
 
 
 def _expect(plain_kind: type, then: Build) -> Build:
     def build(value: Any) -> Any:
         if not isinstance(value, plain_kind):
-            raise TypeError(f"{value!r} is no {plain_kind.__name__}")
+            raise TypeError(f"{value!r} is not of type {plain_kind.__name__}")
         return then(value)
 
     return build
@@ -183,7 +183,7 @@ def _expect(plain_kind: type, then: Build) -> Build:
 def _exactly(kind: type) -> Build:
     def build(value: Any) -> Any:
         if type(value) is not kind:
-            raise TypeError(f"{value!r} is no {kind.__name__}")
+            raise TypeError(f"{value!r} is not of type {kind.__name__}")
         return value
 
     return build
@@ -191,14 +191,14 @@ def _exactly(kind: type) -> Build:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     return float(value)
 
 
 def _one_of(choices: tuple[Any, ...]) -> Build:
     def build(value: Any) -> Any:
         if value not in choices:
-            raise ValueError(f"{value!r} is none of {list(choices)}")
+            raise ValueError(f"{value!r} is not one of {list(choices)}")
         return value
 
     return build
@@ -217,7 +217,7 @@ def _first_of(builds: Sequence[Build], kind: Any) -> Build:
                 return each(value)
             except (ValueError, TypeError, KeyError, ArithmeticError):
                 continue
-        raise ValueError(f"{value!r} is no {kind}")
+        raise ValueError(f"{value!r} is not of type {kind}")
 
     return build
 

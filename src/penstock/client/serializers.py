@@ -145,12 +145,12 @@ class Packed(Generic[T]):
         try:
             return self._struct.pack(value)
         except struct.error as error:
-            raise ValueError(f"{value!r} is no {self._name}: {error}") from None
+            raise ValueError(f"cannot serialize {value!r} as {self._name}: {error}") from None
 
     def deserialize(self, data: bytes, /) -> T:
         if len(data) != self._struct.size:
             raise ValueError(
-                f"{len(data)} bytes are no {self._name}, which has {self._struct.size}"
+                f"cannot deserialize {len(data)} bytes as {self._name} ({self._struct.size} bytes)"
             )
         value: T = self._struct.unpack(data)[0]
         return value
@@ -193,7 +193,9 @@ class Pydantic(Generic[M]):
 
     def __init__(self, model: type[M]) -> None:
         if not hasattr(model, "model_validate_json"):
-            raise TypeError(f"{model!r} is no pydantic model (version 2): give a BaseModel class")
+            raise TypeError(
+                f"{model!r} is not a pydantic model (version 2): give a BaseModel class"
+            )
         self._model = model
 
     def serialize(self, value: M, /) -> bytes:

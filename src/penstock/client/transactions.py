@@ -46,10 +46,12 @@ _COORDINATOR_MOVED: Final = (
 )
 _ABORT_REFUSED: Final[Mapping[int, str]] = {
     ErrorCode.INVALID_PRODUCER_EPOCH: (
-        "the producer has moved on to a newer epoch, so this transaction is over: look again"
+        "the producer has a newer epoch now, so this transaction has ended: look for hanging "
+        "transactions again"
     ),
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: (
-        "a newer coordinator has written to this partition since: look again"
+        "a newer coordinator has written to this partition since: look for hanging transactions "
+        "again"
     ),
 }
 
@@ -129,8 +131,8 @@ async def list_transactions(
         answer = await _list_at(cluster, broker, request)
         if answer.unknown_state_filters:
             raise OptionError(
-                f"{', '.join(answer.unknown_state_filters)}: no such state of a transaction; "
-                f"they are Empty, {', '.join(_RUNNING)}, CompleteCommit and CompleteAbort"
+                f"{', '.join(answer.unknown_state_filters)}: unknown transaction state; "
+                f"the states are Empty, {', '.join(_RUNNING)}, CompleteCommit and CompleteAbort"
             )
         found += [
             TransactionListing(
@@ -216,7 +218,7 @@ async def terminate_transaction(cluster: Cluster, transactional_id: str) -> None
         answer = await connection.call(request, InitProducerIdResponse)
         check(answer.error_code, subject=f"transactional id {transactional_id}")
 
-    await cluster.retry(f"the end of {transactional_id}'s transaction", attempt)
+    await cluster.retry(f"ending the transaction of {transactional_id}", attempt)
 
 
 # -- partitions ----------------------------------------------------------------------------------
@@ -332,4 +334,4 @@ async def abort_transaction(
         code = answer.markers[0].topics[0].partitions[0].error_code
         check(code, _ABORT_REFUSED.get(code), subject=str(place))
 
-    await cluster.retry(f"the abort at {place}", attempt, idempotent=False)
+    await cluster.retry(f"aborting the transaction in {place}", attempt, idempotent=False)

@@ -55,11 +55,11 @@ class Brokers:
         await self._watch.survey_topics()
         await self._watch.survey_disks()
         picture = self._picture
-        assert picture.info is not None, "look() has told"
+        assert picture.info is not None, "look() sets it"
         racks = {broker.id: broker.rack for broker in picture.info.brokers}
         unknown = [each for each in drain if each not in racks and each not in picture.missing]
         if unknown:
-            raise BadRequest(f"there is no broker {unknown[0]}")
+            raise BadRequest(f"there is no broker {unknown[0]} in the cluster: reload the page")
         placed = [
             Placed(
                 *place,
@@ -101,7 +101,7 @@ class Brokers:
         """Allows new partitions on the broker again. A rebalance moves replicas back to it."""
         admin = await self._link.changing(f"undrain broker {broker}")
         if self._picture.info is None or broker in self._picture.missing:
-            raise BadRequest(f"broker {broker} is not running")
+            raise BadRequest(f"broker {broker} is not running: start it first")
         was_drained = await uncordon(admin, broker)
         await self._watch.look_again(self._watch.survey_disks)
         return {"broker": broker, "was_drained": was_drained}
@@ -128,14 +128,14 @@ class Brokers:
 
 
 def _log_eased(rate: int) -> None:
-    _log.info("nothing has arrived for a while: brokers may copy %d bytes a second now", rate)
+    _log.info("no progress for a while: raised the throttle to %d bytes/s per broker", rate)
 
 
 def _outcome(ended: Ended, steps: int) -> str:
     trouble = [str(error) for error in (*ended.refused, *ended.unled)]
     trouble += [f"the move of {place} was cancelled" for place in ended.cancelled]
     if not trouble:
-        return f"{steps} partitions are where they belong"
+        return f"{steps} partitions moved"
     return f"{len(ended.done)} of {steps} moved; {trouble[0]}"
 
 

@@ -101,7 +101,10 @@ def compile_filter(text: str) -> Test:
     parser = _Parser(tokens)
     test = parser.any_of(0)
     if parser.rest:
-        raise BadFilter(f"what is {parser.rest.text!r} at {parser.rest.at + 1}? join with and, or")
+        raise BadFilter(
+            f"unexpected {parser.rest.text!r} at character {parser.rest.at + 1}: join conditions "
+            "with and, or"
+        )
     return test
 
 
@@ -112,7 +115,7 @@ def _tokens(text: str) -> list[_Token]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
-            raise BadFilter(f"{text[at : at + 12]!r} cannot be read: put texts into quotes")
+            raise BadFilter(f"{text[at : at + 12]!r} cannot be parsed: put text in quotes")
         kind = str(match.lastgroup)
         tokens.append(_Token(kind, match[kind], match.start(kind)))
         at = match.end()
@@ -142,18 +145,18 @@ class _Parser:
 
     def _one(self, depth: int) -> Test:
         if depth > _DEPTH_MAX:
-            raise BadFilter(f"more than {_DEPTH_MAX} levels of parentheses and not")
-        token = self._next("a field or a text")
+            raise BadFilter(f"more than {_DEPTH_MAX} levels of parentheses and not: simplify it")
+        token = self._next("a field or text")
         if token.kind == "word" and token.text.lower() == "not":
             inner = self._one(depth + 1)
             return lambda record: not inner(record)
         if token.text == "(" and token.kind == "operator":
             inner = self.any_of(depth + 1)
             if self._next("a closing parenthesis").text != ")":
-                raise BadFilter("a closing parenthesis is missing")
+                raise BadFilter("a closing parenthesis is missing: add )")
             return inner
         if token.kind == "operator":
-            raise BadFilter(f"{token.text!r} at {token.at + 1} has no field before it")
+            raise BadFilter(f"{token.text!r} at character {token.at + 1} has no field before it")
         field = None if token.kind == "text" else _field(token)
         if field is None:
             return _occurs(_unquoted(token))
@@ -172,7 +175,7 @@ class _Parser:
     def _next(self, wanted: str) -> _Token:
         token = self.rest
         if token is None:
-            raise BadFilter(f"the filter ends where {wanted} should be")
+            raise BadFilter(f"the filter is incomplete: {wanted} is missing at its end")
         self._at += 1
         return token
 
@@ -186,25 +189,27 @@ def _field(token: _Token) -> _Field | None:
     if name == "header":
         header = rest[1:] if rest.startswith(".") else rest.removeprefix('["').removesuffix('"]')
         if not header:
-            raise BadFilter("header needs a name: header.trace-id")
+            raise BadFilter("header needs a name, for example header.trace-id")
         return _Field(name, (header,))
     path: list[Step] = []
     at = 0
     while at < len(rest):
         step = _STEP.match(rest, at)
         if step is None:
-            raise BadFilter(f"the path {token.text!r} cannot be read from {rest[at:]!r} on")
+            raise BadFilter(f"the path {token.text!r} cannot be parsed at {rest[at:]!r}")
         index = step["index"]
         path.append(int(index) if index is not None else step["name"] or step["quoted"])
         at = step.end()
     if path and name not in ("key", "value"):
-        raise BadFilter(f"{name} has no fields: only key and value may be JSON")
+        raise BadFilter(f"{name} has no fields: only key and value can be JSON")
     return _Field(name, tuple(path))
 
 
 def _comparison(field: _Field, operator: str, token: _Token) -> Test:
     if token.kind == "operator":
-        raise BadFilter(f"{token.text!r} at {token.at + 1} is no value: quote it if it is meant")
+        raise BadFilter(
+            f"{token.text!r} at character {token.at + 1} is not a value: put text in quotes"
+        )
     wanted = _unquoted(token) if token.kind == "text" else _literal(token.text)
     if operator in ("~", "!~"):
         part = str(_unquoted(token)).casefold()

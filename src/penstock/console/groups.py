@@ -139,7 +139,7 @@ class Groups:
         goal = group_reset.Target(_TARGETS[target], value)
         moves = await group_reset.plan(admin, name, dict.fromkeys(topics), goal)
         if not moves:
-            raise BadRequest(f"group {name} has committed nothing: name the topics to set")
+            raise BadRequest(f"group {name} has no committed offsets: name the topics to set")
         rows = [
             {
                 "topic": move.place.topic,

@@ -64,13 +64,13 @@ class Guard:
         host = headers.get("host", "")
         if _hostname(f"//{host}") not in self._hosts:
             raise NotAllowed(
-                f"this console does not answer to {host[:100]!r}: start it with --allow-host"
+                f"the host name {host[:100]!r} is not allowed: start the console with --allow-host"
             )
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            raise NotAllowed("the request comes from another site")
+            raise NotAllowed("the request comes from another site: open the console's own page")
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise NotAllowed("the request comes from another site")
+            raise NotAllowed("the request comes from another site: open the console's own page")
 
     # -- sessions -------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class Guard:
 
     def check_csrf(self, session: str, given: str | None) -> None:
         if not hmac.compare_digest((given or "").encode(), self.csrf_token(session).encode()):
-            raise NotAllowed("the request lacks this session's CSRF token: load the page again")
+            raise NotAllowed("the CSRF token of this session is missing: reload the page")
 
     def _sign(self, purpose: str, name: str) -> str:
         return hmac.new(self._key, f"{purpose}:{name}".encode(), hashlib.sha256).hexdigest()

@@ -60,7 +60,7 @@ class Jobs:
 
     def begin(self, title: str, work: Callable[[Job], Awaitable[str]]) -> Job:
         """Starts a job. `work` returns a sentence about its result."""
-        assert self._group is not None, "run() owns the jobs: it has not begun"
+        assert self._group is not None, "run() must have started"
         self._count += 1
         job = self._jobs[self._count] = Job(self._count, title)
         for number in [each.number for each in self._jobs.values() if each.state != "running"]:
@@ -77,11 +77,11 @@ class Jobs:
         except (ClientError, ConsoleError) as error:
             job.note, job.state = str(error), "failed"
         except asyncio.CancelledError:
-            job.note, job.state = job.note or "stopped before its end", "stopped"
+            job.note, job.state = job.note or "stopped before it was done", "stopped"
             raise
         except Exception:  # noqa: BLE001 -- must not end the other jobs
-            _log.exception("job %s: %s", job.number, job.title)
-            job.note, job.state = "an error in the console: see its log", "failed"
+            _log.exception("job %s (%s) failed", job.number, job.title)
+            job.note, job.state = "internal error of the console: see its log", "failed"
         finally:
             self._tasks.pop(job.number, None)
             self._on_change()

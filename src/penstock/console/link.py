@@ -106,7 +106,7 @@ class Link:
 
     def allow(self, what: str) -> None:
         if self.config.read_only:
-            _audit.info("refused, read-only: %s", what)
+            _audit.info("refused, the console is read-only: %s", what)
             raise ReadOnly
         _audit.info("%s", what)
 

@@ -61,7 +61,7 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT)
-    parser.add_argument("--any-port", action="store_true", help="another if that is taken")
+    parser.add_argument("--any-port", action="store_true", help="any free port if that is in use")
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--allow-host", action="append", default=[])
     parser.add_argument("--stop-with-stdin", action="store_true")

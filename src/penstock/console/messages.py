@@ -103,7 +103,7 @@ class Messages:
                 places = {TopicPartition(topic, partition): (offset, offset + 1)}
                 async for record in self._range(consumer, places):
                     return record
-        raise NotFound(f"{topic}-{partition} has no record at offset {offset:,} any more")
+        raise NotFound(f"{topic}-{partition} has no record at offset {offset:,}, or it was deleted")
 
     async def _bounds(self, topic: str, partitions: Sequence[int] | None) -> Bounds:
         admin = await self._link.reading()
@@ -111,7 +111,7 @@ class Messages:
         led = {part.index for part in parts if part.leader >= 0}
         wanted = led if partitions is None else set(partitions)
         if beyond := [each for each in wanted if each >= len(parts)]:
-            raise NotFound(f"{topic} has {len(parts)} partitions and no number {beyond[0]}")
+            raise NotFound(f"{topic} has {len(parts)} partitions, and no partition {beyond[0]}")
         places = [TopicPartition(topic, each) for each in sorted(wanted)]
         if not places:
             return {}
@@ -139,7 +139,7 @@ class Messages:
                     place.partition: bounds[place.partition][1] if at is None else at.offset
                     for place, at in found.items()
                 }
-        raise BadRequest(f"begin at newest, oldest, offset or time, not at {query.start!r}")
+        raise BadRequest(f"start must be newest, oldest, offset or time, not {query.start!r}")
 
     async def _forwards(
         self, topic: str, bounds: Bounds, begin: Mapping[int, int], query: Query
@@ -294,15 +294,15 @@ class Messages:
     ) -> dict[str, Any]:
         """Sends the records of these ranges to another topic, with keys, headers and timestamps."""
         if topic == target:
-            raise BadRequest("a topic replayed into itself would never end: choose another")
+            raise BadRequest("a replay of a topic into itself would never end: choose another")
         self._link.allow(f"replay {topic} {dict(ranges)} to {target}")
         bounds = await self._bounds(topic, tuple(ranges))
         admin = await self._link.reading()
         targets = len((await admin.describe_topic(target)).partitions)
         if keep_partitions and max(ranges, default=0) >= targets:
             raise BadRequest(
-                f"{target} has {targets} partitions and partition {max(ranges)} is to be kept: "
-                "grow it, or let keys decide"
+                f"{target} has {targets} partitions, but the replay should keep partition "
+                f"{max(ranges)}: add partitions to {target}, or do not keep partitions"
             )
         places = {
             TopicPartition(topic, part): (max(low, bounds[part][0]), min(high, bounds[part][1]))
@@ -373,10 +373,10 @@ def typed_bytes(text: str | None, encoding: str) -> Bytes:
             try:
                 return bytes.fromhex(text)
             except ValueError as error:
-                raise BadRequest("this is no hex: write pairs of digits and a to f") from error
+                raise BadRequest("this is not hex: write pairs of 0 to 9 and a to f") from error
         case "base64":
             try:
                 return base64.b64decode(text, validate=True)
             except (binascii.Error, ValueError) as error:
-                raise BadRequest("this is no base64") from error
-    raise BadRequest(f"text, hex or base64, not {encoding!r}")
+                raise BadRequest("this is not base64: choose another encoding") from error
+    raise BadRequest(f"the encoding must be text, hex or base64, not {encoding!r}")

@@ -81,7 +81,7 @@ class Tally:
 class Picture:
     bootstrap: str
     read_only: bool = False
-    unreachable: str = "nobody has been asked yet"
+    unreachable: str = "not connected yet"
     """Why the cluster cannot be reached; empty if it can."""
     info: ClusterInfo | None = None
     silent: frozenset[int] = frozenset()

@@ -51,7 +51,7 @@ def find_problems(
 ) -> list[Problem]:
     """Returns the problems, the most urgent first."""
     if unreachable:
-        advice = "start the brokers (penstock up), or give the right --bootstrap"
+        advice = "start the brokers (penstock up), or correct --bootstrap"
         return [Problem("critical", f"no broker can be reached: {unreachable}", advice)]
     found: list[Problem] = []
     found += _partitions(topics, least_in_sync, missing, moving)
@@ -60,10 +60,10 @@ def find_problems(
     found += [
         Problem(
             "warning" if each.members else "info",
-            f"group {each.group} falls behind: {each.lag:,} records",
-            "add members (up to one for each partition), or see what holds them up"
+            f"group {each.group} falls behind: lag {each.lag:,}",
+            "add members (up to one for each partition), or check why they are slow"
             if each.members
-            else "nobody reads for it: start its consumers, or delete the group",
+            else "it has no members: start its consumers, or delete the group",
             f"#/groups/{each.group}",
         )
         for each in growing
@@ -94,23 +94,24 @@ def _partitions(
     found: list[Problem] = []
     if offline:
         advice = (
-            "nobody can write or read there until a broker with an in-sync replica is back. If "
-            "none ever will be: penstock cluster elect --unclean, which loses what only they had"
+            "writes and reads fail until a broker with an in-sync replica is back. If none can "
+            "come back: penstock cluster elect --unclean, which loses the records that only those "
+            "brokers had"
         )
         found.append(
             Problem("critical", _counted(offline, "without a leader"), advice, "#/brokers")
         )
     if below:
-        advice = "acks=all is refused there until more replicas have caught up"
+        advice = "writes with acks=all are refused until more replicas have caught up"
         title = _counted(below, "below min.insync.replicas")
         found.append(Problem("critical", title, advice, "#/brokers"))
     if under:
         if missing:
-            advice = "start the brokers that are missing; their replicas catch up by themselves"
+            advice = "start the missing brokers; their replicas then catch up by themselves"
         elif moving:
-            advice = "replicas are on the move: wait until that is done"
+            advice = "replicas are being moved: wait until the moves are done"
         else:
-            advice = "replicas are catching up; if it stays so, a broker is too slow: see its log"
+            advice = "replicas are catching up; if this lasts, a broker is too slow: see its log"
         found.append(Problem("warning", _counted(under, "under-replicated"), advice, "#/brokers"))
     return found
 
@@ -120,7 +121,7 @@ def _brokers(silent: Collection[int], missing: Collection[int]) -> list[Problem]
         Problem(
             "critical",
             f"broker {each} is not running",
-            f"start it; if it is gone for good: penstock cluster drain {each}",
+            f"start it; if it will not come back: penstock cluster drain {each}",
             "#/brokers",
         )
         for each in sorted(missing)
@@ -129,7 +130,7 @@ def _brokers(silent: Collection[int], missing: Collection[int]) -> list[Problem]
         Problem(
             "critical",
             f"broker {each} does not answer",
-            "it crashed, hangs or cannot be reached: look at its process and its log",
+            "it crashed, hangs or cannot be reached: check its process and its log",
             "#/brokers",
         )
         for each in sorted(silent)
@@ -147,7 +148,7 @@ def _disks(disks: Sequence[DiskSpace]) -> list[Problem]:
         elif 0 <= disk.usable_bytes < disk.total_bytes * _DISK_NEARLY_FULL:
             share = 100 * disk.usable_bytes / disk.total_bytes
             title = f"the disk of broker {disk.broker} is nearly full: {share:.0f} % left"
-            advice = "shorten retention.ms or retention.bytes of large topics, or add space"
+            advice = "lower retention.ms or retention.bytes of large topics, or add space"
             found.append(Problem("warning", title, advice, "#/brokers"))
     return found
 

@@ -37,7 +37,7 @@ class Queries:
                 if self._partitions():
                     await self._follow()
             except ClientError as error:
-                _log.debug("reports of queries: %s", error)
+                _log.debug("cannot read the reports of streaming queries: %s; retrying", error)
             await self._link.env.clock.sleep(_REST_S)
 
     def _partitions(self) -> int:

@@ -29,7 +29,7 @@ class Body:
     @classmethod
     async def read(cls, request: Request) -> Body:
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-            raise BadRequest("post JSON: content-type must be application/json")
+            raise BadRequest("the request must be JSON: set content-type to application/json")
         received = bytearray()
         async for part in request.stream():
             received += part
@@ -38,7 +38,7 @@ class Body:
         try:
             content = json.loads(received)
         except (ValueError, RecursionError) as error:
-            raise BadRequest("the request is no JSON") from error
+            raise BadRequest("the request is not valid JSON") from error
         if not isinstance(content, dict):
             raise BadRequest("the request must be a JSON object")
         return cls(content)
@@ -46,7 +46,7 @@ class Body:
     def text(self, name: str, default: str | None = None) -> str:
         found = self._content.get(name, default)
         if not isinstance(found, str):
-            raise BadRequest(f"{name} must be a text")
+            raise BadRequest(f"{name} must be a string")
         return found
 
     def maybe_text(self, name: str) -> str | None:
@@ -55,7 +55,7 @@ class Body:
     def whole(self, name: str, default: int | None = None, least: int = 0) -> int:
         found = self._content.get(name, default)
         if type(found) is not int or not least <= found <= _OFFSET_MAX:
-            raise BadRequest(f"{name} must be a whole number of {least} or more")
+            raise BadRequest(f"{name} must be a whole number, {least} or more")
         return found
 
     def maybe_whole(self, name: str, least: int = 0) -> int | None:
@@ -67,7 +67,7 @@ class Body:
     def texts(self, name: str) -> list[str]:
         found = self._content.get(name) or []
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
-            raise BadRequest(f"{name} must be a list of texts")
+            raise BadRequest(f"{name} must be a list of strings")
         return found
 
     def wholes(self, name: str) -> list[int]:
@@ -81,7 +81,7 @@ class Body:
     def pairs(self, name: str) -> dict[str, str]:
         found = self._content.get(name) or {}
         if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
-            raise BadRequest(f"{name} must be an object of texts")
+            raise BadRequest(f"{name} must be an object with string values")
         return found
 
     def objects(self, name: str) -> list[Body]:
@@ -105,7 +105,7 @@ class Body:
     def format(self, *, whole: bool = False) -> Format:
         name = self.text("format", "auto")
         if name not in FORMATS:
-            raise BadRequest(f"format is one of {', '.join(FORMATS)}, not {name!r}")
+            raise BadRequest(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
         avro = None
         if name == "avro":
             try:
@@ -124,7 +124,7 @@ class Body:
             and all(each.isdecimal() and len(each) < 11 for each in cursor)
             and all(type(each) is int and 0 <= each <= _OFFSET_MAX for each in cursor.values())
         ):
-            raise BadRequest("cursor must be one that an answer gave")
+            raise BadRequest("cursor must be one from an earlier response")
         return Query(
             self.partitions(),
             self.text("start", "newest"),

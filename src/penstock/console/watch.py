@@ -69,7 +69,7 @@ class Watch:
                 await look()
             except ClientError as error:
                 # `look` records what cannot be reached. The other loops only try again.
-                _log.debug("%s: %s", getattr(look, "__name__", "look"), error)
+                _log.debug("%s failed: %s; retrying", getattr(look, "__name__", "look"), error)
             else:
                 unwell = bool(self.picture.silent or self.picture.missing)
                 took_s = self._clock.monotonic() - began
@@ -92,7 +92,9 @@ class Watch:
             try:
                 await survey()
             except ClientError as error:
-                _log.debug("%s after a change: %s", getattr(survey, "__name__", "survey"), error)
+                _log.debug(
+                    "%s after a change failed: %s", getattr(survey, "__name__", "survey"), error
+                )
 
     async def look(self) -> None:
         now_ms = self._clock.wall_ms()
@@ -184,7 +186,7 @@ class Watch:
                     info = await admin.describe_group(name)
                     committed = await admin.group_offsets(name)
                 except ClientError as error:
-                    _log.debug("group %s: %s", name, error)
+                    _log.debug("cannot read the lag of group %s: %s", name, error)
                     return
             groups[name].members = len(info.members)
             offsets[name] = {place: at.offset for place, at in committed.items()}

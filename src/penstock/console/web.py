@@ -124,8 +124,8 @@ class Web:
             except ClientError as error:
                 response = _failed(str(error), _status(error))
             except Exception:  # noqa: BLE001 -- a bug of ours must not show its insides
-                _log.exception("%s %s", request.method, request.url.path)
-                response = _failed("an error in the console: see its log", 500)
+                _log.exception("%s %s failed", request.method, request.url.path)
+                response = _failed("internal error of the console: see its log", 500)
             response.headers.update(HEADERS)
             if request.url.path.startswith("/api/"):
                 response.headers["cache-control"] = "no-store"
@@ -383,6 +383,6 @@ def _failed(text: str, status: int) -> Response:
 
 
 async def _missing(request: Request, error: Exception) -> Response:
-    response = _failed("there is nothing here", 404)
+    response = _failed("there is no such page", 404)
     response.headers.update(HEADERS)
     return response

@@ -132,7 +132,7 @@ class Core:
         oldest = next(iter(self.in_flight), None)
         if append_id != oldest:
             raise InvariantViolated(
-                f"append {append_id} is reported before {oldest}; report them in their order"
+                f"append {append_id} was reported before append {oldest}: report appends in order"
             )
         return self.in_flight.pop(append_id)
 

@@ -233,7 +233,7 @@ def _decode(message_class: type[M], data: bytes) -> M:
     version = _read_version(name, data)
     if not _schemas()[name].versions.cover(version):
         raise ProtocolError(
-            f"{name} version {version} is newer than this broker; start one that knows it"
+            f"{name} version {version} is too new for this broker; start a newer broker"
         )
     data = bytes(data)
     try:
@@ -245,6 +245,8 @@ def _decode(message_class: type[M], data: bytes) -> M:
 
 def _read_version(name: str, data: bytes) -> int:
     if len(data) < 2:
-        raise ProtocolError(f"{name} of {len(data)} bytes in __consumer_offsets has no version")
+        raise ProtocolError(
+            f"{name} of {len(data)} bytes in __consumer_offsets is too short for a version"
+        )
     version: int = _VERSION.unpack_from(data)[0]
     return version

@@ -309,22 +309,26 @@ class Group:
     def verify(self) -> None:
         """Checks the invariants above; tests and simulations call it after every event."""
         facts = {
-            "parked joins are members'": self.joining.keys() <= self.members.keys(),
-            "parked syncs are members'": self.syncing.keys() <= self.members.keys(),
-            "joins wait only while preparing": not self.joining or self.state is State.PREPARING,
-            "syncs wait only while completing": not self.syncing or self.state is State.COMPLETING,
+            "parked joins are of members": self.joining.keys() <= self.members.keys(),
+            "parked syncs are of members": self.syncing.keys() <= self.members.keys(),
+            "joins are parked only while preparing": not self.joining
+            or self.state is State.PREPARING,
+            "syncs are parked only while completing": not self.syncing
+            or self.state is State.COMPLETING,
             "only Empty and Dead have no members": bool(self.members)
             or self.state in (State.EMPTY, State.DEAD, State.PREPARING),
             "Empty and Dead have no members": not self.members
             or self.state not in (State.EMPTY, State.DEAD),
             "the leader is a member": self.leader_id in self.members
             or (self.leader_id is None and not self.members),
-            "instances are members'": all(
+            "static members are members": all(
                 name in self.members and self.members[name].instance_id == instance
                 for instance, name in self.static_members.items()
             ),
-            "some protocol is everybody's": not self.members or bool(self.candidate_protocols()),
+            "all members share a protocol": not self.members or bool(self.candidate_protocols()),
         }
         for fact, holds in facts.items():
             if not holds:
-                raise InvariantViolated(f"group {self.group_id} breaks: {fact}; it is {self}")
+                raise InvariantViolated(
+                    f"group {self.group_id} violates an invariant: {fact}; it is {self}"
+                )

@@ -46,99 +46,123 @@ _Row = tuple[str, ConfigType, Value, int | None, str]
 _IDENTITY: tuple[_Row, ...] = (
     ("broker.id", _INT, -1, -1, "The id of this broker, under Kafka's older name."),
     ("node.id", _INT, -1, -1, "The id of this broker."),
-    ("broker.rack", _STRING, None, None, "Where this broker stands; replicas avoid sharing it."),
-    ("listeners", _LIST, ("PLAINTEXT://:9092",), None, "The addresses this broker listens on."),
+    (
+        "broker.rack",
+        _STRING,
+        None,
+        None,
+        "The rack of this broker. Replicas of a partition are spread over racks.",
+    ),
+    (
+        "listeners",
+        _LIST,
+        ("PLAINTEXT://:9092",),
+        None,
+        "The addresses that this broker listens on.",
+    ),
     (
         "advertised.listeners",
         _LIST,
         None,
         None,
-        "The addresses clients are told; unset, those of listeners.",
+        "The addresses that clients connect to. If unset, those in listeners.",
     ),
-    ("log.dir", _STRING, None, None, "The directory of the logs, when there is one."),
-    ("log.dirs", _LIST, None, None, "The directories of the logs."),
+    ("log.dir", _STRING, None, None, "The directory for the logs, if there is only one."),
+    ("log.dirs", _LIST, None, None, "The directories for the logs."),
     (
         "inter.broker.protocol.version",
         _STRING,
         "3.9-IV0",
         None,
-        "The Kafka release brokers keep to; tools read it to learn what they may ask for.",
+        "The Kafka release that brokers follow; tools read it to learn what they can request.",
     ),
-    ("broker.session.timeout.ms", _INT, 9000, 1, "How long a silent broker counts as alive."),
+    (
+        "broker.session.timeout.ms",
+        _INT,
+        9000,
+        1,
+        "How long a broker counts as alive without renewing its lease.",
+    ),
     (
         "broker.heartbeat.interval.ms",
         _INT,
         2000,
         1,
-        "How often a broker renews its lease; at least three times in a session timeout.",
+        "How often a broker renews its lease; at least three times per session timeout.",
     ),
 )
 
 _REPLICATION: tuple[_Row, ...] = (
-    ("replica.lag.time.max.ms", _LONG, 30_000, 1, "How long a replica may lag and stay in sync."),
+    (
+        "replica.lag.time.max.ms",
+        _LONG,
+        30_000,
+        1,
+        "How long a replica may lag behind the leader and stay in the ISR.",
+    ),
     (
         "replica.high.watermark.checkpoint.interval.ms",
         _LONG,
         5_000,
         1,
-        "How often high watermarks and synced offsets are noted on disk, for the next start.",
+        "How often high watermarks and synced offsets are written to disk, for the next start.",
     ),
     (
         "replica.fetch.wait.max.ms",
         _INT,
         500,
         1,
-        "How long a leader keeps a follower's fetch while there is nothing new.",
+        "How long a leader waits for new data before it answers a follower's fetch.",
     ),
     (
         "replica.socket.timeout.ms",
         _INT,
         10_000,
         1,
-        "How long a follower waits for an answer beyond replica.fetch.wait.max.ms.",
+        "How long a follower waits for a response, in addition to replica.fetch.wait.max.ms.",
     ),
-    ("replica.fetch.min.bytes", _INT, 1, 0, "What a follower's fetch waits for, in bytes."),
+    ("replica.fetch.min.bytes", _INT, 1, 0, "How many bytes a follower's fetch waits for."),
     (
         "replica.fetch.max.bytes",
         _INT,
         1 << 20,
         0,
-        "The most a follower fetches of one partition at a time, larger batches aside.",
+        "The most bytes that a follower fetches of one partition at once; one batch may be larger.",
     ),
     (
         "replica.fetch.response.max.bytes",
         _INT,
         10 << 20,
         0,
-        "The most one answer to a follower holds, larger batches aside.",
+        "The most bytes in one response to a follower; one batch may be larger.",
     ),
     (
         "replica.fetch.backoff.ms",
         _INT,
         1000,
         0,
-        "How long a follower rests after a fetch of a partition has failed.",
+        "How long a follower waits after it failed to fetch a partition.",
     ),
     (
         "auto.leader.rebalance.enable",
         _BOOLEAN,
         True,
         None,
-        "Whether leadership goes back to a partition's preferred replica by itself.",
+        "Whether leadership returns to a partition's preferred replica automatically.",
     ),
     (
         "leader.imbalance.check.interval.seconds",
         _LONG,
         300,
         1,
-        "How often the preferred replicas are made leaders, beside soon after one has caught up.",
+        "How often preferred replicas become leaders; they also do soon after they caught up.",
     ),
     (
         "controlled.shutdown.enable",
         _BOOLEAN,
         True,
         None,
-        "Whether a broker that is told to stop hands its partitions over first.",
+        "Whether a broker hands over its partitions before it stops.",
     ),
 )
 
@@ -148,7 +172,7 @@ _THROTTLES: tuple[_Row, ...] = tuple(
         _LONG,
         LONG_MAX,
         0,
-        f"The bytes a second for the replicas in {side}.replication.throttled.replicas.",
+        f"The bytes per second for the replicas in {side}.replication.throttled.replicas.",
     )
     for side in ("leader", "follower")
 )
@@ -159,54 +183,78 @@ _CORDON: tuple[_Row, ...] = (
         _LIST,
         (),
         None,
-        "Directories that new partitions are not placed in; * for all. A broker has one here.",
+        "Directories that get no new partitions; * for all. A Penstock broker has only one.",
     ),
 )
 
 _TOPICS: tuple[_Row, ...] = (
-    ("auto.create.topics.enable", _BOOLEAN, True, None, "Whether asking for a topic creates it."),
+    (
+        "auto.create.topics.enable",
+        _BOOLEAN,
+        True,
+        None,
+        "Whether a request for a topic that does not exist creates it.",
+    ),
     ("delete.topic.enable", _BOOLEAN, True, None, "Whether topics can be deleted."),
-    ("num.partitions", _INT, 1, 1, "The partitions of a topic that is created without a number."),
+    (
+        "num.partitions",
+        _INT,
+        1,
+        1,
+        "The number of partitions of a topic that is created without one.",
+    ),
     (
         "default.replication.factor",
         _INT,
         1,
         1,
-        "The replicas of a topic that is created without a number.",
+        "The number of replicas of a topic that is created without one.",
     ),
     (
         "log.retention.check.interval.ms",
         _LONG,
         300_000,
         1,
-        "How often logs are checked for what retention lets go.",
+        "How often retention looks for segments to delete.",
     ),
     ("log.cleaner.enable", _BOOLEAN, True, None, "Whether compaction runs."),
-    ("log.cleaner.backoff.ms", _LONG, 15_000, 0, "How long compaction rests when it is done."),
+    (
+        "log.cleaner.backoff.ms",
+        _LONG,
+        15_000,
+        0,
+        "How long compaction waits when there is nothing left to do.",
+    ),
     (
         "log.cleaner.dedupe.buffer.size",
         _LONG,
         128 << 20,
         1,
-        "The memory compaction may use for the keys of one round.",
+        "The most memory that one round of compaction may use for keys.",
     ),
     (
         "producer.id.expiration.ms",
         _INT,
         86_400_000,
         1,
-        "How long a partition remembers a producer that writes no more.",
+        "How long a partition remembers a producer that no longer writes.",
     ),
 )
 
 _COORDINATORS: tuple[_Row, ...] = (
-    ("offsets.topic.num.partitions", _INT, 50, 1, "The partitions of __consumer_offsets."),
+    (
+        "offsets.topic.num.partitions",
+        _INT,
+        50,
+        1,
+        "The number of partitions of __consumer_offsets.",
+    ),
     (
         "offsets.topic.replication.factor",
         _SHORT,
         3,
         1,
-        "The replicas of __consumer_offsets; it is created when there are as many brokers.",
+        "The replica count of __consumer_offsets; it is created once there are as many brokers.",
     ),
     ("offsets.topic.segment.bytes", _INT, 100 << 20, 1, "segment.bytes of __consumer_offsets."),
     (
@@ -228,26 +276,44 @@ _COORDINATORS: tuple[_Row, ...] = (
         _LONG,
         600_000,
         1,
-        "How often expired offsets are looked for.",
+        "How often expired offsets are removed.",
     ),
     ("offsets.commit.timeout.ms", _INT, 5000, 1, "How long an offset commit may take."),
-    ("offset.metadata.max.bytes", _INT, 4096, 0, "The longest metadata beside an offset."),
+    (
+        "offset.metadata.max.bytes",
+        _INT,
+        4096,
+        0,
+        "The longest metadata that may be committed with an offset.",
+    ),
     (
         "group.initial.rebalance.delay.ms",
         _INT,
         3000,
         0,
-        "How long an empty group waits for more members after the first.",
+        "How long an empty group waits for more members after the first has joined.",
     ),
-    ("group.min.session.timeout.ms", _INT, 6000, 1, "The shortest session timeout allowed."),
-    ("group.max.session.timeout.ms", _INT, 1_800_000, 1, "The longest session timeout allowed."),
-    ("group.max.size", _INT, INT_MAX, 1, "The most members a group may have."),
+    (
+        "group.min.session.timeout.ms",
+        _INT,
+        6000,
+        1,
+        "The shortest session timeout that a member may have.",
+    ),
+    (
+        "group.max.session.timeout.ms",
+        _INT,
+        1_800_000,
+        1,
+        "The longest session timeout that a member may have.",
+    ),
+    ("group.max.size", _INT, INT_MAX, 1, "The most members that a group may have."),
     (
         "transaction.max.timeout.ms",
         _INT,
         900_000,
         1,
-        "The longest a transaction may stay open.",
+        "The longest timeout that a transaction may have.",
     ),
     (
         "transactional.id.expiration.ms",
@@ -256,13 +322,19 @@ _COORDINATORS: tuple[_Row, ...] = (
         1,
         "How long an unused transactional id is remembered.",
     ),
-    ("transaction.state.log.num.partitions", _INT, 50, 1, "The partitions of __transaction_state."),
+    (
+        "transaction.state.log.num.partitions",
+        _INT,
+        50,
+        1,
+        "The number of partitions of __transaction_state.",
+    ),
     (
         "transaction.state.log.replication.factor",
         _SHORT,
         3,
         1,
-        "The replicas of __transaction_state; it is created when there are as many brokers.",
+        "The replica count of __transaction_state; it is created once there are as many brokers.",
     ),
     ("transaction.state.log.min.isr", _INT, 2, 1, "min.insync.replicas of __transaction_state."),
     (
@@ -275,17 +347,29 @@ _COORDINATORS: tuple[_Row, ...] = (
 )
 
 _CONNECTIONS: tuple[_Row, ...] = (
-    ("max.connections", _INT, INT_MAX, 0, "The most connections at one time."),
-    ("max.connections.per.ip", _INT, INT_MAX, 0, "The most connections from one address."),
-    ("connections.max.idle.ms", _LONG, 600_000, None, "When an idle connection is closed."),
-    ("socket.request.max.bytes", _INT, 100 << 20, 1, "The largest request taken."),
-    ("fetch.max.bytes", _INT, 55 << 20, 1024, "The most one fetch returns."),
+    ("max.connections", _INT, INT_MAX, 0, "The most connections that may be open at one time."),
+    (
+        "max.connections.per.ip",
+        _INT,
+        INT_MAX,
+        0,
+        "The most connections that may be open from one address.",
+    ),
+    (
+        "connections.max.idle.ms",
+        _LONG,
+        600_000,
+        None,
+        "How long a connection may be idle before it is closed.",
+    ),
+    ("socket.request.max.bytes", _INT, 100 << 20, 1, "The largest request that is accepted."),
+    ("fetch.max.bytes", _INT, 55 << 20, 1024, "The most bytes that one fetch returns."),
     (
         "max.incremental.fetch.session.cache.slots",
         _INT,
         1000,
         0,
-        "How many fetch sessions are remembered.",
+        "The most fetch sessions that are kept.",
     ),
 )
 
@@ -314,7 +398,7 @@ _READ_EACH_TIME: Final = frozenset(
 defaults."""
 
 _NO_EFFECT: Final = {
-    "inter.broker.protocol.version": "tools read it, and no broker goes by it",
+    "inter.broker.protocol.version": "tools read it, and brokers ignore it",
     "offsets.topic.compression.codec": "records in __consumer_offsets are never compressed",
 }
 """Why some of these settings have no effect."""
@@ -368,7 +452,7 @@ def _scaled_check(topic: Definition, synonym: Synonym) -> Check | None:
 def _derived_doc(topic: Definition, synonym: Synonym) -> str:
     unit = synonym.name.rpartition(".")[2]
     scale = "" if synonym.unit == 1 else f", in {unit}"
-    return f"What topics have that do not set {topic.name} themselves{scale}. {topic.doc}"
+    return f"The default for topics that do not set {topic.name}{scale}. {topic.doc}"
 
 
 BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(

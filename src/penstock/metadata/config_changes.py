@@ -48,8 +48,8 @@ class ResourceType(IntEnum):
 
 NO_CONFIGS: Final[Mapping[ResourceType, str]] = MappingProxyType(
     {
-        ResourceType.CLIENT_METRICS: "Penstock collects no metrics of clients",
-        ResourceType.GROUP: "Penstock has no configs of single groups",
+        ResourceType.CLIENT_METRICS: "Penstock collects no client metrics",
+        ResourceType.GROUP: "Penstock has no configs for single groups",
     }
 )
 """Resources that tools may ask about but that have no configs here, and why."""
@@ -124,7 +124,7 @@ def incremental_alter_configs(
         twice = sorted({name for name in names if names.count(name) > 1})
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"The request changes {', '.join(twice)} more than once: name each once.",
+            f"The request changes {', '.join(twice)} more than once: name each only once.",
         )
     _require_values(
         [edit.name for edit in edits if edit.value is None and edit.operation != _DELETE]
@@ -150,7 +150,7 @@ def _require_values(without: Sequence[str]) -> None:
     if without:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"{', '.join(without)}: there is no value. Give one, or delete the override to have "
+            f"{', '.join(without)}: there is no value. Give one, or delete the override to use "
             "the default.",
         )
 
@@ -162,8 +162,8 @@ def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str:
     except ValueError:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"{edit.operation} is no operation on {edit.name}: use 0 (set), 1 (delete), "
-            "2 (append) or 3 (subtract).",
+            f"{edit.operation} is not an operation on {edit.name}: use 0 (set), 1 (delete), 2 "
+            "(append) or 3 (subtract).",
         ) from None
     given_text = edit.value or ""
     if operation is ConfigOperation.SET:
@@ -171,7 +171,8 @@ def _edited(definition: Definition, edit: ConfigEdit, current: str) -> str:
     if definition.type is not ConfigType.LIST:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{edit.name} is not a list, so nothing can be appended or subtracted: set it.",
+            f"{edit.name} is not a list, so values cannot be appended or subtracted: set it "
+            "instead.",
         )
     parts, given = split_list(current), split_list(given_text)
     if operation is ConfigOperation.APPEND:
@@ -210,8 +211,9 @@ def _write_broker(
     elif overrides.get(DEFAULT_DURABILITY) not in (None, before.get(DEFAULT_DURABILITY)):
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{DEFAULT_DURABILITY} cannot differ from broker to broker: elections rest on it. Set "
-            "it for all brokers, with an empty broker name, or set durability for single topics.",
+            f"{DEFAULT_DURABILITY} must be the same on all brokers, because elections depend on "
+            "it. Set it for all brokers, with an empty broker name, or set durability on single "
+            "topics.",
         )
     key = broker_config_key(broker_id)
     # Keep the revision of the switch when the last override is removed.
@@ -231,7 +233,8 @@ def _broker_id(name: str) -> int | None:
     if not (name.isascii() and name.isdigit()) or len(name) > 10 or int(name) > BROKER_ID_MAX:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"'{name}' is no broker id: name a broker by its number, or all by an empty name.",
+            f"'{name}' is not a broker id: give the number of a broker, or an empty name for all "
+            "brokers.",
         )
     return int(name)
 
@@ -245,8 +248,8 @@ def _resource(resource_type: int, names: Sequence[str]) -> ResourceType:
     if kind is None or kind is ResourceType.BROKER_LOGGER:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Configs of resource type {resource_type} cannot be changed in this way: use 2 for "
-            "topics or 4 for brokers.",
+            f"Configs of resource type {resource_type} cannot be changed with this request: use "
+            "2 for topics or 4 for brokers.",
         )
     if kind in NO_CONFIGS and names:
         raise KafkaError(

@@ -85,7 +85,7 @@ class Definition:
         if self.no_effect:
             return f"No effect in Penstock: {self.no_effect}. {self.doc}"
         if self.set_by:
-            return f"{self.doc} Set it by {self.set_by} in the broker's config file."
+            return f"{self.doc} Set it with {self.set_by} in the broker's config file."
         return self.doc
 
     def parse(self, text: str) -> Value:
@@ -195,7 +195,7 @@ def any_of(*choices: str) -> Check:
         assert isinstance(value, tuple)
         if set(value) <= set(choices) and len(set(value)) == len(value):
             return None
-        return f"set it to a list, separated by commas, of {', '.join(choices)}, each at most once"
+        return f"set it to a comma-separated list of {', '.join(choices)}, each at most once"
 
     return check
 
@@ -215,5 +215,5 @@ def throttled_replicas(value: Value) -> str | None:
     for part in value:
         partition, colon, broker = part.partition(":")
         if not (colon and partition.isdigit() and broker.isdigit()):
-            return "set it to *, or to PARTITION:BROKER pairs separated by commas"
+            return "set it to *, or to a comma-separated list of PARTITION:BROKER pairs"
     return None

@@ -212,7 +212,7 @@ class BrokerConfigs:
     def text_value(self, name: str) -> str:
         value = self.value(name)
         if not isinstance(value, str):
-            raise TypeError(f"{name} is {value!r}, not a text")
+            raise TypeError(f"{name} is {value!r}, not a string")
         return value
 
     @cached_property
@@ -283,8 +283,8 @@ def validate_topic_configs(configs: Sequence[tuple[str, str | None]]) -> dict[st
     if least > most:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"min.compaction.lag.ms is {least} and max.compaction.lag.ms is {most}: "
-            "set the first to no more than the second.",
+            f"min.compaction.lag.ms is {least}, but max.compaction.lag.ms is {most}: the first "
+            "must not be above the second.",
         )
     return values
 
@@ -311,7 +311,7 @@ def require_dynamic(name: str) -> None:
 def unknown_name(kind: str, name: str, table: Mapping[str, Definition]) -> str:
     nearest = get_close_matches(name, table, n=1)
     hint = f" did you mean {nearest[0]}?" if nearest else ""
-    return f"There is no {kind} config '{name}':{hint} Known are: {', '.join(table)}."
+    return f"There is no {kind} config '{name}':{hint} The known ones are: {', '.join(table)}."
 
 
 def _validated(
@@ -327,12 +327,12 @@ def _validated(
             raise KafkaError(ErrorCode.INVALID_CONFIG, unknown_name(kind, name, table))
         if name in values:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"The request sets {name} twice: name it once."
+                ErrorCode.INVALID_REQUEST, f"The request sets {name} twice: name it only once."
             )
         if text is None:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
-                f"{name} has no value: give one, or leave it out to have the default.",
+                f"{name} has no value: give one, or leave it out to use the default.",
             )
         try:
             definition.parse(text)

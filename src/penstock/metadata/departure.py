@@ -29,12 +29,13 @@ def forget_broker(image: ClusterImage, broker_id: int) -> Decision[None]:
     if left:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"Broker {broker_id} has replicas of {len(left)} partition(s), {left[0]} for one: move "
-            "them to other brokers first.",
+            f"Broker {broker_id} has replicas of {len(left)} partition(s), for example "
+            f"{left[0]}: move them to other brokers first.",
         )
     key = broker_config_key(broker_id)
     if broker_id not in image.broker_configs:
         raise KafkaError(
-            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Nothing here names a broker {broker_id}."
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"There is no broker {broker_id} in this cluster: check the id.",
         )
     return Decision((Change(key, None, image.revision_of(key)),), None)

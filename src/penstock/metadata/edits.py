@@ -130,7 +130,7 @@ class TopicEdits:
         if not 0 <= index < len(found):
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"Topic '{topic}' has {len(found)} partition(s): there is no {index}.",
+                f"Topic '{topic}' has {len(found)} partition(s): there is no partition {index}.",
             )
         return found[index]
 
@@ -152,8 +152,8 @@ class TopicEdits:
             if self._load.is_full:
                 raise KafkaError(
                     ErrorCode.OPERATION_NOT_ATTEMPTED,
-                    f"At most {TOPICS_MAX} topics, or as many as have {PARTITIONS_MAX} partitions, "
-                    "are changed at once: ask again for the others.",
+                    f"At most {TOPICS_MAX} topics, or topics with {PARTITIONS_MAX} partitions in "
+                    "total, can be changed at once: send another request for the others.",
                 )
             self._load.add(part)
             self._taken.add((topic, part.start))

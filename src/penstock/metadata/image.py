@@ -143,7 +143,7 @@ class ClusterImage:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_ID,
                 f"There is no topic with the id {to_text(topic_id)}: it was deleted, or this "
-                "broker has not heard of it yet. Refresh the metadata.",
+                "broker does not know it yet. Refresh the metadata.",
             )
         return topic
 
@@ -245,7 +245,7 @@ class ClusterImage:
             left = count - len(partitions)
             held = chunks.get(number, ())[: min(left, head.chunk_partitions)]
             if len(held) < min(left, head.chunk_partitions):
-                raise keys.MetadataInvalid(key, f"its chunk {number} of partitions is not whole")
+                raise keys.MetadataInvalid(key, f"its chunk {number} of partitions is incomplete")
             partitions += held
         return replace(head, partitions=partitions)
 

@@ -216,8 +216,8 @@ def alter_isrs(
     if asker is None or asker.broker_epoch != broker_epoch:
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"Broker {broker_id} is not registered under the epoch {broker_epoch}: it has been "
-            "replaced by a later incarnation, or its session has run out.",
+            f"Broker {broker_id} is not registered with broker epoch {broker_epoch}: it has "
+            "registered again since then, or its session has expired.",
         )
     edits = TopicEdits(image, static)
     request = _Request(image, edits, broker_id, broker_epoch, stopping)
@@ -282,17 +282,19 @@ class _Request:
             or change.partition_epoch > before.partition_epoch
         ):
             raise KafkaError(
-                ErrorCode.NOT_CONTROLLER, "The leader knows more than this broker does as yet."
+                ErrorCode.NOT_CONTROLLER,
+                "The leader has newer metadata of the partition than this broker.",
             )
         if change.leader_epoch < before.leader_epoch:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
         if before.leader != self._broker_id:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"Broker {before.leader} leads the partition."
+                ErrorCode.INVALID_REQUEST, f"Broker {before.leader} is the leader of the partition."
             )
         if before.leader_broker_epoch != self._broker_epoch:
             raise KafkaError(
-                ErrorCode.FENCED_LEADER_EPOCH, "It was an earlier incarnation that was elected."
+                ErrorCode.FENCED_LEADER_EPOCH,
+                "The leader was elected with an earlier broker epoch.",
             )
         if change.partition_epoch < before.partition_epoch:
             raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
@@ -307,8 +309,8 @@ class _Request:
         ):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The in-sync set {sorted(members)} must name the leader, and replicas only, each "
-                "once.",
+                f"The ISR {sorted(members)} must contain the leader, and only replicas of the "
+                "partition, each once.",
             )
         for each, epoch in change.isr:
             stays = each in before.isr
@@ -322,6 +324,7 @@ class _Request:
             ):
                 raise KafkaError(
                     ErrorCode.INELIGIBLE_REPLICA,
-                    f"Broker {each} is not registered under the epoch {epoch}, or it is stopping.",
+                    f"Broker {each} is not registered with broker epoch {epoch}, or it is "
+                    "stopping.",
                 )
         return members

@@ -307,10 +307,10 @@ def _definition(line: str) -> Definition:
         name,
         ConfigType[kind.upper()],
         None,
-        "Kafka's documentation says what it is for.",
+        "Kafka's documentation describes it.",
         dynamic=bool(dynamic),
         sensitive=kind == "password",
-        no_effect="it is accepted for the sake of Kafka's tools",
+        no_effect="it is accepted only because Kafka's tools may send it",
     )
 
 

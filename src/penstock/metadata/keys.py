@@ -122,7 +122,7 @@ def decode_cluster(value: bytes) -> str:
     fields = _decode(CLUSTER_KEY, value, frozenset({"cluster_id"}))
     cluster_id = fields["cluster_id"]
     if not isinstance(cluster_id, str) or not cluster_id:
-        raise MetadataInvalid(CLUSTER_KEY, f"the cluster id {cluster_id!r} is not a text")
+        raise MetadataInvalid(CLUSTER_KEY, f"the cluster id {cluster_id!r} is not a string")
     return cluster_id
 
 
@@ -147,9 +147,9 @@ def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
     fields = _decode(key, value, names, _OPTIONAL_BROKER_FIELDS)
     host, rack = fields["host"], fields["rack"]
     if not isinstance(host, str) or not host:
-        raise MetadataInvalid(key, f"the host {host!r} is not a text")
+        raise MetadataInvalid(key, f"the host {host!r} is not a string")
     if rack is not None and not isinstance(rack, str):
-        raise MetadataInvalid(key, f"the rack {rack!r} is not a text")
+        raise MetadataInvalid(key, f"the rack {rack!r} is not a string")
     port = _count(key, fields, "port")
     if not 1 <= port <= 65535:
         raise MetadataInvalid(key, f"the port {port} is not between 1 and 65535")
@@ -230,7 +230,7 @@ def decode_topic(key: str, value: bytes, revision: int = 0) -> Topic:
     topic_id = _topic_id(key, fields)
     partitions = fields["partitions"]
     if not isinstance(partitions, list) or not partitions:
-        raise MetadataInvalid(key, "a topic has at least one partition")
+        raise MetadataInvalid(key, "a topic must have at least one partition")
     return Topic(
         key.removeprefix(TOPICS_PREFIX),
         topic_id,
@@ -280,11 +280,13 @@ def decode_chunk(key: str, value: bytes, first: int = 0) -> tuple[Partition, ...
     fields = _decode(key, value, frozenset({"epochs", "partitions"}))
     rows, noted = fields["partitions"], fields["epochs"]
     if not isinstance(rows, list) or not rows or not isinstance(noted, dict):
-        raise MetadataInvalid(key, "a chunk has a list of partitions and the epochs of brokers")
+        raise MetadataInvalid(
+            key, "a chunk must have a list of partitions and the epochs of brokers"
+        )
     try:
         epochs = {int(each): epoch for each, epoch in noted.items()}
     except ValueError:
-        raise MetadataInvalid(key, f"the epochs {noted!r} are not those of brokers") from None
+        raise MetadataInvalid(key, f"the broker epochs {noted!r} are not valid") from None
     return tuple(
         _partition(key, index, _row_fields(key, index, row, epochs))
         for index, row in enumerate(rows, first)
@@ -368,24 +370,32 @@ def _partition(key: str, index: int, fields: Any) -> Partition:
         not isinstance(fields, dict)
         or fields.keys() - _OPTIONAL_PARTITION_FIELDS != _PARTITION_FIELDS
     ):
-        raise MetadataInvalid(key, f"{where} has not the fields {sorted(_PARTITION_FIELDS)}")
+        raise MetadataInvalid(key, f"{where} does not have the fields {sorted(_PARTITION_FIELDS)}")
     replicas = _broker_ids(key, where, fields["replicas"])
     isr = _broker_ids(key, where, fields["isr"])
     eligible = _broker_ids(key, where, fields.get(_ELIGIBLE, []))
     leader, leader_broker_epoch = fields["leader"], fields["leader_broker_epoch"]
     if not replicas or not {*isr, *eligible} <= {*replicas} or {*isr} & {*eligible}:
         raise MetadataInvalid(
-            key, f"{where} has replicas {replicas}, in sync {isr}, eligible {eligible}"
+            key,
+            f"{where} has the replicas {replicas}, ISR {isr} and ELR {eligible}, which "
+            "contradict each other",
         )
     if leader != NO_LEADER and leader not in isr:
-        raise MetadataInvalid(key, f"{where} has the leader {leader!r}, in sync are {isr}")
+        raise MetadataInvalid(
+            key, f"{where} has the leader {leader!r}, which is not in its ISR {isr}"
+        )
     if type(leader) is not int or type(leader_broker_epoch) is not int:
-        raise MetadataInvalid(key, f"{where} has a leader or leader_broker_epoch that is no number")
+        raise MetadataInvalid(
+            key, f"{where} has a leader or leader_broker_epoch that is not a number"
+        )
     adding = _broker_ids(key, where, fields.get(_ADDING, []))
     removing = _broker_ids(key, where, fields.get(_REMOVING, []))
     if not {*adding, *removing} <= {*replicas} or {*adding} & {*removing}:
         raise MetadataInvalid(
-            key, f"{where} has replicas {replicas}, adding {adding}, removing {removing}"
+            key,
+            f"{where} has the replicas {replicas}, adding {adding}, removing {removing}, "
+            "which contradict each other",
         )
     return Partition(
         replicas,
@@ -411,7 +421,9 @@ def _member_epochs(
         or len(value) not in (0, members)
     ):
         raise MetadataInvalid(
-            key, f"{where} has the member epochs {value!r}: one is due for each of {members}"
+            key,
+            f"{where} has the member epochs {value!r}, but must have {members}, one for each "
+            "member",
         )
     return tuple(value)
 
@@ -422,14 +434,14 @@ def _broker_ids(key: str, where: str, value: Any) -> tuple[int, ...]:
         or any(type(each) is not int or not 0 <= each <= BROKER_ID_MAX for each in value)
         or len(set(value)) != len(value)
     ):
-        raise MetadataInvalid(key, f"{where} has {value!r} where broker ids belong")
+        raise MetadataInvalid(key, f"{where} has {value!r} instead of broker ids")
     return tuple(value)
 
 
 def _configs(key: str, fields: Mapping[str, Any]) -> Mapping[str, str]:
     configs = fields["configs"]
     if not isinstance(configs, dict) or not all(isinstance(v, str) for v in configs.values()):
-        raise MetadataInvalid(key, f"the configs {configs!r} are not texts by name")
+        raise MetadataInvalid(key, f"the configs must map names to strings, but are {configs!r}")
     return MappingProxyType(configs) if configs else NO_CONFIGS
 
 
@@ -459,7 +471,7 @@ def _revision(key: str, fields: Mapping[str, Any], name: str, absent: int) -> in
 def _count(key: str, fields: Mapping[str, Any], name: str) -> int:
     value = fields[name]
     if type(value) is not int or value < 0:
-        raise MetadataInvalid(key, f"{name} is {value!r}, not a whole number from 0 on")
+        raise MetadataInvalid(key, f"{name} is {value!r}, not a whole number of 0 or more")
     return value
 
 
@@ -497,7 +509,9 @@ def _decode(
         raise MetadataInvalid(key, "not a JSON object")
     found = fields.pop("v", None)
     if found != version:
-        raise MetadataInvalid(key, f"format version {found!r}, this software reads {version}")
+        raise MetadataInvalid(
+            key, f"format version {found!r}, but this version of Penstock reads {version}"
+        )
     if fields.keys() - optional != names:
         raise MetadataInvalid(key, f"has the fields {sorted(fields)}, not {sorted(names)}")
     return fields

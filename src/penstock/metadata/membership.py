@@ -56,15 +56,16 @@ def register_broker(
         raise KafkaError(
             ErrorCode.INVALID_REGISTRATION,
             f"Broker {broker.broker_id} cannot be reached at {broker.host!r}:{broker.port}: "
-            "advertise a host and a port between 1 and 65535.",
+            "advertise a host name and a port between 1 and 65535.",
         )
     existing = image.brokers.get(broker.broker_id)
     is_other = existing is not None and existing.incarnation_id != broker.incarnation_id
     if existing is not None and is_other and not take_over:
         raise KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Broker {broker.broker_id} is running at {existing.host}:{existing.port}: give this "
-            "one another id, or stop the other and wait until its session has timed out.",
+            f"Broker {broker.broker_id} is already running at {existing.host}:{existing.port}: "
+            "give this broker another id, or stop the other one and wait until its session has "
+            "timed out.",
         )
     key = broker_key(broker.broker_id)
     change = Change(key, encode_broker(broker), image.revision_of(key), leased=True)
@@ -98,7 +99,8 @@ def claim_controller(image: ClusterImage, broker_id: int) -> Decision[int] | Non
     if broker is None:
         raise KafkaError(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
-            f"Broker {broker_id} is not registered: register it before it claims to be controller.",
+            f"Broker {broker_id} is not registered: register it before it tries to become "
+            "controller.",
         )
     holder = image.controller
     if holder is not None and (

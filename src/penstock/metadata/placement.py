@@ -40,7 +40,9 @@ def place_replicas(
     """
     brokers = ring(racks)
     if not 1 <= replication_factor <= len(brokers):
-        raise ValueError(f"{replication_factor} replicas on {len(brokers)} brokers")
+        raise ValueError(
+            f"{replication_factor} replicas cannot be placed on {len(brokers)} brokers"
+        )
     loads = dict.fromkeys(brokers, 0)
     placed: list[tuple[int, ...]] = []
     for partition in range(first_partition, first_partition + partitions):

@@ -129,7 +129,8 @@ def _preferred(
     if first not in isr or first not in image.brokers or first in stopping:
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            f"Broker {first} is not in sync ({isr} are), not running, or about to stop.",
+            f"Broker {first} cannot become leader: it is not in the ISR {isr}, not running, or "
+            "stopping.",
         )
     after = with_members(partition, isr, members, edits.settings(topic).min_insync_replicas)
     return led_by(after, first, image.brokers)

@@ -34,7 +34,7 @@ def allocate_producer_ids(
     if first + count > _ID_MAX:
         raise KafkaError(
             ErrorCode.UNKNOWN_SERVER_ERROR,
-            "All producer ids have been given out: move the topics to a new cluster.",
+            "All producer ids are used up: move the topics to a new cluster.",
         )
     value = encode_producer_ids(first + count, taker_id)
     change = Change(PRODUCER_IDS_KEY, value, image.revision_of(PRODUCER_IDS_KEY))

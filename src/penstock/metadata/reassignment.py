@@ -128,15 +128,16 @@ def _target(
         problem = f"The assignment names a broker twice: {list(replicas)}."
     elif unknown:
         problem = (
-            f"The broker(s) {unknown} are not registered: registered are {sorted(image.brokers)}."
+            f"The broker(s) {unknown} are not registered. The registered brokers are "
+            f"{sorted(image.brokers)}."
         )
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
     if not allow_replication_factor_change and len(replicas) != len(original):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The partition has {len(original)} replica(s) and was to get {len(replicas)}, while "
-            "the request forbids to change their number.",
+            f"The partition has {len(original)} replica(s) and would get {len(replicas)}, but "
+            "the request does not allow the replication factor to change.",
         )
     return replicas
 
@@ -156,8 +157,9 @@ def _moved(
     if not members or (before.isr and not isr):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Only {list(before.isr or before.eligible_leaders)} hold all that is committed, none "
-            f"of which would stay: wait until one of {list(replicas)} has caught up.",
+            f"Only the brokers {list(before.isr or before.eligible_leaders)} have all committed "
+            f"records, and none of them would stay a replica: wait until one of {list(replicas)} "
+            "has caught up.",
         )
     after = with_members(moved, isr, members, edits.settings(topic).min_insync_replicas)
     return relead(before, completed(after), brokers)

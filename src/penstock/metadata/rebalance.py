@@ -46,9 +46,9 @@ class NotEnoughBrokers(Exception):
         self.topic = placed.topic
         self.index = placed.index
         super().__init__(
-            f"broker {drained} cannot be emptied: {placed.topic}-{placed.index} has "
-            f"{len(placed.replicas)} replicas, and besides it there are only the brokers "
-            f"{list(brokers)}: add a broker first, or give the topic fewer replicas"
+            f"broker {drained} cannot be drained: {placed.topic}-{placed.index} has "
+            f"{len(placed.replicas)} replicas, and the only other brokers are {list(brokers)}: "
+            "add a broker first, or give the topic fewer replicas"
         )
 
 

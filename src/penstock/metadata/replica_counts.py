@@ -18,8 +18,8 @@ class TooFewBrokers(Exception):
 
     def __init__(self, wanted: int, brokers: Sequence[int]) -> None:
         super().__init__(
-            f"{wanted} replicas need {wanted} brokers, and {list(brokers)} can take replicas: "
-            "start more brokers, or undrain one (penstock cluster undrain)"
+            f"{wanted} replicas need {wanted} brokers, but only {list(brokers)} can take "
+            "replicas: start more brokers, or undrain one (penstock cluster undrain)"
         )
 
 

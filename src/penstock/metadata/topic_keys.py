@@ -131,7 +131,7 @@ def _require_room(changes: Sequence[Change]) -> None:
     if size > COMMIT_BYTES_MAX or len(changes) > CHUNKS_MAX + 1:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"So many partitions at once would take {size} bytes in {len(changes)} keys of the "
-            f"metadata store, and {COMMIT_BYTES_MAX} bytes in {CHUNKS_MAX + 1} keys are allowed: "
-            "ask for fewer partitions, or add them in several steps.",
+            f"This many partitions would take {size} bytes in {len(changes)} keys of the "
+            f"metadata store, but at most {COMMIT_BYTES_MAX} bytes in {CHUNKS_MAX + 1} keys are "
+            "allowed at once: ask for fewer partitions, or add them in several steps.",
         )

@@ -62,7 +62,7 @@ def validate_topic_name(name: str) -> None:
     elif len(name) > NAME_CHARACTERS_MAX:
         problem = f"The topic name has {len(name)} characters: use at most {NAME_CHARACTERS_MAX}"
     elif _NAME.fullmatch(name) is None:
-        problem = f"The topic name {name!r} has other characters than a-z, A-Z, 0-9, '.', '_', '-'"
+        problem = f"The topic name {name!r} has characters other than a-z, A-Z, 0-9, '.', '_', '-'"
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{problem}.")
 
@@ -79,7 +79,7 @@ def create_topic(
     vary it by topic."""
     _require_free_name(image, spec.name)
     if topic_id in RESERVED_IDS or image.topic_by_id(topic_id) is not None:
-        raise ValueError(f"the topic id {to_text(topic_id)} is taken: draw another")
+        raise ValueError(f"the topic id {to_text(topic_id)} is already used: generate another one")
     if spec.assignments:
         assignments = _manual_assignments(image, spec)
     else:
@@ -104,7 +104,7 @@ def delete_topic(
     if (name is not None) == has_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            "Name the topic to delete either by its name or by its id, and not by both.",
+            "Name the topic to delete by its name or by its id, not by both.",
         )
     if name is not None:
         topic = image.require_topic(name)
@@ -125,7 +125,7 @@ def create_partitions(
     current = len(topic.partitions)
     if count <= current:
         problem = (
-            f"Topic '{name}' has {current} partition(s) already, {count} would be no more: "
+            f"Topic '{name}' already has {current} partition(s) and cannot be set to {count}: "
             "partitions can only be added."
         )
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, problem)
@@ -149,14 +149,14 @@ def _require_free_name(image: ClusterImage, name: str) -> None:
     if name in image.topics:
         raise KafkaError(
             ErrorCode.TOPIC_ALREADY_EXISTS,
-            f"Topic '{name}' exists: use it, or choose another name.",
+            f"Topic '{name}' already exists: use it, or choose another name.",
         )
     other = image.colliding_topic(name)
     if other is not None:
         raise KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{name}' collides with the existing topic '{other}': names may not differ in "
-            "'.' and '_' alone, as they share their metrics.",
+            f"Topic '{name}' collides with the existing topic '{other}': names must not differ "
+            "only in '.' and '_', because they would share their metrics.",
         )
 
 
@@ -165,7 +165,7 @@ def _require_partition_count(count: int) -> None:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
             f"A topic cannot have {count} partitions: ask for 1 to {PARTITIONS_MAX}, or for -1 "
-            "to have the default.",
+            "to use the default.",
         )
 
 
@@ -174,23 +174,24 @@ def _require_replication_factor(image: ClusterImage, count: int, replication_fac
     if replication_factor < 1:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor cannot be {replication_factor}: ask for 1 or more, or for -1 "
-            "to have the default.",
+            f"The replication factor cannot be {replication_factor}: ask for 1 or more, or for "
+            "-1 to use the default.",
         )
     if count * replication_factor > NEW_REPLICAS_MAX:
         raise KafkaError(
             ErrorCode.INVALID_PARTITIONS,
-            f"{count} partitions with {replication_factor} replicas each are more than "
-            f"{NEW_REPLICAS_MAX} replicas at once: ask for fewer, and add partitions later.",
+            f"{count} partitions with {replication_factor} replicas each are more than the "
+            f"{NEW_REPLICAS_MAX} replicas that can be created at once: ask for fewer partitions, "
+            "and add the others later.",
         )
     taking = len(_racks(image))
     if replication_factor > taking:
         closed = len(image.brokers) - taking
-        drained = f", {closed} more being cordoned" if closed else ""
+        drained = f", and {closed} more are cordoned" if closed else ""
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor {replication_factor} cannot be met, as {taking} "
-            f"broker(s) are registered{drained}: ask for fewer replicas or start more brokers.",
+            f"The replication factor {replication_factor} cannot be met: {taking} broker(s) can "
+            f"take replicas{drained}. Ask for fewer replicas or start more brokers.",
         )
 
 
@@ -220,7 +221,7 @@ def _manual_assignments(image: ClusterImage, spec: TopicSpec) -> Sequence[tuple[
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"The assignments are for the partitions {sorted(p for p, _ in spec.assignments)}: "
-            "name each from 0 on once, without gaps.",
+            "assign every partition from 0 on once, without gaps.",
         )
     replication_factor = len(by_partition[0])
     return [
@@ -238,8 +239,8 @@ def _extra_assignments(
     if len(assignments) != count:
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{count} partition(s) are to be added and {len(assignments)} assigned: assign each "
-            "new one, and only those.",
+            f"{count} partition(s) would be added, but {len(assignments)} are assigned: assign "
+            "exactly the new ones.",
         )
     return [
         _checked_replicas(image, index, replicas, replication_factor)
@@ -258,13 +259,13 @@ def _checked_replicas(
         problem = f"names a broker twice in {list(replicas)}"
     elif unknown:
         problem = (
-            f"names the broker(s) {unknown}, which are not registered: registered are "
-            f"{sorted(image.brokers)}"
+            f"names the broker(s) {unknown}, which are not registered; the registered brokers "
+            f"are {sorted(image.brokers)}"
         )
     elif len(replicas) != replication_factor:
         problem = (
-            f"has {len(replicas)} replica(s) and the others have {replication_factor}: "
-            "give all partitions as many"
+            f"has {len(replicas)} replica(s), but the others have {replication_factor}: give all "
+            "partitions the same number"
         )
     if problem is not None:
         raise KafkaError(

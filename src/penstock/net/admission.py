@@ -37,10 +37,15 @@ class Admission:
         `leave`."""
         here = self._per_address.get(host, 0)
         if self._count >= self.connections_max:
-            self._refuse(host, f"{self._count} are open, the limit is max.connections", now)
+            self._refuse(
+                host, f"{self._count} connections are open, and max.connections allows no more", now
+            )
             return False
         if here >= self.per_address_max:
-            reason = f"{here} from there are open, the limit is max.connections.per.ip"
+            reason = (
+                f"{here} connections from this address are open, and max.connections.per.ip "
+                "allows no more"
+            )
             self._refuse(host, reason, now)
             return False
         self._count += 1
@@ -59,7 +64,9 @@ class Admission:
         if self._logged_at is not None and now - self._logged_at < LOG_INTERVAL_S:
             self._unlogged += 1
             return
-        more = f"; {self._unlogged} more refused since the last such line" if self._unlogged else ""
+        more = (
+            f"; {self._unlogged} more refused since the last such message" if self._unlogged else ""
+        )
         _log.warning("refused a connection from %s: %s%s", host, reason, more)
         self._logged_at = now
         self._unlogged = 0

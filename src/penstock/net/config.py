@@ -50,4 +50,4 @@ class ServerConfig:
             if field.name not in ("host", "port") and value <= 0:
                 raise ValueError(f"{field.name} is {value}; it must be above 0")
         if not 0 <= self.port <= 65535:
-            raise ValueError(f"port is {self.port}; it must be 0 (any free one) to 65535")
+            raise ValueError(f"port is {self.port}; it must be between 0 (any free port) and 65535")

@@ -176,7 +176,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._session = shared.new_session(self)
         except Exception:  # noqa: BLE001 - it must not reach the listener
-            _log.exception("no session for %s:%s", self.host, self.port)
+            _log.exception(
+                "cannot create a session for the client at %s:%s; closing the connection",
+                self.host,
+                self.port,
+            )
             shared.admission.leave(self.host)
             self.abort()
             return
@@ -279,7 +283,11 @@ class Connection(asyncio.BufferedProtocol):
         try:
             session.on_closed()
         except Exception:  # noqa: BLE001 - a failing session must not affect other connections
-            _log.exception("the session of %s:%s failed to close", self.host, self.port)
+            _log.exception(
+                "an error occurred when the session of the client at %s:%s was closed",
+                self.host,
+                self.port,
+            )
 
     # -- requests
 
@@ -475,10 +483,10 @@ class Connection(asyncio.BufferedProtocol):
         an error of the broker as error."""
         self._shared.counters.connections_failed += 1
         if isinstance(error, ProtocolError):
-            _log.info("closing the connection of %s:%s: %s", self.host, self.port, error)
+            _log.info("closing the connection from %s:%s: %s", self.host, self.port, error)
         else:
             _log.error(
-                "closing the connection of %s:%s: a request failed",
+                "closing the connection from %s:%s: a request failed",
                 self.host,
                 self.port,
                 exc_info=error,
@@ -502,27 +510,34 @@ class Connection(asyncio.BufferedProtocol):
                 if self._write_paused and outbox is not None:
                     self._shared.responses.hold(self, outbox.held)
             elif now - self._stalled_since >= config.write_stall_timeout_s:
-                self._drop(f"took no byte of an answer for {config.write_stall_timeout_s:g} s")
+                self._drop(f"accepted no byte of a response for {config.write_stall_timeout_s:g} s")
         elif self._eof:
             if now - self._active_at >= config.eof_timeout_s:
-                self._drop("sends no more, and its answers are not ready")
+                self._drop("closed its side, and its responses are not ready")
         elif self._reading and self._reader.buffered:
             if now - self._frame_since >= config.frame_timeout_s:
-                self._drop(f"did not complete a request in {config.frame_timeout_s:g} s")
+                self._drop(f"did not complete a request within {config.frame_timeout_s:g} s")
             elif self._share.rests(now) >= config.frame_stall_timeout_s:
-                self._drop(f"sent no more of a request for {config.frame_stall_timeout_s:g} s")
+                self._drop(
+                    "sent nothing more of an incomplete request for "
+                    f"{config.frame_stall_timeout_s:g} s"
+                )
             elif self._share.stalls():
-                self._drop("holds a request half sent, and others wait for that memory")
+                self._drop(
+                    "stopped in the middle of a request, and other connections need the memory"
+                )
         elif now - self._active_at >= config.idle_timeout_s and not self._pending:
             self._drop(f"was idle for {config.idle_timeout_s:g} s")
 
     def drop_for_memory(self) -> None:
         self._shared.counters.connections_evicted += 1
-        self._drop("took no answer for the longest time, and memory for answers is short")
+        self._drop(
+            "has read no response for the longest time, and the memory for responses is used up"
+        )
 
     def _drop(self, why: str) -> None:
         self._shared.counters.connections_dropped += 1
-        _log.info("dropping the connection of %s:%s: it %s", self.host, self.port, why)
+        _log.info("dropping the connection from %s:%s: it %s", self.host, self.port, why)
         self.abort()
 
     def abort(self) -> None:

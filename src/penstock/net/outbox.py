@@ -103,7 +103,7 @@ class Outbox:
         except OSError as error:
             # Part of an answer may have been sent, so the connection cannot continue: the peer is
             # gone, or the file cannot be read.
-            _log.info("an answer could not be sent from its file: %s", error)
+            _log.info("cannot send a response from a log file; closing the connection: %s", error)
             backlog.clear()
             transport.abort()
             return

@@ -57,7 +57,7 @@ class Server:
         """The address on which the server listens, with the port that was chosen if the configured
         one is 0."""
         if self._listener is None:
-            raise RuntimeError("the server does not listen: call start() first")
+            raise RuntimeError("the server is not listening: call start() first")
         return self._listener.address()
 
     async def start(self) -> None:
@@ -80,7 +80,8 @@ class Server:
                     await self._all_lost()
             if self._connections:
                 _log.warning(
-                    "stopping: dropped %d connections whose answers did not leave within %g s",
+                    "stopping: dropped %d connections whose responses could not be sent within "
+                    "%g s",
                     len(self._connections),
                     timeout_s,
                 )

@@ -74,8 +74,8 @@ class OffsetMap:
     def __init__(self, bytes_max: int, start_offset: int = 0) -> None:
         if bytes_max < ENTRY_BYTES_MAX:
             raise ValueError(
-                f"an offset map of {bytes_max} bytes holds no key at all: "
-                f"allow {ENTRY_BYTES_MAX} or more"
+                f"an offset map of {bytes_max} bytes cannot hold a single key: allow "
+                f"{ENTRY_BYTES_MAX} bytes or more"
             )
         self._bytes_max = bytes_max
         self._bytes_left = bytes_max

@@ -113,24 +113,30 @@ def check_batch(
         if producer_id < 0 or epoch < 0 or sequence < 0:
             _refuse_producer(producer_id, epoch, sequence)
     elif attributes & TRANSACTIONAL:
-        raise BatchRefused(INVALID_RECORD, "a batch in a transaction must name its producer")
+        raise BatchRefused(
+            INVALID_RECORD,
+            "a transactional batch must have a producer id: initialize the producer first",
+        )
 
 
 def _refuse_producer(producer_id: int, epoch: int, sequence: int) -> NoReturn:
     """Raises the same errors as Kafka: INVALID_PRODUCER_EPOCH for the epoch, else
     INVALID_RECORD."""
     if producer_id < 0:
-        raise BatchRefused(INVALID_RECORD, f"producer id {producer_id} is negative: get an id")
+        raise BatchRefused(
+            INVALID_RECORD,
+            f"producer id {producer_id} is negative: request one with InitProducerId",
+        )
     if sequence < 0:
         raise BatchRefused(
             INVALID_RECORD,
-            f"the batch of producer {producer_id} has base sequence {sequence}: the records of a "
-            "producer with an id are numbered from 0 on",
+            f"the batch of producer {producer_id} has base sequence {sequence}: an idempotent "
+            "producer must number its records from 0 on",
         )
     raise BatchRefused(
         INVALID_PRODUCER_EPOCH,
-        f"the batch of producer {producer_id} has epoch {epoch}: a producer with an id has an "
-        "epoch of 0 or more",
+        f"the batch of producer {producer_id} has epoch {epoch}: the epoch of an idempotent "
+        "producer must be 0 or more",
     )
 
 
@@ -140,14 +146,16 @@ def _check_shape(
     if size > rules.max_message_bytes:
         raise BatchRefused(
             MESSAGE_TOO_LARGE,
-            f"the batch has {size} bytes and max.message.bytes is {rules.max_message_bytes}: "
-            "send smaller batches, or raise it for this topic",
+            f"the batch has {size} bytes, but max.message.bytes is {rules.max_message_bytes}: "
+            "send smaller batches, or raise max.message.bytes of this topic",
         )
     if attributes & CONTROL:
-        raise BatchRefused(INVALID_RECORD, "control batches are written by brokers only")
+        raise BatchRefused(INVALID_RECORD, "only brokers may write control batches")
     if count != delta + 1:
         raise BatchRefused(
-            INVALID_RECORD, f"{count} records span {delta + 1} offsets: a producer leaves no gaps"
+            INVALID_RECORD,
+            f"the batch has {count} records but spans {delta + 1} offsets: a producer must "
+            "not leave gaps",
         )
     if not zstd_allowed and attributes & CODEC_MASK == Codec.ZSTD:
         raise BatchRefused(

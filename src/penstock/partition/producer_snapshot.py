@@ -73,14 +73,16 @@ def decode_with_times(data: bytes) -> tuple[list[ProducerEntry], dict[int, int]]
     times."""
     if len(data) < _PREFIX.size:
         raise CorruptSnapshot(
-            f"a snapshot takes at least {_PREFIX.size} bytes and this one has {len(data)}"
+            f"a snapshot has at least {_PREFIX.size} bytes, but this one has {len(data)}"
         )
     version, checksum, count = _PREFIX.unpack_from(data)
     if version != VERSION:
-        raise CorruptSnapshot(f"snapshot version {version} is unknown, only {VERSION} is read")
+        raise CorruptSnapshot(
+            f"snapshot version {version} is unknown: only version {VERSION} can be read"
+        )
     found = crc32c(memoryview(data)[_CRC_END:])
     if found != checksum:
-        raise CorruptSnapshot(f"CRC is {found:#010x} but the snapshot says {checksum:#010x}")
+        raise CorruptSnapshot(f"the CRC is {found:#010x}, but the snapshot says {checksum:#010x}")
     body = memoryview(data)[_PREFIX.size :]
     end = count * _ENTRY.size
     if 0 <= end <= len(body) and (len(body) - end) % _TIME.size == 0:
@@ -90,5 +92,5 @@ def decode_with_times(data: bytes) -> tuple[list[ProducerEntry], dict[int, int]]
         if not times or len(times) == len(order):
             return entries, dict(zip(order, times, strict=False))
     raise CorruptSnapshot(
-        f"{count} entries of {_ENTRY.size} bytes were announced and {len(body)} bytes follow"
+        f"the header announces {count} entries of {_ENTRY.size} bytes, but {len(body)} bytes follow"
     )

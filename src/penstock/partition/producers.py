@@ -221,20 +221,21 @@ class ProducerStates:
             return
         if producer is not None and producer.transaction_first_offset >= 0:
             raise InvalidTransactionState(
-                f"producer {producer_id} begins a transaction with epoch {header.producer_epoch} "
-                f"while the one of epoch {producer.epoch} is open since offset "
-                f"{producer.transaction_first_offset}: it must end first"
+                f"producer {producer_id} began a transaction with epoch {header.producer_epoch}, "
+                f"but its transaction of epoch {producer.epoch} is still open since offset "
+                f"{producer.transaction_first_offset}: end that one first"
             )
         if not self._guards.holds(producer_id, verification.guard):
             raise InvalidTransactionState(
-                f"producer {producer_id} has no transaction open here and the coordinator was not "
-                "asked, or it has ended meanwhile: begin another"
+                f"producer {producer_id} has no open transaction in this partition, and its "
+                "coordinator has not verified one, or the transaction ended during the "
+                "verification: begin a new one"
             )
         lowest = self._guards.lowest_sequence(producer_id, header.producer_epoch)
         if from_client and lowest is not None and header.base_sequence > lowest:
             raise OutOfOrderSequence(
-                f"producer {producer_id} sent sequence {header.base_sequence} before {lowest}, "
-                "which is still being verified: send that first"
+                f"producer {producer_id} sent sequence {header.base_sequence} before sequence "
+                f"{lowest}, which is still being verified: send that one first"
             )
 
     def _check_order(
@@ -246,29 +247,30 @@ class ProducerStates:
             strict = verification is not None and verification.numbers_from_zero
             if strict and from_client and header.base_sequence != 0:
                 raise OutOfOrderSequence(
-                    f"producer {header.producer_id} is unknown here and its transaction must begin "
-                    f"with sequence 0, not {header.base_sequence}"
+                    f"producer {header.producer_id} is unknown in this partition, so its "
+                    f"transaction must begin with sequence 0, not {header.base_sequence}"
                 )
             return None
         epoch = header.producer_epoch
         base_sequence = header.base_sequence
         if epoch < producer.epoch:
             raise InvalidProducerEpoch(
-                f"producer {header.producer_id} writes with epoch {epoch} but epoch "
-                f"{producer.epoch} has been seen: a newer instance took over, stop this one"
+                f"producer {header.producer_id} wrote with epoch {epoch}, but a newer instance "
+                f"already uses epoch {producer.epoch}: stop this instance"
             )
         if epoch > producer.epoch:
             if from_client and base_sequence != 0:
                 raise OutOfOrderSequence(
-                    f"epoch {epoch} of producer {header.producer_id} is new here and must begin "
-                    f"with sequence 0, not {base_sequence}"
+                    f"epoch {epoch} of producer {header.producer_id} is new in this partition, "
+                    f"so it must begin with sequence 0, not {base_sequence}"
                 )
         elif from_client and base_sequence != producer.next_sequence:
             return self._retry(producer, header)
         if producer.transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL:
             raise InvalidTransactionState(
                 f"producer {header.producer_id} has a transaction open since offset "
-                f"{producer.transaction_first_offset} and sent a batch outside it: end it first"
+                f"{producer.transaction_first_offset} and sent a batch outside of it: end the "
+                "transaction first"
             )
         return None
 
@@ -282,10 +284,10 @@ class ProducerStates:
         if producer.is_known_and_older(base_sequence, last_sequence):
             raise DuplicateSequence(
                 f"sequences {base_sequence} to {last_sequence} of producer {header.producer_id} "
-                "were appended before the batches whose offsets are still remembered"
+                "were already appended, too long ago for the broker to know their offsets"
             )
         raise OutOfOrderSequence(
-            f"producer {header.producer_id} sent sequence {base_sequence} and "
+            f"producer {header.producer_id} sent sequence {base_sequence}, but "
             f"{producer.next_sequence} was expected: a batch before this one is missing"
         )
 
@@ -319,13 +321,14 @@ class ProducerStates:
         )
         if late:
             raise InvalidProducerEpoch(
-                f"a marker with epoch {epoch} for producer {producer_id} came after epoch "
-                f"{producer.epoch} was seen: it belongs to an earlier transaction"
+                f"the marker for producer {producer_id} has epoch {epoch}, but epoch "
+                f"{producer.epoch} was already seen: the marker belongs to an earlier transaction"
             )
         if coordinator_epoch < producer.coordinator_epoch:
             raise CoordinatorFenced(
                 f"coordinator epoch {coordinator_epoch} is older than "
-                f"{producer.coordinator_epoch}: another broker coordinates producer {producer_id}"
+                f"{producer.coordinator_epoch}: another broker now coordinates producer "
+                f"{producer_id}"
             )
 
     def update(self, header: BatchHeader, appended_ms: int = NO_TIMESTAMP) -> None:

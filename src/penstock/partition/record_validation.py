@@ -93,8 +93,8 @@ class DecompressedTooMuch(BatchRefused):
     def __init__(self, bytes_max: int) -> None:
         super().__init__(
             MESSAGE_TOO_LARGE,
-            f"the batch decompresses to more than {bytes_max} bytes, which max.message.bytes of "
-            "this topic allows: send smaller batches, or raise it",
+            f"the batch decompresses to more than {bytes_max} bytes, the limit that "
+            "max.message.bytes of this topic sets: send smaller batches, or raise it",
         )
 
 
@@ -221,8 +221,9 @@ def _settle(
     if len(anew) > rules.max_message_bytes:
         raise BatchRefused(
             MESSAGE_TOO_LARGE,
-            f"with the topic's compression.type the batch has {len(anew)} bytes and "
-            f"max.message.bytes is {rules.max_message_bytes}: send smaller batches, or raise it",
+            f"after compression with the topic's compression.type the batch has {len(anew)} "
+            f"bytes, but max.message.bytes is {rules.max_message_bytes}: send smaller batches, "
+            "or raise it",
         )
     return Validated(anew, validate_fields(anew, check_crc=False))
 
@@ -249,9 +250,9 @@ def _refuse_bad_records(
     code, reason = INVALID_RECORD, "have no key, and the topic is compacted"
     for index, timestamp, out_of_bounds in bad:
         if out_of_bounds:
-            code, reason = INVALID_TIMESTAMP, "are not acceptable"
+            code, reason = INVALID_TIMESTAMP, "are invalid"
             text = (
-                f"timestamp {timestamp} is not within {earliest} and {latest}: see "
+                f"timestamp {timestamp} is not between {earliest} and {latest}: see "
                 "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
             )
         else:

@@ -258,12 +258,13 @@ class Leadership:
             # The follower may have learned of its assignment before the leader did.
             raise KafkaError(
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
-                f"Broker {replica} is none of the replicas {list(self._replicas)} known here.",
+                f"Broker {replica} is not among the replicas {list(self._replicas)} that this "
+                "leader knows.",
             )
         if broker_epoch < max(follower.broker_epoch, self._brokers.get(replica, _UNKNOWN)):
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"Broker {replica} has registered again since its epoch {broker_epoch}.",
+                f"Broker {replica} has registered again since broker epoch {broker_epoch}.",
             )
         self._now_ms = max(self._now_ms, now_ms)
         self._leader_end = max(self._leader_end, leader_end)
@@ -462,7 +463,7 @@ class Leadership:
         if not self._alone and len(self.isr) < self._min_insync():
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr)} replicas are in sync and min.insync.replicas is "
+                f"only {len(self.isr)} replica(s) are in sync, but min.insync.replicas is "
                 f"{self._rules.min_insync_replicas}",
             )
 
@@ -480,8 +481,8 @@ class Leadership:
         if self.high_watermark < self.start_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,
-                f"The high watermark is {self.high_watermark} and this leader's term began at "
-                f"{self.start_offset}: ask again when the followers have fetched.",
+                f"The high watermark {self.high_watermark} is below offset {self.start_offset}, "
+                "where this leader epoch began: try again after the followers have fetched.",
             )
         return self.high_watermark
 
@@ -548,7 +549,7 @@ def diverging_epoch(
     if found.epoch == UNDEFINED_EPOCH:
         raise KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"Epoch {last_fetched_epoch} is not known here: the log has "
+            f"Leader epoch {last_fetched_epoch} is not in this log, which has the epochs "
             f"{[entry.epoch for entry in epochs.entries]}.",
         )
     if found.epoch < last_fetched_epoch or found.end_offset < fetch_offset:

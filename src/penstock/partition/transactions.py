@@ -67,11 +67,13 @@ def decode_entries(data: bytes) -> list[AbortedEntry]:
     for version, *fields in _ENTRY.iter_unpack(data):
         entry = AbortedEntry._make(fields)
         if version != VERSION:
-            raise CorruptTransactionIndex(f"entry version {version} is unknown, only {VERSION} is")
+            raise CorruptTransactionIndex(
+                f"entry version {version} is unknown: only version {VERSION} can be read"
+            )
         if not 0 <= entry.first_offset <= entry.last_offset:
             raise CorruptTransactionIndex(f"{entry} ends before it begins")
         if entries and entry.last_offset <= entries[-1].last_offset:
-            raise CorruptTransactionIndex(f"{entry} follows a later one, {entries[-1]}")
+            raise CorruptTransactionIndex(f"{entry} comes after {entries[-1]}, which ends later")
         entries.append(entry)
     return entries
 
@@ -95,8 +97,8 @@ class TransactionIndex:
     def add(self, entry: AbortedEntry) -> None:
         if self._last_offsets and entry.last_offset <= self._last_offsets[-1]:
             raise ValueError(
-                f"{entry} cannot follow a marker at {self._last_offsets[-1]}: markers are indexed "
-                "in the order of the log"
+                f"{entry} cannot follow a marker at {self._last_offsets[-1]}: add markers in the "
+                "order of the log"
             )
         self._entries.append(entry)
         self._last_offsets.append(entry.last_offset)

@@ -84,6 +84,7 @@ def _wait_for_one_before(header: BatchHeader, refused: RefusedBatches, now_ms: i
     sequence = header.base_sequence
     if refused.holds_back(header.producer_id, header.producer_epoch, sequence, now_ms):
         raise OutOfTurn(
-            f"a batch of producer {header.producer_id} before sequence {sequence} was refused for "
-            "the moment, or is still on its way from an earlier leader: send that first"
+            f"producer {header.producer_id} sent sequence {sequence}, but an earlier batch was "
+            "refused temporarily, or was sent to the previous leader and has not arrived yet: "
+            "send the earlier batch first"
         )

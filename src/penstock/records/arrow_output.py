@@ -139,8 +139,8 @@ class Columns:
             payload = read_payload(packed, header, self.bytes_left)
         except DecompressedTooLarge as error:
             raise DecompressedTooLarge(
-                f"a call may decode {self._bytes_max} bytes and {self.bytes_left} were left: "
-                f"{error}"
+                f"one call may decode {self._bytes_max} bytes, of which {self.bytes_left} were "
+                f"left: {error}"
             ) from None
         self.bytes_left -= len(payload)
         count = header.record_count

@@ -198,7 +198,7 @@ def validate_fields(buffer: Buffer, position: int = 0, *, check_crc: bool = True
 
 def _short(room: int) -> MisshapenBatch:
     return MisshapenBatch(
-        f"a batch header takes {HEADER_SIZE} bytes and only {max(0, room)} are left"
+        f"a batch header takes {HEADER_SIZE} bytes, but only {max(0, room)} are left"
     )
 
 
@@ -209,7 +209,7 @@ def _misshapen(header: BatchHeader, room: int) -> MisshapenBatch:
         )
     if header.size > room:
         return MisshapenBatch(
-            f"the batch says it has {header.size} bytes and only {room} are there"
+            f"the batch should have {header.size} bytes, but only {room} are left"
         )
     return MisshapenBatch(f"magic {header.magic} is not {MAGIC}: only record batch v2 is accepted")
 

@@ -167,15 +167,15 @@ def _check_level(codec: Codec, level: int | None) -> None:
     low, high = _LEVELS.get(codec, (None, None))
     if level is not None and low is not None and high is not None and not low <= level <= high:
         raise ValueError(
-            f"compression level {level} is not one of {codec.name.lower()}'s; "
-            f"give {low} to {high}, or none for the usual one"
+            f"{codec.name.lower()} has no compression level {level}; "
+            f"give {low} to {high}, or none for the default"
         )
 
 
 def _too_large(codec: Codec, max_bytes: int) -> DecompressedTooLarge:
     return DecompressedTooLarge(
         f"{codec.name.lower()} data is larger than the limit of {max_bytes} bytes when "
-        "decompressed; raise max_bytes if the producer is to be trusted"
+        "decompressed; raise max_bytes if you trust the producer"
     )
 
 
@@ -273,7 +273,7 @@ def _decompress_snappy(data: memoryview, max_bytes: int, take: _Take) -> memoryv
         except cramjam.DecompressionError as error:
             raise CorruptBatch(f"snappy data is damaged: {error}") from None
         if written != size:
-            raise CorruptBatch(f"a snappy block of {written} bytes says it has {size}")
+            raise CorruptBatch(f"a snappy block should have {size} bytes, but has {written}")
         position += size
     return view[:]
 
@@ -295,7 +295,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
         position += 4
         if size < 0 or position + size > len(data):
             raise CorruptBatch(
-                f"a snappy block says it has {size} bytes and {len(data) - position} are left"
+                f"a snappy block should have {size} bytes, but {len(data) - position} are left"
             )
         blocks.append(data[position : position + size])
         position += size
@@ -305,7 +305,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
 def _snappy_block_bytes(block: memoryview) -> int:
     """Returns the length that a raw block claims. Raises if snappy could not reach it."""
     if not len(block):
-        raise CorruptBatch("a snappy block is empty: even no data takes one byte")
+        raise CorruptBatch("a snappy block is empty: even empty data takes one byte")
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

@@ -206,7 +206,9 @@ def read_records(
     if header is None:
         header = validate(batch)
     elif not HEADER_SIZE <= header.size <= len(batch):
-        raise CorruptBatch(f"the batch says it has {header.size} bytes of the {len(batch)} given")
+        raise CorruptBatch(
+            f"the batch should have {header.size} bytes, but {len(batch)} were given"
+        )
     else:
         check_fields(header)
     payload = read_payload(memoryview(batch)[HEADER_SIZE : header.size], header, max_bytes)
@@ -279,7 +281,7 @@ def _check_records(
     if not 0 <= last_offset_delta <= _INT32_MAX:
         raise ValueError(f"last offset delta {last_offset_delta} is not in 0 to {_INT32_MAX}")
     if not 0 <= base_offset <= _INT64_MAX - last_offset_delta:
-        raise ValueError(f"base offset {base_offset} leaves the offsets that 64 bits can count")
+        raise ValueError(f"the offsets from base offset {base_offset} on do not fit 63 bits")
     if not _INT64_MIN <= base_timestamp <= _INT64_MAX:
         raise ValueError(f"base timestamp {base_timestamp} does not fit 64 bits")
     previous = -1

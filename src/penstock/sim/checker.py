@@ -46,11 +46,11 @@ def _check_liveness(entries: Iterable[Entry], places: Iterable[str]) -> Iterator
                 drained[entry.place] = entry
         elif isinstance(entry, Probe) and entry.status != OK:
             seconds = (entry.ended_ms - entry.begun_ms) / 1000
-            text = f"{entry.what} did not work, {seconds:.0f} s after it should: {entry.error}"
+            text = f"{entry.what} did not work within {seconds:.0f} s: {entry.error}"
             yield Violation("E14", entry.process, text)
     for place in places:
         drain = drained.get(place)
         if drain is None:
-            yield Violation("E14", place, "nobody drained it")
+            yield Violation("E14", place, "no client drained it")
         elif drain.status != OK:
             yield Violation("E14", place, f"it could not be drained: {drain.error}")

@@ -20,8 +20,8 @@ def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Itera
         match entry:
             case Pipelined() if entry.seen_end < entry.written_end:
                 text = (
-                    f"{entry.process} wrote up to {entry.written_end}, and {entry.request} behind "
-                    f"it on the same connection saw the end at {entry.seen_end}"
+                    f"{entry.process} wrote up to {entry.written_end}, but the next request on "
+                    f"the same connection, {entry.request}, saw the end at {entry.seen_end}"
                 )
                 yield Violation("E15", entry.place, text, entry.seen_end)
             case Malformed() if entry.status == OK:
@@ -31,14 +31,14 @@ def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Itera
                 yield from _check_deleted(entry, logs.get(entry.place))
             case Send() if entry.synced_end is not None and entry.offset >= entry.synced_end:
                 text = (
-                    f"{entry.value} was acknowledged at {entry.offset}, and only what is before "
-                    f"{entry.synced_end} was on disk"
+                    f"{entry.value} was acknowledged at {entry.offset}, but the log was synced "
+                    f"only up to {entry.synced_end}"
                 )
                 yield Violation("E19", entry.place, text, entry.offset)
             case Stable():
                 text = (
-                    f"{entry.process} was told {entry.offset} as a stable offset while its "
-                    "transaction was open, which committed another one"
+                    f"{entry.process} got {entry.offset} as a stable offset while its "
+                    "transaction was open, which committed another offset"
                 )
                 yield Violation("E18", entry.group, text)
             case _:
@@ -48,5 +48,7 @@ def check_edges(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> Itera
 def _check_deleted(entry: Deleted, log: PlaceLog | None) -> Iterator[Violation]:
     drain = None if log is None else log.drain
     if drain is not None and drain.status == OK and drain.start_offset < entry.offset:
-        text = f"records below {entry.offset} were deleted, and it starts at {drain.start_offset}"
+        text = (
+            f"records below {entry.offset} were deleted, but the log starts at {drain.start_offset}"
+        )
         yield Violation("E17", entry.place, text, drain.start_offset)

@@ -53,7 +53,7 @@ def _check_stale(name: str, group: _Group) -> Iterator[Violation]:
         if 0 <= commit.generation < newest:
             text = (
                 f"{commit.process} committed in generation {commit.generation} of group {name} "
-                f"when generation {newest} had begun"
+                f"after generation {newest} had begun"
             )
             yield Violation("E12", next(iter(commit.offsets), ""), text)
 
@@ -81,7 +81,7 @@ def _check_answers(name: str, group: _Group) -> Iterator[Violation]:
             if answered not in since:
                 text = (
                     f"{last.process} committed {last.offsets[place]} for group {name} in "
-                    f"generation {last.generation}, and {question.process} was answered {answered}"
+                    f"generation {last.generation}, but {question.process} got {answered}"
                 )
                 yield Violation("E12", place, text, last.offsets[place])
 

@@ -147,7 +147,7 @@ def _check_offsets(log: PlaceLog) -> Iterator[Violation]:
     for offset, values in log.values.items():
         if len(values) > 1:
             told = " and ".join(values)
-            yield Violation("E1", log.place, f"offset {offset} is {told}", offset)
+            yield Violation("E1", log.place, f"offset {offset} was read as {told}", offset)
 
 
 def _check_values(log: PlaceLog) -> Iterator[Violation]:
@@ -162,11 +162,11 @@ def _check_reads(log: PlaceLog) -> Iterator[Violation]:
     for value, offsets in log.read_offsets.items():
         send = log.sends.get(value)
         if send is None:
-            yield Violation("E5", log.place, f"{value} was read and never sent", offsets[0])
+            yield Violation("E5", log.place, f"{value} was read but never sent", offsets[0])
         elif log.first_read_ms[value] < send.begun_ms:
             yield Violation("E5", log.place, f"{value} was read before it was sent", offsets[0])
         elif send.status == FAIL:
-            told = f"{value} was refused ({send.error}) and is read"
+            told = f"{value} was refused ({send.error}) but was read"
             yield Violation("E4", log.place, told, offsets[0])
 
 
@@ -180,7 +180,7 @@ def _check_lost(log: PlaceLog) -> Iterator[Violation]:
         if not send.is_promised or value in log.read_offsets or send.offset < start:
             continue
         if send.offset <= read_to:
-            told = f"{value} was acknowledged at {send.offset} and nobody read it"
+            told = f"{value} was acknowledged at {send.offset}, but readers skipped it"
             yield Violation("E3", log.place, told, send.offset)
 
 
@@ -196,8 +196,8 @@ def _check_order(log: PlaceLog) -> Iterator[Violation]:
             continue
         before = last.get(send.process)
         if before is not None and at <= before[1]:
-            told = f"{send.process} sent {before[0].value}, at {before[1]}, before {send.value}"
-            yield Violation("E8", log.place, f"{told}, at {at}", at)
+            told = f"{send.process} sent {before[0].value} (at {before[1]}) before {send.value}"
+            yield Violation("E8", log.place, f"{told} (at {at})", at)
         last[send.process] = (send, at)
 
 
@@ -209,7 +209,7 @@ def _check_latest(log: PlaceLog) -> Iterator[Violation]:
     for entry in told:
         before = max((offset for ended, offset in highest if ended < entry.begun_ms), default=-1)
         if entry.offset < before:
-            text = f"the end was {before} and went back to {entry.offset}"
+            text = f"the log end went back from {before} to {entry.offset}"
             yield Violation("I8", log.place, text, entry.offset)
         if not highest or entry.offset > highest[-1][1]:
             highest.append((entry.ended_ms, entry.offset))
@@ -223,14 +223,14 @@ def _check_drain(log: PlaceLog, drain: Drain) -> Iterator[Violation]:
     for value, send in log.sends.items():
         if send.is_promised and value not in found and not 0 <= send.offset < drain.start_offset:
             at = f" at {send.offset}" if send.offset >= 0 else ""
-            text = f"{value} was acknowledged{at} to {send.process} and is not there in the end"
+            text = f"{value} was acknowledged{at} to {send.process}, but is missing in the end"
             yield Violation("E3'", log.place, text, send.offset)
     for value, offsets in log.read_offsets.items():
         for offset in offsets:
             if offset >= drain.start_offset and offset not in kept:
-                text = f"{value} was read at {offset} and is gone"
+                text = f"{value} was read at {offset}, but is missing in the end"
                 yield Violation("E13", log.place, text, offset)
     known = [entry.offset for entry in log.latest if entry.status == OK]
     if known and max(known) > drain.end_offset:
-        text = f"the end was {max(known)} and is {drain.end_offset} at last"
+        text = f"the log end was {max(known)}, but is {drain.end_offset} in the end"
         yield Violation("I8", log.place, text, drain.end_offset)

@@ -68,5 +68,5 @@ def _follows(
     if step > 1 and (cut := log.deleted_before(entry.ended_ms, offset)) > previous:
         step = sum(cut <= known <= offset for known in ranks)
     if step > 1:
-        text = f"{entry.process} read offset {offset} after {previous} and left out {step - 1}"
+        text = f"{entry.process} read offset {offset} after {previous} and skipped {step - 1}"
         yield Violation(rule, place, text, offset)

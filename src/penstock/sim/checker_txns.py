@@ -101,10 +101,10 @@ def _check_aborted(log: PlaceLog, fates: Fates) -> Iterator[Violation]:
             continue
         txn = fate.txn
         if txn.status == FAIL:
-            text = f"{value} is read as committed, and {txn.name} was aborted ({txn.error})"
+            text = f"{value} was read as committed, but {txn.name} was aborted ({txn.error})"
             yield Violation("E4", log.place, text, offsets[0])
         elif log.first_committed_ms[value] < txn.ending_ms or txn.ending_ms < 0:
-            text = f"{value} was read as committed before {txn.name} asked for its commit"
+            text = f"{value} was read as committed before {txn.name} requested its commit"
             yield Violation("E4", log.place, text, offsets[0])
 
 
@@ -116,7 +116,7 @@ def _check_stays(log: PlaceLog) -> Iterator[Violation]:
     for value, offsets in log.committed_reads.items():
         for offset in offsets:
             if offset >= drain.start_offset and offset not in kept:
-                text = f"{value} was read as committed at {offset} and is not any more"
+                text = f"{value} was read as committed at {offset}, but not in the end"
                 yield Violation("E13", log.place, text, offset)
     for offset in log.committed_ranks:
         value = log.values[offset][0]
@@ -124,7 +124,7 @@ def _check_stays(log: PlaceLog) -> Iterator[Violation]:
         if send is None or send.txn or not send.is_promised:
             continue
         if drain.start_offset <= offset and offset not in kept:
-            text = f"{value} was acknowledged at {offset} and is not read as committed in the end"
+            text = f"{value} was acknowledged at {offset}, but not read as committed in the end"
             yield Violation("E3'", log.place, text, offset)
 
 
@@ -146,8 +146,8 @@ def _check_whole(fate: Fate, logs: Mapping[str, PlaceLog]) -> Iterator[Violation
         if drain is None or drain.status != OK or send.offset < drain.start_offset > 0:
             continue  # Deleted, or perhaps deleted if its offset is unknown.
         if send.value not in log.committed_reads:
-            told = "was committed" if fate.txn.status == OK else "is read in part"
-            text = f"{send.value} is missing, and {fate.txn.name} {told}"
+            told = "was committed" if fate.txn.status == OK else "was read in part"
+            text = f"{send.value} is missing, but its transaction {fate.txn.name} {told}"
             yield Violation("E10", send.place, text, send.offset)
 
 
@@ -181,7 +181,7 @@ def _check_circles(fates: Fates, logs: Mapping[str, PlaceLog]) -> Iterator[Viola
                     following = source
                     break
                 if not done[source]:
-                    text = f"{name} read from {source}, which read from it, by way of others or not"
+                    text = f"{name} read from {source}, which read from it, perhaps indirectly"
                     yield Violation("E9", name, text)
             if following is None:
                 done[name] = True
@@ -237,7 +237,7 @@ def _compare(
         for what, offsets in (("twice", twice), ("missing", missing), ("not committed", more))
         if offsets
     ]
-    text = f"copies of {where} up to {committed}: {', '.join(told) or 'not in their order'}"
+    text = f"copies of {where} up to {committed}: {', '.join(told) or 'out of order'}"
     yield Violation("E11", place, text, (twice or missing or more or [-1])[0])
 
 
@@ -252,5 +252,5 @@ def _check_sink(fates: Fates, committed: Mapping[str, int] | None) -> Iterator[V
     last = max(committed.values(), default=-1)
     numbers = [number for number, _ in done]
     if numbers != [*range(1, max(last, 0) + 1)]:
-        text = f"the sink's group says {last}, and batches {done} are committed"
+        text = f"the sink's group committed batch {last}, but batches {done} are committed"
         yield Violation("E11", SINK, text)

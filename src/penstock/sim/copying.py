@@ -98,5 +98,5 @@ class _Hand:
         """Ends the entry of the previous transaction. Only its records show whether it
         was committed."""
         if self._work is not None:
-            self._work.end(INFO, "not told")
+            self._work.end(INFO, "the outcome is unknown")
             self._work = None

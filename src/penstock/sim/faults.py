@@ -220,7 +220,7 @@ class Faults:
     def _broker(self, name: str) -> BrokerNode:
         node = self._node(name)
         if not isinstance(node, BrokerNode):
-            raise TypeError(f"{name} is no broker, and has no disk of its own")
+            raise TypeError(f"{name} is not a broker, and has no disk")
         return node
 
     def _machine(self, name: str) -> Machine:

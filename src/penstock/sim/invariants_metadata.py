@@ -41,7 +41,7 @@ def _short(partition: Partition) -> str:
     return (
         f"leader {partition.leader} epoch {partition.leader_epoch} in sync {[*partition.isr]}"
         f"{eligible}{moving} of {[*partition.replicas]}, partition epoch "
-        f"{partition.partition_epoch}, lives {[*partition.member_epochs]}"
+        f"{partition.partition_epoch}, broker epochs {[*partition.member_epochs]}"
     )
 
 
@@ -100,8 +100,8 @@ class TrueMetadata:
             keys = sorted(known.keys() | true.keys())
             key = next(key for key in keys if known.get(key) != true.get(key))
             text = (
-                f"broker {broker_id} has come to revision {image.revision} and knows the key as of "
-                f"revision {known.get(key)}, and the store has it as of {true.get(key)}"
+                f"broker {broker_id} is at revision {image.revision} and has the key as of "
+                f"revision {known.get(key)}, but the store has it as of {true.get(key)}"
             )
             raise broken("I11", key, text)
 
@@ -110,14 +110,18 @@ class TrueMetadata:
             after = broker.after
             if after is not None:
                 self.lives[broker.broker_id, after.broker_epoch] = None
-            told = "left the cluster" if after is None else f"registered as {after.broker_epoch}"
+            told = (
+                "left the cluster"
+                if after is None
+                else f"registered with broker epoch {after.broker_epoch}"
+            )
             if after is not None and after.broker_id in self.image.stopping:
                 told = "is stopping"
             self.note("", f"metadata: broker {broker.broker_id} {told}")
         if changed.controller:
             held = self.image.controller
-            told = "nobody" if held is None else f"broker {held.broker_id} in epoch {held.epoch}"
-            self.note("", f"metadata: the controller is {told}")
+            told = "none" if held is None else f"broker {held.broker_id} in epoch {held.epoch}"
+            self.note("", f"metadata: controller: {told}")
 
     def _check(self, change: TopicChange) -> None:
         after, before = change.after, change.before
@@ -145,14 +149,16 @@ class TrueMetadata:
 
     def _check_sets(self, place: str, topic: Topic, partition: Partition) -> None:
         if partition.eligible_leaders and len(partition.isr) >= min_insync(topic, partition):
-            raise broken("I6", place, f"eligible leaders beside enough in sync: {partition}")
+            raise broken(
+                "I6", place, f"it has an ELR although the ISR is large enough: {partition}"
+            )
 
     def _check_epochs(self, place: str, old: Partition | None, new: Partition) -> None:
         if old is not None:
             if new.partition_epoch <= old.partition_epoch:
-                raise broken("I11", place, f"its epoch did not rise: {old} became {new}")
+                raise broken("I11", place, f"partition epoch did not increase: {old} became {new}")
             if new.leader_epoch < old.leader_epoch:
-                raise broken("I11", place, f"its leader epoch fell: {old} became {new}")
+                raise broken("I11", place, f"its leader epoch decreased: {old} became {new}")
             self.elections += new.leader_epoch > old.leader_epoch
             self.shrinks += len(new.isr) < len(old.isr)
             self.grows += len(new.isr) > len(old.isr)
@@ -160,7 +166,7 @@ class TrueMetadata:
             return
         leader = (new.leader, new.leader_broker_epoch)
         if self.leaders.setdefault((place, new.leader_epoch), leader) != leader:
-            raise broken("I7", place, f"epoch {new.leader_epoch} has two leaders: {new}")
+            raise broken("I7", place, f"leader epoch {new.leader_epoch} has two leaders: {new}")
 
     def _check_members(self, place: str, old: Partition | None, new: Partition) -> None:
         """Checks the members and the leader of a changed partition (I5)."""
@@ -178,15 +184,15 @@ class TrueMetadata:
             # for itself.
             noted = (elected or each in old.isr) and (each, life) in self.lives
             if not registered and not noted:
-                text = f"broker {each} joined the in-sync set as a life it has not: {new}"
-                raise broken("I5", place, f"{text}, and it is registered as {info}")
+                text = f"broker {each} joined the ISR with a broker epoch it does not have: {new}"
+                raise broken("I5", place, f"{text}; it is registered as {info}")
             # The committer may not know yet that it is stopping. The broker will leave the ISR when
             # it stops.
             self.joined_stopping += each in self.image.stopping and each not in old.isr
         if new.leader != NO_LEADER and elected:
             if (new.leader, new.leader_broker_epoch) not in self.lives:
-                raise broken("I5", place, f"a life that never was is elected: {new}")
+                raise broken("I5", place, f"the elected leader has an unknown broker epoch: {new}")
             # At the end of a reassignment a replica that has just caught up may lead at once.
             members = old.isr + old.eligible_leaders + (new.isr if old.is_moving else ())
             if new.leader not in members:
-                raise broken("I5", place, f"who may lack records leads: {old} became {new}")
+                raise broken("I5", place, f"the leader was not in ISR or ELR: {old} became {new}")

@@ -59,8 +59,8 @@ class TrueTransactions:
             ):
                 key = (place, mark.leader_epoch, mark.base_offset)
                 self.late[key] = (
-                    f"producer {mark.producer_id} wrote in epoch {mark.producer_epoch} when "
-                    f"another had been given epoch {self.fences[mark.producer_id]}"
+                    f"producer {mark.producer_id} wrote in epoch {mark.producer_epoch} after "
+                    f"it was fenced by epoch {self.fences[mark.producer_id]}"
                 )
 
     def on_committed(self, place: str, mark: Mark, shadow: Shadow) -> None:
@@ -73,7 +73,7 @@ class TrueTransactions:
             for record in read_records(shadow.bodies[mark.base_offset]):
                 together += self._note_decision(place, record.key, record.value)
             if together not in (0, SINK_MEMBERS):
-                text = f"{together} transactions of a sink are committed, of {SINK_MEMBERS}"
+                text = f"only {together} of {SINK_MEMBERS} transactions of a sink are committed"
                 raise broken("I9", place, text, mark.base_offset)
 
     def _note_decision(self, place: str, key: bytes | None, value: bytes | None) -> bool:
@@ -85,7 +85,7 @@ class TrueTransactions:
         mine = transaction.transactional_id
         owner = self.owners.setdefault(transaction.producer_id, mine)
         if owner != mine:
-            text = f"{mine} was given producer {transaction.producer_id}, which is {owner}'s"
+            text = f"{mine} got producer id {transaction.producer_id}, which belongs to {owner}"
             raise broken("I9", place, text)
         if transaction.state.is_preparing:
             committed = transaction.state.is_committed
@@ -107,9 +107,9 @@ class TrueTransactions:
             assert mark.marker is not None
             if (mark.producer_id, mark.producer_epoch, mark.marker) not in self.decided:
                 text = (
-                    f"broker {broker_id} wrote that the transaction of producer "
-                    f"{mark.producer_id} epoch {mark.producer_epoch} ended by "
-                    f"{mark.marker.name.lower()}, which nobody had decided"
+                    f"broker {broker_id} wrote a marker ({mark.marker.name.lower()}) for producer "
+                    f"{mark.producer_id} epoch {mark.producer_epoch}, but no coordinator had "
+                    "decided that"
                 )
                 raise broken("I9", place, text, mark.base_offset)
 
@@ -131,13 +131,13 @@ class TrueTransactions:
         told, most = hosted.last_stable_offset, shadow.last_stable_offset(high, shadow.settled_end)
         least, most = (min(max(each, log.log_start_offset), high) for each in (due, most))
         if not least <= told <= most:
-            text = f"broker {broker_id} takes {told} for the last stable offset, and that is {due}"
+            text = f"broker {broker_id} has last stable offset {told}, but it should be {due}"
             raise broken("I9", place, text, told)
         known = log.producers._ongoing
         if len(known) != len(shadow.open) or {*known} != {*shadow.open.values()}:
             text = (
-                f"broker {broker_id} takes transactions for open at {sorted(known)}, and by its "
-                f"log they are at {sorted(shadow.open.values())}"
+                f"broker {broker_id} has open transactions at {sorted(known)}, but in its log "
+                f"they are at {sorted(shadow.open.values())}"
             )
             raise broken("I12", place, text)
 
@@ -157,8 +157,8 @@ class TrueTransactions:
                 for entry in found
             ):
                 text = (
-                    f"broker {broker_id} does not list the transaction of producer "
-                    f"{each.producer_id} from {each.first_offset} on, which was aborted at "
+                    f"broker {broker_id} does not list the aborted transaction of producer "
+                    f"{each.producer_id} from offset {each.first_offset} to "
                     f"{each.marker_offset}"
                 )
                 raise broken("I12", place, text, each.first_offset)
@@ -185,12 +185,12 @@ class TrueTransactions:
         end, chain = synced
         if shadow.end_offset < end:
             text = (
-                f"broker {broker_id} opened its log and has {shadow.end_offset} records, of {end} "
-                "that were synced"
+                f"broker {broker_id} opened its log, which has {shadow.end_offset} records, but "
+                f"{end} had been synced"
             )
             raise broken("I12", place, text, shadow.end_offset)
         if chain is not None and shadow.chain_at(end) != chain:
-            text = f"broker {broker_id} opened its log and has other records than those it synced"
+            text = f"broker {broker_id} opened its log, which differs from what had been synced"
             raise broken("I12", place, text, end)
 
     def forget_topic(self, name: str) -> None:

@@ -98,9 +98,9 @@ def check_contents(
             same = "other bytes" if wanted.header[:3] == read.header[:3] else "another batch"
             raise Broken(f"{same}: {read} was read where {wanted} was appended")
     if len(due) > len(got):
-        raise Broken(f"batch {due[len(got)]} is gone; the log ends at {log.end_offset}")
+        raise Broken(f"batch {due[len(got)]} is missing; the log ends at {log.end_offset}")
     if len(got) > len(due):
-        raise Broken(f"batch {got[len(due)]} was read and never appended there")
+        raise Broken(f"batch {got[len(due)]} was read, but never appended there")
 
 
 def _in_hole(log: Log, batch: ModelBatch) -> bool:
@@ -118,11 +118,11 @@ def check_read(log: Log, model: LogModel, offset: int, bytes_max: int, upper: in
     due = [batch for batch in model.readable() if batch.last_offset >= offset]
     wanted = [batch.data for batch in due if batch.last_offset < bound]
     if got != wanted[: len(got)]:
-        raise Broken(f"a read at {offset} below {bound} gave batches that are not the next ones")
+        raise Broken(f"a read at {offset} below {bound} did not return the next batches")
     if not got and wanted and offset < bound:
-        raise Broken(f"a read at {offset} below {bound} gave nothing; {due[0]} was due")
+        raise Broken(f"a read at {offset} below {bound} returned nothing instead of {due[0]}")
     if len(got) > 1 and sum(map(len, got)) > bytes_max:
-        raise Broken(f"a read of at most {bytes_max} bytes gave {sum(map(len, got))}")
+        raise Broken(f"a read of at most {bytes_max} bytes returned {sum(map(len, got))}")
 
 
 def check_committed(log: Log, model: LogModel, offset: int, bytes_max: int) -> None:
@@ -146,7 +146,7 @@ def check_committed(log: Log, model: LogModel, offset: int, bytes_max: int) -> N
     while (found := log.read_committed(at, bytes_max, stable)) is not None:
         data, listed = found
         if isinstance(data, FileSpan):
-            raise Broken("a span was given to who did not ask for one")
+            raise Broken("a read that did not allow spans returned one")
         reader = AbortedProducers(listed)
         for position, header in iter_batches(data):
             batch = data[position : position + header.size]
@@ -154,14 +154,14 @@ def check_committed(log: Log, model: LogModel, offset: int, bytes_max: int) -> N
                 got += [record.offset for record in read_records(batch) if record.offset >= offset]
             at = header.next_offset
     if got != wanted:
-        raise Broken(f"committed from {offset} to {stable} are {wanted}, and {got} were read")
+        raise Broken(f"from {offset} to {stable} {wanted} are committed, but {got} were read")
 
 
 def check_time(log: Log, model: LogModel, timestamp_ms: int) -> None:
     found = offset_for_time(log, timestamp_ms)
     wanted = model.offset_for_time(timestamp_ms)
     if found != wanted:
-        raise Broken(f"the first record at {timestamp_ms} is {wanted}, the log says {found}")
+        raise Broken(f"the first record at {timestamp_ms} is {wanted}, but the log found {found}")
 
 
 def check_indexes(log: Log, *, rotted: bool) -> None:
@@ -203,7 +203,7 @@ def _check_time_index(segment: Segment) -> None:
     entries = segment.time_index.entries()
     for before, after in pairwise(entries):
         if before[0] >= after[0] or before[1] >= after[1]:
-            raise Broken(f"{segment.time_index.path} does not rise: {before} before {after}")
+            raise Broken(f"{segment.time_index.path} does not increase: {before} before {after}")
     highest = -1
     seen: dict[tuple[int, int], None] = {}
     for _, header in segment.headers(0):
@@ -212,9 +212,9 @@ def _check_time_index(segment: Segment) -> None:
             seen[highest, header.last_offset - segment.base_offset] = None
     for entry in entries:
         if entry not in seen:
-            raise Broken(f"{segment.time_index.path} has {entry}, and no batch brought that time")
+            raise Broken(f"{segment.time_index.path} has {entry}, but no batch has that time")
     if segment.largest_timestamp() != highest:
-        raise Broken(f"{segment.path} holds time {highest} and says {segment.largest_timestamp()}")
+        raise Broken(f"{segment.path} has time {highest}, but says {segment.largest_timestamp()}")
 
 
 def check_epochs(log: Log, model: LogModel) -> None:
@@ -237,7 +237,7 @@ def check_epochs(log: Log, model: LogModel) -> None:
             == batch.header.leader_epoch
             == log.epochs.epoch_at(batch.last_offset)
         ):
-            raise Broken(f"leader epochs are {entries}, and one of the batches is {batch}")
+            raise Broken(f"leader epochs are {entries}, but one of the batches is {batch}")
 
 
 def check_producers(log: Log, model: LogModel) -> None:
@@ -248,7 +248,7 @@ def check_producers(log: Log, model: LogModel) -> None:
     found = _by_producer(log.producers.entries(5))
     for producer_id, entries in found.items():
         if producer_id not in wanted:
-            raise Broken(f"producer {producer_id} never wrote, and has state {entries}")
+            raise Broken(f"producer {producer_id} never wrote, but has state {entries}")
     start = log.log_start_offset
     left = {batch.last_offset for batch in model.contents}
     for producer_id, due in wanted.items():
@@ -261,7 +261,7 @@ def check_producers(log: Log, model: LogModel) -> None:
             continue
         if here is None:
             if batches[-1] >= start:
-                raise Broken(f"producer {producer_id} wrote {batches[-1]} and is forgotten")
+                raise Broken(f"producer {producer_id} wrote {batches[-1]}, but has no state")
             continue
         if batches[-1] >= start:
             _check_producer(producer_id, due, here, start, compacted=model.compacted)

@@ -263,7 +263,7 @@ def _marker_wrongly(
     """Checks a marker. It gets a delete horizon once no batch of its transaction is left, and is
     removed later."""
     if is_needed:
-        return f"the marker {old} was compacted, and what it decides was not"
+        return f"the marker {old} was compacted before the batches of its transaction"
     if new is not None and new.records == old.records:
         return None
     horizon_ms = old.header.delete_horizon_ms
@@ -293,7 +293,7 @@ def _batch_wrongly(
         if record.value is not None or horizon_ms is None or horizon_ms > now_ms:
             return f"compaction lost {record}, the newest of its key"
         if oldest_left.get(record.key, record.offset) < record.offset:
-            return f"compaction dropped the tombstone {record} before what it deletes"
+            return f"compaction removed the tombstone {record} before the records it deletes"
     return f"compaction invented {kept} in {old}" if kept else None
 
 

@@ -180,7 +180,7 @@ class LogProcess:
                 )
                 self._created = self.cache_is_intact = True
             except Crashed:
-                self.tell("creation is cut short")
+                self.tell("creation is interrupted")
                 self.crash(power=self.draw_power())
                 self._outcome = None
         self.tell("created")
@@ -211,7 +211,7 @@ class LogProcess:
             batch for batch in self.model.ledger if batch.next_offset <= committed
         )
         self.committed_offset = committed
-        with disk_trouble("the offsets could not be noted"):
+        with disk_trouble("the offset checkpoint could not be written"):
             write_offsets(self.disk, ROOT, {DIRECTORY.rpartition("/")[2]: noted})
 
     def known(self) -> LogOffsets | None:
@@ -220,7 +220,7 @@ class LogProcess:
             return read_offsets(self.disk, ROOT).get(DIRECTORY.rpartition("/")[2])
         except CorruptFile as error:
             if OFFSETS not in self.rotted:
-                raise Broken(f"what was noted does not read: {error}") from error
+                raise Broken(f"the offset checkpoint cannot be decoded: {error}") from error
             return None
 
     def _open(self) -> RecoveryReport:
@@ -246,7 +246,7 @@ class LogProcess:
                 break
             except Crashed:
                 self.count("crashes while opening")
-                self.tell("opening is cut short")
+                self.tell("opening is interrupted")
                 self.crash(power=self.draw_power())
             except OSError as error:
                 self._open_failed(error)
@@ -294,7 +294,7 @@ class LogProcess:
         log, model = self.log, self.model
         check_bounds(log)
         if log.damage and not self.rotted & {".log", "penstock-checkpoint"}:
-            raise Broken(f"damage is reported where no bit was flipped: {log.damage}")
+            raise Broken(f"damage is reported although no bit was flipped: {log.damage}")
         kept = [batch for batch in outcome.ledger if batch.base_offset < outcome.end_min]
         if kept and log.end_offset < kept[-1].next_offset:
             kind = "power loss" if outcome.power_lost else "kill"
@@ -311,7 +311,7 @@ class LogProcess:
         ends = {batch.next_offset for batch in outcome.ledger}
         ends.update((model.end, outcome.end_min_kill, log.log_start_offset))
         if log.end_offset not in ends and not log.damage:
-            raise Broken(f"the log ends at {log.end_offset}, which no batch does")
+            raise Broken(f"the log ends at {log.end_offset}, but no batch ends there")
         if log.log_start_offset < outcome.start_min:
             self._check_moved_start(outcome)
         model.adopt(outcome, log.log_start_offset, log.end_offset)
@@ -324,17 +324,17 @@ class LogProcess:
         self.committed_offset = offset
         if known is None:
             if offset:
-                raise Broken(f"nothing was noted, and the high watermark is {offset}")
+                raise Broken(f"no offsets were stored, but the high watermark is {offset}")
             return
         committed = {batch.base_offset: batch for batch in self._notes[known]}
         for batch in self.model.ledger:
             was = committed.get(batch.base_offset)
             if batch.base_offset < offset and (was is None or was.data != batch.data):
-                raise Broken(f"the high watermark is {offset} and {batch} was not committed")
+                raise Broken(f"the high watermark is {offset}, but {batch} was not committed")
         if log.generation == known.generation and not self.rotted:
             due = min(known.high_watermark, log.end_offset)
             if offset != due:
-                raise Broken(f"the high watermark is {offset}, and {due} was noted")
+                raise Broken(f"the high watermark is {offset}, but {due} was stored")
             self.count("high watermarks restored", offset > 0)
 
     def _check_moved_start(self, outcome: Outcome) -> None:
@@ -346,7 +346,7 @@ class LogProcess:
         due = [batch for batch in due if batch.next_offset <= self.log.end_offset]
         if not outcome.may_be_cleaned:
             check_contents(self.log, due, kept, refused)
-        raise LoudLoss(f"the checkpoint is rebuilt and the log starts at {self.log}")
+        raise LoudLoss(f"the checkpoint was rebuilt, and the log starts at {self.log}")
 
     def check(self, *, may_be_cleaned: bool = False) -> None:
         """Checks everything about the open log, against the model and against itself.
@@ -372,7 +372,7 @@ class LogProcess:
         check_bounds(log)
         found, refused = read_all(log, lambda: self.draws.randrange(1, 1000))
         if refused and not self.rotted:
-            raise Broken(f"reads of {refused} were refused and no bit was flipped")
+            raise Broken(f"reads of {refused} were refused although no bit was flipped")
         if may_be_cleaned:
             self._adopt_cleaned(found)
         check_contents(log, model.readable(), found, refused)
@@ -425,7 +425,7 @@ class LogProcess:
     def _check_handles(self) -> None:
         open_paths = self.disk.open_paths()
         if len(open_paths) > len(self.pool):
-            raise Broken(f"{len(open_paths)} files are open, {len(self.pool)} of them in the pool")
+            raise Broken(f"{len(open_paths)} files are open, but the pool has {len(self.pool)}")
 
     def check_idempotent(self) -> None:
         """Checks that opening once more, with nothing in between, changes neither files nor log."""

@@ -38,7 +38,7 @@ class LogRig(LogProcess):
         except Crashed:
             if nested:
                 raise
-            self.tell(f"{name} is cut short")
+            self.tell(f"{name} is interrupted")
             self.count(f"crashes in {name.split(maxsplit=1)[0]}")
             self.crash(power=self.draw_power())
             self.recover()
@@ -61,7 +61,7 @@ class LogRig(LogProcess):
         except OSError as error:
             if may_fail:
                 raise
-            raise Broken(f"{name}: an OSError came out: {error!r}") from error
+            raise Broken(f"{name} raised an OSError: {error!r}") from error
         finally:
             self._depth -= 1
         self.flight = outer
@@ -96,7 +96,7 @@ class LogRig(LogProcess):
                 call()
             except LogOffline:
                 continue
-            raise Broken("a log that went offline answers again without being opened")
+            raise Broken("an offline log accepts calls again without being reopened")
 
     def append(self, batch: bytearray, epoch: int) -> bool:
         expected = bytearray(batch)
@@ -110,7 +110,7 @@ class LogRig(LogProcess):
         if not self.attempt(f"append {coming}", call, Flight(appending=[coming])):
             return False
         if appended[0] != (coming.base_offset, coming.last_offset):
-            raise Broken(f"append said {appended[0]} for {coming}")
+            raise Broken(f"append returned {appended[0]} for {coming}")
         self.model.append(coming)
         return True
 
@@ -127,7 +127,7 @@ class LogRig(LogProcess):
                 if batch.base_offset < log.end_offset:
                     self.model.append(batch)
             if self.model.end != log.end_offset:
-                raise Broken(f"the log ends at {log.end_offset} amid {name}")
+                raise Broken(f"the log ends at {log.end_offset} after {name}")
 
     def flush(self, *, checkpoint: bool) -> None:
         end, log = self.log.end_offset, self.log
@@ -136,7 +136,7 @@ class LogRig(LogProcess):
 
     def flushed(self, end: int) -> None:
         if self.log.recovery_point < end:
-            raise Broken(f"after a flush of {end} the recovery point is {self.log.recovery_point}")
+            raise Broken(f"after a flush to {end} the recovery point is {self.log.recovery_point}")
         # Waiting producers are acknowledged up to the recovery point, even if that is above the
         # flushed end.
         self.model.flushed(self.log.recovery_point)
@@ -180,11 +180,11 @@ class LogRig(LogProcess):
         ):
             lowest = max(self.model.cut_point(offset), log.log_start_offset)
             if not lowest <= log.end_offset <= max(offset, lowest):
-                raise Broken(f"truncated to {offset}, the log ends at {log.end_offset}")
+                raise Broken(f"after a truncation to {offset} the log ends at {log.end_offset}")
             self.model.truncate(log.end_offset)
             self.check()
         elif self.log is log and log.end_offset != before:
-            raise Broken("a truncation that was refused for want of space has cut the log")
+            raise Broken("a truncation that failed for lack of disk space has cut the log")
 
     def delete(self, offset: int) -> None:
         log = self.log

@@ -357,7 +357,7 @@ class SimLoop(_Base):
             for task in sorted(self._tasks(), key=lambda task: task.number)
             if not task.process.dead
         ]
-        return f"nothing is ready and no timer is set, and {main!r} waits; also {waiting}"
+        return f"deadlock: no task is ready and no timer is set; {main!r} waits, also {waiting}"
 
     def _tasks(self) -> list[SimTask]:
         return [task for task in asyncio.all_tasks(self) if isinstance(task, SimTask)]

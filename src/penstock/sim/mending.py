@@ -41,9 +41,9 @@ def what_is_wrong(world: World, invariants: Invariants) -> str:
             hosted = None if broker is None else broker.replicas.get(topic.name, index)
             term = None if hosted is None else hosted.leadership
             if hosted is None or term is None or term.epoch != partition.leader_epoch:
-                return f"{place} is not led by broker {partition.leader} in epoch of {partition}"
+                return f"broker {partition.leader} does not lead {place} as in {partition}"
             if term.high_watermark < hosted.log.end_offset:
-                return f"{place} is committed up to {term.high_watermark} of its records"
+                return f"{place} is committed only up to offset {term.high_watermark}"
             if hosted.last_stable_offset < term.high_watermark:
                 return f"{place} has a transaction open since {hosted.last_stable_offset}"
     return ""
@@ -63,8 +63,8 @@ def _what_it_hosts_wrongly(node: BrokerNode, image: ClusterImage) -> str:
     for name, index in sorted(due.keys() | held.keys()):
         if due.get((name, index)) != held.get((name, index)):
             is_old = (name, index) in due and (name, index) in held
-            told = "an older topic's log for" if is_old else "what it should not, or not"
-            return f"{node.name} hosts {told} {name}-{index}"
+            told = "hosts an older topic's log of" if is_old else "wrongly hosts or lacks"
+            return f"{node.name} {told} {name}-{index}"
     return ""
 
 
@@ -91,7 +91,7 @@ async def come_together(world: World, stage: Stage, invariants: Invariants) -> b
             what="the cluster is whole",
         )
     error = what_is_wrong(world, invariants)
-    _probe(stage, "cluster", "to be in sync", begun_ms, error)
+    _probe(stage, "cluster", "bringing all replicas in sync", begun_ms, error)
     return not error
 
 

@@ -84,7 +84,7 @@ class Node:
 
     def resume(self) -> None:
         if self.process is not None and self.process.frozen:
-            self._world.tell(f"{self.name} goes on")
+            self._world.tell(f"{self.name} resumes")
             self._loop.resume(self.process)
 
     def kill(self) -> None:
@@ -96,7 +96,7 @@ class Node:
 
     def _begin_process(self) -> Process:
         if self.process is not None:
-            raise RuntimeError(f"{self.name} runs already: kill or stop it first")
+            raise RuntimeError(f"{self.name} is already running: kill or stop it first")
         self.life += 1
         if not self.machine.powered:
             self.machine.on_power()

@@ -249,7 +249,7 @@ def _refuses_gaps(patches: ExitStack) -> None:
     def strict(self: Follower, span: BatchSpan, end: int, epoch: int) -> str | None:
         allowed = compacted.get(id(self._rules), (None, True))[1]
         if span.base_offset > end and not allowed:
-            return f"offset {span.base_offset} came where {end} was due"
+            return f"offset {span.base_offset} came where {end} was expected"
         return check(self, span, end, epoch)
 
     patch(patches, hosted_module, "follower_rules", remembered)

@@ -40,4 +40,4 @@ def _require_fits(name: str, value: FunctionType, held: FunctionType) -> None:
     if (Parameter.VAR_KEYWORD not in kinds and not named <= taken.keys()) or (
         Parameter.VAR_POSITIONAL not in kinds and room < in_order
     ):
-        raise TypeError(f"what is planted for {name} takes {[*taken]}, and it is given {[*given]}")
+        raise TypeError(f"the patch of {name} takes {[*taken]}, but callers give {[*given]}")

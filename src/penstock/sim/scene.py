@@ -150,7 +150,7 @@ class Scene:
         """Requires that no broker has registered again."""
         after = self.lives()
         lost = [each for each, epoch in before.items() if after.get(each) != epoch]
-        self.probe(what, self.stage.now_ms(), f"brokers {lost} lost theirs" if lost else "")
+        self.probe(what, self.stage.now_ms(), f"brokers {lost} lost their lease" if lost else "")
 
     async def demand(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
         """Requires that the work succeeds in time, in the operator's process. The load may

@@ -356,7 +356,7 @@ def _seeds(text: str) -> range:
     try:
         seeds = range(int(first), int(last)) if dots else range(int(first), int(first) + 1)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no range: write 0..2000") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range: write 0..2000") from None
     if not seeds:
         raise argparse.ArgumentTypeError(f"{text!r} has no seeds: write the smaller number first")
     return seeds
@@ -377,32 +377,34 @@ def _focus(text: str) -> str:
 def _also(text: str) -> tuple[str, ...]:
     names = tuple(sorted(WAITING)) if text == "all" else tuple(text.split(","))
     if unknown := [name for name in names if name not in WAITING]:
-        known = ", ".join(sorted(WAITING)) or "nothing"
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} does not wait: one of all, {known}")
+        known = ", ".join(sorted(WAITING)) or "none"
+        raise argparse.ArgumentTypeError(f"there is no fault {unknown[0]!r}: one of all, {known}")
     return names
 
 
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="penstock sim", description=__doc__.splitlines()[0])
     options.add_argument("--seeds", type=_seeds, default=None, help="A..B, B not included")
-    options.add_argument("--replay", type=int, metavar="SEED", help="one seed, told in full")
+    options.add_argument("--replay", type=int, metavar="SEED", help="one seed, with all events")
     options.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options.add_argument("--bug", type=_bug, help="plant a bug; `all` tries each of them")
     options.add_argument("--focus", type=_focus, help="concentrate on one part")
     options.add_argument(
-        "--also", type=_also, default=(), help="faults that wait for the product; `all` of them"
+        "--also", type=_also, default=(), help="faults the product does not handle yet, or `all`"
     )
     options.add_argument(
         "--power-cuts", type=int, metavar="N", help="run seeds until all brokers lost power N times"
     )
     options.add_argument("--virtual-s", type=float, default=VIRTUAL_S, help="of load and faults")
-    options.add_argument("--twice-every", type=int, default=TWICE_EVERY, help="0: none runs twice")
+    options.add_argument(
+        "--twice-every", type=int, default=TWICE_EVERY, help="0: no seed runs twice"
+    )
     options.add_argument("--failures-max", type=int, default=FAILURES_MAX)
     options.add_argument("--history", help="with --replay: write what clients saw to this file")
     options.add_argument("--trace", help="with --replay: write every step's marks to this file")
-    options.add_argument("--record", type=Path, metavar="FILE", help="append the results to it")
+    options.add_argument("--record", type=Path, metavar="FILE", help="append the results")
     options.add_argument("--results", action="store_true", help="count the recorded seeds")
-    options.add_argument("--json", action="store_true", help="one JSON object and nothing else")
+    options.add_argument("--json", action="store_true", help="print one JSON object only")
     return options
 
 

@@ -153,7 +153,7 @@ class _Sink:
         except (ClientError, Answered) as error:
             work.end_in_doubt(str(error))
             raise
-        work.end(OK if commits else FAIL, "" if commits else "as it was meant to be")
+        work.end(OK if commits else FAIL, "" if commits else "the abort was intended")
         actor.stage.count("sink_batches", int(commits))
         if commits:
             self._done = number

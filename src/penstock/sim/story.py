@@ -77,7 +77,7 @@ def _of_clients(entries: Iterable[Entry], place: str) -> Iterator[tuple[float, s
                 yield entry.ended_ms, f"{entry.process} could not poll{error}"
             case Latest() if entry.place == place:
                 told = f"{entry.offset}" if entry.status == OK else f"{entry.status}{error}"
-                yield entry.ended_ms, f"{entry.process} was told that it ends at {told}"
+                yield entry.ended_ms, f"{entry.process} asked for the log end: {told}"
             case Drain() if entry.place == place:
                 span = f"{entry.start_offset} to {entry.end_offset}"
                 text = f"drained from {span}: {len(entry.records)} records{error}"

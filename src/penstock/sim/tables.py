@@ -85,7 +85,7 @@ async def check_table(actor: Actor) -> None:
         stage.count("table_records_left", records)
         for key, number in stage.table.items():
             if newest.get(key, -1) < number:
-                error = f"I14: {key} has the value {newest.get(key)}, and {number} was acknowledged"
+                error = f"I14: {key} has the value {newest.get(key)}, but {number} was acknowledged"
     stage.history.add(
         Probe(
             process=actor.name,

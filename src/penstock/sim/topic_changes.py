@@ -109,11 +109,11 @@ class Rebirth:
         missing = [value for value in written if value not in found]
         error = ""
         if old:
-            error = f"{old} was written before the topic was deleted, and is there"
+            error = f"{old} was written before the topic was deleted, but is still there"
         elif missing and before == after:
             # A delete request that was given up and sent again may arrive late and delete
             # this topic.
-            error = f"{missing} was acknowledged and is not there"
+            error = f"{missing} was acknowledged, but is missing"
         stage.count("topics_reborn")
         stage.history.add(
             Probe(

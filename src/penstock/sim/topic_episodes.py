@@ -100,7 +100,7 @@ class TopicEpisodes:
             pass
         else:
             in_sync = self._scene.isr_of(place)
-            error = f"it was acknowledged, and {in_sync} are in sync" if len(in_sync) < 2 else ""
+            error = f"it was acknowledged, but the ISR is {in_sync}" if len(in_sync) < 2 else ""
         what = f"refusing a write to {place} below min.insync.replicas=2"
         self._scene.probe(what, begun_ms, error)
 

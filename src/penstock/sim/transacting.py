@@ -148,7 +148,7 @@ class _Transactor:
                     await self._fill(producer, work, timeout_s)
                     self._decide(work)
             except _WantsAbort:
-                work.end(FAIL, "as it was meant to be")
+                work.end(FAIL, "the abort was intended")
                 self._last, self._last_places = ending, work.places
             except TransactionAborted as error:
                 work.end(FAIL, str(error))
@@ -341,7 +341,7 @@ class _OldWay:
         except (_Trouble, ClientError) as error:
             work.end_in_doubt(str(error))
             raise
-        work.end(OK if commits else FAIL, "" if commits else "as it was meant to be")
+        work.end(OK if commits else FAIL, "" if commits else "the abort was intended")
 
     async def _add(self, cluster: Cluster, places: list[str]) -> None:
         topics: dict[str, list[int]] = {}
@@ -370,7 +370,7 @@ class _OldWay:
             if codes != {ErrorCode.CONCURRENT_TRANSACTIONS}:
                 raise _Trouble(f"partitions were refused: {codes}")
             await self._actor.stage.rest(0.1)
-        raise _Trouble("the transaction before does not end")
+        raise _Trouble("the previous transaction does not end")
 
     async def _send(self, cluster: Cluster, note: Note) -> None:
         """Sends a record once, with the next sequence number. A missing reply counts as a loss."""

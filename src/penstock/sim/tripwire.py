@@ -107,7 +107,7 @@ def _trap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tripped(what: str) -> NotSimulated:
-    said = f"{what} was used in a simulation: take the port instead"
+    said = f"{what} was used in a simulation: use the port instead"
     _found.append(said)
     return NotSimulated(said)
 

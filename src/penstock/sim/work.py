@@ -69,7 +69,7 @@ class Work:
         del stage.under_way[self.actor.name]
         stage.count(f"txns_{status}")
         for note in [*self._unsettled.values()]:
-            note.add(INFO, error="nobody has said")
+            note.add(INFO, error="the outcome is unknown")
         stage.history.add(self._entry(status, error))
 
     def end_in_doubt(self, error: str) -> None:

@@ -169,7 +169,7 @@ class _Run:
             stage.over.set()
             await trouble
         mischief.mend()
-        world.tell("all is mended")
+        world.tell("all faults are removed")
         await come_together(world, stage, invariants)
         await actors.finish()
         # The clients may have left a transaction open at the end, which must time out first.

@@ -182,13 +182,13 @@ class World:
         holds: Callable[[], bool],
         timeout_s: float,
         poll_s: float = 0.05,
-        what: str = "what was waited for",
+        what: str = "a condition",
     ) -> None:
         """Waits until the condition holds. Raises TimeoutError if it does not hold in time."""
         deadline = self.loop.now + timeout_s
         while not holds():
             if self.loop.now >= deadline:
-                raise TimeoutError(f"{what} did not come within {timeout_s:g} virtual seconds")
+                raise TimeoutError(f"waited {timeout_s:g} virtual seconds in vain: {what}")
             await asyncio.sleep(poll_s)
 
     def on_step(self, callback: Callable[[], None], every: int = 1) -> None:

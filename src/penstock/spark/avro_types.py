@@ -41,19 +41,21 @@ def _type(schema: Any, option: str, named: dict[str, Any], inside: tuple[str, ..
         kinds = [kind for kind in schema if kind != "null"]
         if len(kinds) != 1:
             raise OptionError(
-                f"{option} has the union {json.dumps(schema)}: only a type or null can be a column"
+                f"{option} has the union {json.dumps(schema)}: only a type or null is supported"
             )
         return _type(kinds[0], option, named, inside)
     if isinstance(schema, str):
         if schema in _PLAIN:
             return _PLAIN[schema]
         if schema in inside:
-            raise OptionError(f"{option}: {schema} contains itself, and no Spark type can")
+            raise OptionError(
+                f"{option}: {schema} contains itself, which Spark types cannot: change the schema"
+            )
         if schema in named:
             return _type(named[schema], option, named, inside)
     elif isinstance(schema, dict):
         return _complex(schema, option, named, inside)
-    raise OptionError(f"{option} has {json.dumps(schema)}, which is no type of Avro")
+    raise OptionError(f"{option} has {json.dumps(schema)}, which is not an Avro type")
 
 
 def _complex(

@@ -63,7 +63,7 @@ class BadRecords:
         raise SerializationFailed(
             f"the {field} of {self._span.place} at offset {offset} cannot be decoded: {bad[row]}. "
             "Set badRecords to column to see such records, or to deadletter, with a "
-            "deadLetterTopic, to put them aside"
+            "deadLetterTopic, to send them to another topic"
         )
 
     def _bury(self, batch: pa.RecordBatch, key: Decoded, value: Decoded) -> None:

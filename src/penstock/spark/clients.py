@@ -40,8 +40,8 @@ def open_admin(options: SourceOptions | SinkOptions) -> Admin:
 
 def no_broker(options: SourceOptions | SinkOptions, error: ConnectFailed) -> NoBroker:
     return NoBroker(
-        f"no broker answers at kafka.bootstrap.servers={options.bootstrap_servers} "
-        f"({error.reason}): correct the address, or start a broker there (`penstock up`)"
+        f"cannot connect to kafka.bootstrap.servers={options.bootstrap_servers}: {error.reason}. "
+        "Correct the address, or start a broker there (`penstock up`)"
     )
 
 

@@ -53,19 +53,23 @@ def check_columns(options: SinkOptions, schema: StructType) -> None:
 def _check_names(options: SinkOptions, names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise OptionError(f"there is more than one column {', '.join(twice)}: rename or drop it")
+        raise OptionError(
+            f"there is more than one column {', '.join(twice)}: rename or drop all but one"
+        )
     if options.topic is None and "topic" not in names:
-        raise OptionError("say where to: set the option topic, or give a topic column")
+        raise OptionError(
+            "the topic to write to is missing: set the option topic, or add a topic column"
+        )
     fields = [name for name in names if name not in _MEANINGS]
     structured = options.formats.value in ("json", "avro")
     if "value" not in names and not (structured and fields):
         raise OptionError(
-            "there is no value column: name one so, or set valueFormat to json or avro to send "
-            "the other columns as fields"
+            "there is no value column: rename a column to value, or set valueFormat to json or "
+            "avro to send the other columns as fields"
         )
     if fields and ("value" in names or not structured):
         raise OptionError(
-            f"columns {', '.join(fields)} mean nothing in a record: drop them, or set valueFormat "
+            f"columns {', '.join(fields)} are not parts of a record: drop them, or set valueFormat "
             "to json or avro and leave out the value column, to send them as fields"
         )
 
@@ -80,8 +84,8 @@ def _check_encodable(field: StructField, kind: Format) -> None:
     if kind == "json":
         if not isinstance(field.dataType, StructType | MapType):
             raise OptionError(
-                f"the column {field.name} is {shown}, and {field.name}Format=json wants a struct "
-                f"or a map; what is JSON already goes with {field.name}Format=string"
+                f"the column {field.name} is {shown}, but {field.name}Format=json needs a struct "
+                f"or a map; for text that is already JSON, set {field.name}Format to string"
             )
         _check_json(field.name, field.dataType)
 
@@ -90,7 +94,7 @@ def _check_json(name: str, kind: DataType) -> None:
     try:
         arrow = to_arrow_schema(StructType([StructField(name, kind)]), timezone="UTC")
     except Exception as error:
-        raise OptionError(f"the column {name} has no form in JSON: {error}") from error
+        raise OptionError(f"the column {name} cannot be written as JSON: {error}") from error
     check_json_type(arrow.field(0).type, name)
 
 
@@ -133,7 +137,7 @@ def _avro(schema: str, schema_id: int | None) -> Encode:
                 encoded.append(None if value is None else serialize(value))
             except Exception as error:  # Any exception of fastavro means that the row does not fit.
                 raise SerializationFailed(
-                    f"{str(value)[:200]} does not fit the Avro schema: {error}"
+                    f"{str(value)[:200]} does not match the Avro schema: {error}"
                 ) from error
         return pa.array(encoded, pa.binary())
 

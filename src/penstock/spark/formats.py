@@ -79,7 +79,7 @@ def avro_codec(schema: str, schema_id: int | None = None) -> Avro:
             'pip install "penstock[avro]"'
         ) from None
     except Exception as error:  # noqa: BLE001 (fastavro's errors have no common parent)
-        raise OptionError(f"the Avro schema is not one: {error}") from None
+        raise OptionError(f"the Avro schema is not valid: {error}") from None
 
 
 def avro_decoder(schema: str, target: pa.DataType, schema_id: int | None = None) -> Decoder:
@@ -132,5 +132,5 @@ def _one_by_one(column: pa.Array, read: Callable[[bytes], Any], target: pa.DataT
             try:
                 pa.array([value], target)
             except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-                values[row], bad[row] = None, f"no {target}: {error}"
+                values[row], bad[row] = None, f"not a valid {target}: {error}"
         return Decoded(pa.array(values, target), bad)

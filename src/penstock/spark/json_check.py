@@ -85,7 +85,7 @@ def _struct(kind: pa.StructType) -> Check:
             found = value.get(name)
             if found is None:
                 if not nullable:
-                    return f".{name} is null, and NOT NULL in the schema"
+                    return f".{name} is null, but NOT NULL in the schema"
             elif why := check_field(found):
                 return f".{name}{why}"
         return ""

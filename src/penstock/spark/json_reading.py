@@ -91,9 +91,9 @@ class JsonReader:
         except ValueError as why:
             return "" if _INFINITY in text else f"not JSON: {why}"
         except RecursionError:
-            return "nested too deep" if self._has_maps else ""
+            return "nested too deeply" if self._has_maps else ""
         why_not = self._check(value)
-        return why_not and f"not as the schema says: {why_not.removeprefix('.')}"
+        return why_not and f"does not match the schema: {why_not.removeprefix('.')}"
 
     def _halve(self, texts: pa.Array, first: int, bad: dict[int, str]) -> pa.Array:
         """Reads the texts, and finds the bad ones among them by bisection."""
@@ -103,7 +103,7 @@ class JsonReader:
             return self._parse(texts)
         except (ValueError, pa.ArrowException, RecursionError) as error:
             if len(texts) == 1:
-                bad[first] = f"not as the schema says: {error}"
+                bad[first] = f"does not match the schema: {error}"
                 return pa.nulls(1, self._target)
         half = len(texts) // 2
         return pa.concat_arrays(
@@ -156,7 +156,7 @@ def _not_an_object(text: str) -> str:
     except ValueError as why:
         return f"not JSON: {why}"
     except RecursionError:
-        return "not JSON that can be checked: nested too deep"
+        return "cannot be checked: nested too deeply"
     return "" if isinstance(parsed, dict) else f"JSON, but not an object: {text[:40]}"
 
 
@@ -233,7 +233,7 @@ def _struct(
     for field, column in zip(fields, columns, strict=True):
         missing = column.is_null() if mask is None else pc.and_not(column.is_null(), mask)
         if not field.nullable and pc.any(missing).as_py():
-            raise pa.ArrowInvalid(f"{field.name} is null, and NOT NULL in the schema")
+            raise pa.ArrowInvalid(f"{field.name} is null, but NOT NULL in the schema")
     finished = [
         _finished(column, field.type) for field, column in zip(fields, columns, strict=True)
     ]

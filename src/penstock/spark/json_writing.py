@@ -35,14 +35,14 @@ def check_json_type(kind: pa.DataType, name: str) -> None:
     """Raises `OptionError` on the driver if a column cannot be written as JSON."""
     if pa.types.is_map(kind) and not pa.types.is_string(kind.key_type):
         raise OptionError(
-            f"{name} is a map with keys that are not text, and JSON has no other: cast them"
+            f"{name} is a map with keys that are not strings, but JSON needs strings: cast them"
         )
     if pa.types.is_nested(kind):
         for index in range(kind.num_fields):
             field = kind.field(index)
             check_json_type(field.type, f"{name}.{field.name}")
     elif not any(fits(kind) for fits in _PLAIN):
-        raise OptionError(f"{name} is of type {kind}, which has no form in JSON: cast or drop it")
+        raise OptionError(f"{name} has the type {kind}, which JSON does not have: cast or drop it")
 
 
 _PLAIN: Final = (
@@ -77,8 +77,8 @@ def _fragments(column: pa.Array, name: str) -> pa.Array:
     if pa.types.is_floating(kind):
         if not pc.all(pc.is_finite(column)).as_py() and len(column) != column.null_count:
             raise SerializationFailed(
-                f"{name} holds a NaN or an infinity, for which JSON has no word: replace it, "
-                "with null for instance"
+                f"{name} contains NaN or an infinity, which JSON does not have: replace it, for "
+                "example with null"
             )
         return column.cast(pa.string())
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

@@ -113,7 +113,7 @@ class LogView:
             if place.partition >= counts[place.topic]:
                 raise OptionError(
                     f"assign names partition {place.partition} of {place.topic}, "
-                    f"which has 0 to {counts[place.topic] - 1}"
+                    f"which only has partitions 0 to {counts[place.topic] - 1}"
                 )
         return self._chosen(counts)
 
@@ -194,8 +194,8 @@ class LogView:
         missing = [place for place, offset in found.items() if offset is None]
         if missing and starting and self._options.time_without_record == "error":
             raise OptionError(
-                f"no record of {_names(missing)} is as young as the starting time: set "
-                "startingOffsetsByTimestampStrategy to latest to begin with what comes next"
+                f"there is no record at or after the starting time in {_names(missing)}: to start "
+                "with new records, set startingOffsetsByTimestampStrategy to latest"
             )
         ends = self.latest(missing)
         return {
@@ -215,10 +215,10 @@ class LogView:
         """Raises `DataLoss`, or logs a warning if `failOnDataLoss` is false."""
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"{message}. If that is as it should be, set failOnDataLoss to false and what is "
-                "left will be read"
+                f"{message}. To continue with the records that are left, set failOnDataLoss to "
+                "false"
             )
-        log.warning("%s; reading goes on without them, as failOnDataLoss is false", message)
+        log.warning("%s; continuing without them, because failOnDataLoss is false", message)
 
     def check_still_there(
         self, start: Mapping[TopicPartition, int], places: Iterable[TopicPartition]
@@ -227,7 +227,7 @@ class LogView:
         left = set(places)
         gone = sorted(set(start) - left)
         if gone:
-            self.lose(f"{_names(gone)} can no longer be read: deleted, or not asked for any more")
+            self.lose(f"partitions deleted, or no longer in the options: {_names(gone)}")
         return {place: offset for place, offset in start.items() if place in left}
 
     def check_not_before_start(
@@ -249,8 +249,8 @@ class LogView:
         past = [place for place, offset in start.items() if offset > latest.get(place, offset)]
         for place in past:
             self.lose(
-                f"{place} ends at {latest[place]}, before the offset {start[place]} that was read "
-                "up to: the topic was made anew, or lost records"
+                f"{place} ends at {latest[place]}, before the offset {start[place]} up to which it "
+                "was read: the topic was deleted and created again, or lost records"
             )
         return past
 
@@ -261,7 +261,7 @@ class LogView:
         within = dict(asked)
         for place, offset in asked.items():
             if offset > latest[place]:
-                self.lose(f"{option} asks for {offset} of {place}, which ends at {latest[place]}")
+                self.lose(f"{option} has {offset} for {place}, which ends at {latest[place]}")
                 within[place] = latest[place]
         return within
 
@@ -279,7 +279,7 @@ class LogView:
                 for place, replica in directory.replicas.items():
                     sizes[place] = max(sizes.get(place, 0), replica.size_bytes)
         except ClientError as error:
-            log.warning("the brokers do not tell the sizes of their logs: %s", error)
+            log.warning("cannot read the sizes of the logs: %s; using a guess", error)
         return {
             place: sizes[place] / (end - begin)
             if sizes.get(place) and end > begin
@@ -295,13 +295,16 @@ class LogView:
         try:
             outcomes = self._admin.alter_group_offsets(group, dict(offsets))
         except ClientError as error:
-            log.warning("the progress of group %s was not committed: %s", group, error)
+            log.warning("cannot commit offsets of group %s: %s; the query continues", group, error)
             return False
         refused = {place: error for place, error in outcomes.items() if error is not None}
         if refused:
             reasons = sorted({error.message for error in refused.values()})
             log.warning(
-                "group %s was not moved on %s: %s", group, _names(refused), "; ".join(reasons)
+                "cannot commit offsets of group %s in %s: %s; the query continues",
+                group,
+                _names(refused),
+                "; ".join(reasons),
             )
         return not refused
 

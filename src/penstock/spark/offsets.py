@@ -68,9 +68,9 @@ def parse_partition_numbers(text: str, option: str) -> Offsets:
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
-        raise OptionError(f"{shape}, and is not JSON: {error}") from None
+        raise OptionError(f"{shape}, but is not JSON: {error}") from None
     if not isinstance(given, dict):
-        raise OptionError(f"{shape}; it is {text}")
+        raise OptionError(f"{shape}, but is {text}")
     found: Offsets = {}
     for topic, partitions in given.items():
         if not isinstance(partitions, dict):

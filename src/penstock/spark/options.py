@@ -86,17 +86,17 @@ SINK_OPTIONS: Final = (
     "checkpointLocation",
 )
 _REFUSED_FOR_SOURCE: Final = {
-    "kafka.auto.offset.reset": "use startingOffsets: Spark, not a group, keeps the position",
-    "kafka.key.deserializer": "keys come as bytes; use keyFormat, or cast in the DataFrame",
-    "kafka.value.deserializer": "values come as bytes; use valueFormat, or cast in the DataFrame",
-    "kafka.enable.auto.commit": "use groupId to have progress committed batch by batch",
+    "kafka.auto.offset.reset": "use startingOffsets: Spark keeps the positions, not a group",
+    "kafka.key.deserializer": "keys are bytes; use keyFormat, or cast in the DataFrame",
+    "kafka.value.deserializer": "values are bytes; use valueFormat, or cast in the DataFrame",
+    "kafka.enable.auto.commit": "use groupId, which commits the progress after every batch",
     "kafka.interceptor.classes": "classes of Java cannot be loaded here",
 }
 _REFUSED_FOR_SINK: Final = {
     "kafka.key.serializer": "give keys as bytes or text, or use keyFormat",
     "kafka.value.serializer": "give values as bytes or text, or use valueFormat",
     "kafka.interceptor.classes": "classes of Java cannot be loaded here",
-    "kafka.transactional.id": "use delivery=exactly_once, which names its transactions itself",
+    "kafka.transactional.id": "use delivery=exactly_once, which chooses the ids itself",
     "kafka.transaction.timeout.ms": "use transactionTimeout",
 }
 _CLIENTS_OWN: Final = frozenset({"bootstrap.servers", "group.id", "isolation.level"})
@@ -189,14 +189,14 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     dead_letter_topic = options.text("deadLetterTopic")
     if (bad_records == "deadletter") != bool(dead_letter_topic):
         raise OptionError(
-            "badRecords=deadletter and deadLetterTopic belong together: give both or neither"
+            "badRecords=deadletter and deadLetterTopic belong together: set both or neither"
         )
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             if options.text(name):
                 raise OptionError(
                     f"{name} is for batch reads: a stream has no end. Use spark.read, "
-                    "or trigger(availableNow=True) to stop at what is there now"
+                    "or trigger(availableNow=True) to stop at the current end"
                 )
     group_id = options.text("groupId") or options.client.pop("group_id", "")
     return SourceOptions(
@@ -236,7 +236,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
             "missingProgress": missing_progress != "fail",
         }.items():
             if is_given:
-                raise OptionError(f"{name} means nothing without delivery=exactly_once")
+                raise OptionError(f"{name} works only with delivery=exactly_once: leave it out")
     return SinkOptions(
         bootstrap_servers=options.bootstrap(),
         topic=options.text("topic") or None,
@@ -273,8 +273,8 @@ class _Options:
         found = self.client.pop("bootstrap_servers", "").strip()
         if not found:
             raise OptionError(
-                "kafka.bootstrap.servers is missing: say where the brokers are, "
-                'as in .option("kafka.bootstrap.servers", "localhost:9092")'
+                "kafka.bootstrap.servers is missing: set it to the addresses of the brokers, "
+                'for example .option("kafka.bootstrap.servers", "localhost:9092")'
             )
         return found
 
@@ -288,8 +288,8 @@ class _Options:
         if self.text("filterPushdown").lower() == "true":
             raise OptionError(
                 "filterPushdown is true, but Spark would apply the filters of one query to the "
-                "next on the same DataFrame: write once, and load() anew for every query; or bound "
-                "the read with startingOffsets and endingOffsets"
+                "next on the same DataFrame: set it to once, and call load() again for every "
+                "query; or limit the read with startingOffsets and endingOffsets"
             )
         return self.choice("filterPushdown", ("false", "once"), "false") == "once"
 
@@ -298,7 +298,7 @@ class _Options:
         for choice in choices:
             if text == choice:
                 return choice
-        raise OptionError(f"{name} is {text}: it may be {' or '.join(choices)}")
+        raise OptionError(f"{name} is {text}: use {' or '.join(choices)}")
 
     def count(self, name: str) -> int | None:
         text = self.text(name)
@@ -323,7 +323,7 @@ class _Options:
             return default
         match = _DURATION.fullmatch(text)
         if match is None:
-            raise OptionError(f"{name} is {text}: write a time such as 500ms, 30s or 15m")
+            raise OptionError(f"{name} is {text}: write a duration such as 500ms, 30s or 15m")
         return int(match[1]) * _UNIT_MS[match[2]]
 
 
@@ -336,8 +336,8 @@ def _unknown(name: str, names: Mapping[str, str]) -> OptionError:
     if name in _CLIENTS_OWN:
         return OptionError(f"there is no option {name}: did you mean {_CLIENT}{name}?")
     return OptionError(
-        f"there is no option {name}: leave it out. There are {', '.join(names.values())} and "
-        "the client's own as kafka.*"
+        f"there is no option {name}: leave it out. The options are {', '.join(names.values())}, "
+        "and those of the client as kafka.*"
     )
 
 
@@ -345,8 +345,8 @@ def _topics(options: _Options) -> TopicChoice:
     names = ("subscribe", "subscribePattern", "assign")
     given = [name for name in names if options.text(name)]
     if len(given) != 1:
-        what = f"{' and '.join(given)} are given" if given else "none is given"
-        raise OptionError(f"say which topics with exactly one of {', '.join(names)}: {what}")
+        what = f"{' and '.join(given)} are set" if given else "none is set"
+        raise OptionError(f"choose the topics with exactly one of {', '.join(names)}: {what}")
     text = options.text(given[0])
     if given[0] == "subscribe":
         topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
@@ -357,7 +357,9 @@ def _topics(options: _Options) -> TopicChoice:
         try:
             re.compile(text)
         except re.error as error:
-            raise OptionError(f"subscribePattern is {text}: {error}") from None
+            raise OptionError(
+                f"subscribePattern is {text}, which is not a regular expression: {error}"
+            ) from None
         return TopicChoice(pattern=text)
     return TopicChoice(partitions=_assigned(text))
 
@@ -400,7 +402,7 @@ def _bound(options: _Options, side: str, default: Literal["earliest", "latest"])
         return Bound(default)
     if not text.startswith("{"):
         may = "earliest, latest" if side == "starting" else "latest"
-        raise OptionError(f"{name} is {text}: it may be {may} or JSON with an offset for each")
+        raise OptionError(f"{name} is {text}: use {may}, or JSON with an offset for each partition")
     least = EARLIEST_MARK if side == "starting" else LATEST_MARK
     return Bound("offsets", _checked(parse_partition_numbers(text, name), name, least))
 
@@ -408,7 +410,7 @@ def _bound(options: _Options, side: str, default: Literal["earliest", "latest"])
 def _checked(numbers: Offsets, name: str, least: int) -> Offsets:
     for place, number in numbers.items():
         if number < least:
-            raise OptionError(f"{name} has {number} for {place}: the least it may be is {least}")
+            raise OptionError(f"{name} has {number} for {place}: use {least} or more")
     return numbers
 
 
@@ -421,15 +423,21 @@ def _formats(options: _Options, *, typed: bool) -> Formats:
         schema_id = options.text(f"{side}SchemaId")
         if (kind == "avro" or (kind == "json" and not typed)) and not schema:
             raise OptionError(
-                f"{side}Format is {kind}: give {side}Schema too, "
-                + ("as in 'id BIGINT, name STRING'" if kind == "json" else "as Avro's JSON")
+                f"{side}Format is {kind}: also set {side}Schema, "
+                + (
+                    "for example to 'id BIGINT, name STRING'"
+                    if kind == "json"
+                    else "to the Avro schema in JSON"
+                )
             )
         if schema and kind not in ("json", "avro"):
-            raise OptionError(f"{side}Schema means nothing with {side}Format={kind}")
+            raise OptionError(f"{side}Schema has no use with {side}Format={kind}: leave it out")
         if schema_id and kind != "avro":
-            raise OptionError(f"{side}SchemaId means nothing with {side}Format={kind}")
+            raise OptionError(f"{side}SchemaId has no use with {side}Format={kind}: leave it out")
         if schema_id and not schema_id.isdecimal():
-            raise OptionError(f"{side}SchemaId is {schema_id}: write the registry's whole number")
+            raise OptionError(
+                f"{side}SchemaId is {schema_id}: write the id from the schema registry"
+            )
         found[side] = kind, schema, int(schema_id) if schema_id else None
     key, value = found["key"], found["value"]
     return Formats(key[0], key[1], value[0], value[1], key[2], value[2])

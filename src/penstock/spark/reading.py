@@ -79,10 +79,9 @@ def _what_is_left(
     """Returns the rest of the span to read after records were deleted since it was planned."""
     if options.fail_on_data_loss:
         raise DataLoss(
-            f"{error}. If that is as it should be, set failOnDataLoss to false and what is left "
-            "will be read"
+            f"{error}. To continue with the records that are left, set failOnDataLoss to false"
         ) from None
-    log.warning("%s; reading goes on without them, as failOnDataLoss is false", error)
+    log.warning("%s; continuing without them, because failOnDataLoss is false", error)
     if isinstance(error, TopicNotFound) or error.log_start < 0 or error.log_end < 0:
         return end, end
     left = max(at, error.log_start), min(end, error.log_end)

@@ -30,9 +30,9 @@ def check_schema(options: SourceOptions, given: StructType) -> None:
     names = [name for name, _ in _columns(options)]
     if given.fieldNames() != names:
         raise OptionError(
-            f"the columns of this source are {', '.join(names)}, and a schema with "
-            f"{', '.join(given.fieldNames())} was given: leave .schema(...) out, and describe "
-            "values with valueFormat and valueSchema"
+            f"the columns of this source are {', '.join(names)}, but the given schema has "
+            f"{', '.join(given.fieldNames())}: leave out .schema(...), and describe the values "
+            "with valueFormat and valueSchema"
         )
 
 

@@ -187,7 +187,9 @@ class _Driver:
         for topic in sorted(self._view.take_renewed()):
             places = {place for place in begun if place.topic == topic}
             if places and not places <= other:
-                self._view.lose(f"topic {topic} was deleted and made anew, perhaps not all read")
+                self._view.lose(
+                    f"topic {topic} was deleted and created again, perhaps not all of it was read"
+                )
             other |= places
         earliest = self._view.earliest(sorted(other))
         return {place: offset for place, offset in earliest.items() if offset < begun[place]}
@@ -221,7 +223,9 @@ class _Driver:
         new = self._starts_of_new(start, end)
         for place, offset in new.items():
             if offset:
-                self._view.lose(f"{place} is new and begins at {offset} already, not at 0")
+                self._view.lose(
+                    f"the new partition {place} already starts at offset {offset}, not at 0"
+                )
         begun = {place: offset for place, offset in {**new, **start}.items() if place in end}
         whole = spans(begun, end)
         if not whole:

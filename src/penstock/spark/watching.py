@@ -145,4 +145,8 @@ class Watch:
         try:
             self._producer.send(TOPIC, report.encode(), key=report.id.encode())
         except ClientError as error:
-            _log.warning("the console is not told of query %s: %s", report.id, error)
+            _log.warning(
+                "cannot report on query %s to the console: %s; the query continues",
+                report.id,
+                error,
+            )

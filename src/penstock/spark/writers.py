@@ -104,8 +104,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if options.delivery != "at_least_once":
             raise OptionError(
-                f"delivery={options.delivery} is for streams, whose batches have numbers that a "
-                "second attempt is known by: leave it out"
+                f"delivery={options.delivery} is only for streams, where the batch number shows "
+                "what was already written: leave it out"
             )
         super().__init__(options, schema, overwrite=overwrite)
 
@@ -126,7 +126,9 @@ def _by_topic(rows: pa.RecordBatch, fixed: str | None) -> Iterator[tuple[str, pa
         yield fixed, plain
         return
     if topics.null_count:
-        raise OptionError("the topic column has nulls: give every row a topic, or set the option")
+        raise OptionError(
+            "the topic column has nulls: give every row a topic, or set the option topic"
+        )
     unique: Any = pc.unique(topics)
     for topic in unique.to_pylist():
         yield topic, plain if len(unique) == 1 else plain.filter(pc.equal(topics, topic))

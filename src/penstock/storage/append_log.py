@@ -87,7 +87,9 @@ class AppendLog(ReadLog):
         _, length, _, _, _, _, delta, _, max_timestamp, producer_id, _, _, _ = fields
         size = length + LOG_OVERHEAD
         if size != len(batch):
-            raise CorruptBatch(f"{len(batch)} bytes hold a batch of {size}: append one at a time")
+            raise CorruptBatch(
+                f"the batch has {size} bytes, but {len(batch)} were given: append one at a time"
+            )
         if leader_epoch < self._epoch:
             raise self._stale_epoch(leader_epoch)
         base_offset = self._end_offset
@@ -124,8 +126,8 @@ class AppendLog(ReadLog):
         """Returns the error for an epoch below the log's. Epochs never decrease within a log;
         recovery treats a decrease as damage."""
         return CorruptBatch(
-            f"epoch {leader_epoch} is older than epoch {self._epoch}, which has written here: "
-            "another broker leads by now"
+            f"leader epoch {leader_epoch} is older than leader epoch {self._epoch}, which has "
+            "already written to this log: another broker leads the partition now"
         )
 
     def _mark_dirty(self, segment: Segment, now_ms: int) -> None:
@@ -145,8 +147,8 @@ class AppendLog(ReadLog):
         for position, header in iter_batches(view):
             if header.base_offset < self._end_offset:
                 raise CorruptBatch(
-                    f"offset {header.base_offset} is due no more: the log ends at "
-                    f"{self._end_offset}; truncate first"
+                    f"offset {header.base_offset} is below the log end offset "
+                    f"{self._end_offset}; truncate the log first"
                 )
             if header.leader_epoch < self._epoch:
                 self._forget_unwritten_epochs()
@@ -296,14 +298,14 @@ class AppendLog(ReadLog):
         if self._failure is not None:
             self._refuse()
         if self._flushing is not None:
-            raise RuntimeError(f"{self.directory} is being flushed: one flush at a time")
+            raise RuntimeError(f"{self.directory} is being flushed: wait until the flush ends")
         plan = FlushPlan(self._disk, self.directory, self._end_offset)
         try:
             for path in self._dirty:
                 plan.handles.append(self.pool.pin(path))
         except OSError as error:
             self._unpin(plan)
-            raise DiskTrouble(f"{path} could not be opened to be flushed: {error}") from error
+            raise DiskTrouble(f"{path} could not be opened for a flush: {error}") from error
         plan.dirty = tuple(self._dirty)
         plan.passing = [path for path in self._dirty if path.endswith(SNAPSHOT)]
         plan.indexed_offset = self._active.base_offset

@@ -141,7 +141,10 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             raise CorruptFile("the checkpoint's CRC does not match; it is rebuilt from the log")
         head, *lines = body.decode().splitlines()
         if head != _HEAD:
-            raise CorruptFile(f"checkpoint version {head!r} is not {_HEAD!r}; upgrade penstock")
+            raise CorruptFile(
+                f"the checkpoint has version {head!r}, this broker reads {_HEAD!r}; "
+                "upgrade penstock"
+            )
         values: dict[str, int] = {}
         clean_stop = None
         segment_bases: tuple[int, ...] = ()
@@ -173,7 +176,7 @@ def decode_checkpoint(data: bytes) -> Checkpoint:
             aborted=tuple(aborted),
         )
     except (ValueError, TypeError) as error:
-        raise CorruptFile(f"the checkpoint does not read: {error}") from error
+        raise CorruptFile(f"the checkpoint cannot be decoded: {error}") from error
 
 
 def encode_epochs(entries: Iterable[EpochStart]) -> bytes:
@@ -186,12 +189,12 @@ def decode_epochs(data: bytes) -> list[EpochStart]:
         version, count, *lines = data.decode().split("\n")[:-1]
         entries = [EpochStart(*map(int, line.split())) for line in lines]
         if int(version) != 0 or int(count) != len(entries):
-            raise CorruptFile("the leader epoch checkpoint is cut short")
+            raise CorruptFile("the leader epoch checkpoint is incomplete")
     except (ValueError, TypeError) as error:
-        raise CorruptFile(f"the leader epoch checkpoint does not read: {error}") from error
+        raise CorruptFile(f"the leader epoch checkpoint cannot be decoded: {error}") from error
     for before, after in itertools.pairwise(entries):
         if before.epoch >= after.epoch or before.start_offset >= after.start_offset:
-            raise CorruptFile(f"leader epochs do not rise: {before} before {after}")
+            raise CorruptFile(f"leader epochs do not increase: {before} comes before {after}")
     return entries
 
 
@@ -203,8 +206,8 @@ def decode_partition_metadata(data: bytes) -> str:
     try:
         version, topic = data.decode().splitlines()
     except ValueError as error:
-        raise CorruptFile(f"partition.metadata does not read: {error}") from error
+        raise CorruptFile(f"partition.metadata cannot be decoded: {error}") from error
     topic_id = topic.removeprefix("topic_id: ")
     if version != "version: 0" or topic_id == topic or not topic_id:
-        raise CorruptFile(f"partition.metadata does not read: {data!r}")
+        raise CorruptFile(f"partition.metadata cannot be decoded: {data!r}")
     return topic_id

@@ -251,7 +251,7 @@ def begin_clean(
     if log.damage or log.failure is not None:
         return None
     sealed = [segment for segment in log.segments if segment is not log.active]
-    with disk_trouble(f"{log.directory} could not be looked at for cleaning"):
+    with disk_trouble(f"the compaction of {log.directory} could not be planned"):
         closed = [_closed(segment) for segment in sealed]
     what = plan(
         closed,

@@ -32,11 +32,11 @@ class LogConfig:
     def __post_init__(self) -> None:
         RollConfig(self.segment_bytes, self.segment_ms)
         if self.segment_index_bytes < 8:
-            raise ValueError("segment.index.bytes must hold at least one entry of 8 bytes")
+            raise ValueError("segment.index.bytes must be at least 8, the size of one entry")
         if self.index_interval_bytes < 0:
             raise ValueError("index.interval.bytes cannot be negative")
         if not 0 <= self.min_cleanable_dirty_ratio <= 1:
-            raise ValueError("min.cleanable.dirty.ratio is a share between 0 and 1")
+            raise ValueError("min.cleanable.dirty.ratio must be between 0 and 1")
         if self.flush_messages < 1:
             raise ValueError("flush.messages must be at least 1")
 

@@ -135,13 +135,13 @@ class LogDirectory:
         try:
             return read_offsets(self.disk, self.root)
         except CorruptFile as error:
-            _log.warning("%s; it is ignored, high watermarks come from other replicas", error)
+            _log.warning("%s; ignoring it, high watermarks come from other replicas", error)
             return {}
 
     def note_offsets(self, offsets: Mapping[str, LogOffsets]) -> None:
         """Stores these offsets for the next start (`offset_checkpoint`). Blocking; may run on any
         thread."""
-        with disk_trouble(f"the offsets of {self.root} could not be noted"):
+        with disk_trouble(f"the offset checkpoint of {self.root} could not be written"):
             write_offsets(self.disk, self.root, offsets)
 
     def sync_root(self) -> None:
@@ -178,11 +178,11 @@ class LogDirectory:
         """Runs the blocking part of `create`, on any thread. `sync_root` must follow before the log
         is used, once for many logs."""
         if (topic, partition) in self._logs:
-            raise StorageError(f"{partition_directory(topic, partition)} exists already")
+            raise StorageError(f"{partition_directory(topic, partition)} already exists")
         path = f"{self.root}/{partition_directory(topic, partition)}"
         if self.disk.exists(path) and not self._creation_unfinished(path):
             raise StorageError(
-                f"{path} exists and could not be opened: see the start-up log, then mend it or "
+                f"{path} exists but could not be opened: see the start-up log, then repair it or "
                 "move it away"
             )
         return create_log(

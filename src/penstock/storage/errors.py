@@ -23,7 +23,7 @@ class OffsetOutOfRange(StorageError):
     def __init__(self, offset: int, start_offset: int, end_offset: int) -> None:
         super().__init__(
             f"offset {offset} is outside the log, which holds [{start_offset}, {end_offset}); "
-            "seek to one of the two ends"
+            "seek to its beginning or its end"
         )
         self.offset = offset
         self.start_offset = start_offset

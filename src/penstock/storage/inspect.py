@@ -298,7 +298,7 @@ def read_transactions(disk: Disk, path: str) -> list[AbortedEntry] | None:
     try:
         return None if data is None else decode_transactions(data)
     except CorruptTransactionIndex as error:
-        raise CorruptFile(f"the transaction index does not read: {error}") from error
+        raise CorruptFile(f"the transaction index cannot be decoded: {error}") from error
 
 
 def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry] | None:
@@ -308,7 +308,7 @@ def read_snapshot(disk: Disk, path: str) -> list[ProducerEntry] | None:
     try:
         return None if data is None else decode_snapshot(data)
     except CorruptSnapshot as error:
-        raise CorruptFile(f"the producer snapshot does not read: {error}") from error
+        raise CorruptFile(f"the producer snapshot cannot be decoded: {error}") from error
 
 
 def read_epochs(disk: Disk, path: str) -> list[EpochStart] | None:

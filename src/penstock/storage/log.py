@@ -61,7 +61,7 @@ class Log(AppendLog):
         if self._failure is not None:
             self._refuse()
         if self._flushing is not None:
-            raise RuntimeError(f"{self.directory} is being flushed: wait for that to end")
+            raise RuntimeError(f"{self.directory} is being flushed: wait until the flush ends")
 
     def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
         data = encode_checkpoint(checkpoint)
@@ -75,7 +75,9 @@ class Log(AppendLog):
         except OSError as error:
             if error.errno in (ENOSPC, EDQUOT):
                 self._space.check()
-                raise DiskFull(f"no room for a checkpoint: {self._space.explain()}") from error
+                raise DiskFull(
+                    f"no disk space for a checkpoint: {self._space.explain()}"
+                ) from error
             self.fail(f"the checkpoint could not be written: {error}")
             self._refuse()
         self.noted_point = checkpoint.recovery_point
@@ -114,7 +116,7 @@ class Log(AppendLog):
         except (OSError, StorageError) as error:
             # As long as the checkpoint holds the target, a restart would also cut off what was
             # appended later.
-            self.fail(f"a truncation to {offset} failed: {error}")
+            self.fail(f"the truncation to offset {offset} failed: {error}")
             self._refuse()
 
     def _end_without(self, offset: int) -> int:
@@ -127,7 +129,7 @@ class Log(AppendLog):
         """
         if any(held.start_offset < offset <= held.end_offset for held in self.damage):
             return offset
-        with disk_trouble(f"{self.directory} did not read"):
+        with disk_trouble(f"{self.directory} could not be read"):
             for segment in reversed(self._segments):
                 if segment.base_offset < offset:
                     end = segment.end_below(offset)
@@ -208,7 +210,7 @@ class Log(AppendLog):
             self._disk.sync_directory(self.directory)
             self._write_checkpoint(empty)
         except (OSError, StorageError) as error:
-            self.fail(f"the log could not be begun anew at {offset}: {error}")
+            self.fail(f"the log could not be emptied to start at offset {offset}: {error}")
             self._refuse()
 
     def _begin_empty(self, offset: int) -> None:
@@ -277,7 +279,7 @@ class Log(AppendLog):
                     self._drop(f"{self.directory}/{offset_name(at, SNAPSHOT)}")
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            self.fail(f"segments below {offset} could not be deleted: {error}")
+            self.fail(f"segments below offset {offset} could not be deleted: {error}")
             self._refuse()
         self._epochs_dirty |= self.epochs.truncate_from_start(offset)
         # Damage is kept as long as its segment exists, so that readers of the segment skip the bad
@@ -295,7 +297,7 @@ class Log(AppendLog):
     def purge(self) -> int:
         """Unlinks deleted files. Blocking; may run on any thread. Returns the number of files
         removed."""
-        with disk_trouble(f"deleted segments of {self.directory} remain"):
+        with disk_trouble(f"deleted segments of {self.directory} could not be removed"):
             doomed = [name for name in self._disk.listdir(self.directory) if name.endswith(DELETED)]
             for name in doomed:
                 # Another thread may be purging at the same time.
@@ -335,7 +337,7 @@ class Log(AppendLog):
                 self._drop(f"{self.directory}/{offset_name(segment.base_offset, SNAPSHOT)}")
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            self.fail(f"a cleaned segment could not be put in place: {error}")
+            self.fail(f"a compacted segment could not be installed: {error}")
             self._refuse()
         self._segments[first:after] = [cleaned]
         self._bases[first:after] = [cleaned.base_offset]

@@ -224,7 +224,7 @@ class LogState:
     def fail(self, reason: str) -> None:
         """Takes this log offline: it refuses all further calls until it is recovered."""
         if self._failure is None:
-            self._failure = f"{reason}; mend the disk and restart the broker"
+            self._failure = f"{reason}; repair the disk and restart the broker"
 
     def _refuse(self) -> NoReturn:
         raise LogOffline(f"{self.directory} is offline: {self._failure}")

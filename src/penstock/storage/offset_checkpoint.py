@@ -61,16 +61,14 @@ def decode_offsets(data: bytes) -> dict[str, LogOffsets]:
             raise CorruptFile(f"the CRC of {OFFSETS} does not match")
         head, *lines = body.decode().splitlines()
         if head != _HEAD:
-            raise CorruptFile(
-                f"{OFFSETS} is of the version {head!r}, this software reads {_HEAD!r}"
-            )
+            raise CorruptFile(f"{OFFSETS} has version {head!r}, but this broker reads {_HEAD!r}")
         found = {}
         for line in lines:
             name, topic_id, *numbers = line.split(" ")
             generation, synced_offset, high_watermark = map(int, numbers)
             found[name] = LogOffsets(topic_id, generation, synced_offset, high_watermark)
     except ValueError as error:
-        raise CorruptFile(f"{OFFSETS} does not read: {error}") from error
+        raise CorruptFile(f"{OFFSETS} cannot be decoded: {error}") from error
     return found
 
 

@@ -76,7 +76,7 @@ class ReadLog(LogState):
         if next(self._aborted_from(offset), None) is None:
             return []
         number = bisect_right(self._bases, segment_base) - 1
-        with disk_trouble(f"{self.directory} did not read"):
+        with disk_trouble(f"{self.directory} could not be read"):
             end_offset = self._segments[number].offset_at(end_position)
         if end_offset is None:
             is_last = number == len(self._bases) - 1
@@ -128,7 +128,7 @@ class ReadLog(LogState):
             raise
         except OSError as error:
             raise DiskTrouble(
-                f"offset {offset} of {self.directory} did not read: {error}"
+                f"offset {offset} of {self.directory} could not be read: {error}"
             ) from error
         return None
 
@@ -146,8 +146,9 @@ class ReadLog(LogState):
         end_offset = self._end_offset if is_last else self._bases[number + 1]
         if header.last_offset >= end_offset:
             raise LogDamaged(
-                f"{segment.path}: offset {header.last_offset} at byte {position} does not belong "
-                f"below {end_offset}; read from another replica, or restore the file"
+                f"{segment.path}: the batch at byte {position} ends with offset "
+                f"{header.last_offset}, but must end below {end_offset}; read from another "
+                "replica, or restore the file"
             )
         if header.base_offset >= upper:
             return None

@@ -41,4 +41,4 @@ class ReadOnlyDisk(OsDisk):
 
 
 def _refuse(path: str) -> NoReturn:
-    raise OSError(EROFS, "this tool only reads", path)
+    raise OSError(EROFS, "this tool does not write", path)

@@ -239,7 +239,7 @@ class _Opening(Salvage):
         try:
             self.checkpoint = decode_checkpoint(data or b"")
         except CorruptFile as error:
-            self.report.notes.append(f"{error}: the whole log is read instead")
+            self.report.notes.append(f"{error}; the whole log is read")
         else:
             self.damage = list(self.checkpoint.damage)
 
@@ -260,14 +260,16 @@ class _Opening(Salvage):
             ):
                 self._unlink(name)
         self._write_file(offset_name(start, LOG))
-        self.report.notes.append(f"the log was to begin anew at {start}, and does")
+        self.report.notes.append(f"finished emptying the log: it starts at offset {start}")
 
     def _finish_swaps(self) -> None:
         for name in self.disk.listdir(self.directory):
             swap = parse_swap_name(name)
             if swap is not None:
                 finish_swap(self.disk, self.directory, name, swap)
-                self.report.notes.append(f"finished the cleaning of [{swap[0]}, {swap[1]})")
+                self.report.notes.append(
+                    f"finished the compaction of offsets [{swap[0]}, {swap[1]})"
+                )
 
     def _bases(self) -> list[int]:
         names = self.disk.listdir(self.directory)
@@ -314,7 +316,7 @@ class _Opening(Salvage):
         for offset in snapshots(self.disk, self.directory):
             if offset > target:
                 self._unlink(offset_name(offset, SNAPSHOT))
-        self.report.notes.append(f"finished the truncation to {target}")
+        self.report.notes.append(f"finished the truncation to offset {target}")
         return kept
 
     def _cut_file(self, base: int, offset: int) -> None:
@@ -405,7 +407,7 @@ class _Opening(Salvage):
         """Opens the log after a clean stop. Only the shape of the indexes is checked."""
         checkpoint, last = self.checkpoint, self.segments[-1]
         if checkpoint is None:
-            raise RuntimeError("only a clean stop can be trusted")
+            raise RuntimeError("there is no checkpoint with a clean stop: scan the log")
         base = last.base_offset
         stop = checkpoint.clean_stop or CleanStop(base, 0, base, 0, 0)
         for segment in self.segments[:-1]:
@@ -419,7 +421,7 @@ class _Opening(Salvage):
             else:
                 last.resume()
         except LogDamaged as error:
-            self.report.notes.append(f"{error}: the log is read as after an unclean stop")
+            self.report.notes.append(f"{error}; the log is recovered as after an unclean stop")
             return self._scan()
         self.report.clean = True
         self._load_epochs(stop.end_offset)
@@ -444,7 +446,7 @@ class _Opening(Salvage):
                 continue
             at = (before.base_offset, before.size) if before is not None else (base, 0)
             self.damage.append(
-                Damage(at[0], at[1], at[1], base, following, "the segment's file is gone")
+                Damage(at[0], at[1], at[1], base, following, "the segment's file is missing")
             )
 
     # What follows from the segments
@@ -458,7 +460,7 @@ class _Opening(Salvage):
             # The batch that contained the log start offset was truncated.
             return promised
         if end_offset < promised:
-            reason = "the file ends before what was synced"
+            reason = "the file ends before the last synced offset"
             self.damage.append(
                 Damage(last.base_offset, last.size, last.size, end_offset, promised, reason)
             )

@@ -16,7 +16,7 @@ def apply_retention(log: Log, now_ms: int, high_watermark: int) -> RetentionDeci
     and a replay of the log must find both ends of the transaction.
     """
     stable = log.producers.last_stable_offset(high_watermark, log.log_start_offset)
-    with disk_trouble(f"the age of {log.directory} is unknown"):
+    with disk_trouble(f"retention could not read the age of {log.directory}"):
         decision = _decide(log, now_ms, stable)
     if decision.roll_active:
         log.roll(now_ms)

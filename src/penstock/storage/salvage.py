@@ -196,7 +196,9 @@ class Salvage:
         for number in range(first, len(self.segments)):
             segment = self.segments[number]
             if number > first and self._is_hole(end_offset, segment.base_offset):
-                self.report.notes.append(f"offset {end_offset} is lost and so is all after it")
+                self.report.notes.append(
+                    f"offset {end_offset} is missing: the log ends there, later segments are cut"
+                )
                 self._cut_after(number - 1)
                 break
             self._report_gap(number, end_offset)
@@ -322,7 +324,7 @@ class Salvage:
                         self.marked.add(segment.base_offset)
                 if run_end == segment.size:
                     break
-                bad = BadBatch(run_end, "its offset or epoch does not fit what follows it")
+                bad = BadBatch(run_end, "its offset or epoch does not fit the next batch")
             except BadBatch as error:
                 bad = error
             if bad.header is not None and _fits(bad.header, last[1], last[2]):
@@ -351,7 +353,11 @@ class Salvage:
         if epochs and header.last_offset < (self._recovery_point or 0):
             noted = self.epochs.epoch_at(header.last_offset)
             if noted not in (UNDEFINED_EPOCH, header.leader_epoch):
-                raise BadBatch(position, f"epoch {header.leader_epoch} where epoch {noted} wrote")
+                raise BadBatch(
+                    position,
+                    f"the batch has leader epoch {header.leader_epoch}, but leader epoch {noted} "
+                    "wrote this offset",
+                )
 
     def _check_jump(self, position: int, header: BatchHeader, expected: int) -> None:
         """Raises `BadBatch` if the batch jumps over a promised offset. The recovery point and the
@@ -364,7 +370,9 @@ class Salvage:
         points = (self.checkpoint.recovery_point, self._promised or 0)
         if any(expected < point <= header.base_offset for point in points):
             raise BadBatch(
-                position, f"offset {header.base_offset} jumps over {expected}, which was promised"
+                position,
+                f"the batch begins at offset {header.base_offset}, but offset {expected} was "
+                "synced before and is missing",
             )
 
     def _note_epoch(self, header: BatchHeader, epochs: bool) -> None:

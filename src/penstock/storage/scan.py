@@ -64,7 +64,7 @@ def scan_headers(file: File, start: int, end: int) -> Iterator[tuple[int, BatchH
             raise BadBatch(position, f"a batch length of {header.batch_length} is impossible")
         if position + header.batch_length + LOG_OVERHEAD > end:
             raise BadBatch(
-                position, f"a batch length of {header.batch_length} goes beyond the end, {end}"
+                position, f"a batch length of {header.batch_length} reaches beyond byte {end}"
             )
         yield position, header
         position += header.batch_length + LOG_OVERHEAD
@@ -133,13 +133,16 @@ def scan_batches(
         if header.base_offset < offset_min or header.leader_epoch < epoch_min:
             raise BadBatch(
                 position,
-                f"offset {header.base_offset} of epoch {header.leader_epoch} where at least "
-                f"offset {offset_min} of epoch {epoch_min} is due",
+                f"the batch has offset {header.base_offset} and leader epoch "
+                f"{header.leader_epoch}; at least offset {offset_min} and leader epoch "
+                f"{epoch_min} were expected",
                 header,
             )
         if offset_end is not None and header.last_offset >= offset_end:
             raise BadBatch(
-                position, f"offset {header.last_offset} belongs to the next segment ({offset_end})"
+                position,
+                f"offset {header.last_offset} belongs to the next segment, which starts at "
+                f"{offset_end}",
             )
         yield position, header, chunk[at : at + header.size]
         offset_min, epoch_min = header.next_offset, header.leader_epoch
@@ -170,14 +173,20 @@ def sound_prefix(
                     last_position,
                     last,
                     last_position,
-                    (f"offset {header.base_offset} follows {last}"),
+                    (f"offset {header.base_offset} follows offset {last}"),
                 )
             if header.last_offset >= end_offset:
-                reason = f"offset {header.last_offset} does not belong below {end_offset}"
+                reason = (
+                    f"the batch ends with offset {header.last_offset}, but must end below "
+                    f"{end_offset}"
+                )
                 return good, last, last_position, reason
             epoch = epoch_at(header.last_offset)
             if epoch not in (UNDEFINED_EPOCH, header.leader_epoch):
-                reason = f"epoch {header.leader_epoch} where epoch {epoch} wrote"
+                reason = (
+                    f"the batch has leader epoch {header.leader_epoch}, but leader epoch {epoch} "
+                    "wrote this offset"
+                )
                 return good, last, last_position, reason
             good, last, last_position = position + header.size, header.last_offset, position
     except CorruptBatch as error:

@@ -200,7 +200,7 @@ class Segment(SegmentState):
         for position, header in self.headers(beyond):
             if header[0] <= last:
                 raise LogDamaged(
-                    f"{self.path}: offset {header[0]} follows {last} at byte {position}; "
+                    f"{self.path}: offset {header[0]} follows offset {last} at byte {position}; "
                     "read from another replica, or restore the file"
                 )
             last = header[0] + header[6]
@@ -386,7 +386,7 @@ class Segment(SegmentState):
         """
         good, last, last_position, reason = sound_prefix(data, end_offset, epoch_at)
         if good == end - start and not self._precedes_next(last, end):
-            good, reason = last_position, f"offset {last} is not below the one that follows it"
+            good, reason = last_position, f"offset {last} is not below the next batch's offset"
         if start <= self.verified < start + good:
             self.verified = start + good
             if 0 <= self._appended_from <= self.verified:

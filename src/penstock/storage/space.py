@@ -94,12 +94,13 @@ class SpaceGuard:
     def explain(self) -> str:
         if self._write_failed and not self.refusing:
             return (
-                f"a write under {self._directory} found no room ({self.free_bytes} bytes free): "
-                "free space or lower retention, and look for a quota; appends resume by themselves"
+                f"a write under {self._directory} failed for lack of disk space "
+                f"({self.free_bytes} bytes free): free space or lower retention, and check for a "
+                "quota; appends resume automatically"
             )
         return (
             f"only {self.free_bytes} bytes are free under {self._directory} and {self._reserve} "
-            "are kept in reserve: free space or lower retention; appends resume by themselves"
+            "are kept in reserve: free space or lower retention; appends resume automatically"
         )
 
     def take_ballast(self) -> None:

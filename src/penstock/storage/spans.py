@@ -56,7 +56,9 @@ class FileSpan:
 
     def _check(self) -> None:
         if self._segment.cuts != self._cuts:
-            raise OSError(ESTALE, "the log was cut while it was being sent", self._segment.path)
+            raise OSError(
+                ESTALE, "the log was truncated while it was being sent", self._segment.path
+            )
 
 
 def find_span(

@@ -120,7 +120,7 @@ def _drive(search: Search) -> TimedOffset | None:
 
 
 def search_time(log: AppendLog, timestamp_ms: int) -> Search:
-    with disk_trouble(f"{log.directory} did not read"):
+    with disk_trouble(f"{log.directory} could not be read"):
         for segment in list(log.segments):
             if segment.largest_timestamp() >= timestamp_ms:
                 found = yield from _search(segment, timestamp_ms, log.log_start_offset)
@@ -131,7 +131,7 @@ def search_time(log: AppendLog, timestamp_ms: int) -> Search:
 
 def search_newest(log: AppendLog) -> Search:
     newest: TimedOffset | None = None
-    with disk_trouble(f"{log.directory} did not read"):
+    with disk_trouble(f"{log.directory} could not be read"):
         for segment in list(log.segments):
             if newest is None or segment.largest_timestamp() > newest.timestamp:
                 newest = (yield from _newest(segment, log.log_start_offset)) or newest

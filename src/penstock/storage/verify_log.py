@@ -36,8 +36,8 @@ from penstock.storage.producer_state import file_crc
 from penstock.storage.verify_producers import TransactionsVerifier, check_snapshots
 from penstock.storage.verify_segment import EpochRun, SegmentScan, SegmentVerifier
 
-_REWRITTEN = "only Kafka's tools read it, and it is written again with the next epoch"
-_RESTORE = "restore this replica from another one, and suspect the disk"
+_REWRITTEN = "only Kafka's tools read it, and the broker writes it again at the next leader epoch"
+_RESTORE = "restore this replica from another one, and check the disk"
 
 
 def is_segment_data(entry: FileEntry) -> bool:
@@ -78,7 +78,7 @@ class LogVerifier:
             self._check_epochs(end_offset, clean=stop is not None)
         if end_offset is None:
             self.findings.error(
-                "no-segment", self.directory, f"there is no .log file here; {_RESTORE}"
+                "no-segment", self.directory, f"the directory has no .log file; {_RESTORE}"
             )
         else:
             self._check_promises(end_offset, stop)
@@ -111,8 +111,8 @@ class LogVerifier:
             self.findings.error(
                 "no-metadata",
                 path,
-                "it is missing, and the broker will not open this log without its topic id: if "
-                "the log's creation was interrupted remove the directory, else restore the file",
+                "it is missing, and the broker does not open a log without its topic id: if the "
+                "log's creation was interrupted, remove the directory; otherwise restore the file",
             )
         return topic_id
 
@@ -124,16 +124,16 @@ class LogVerifier:
             self.findings.error(
                 "bad-checkpoint",
                 path,
-                f"{error}; the next start reads the whole log, and begins it at its first segment "
-                "even if records there had been deleted",
+                f"{error}; the next start reads the whole log, and the log then starts at its "
+                "first segment, even if records there had been deleted",
             )
             return None
         if checkpoint is None:
             self.findings.warning(
                 "no-checkpoint",
                 path,
-                "it is missing, as in a log that Kafka wrote: a torn tail is told from damage "
-                "only by what follows it, and the next start reads the whole log",
+                "it is missing, as in a log that Kafka wrote: the next start reads the whole log, "
+                "and treats bad bytes at the end of the log as a torn tail, others as damage",
             )
         return checkpoint
 
@@ -173,15 +173,17 @@ class LogVerifier:
         try:
             scan = verifier.run()
         except FileNotFoundError as error:
-            self.findings.info("gone", path, f"{error.filename or path} went while it was read")
+            self.findings.info(
+                "gone", path, f"{error.filename or path} was deleted while it was being read"
+            )
             self.gone = True
             return
         except OSError as error:
             self.findings.error(
                 "unreadable",
                 path,
-                f"the segment does not read ({error.strerror or error}): check its permissions "
-                "and the disk",
+                f"the segment could not be read ({error.strerror or error}): check its "
+                "permissions and the disk",
             )
             scan = SegmentScan(base, path, end_offset=base if last else bases[number + 1])
         for bad in scan.bad:
@@ -206,17 +208,17 @@ class LogVerifier:
             self.findings.warning(
                 "torn-tail",
                 scan.path,
-                f"{size} bytes from offset {bad.expected} on are no sound batches "
-                f"({bad.reason}): a torn tail that was never promised; the next start cuts it "
-                f"off{further}",
+                f"{size} bytes from offset {bad.expected} on are not valid batches "
+                f"({bad.reason}): a torn tail that was never acknowledged as synced; the next "
+                f"start cuts it off{further}",
                 bad.position,
             )
             return
         self.findings.error(
             "damage",
             scan.path,
-            f"{size} bytes from offset {bad.expected} on are damaged ({bad.reason}): they had "
-            f"been safe on disk; {_RESTORE}",
+            f"{size} bytes from offset {bad.expected} on are damaged ({bad.reason}), although "
+            f"they had been synced; {_RESTORE}",
             bad.position,
         )
 
@@ -256,7 +258,7 @@ class LogVerifier:
             self.findings.info(
                 "gaps",
                 self.directory,
-                f"{missing} offsets are in no batch, as compaction leaves it",
+                f"{missing} offsets are in no batch: compaction leaves such gaps",
             )
 
     def _cleaned(self, start: int, end: int) -> bool:
@@ -271,14 +273,15 @@ class LogVerifier:
             self.findings.warning(
                 "segment-gap",
                 after.path,
-                f"{what}: compaction leaves such gaps; if this topic is not compacted a file is "
+                f"{what}: compaction leaves such gaps; if this topic is not compacted, a file is "
                 f"missing: {_RESTORE}",
             )
         elif start >= self.checkpoint.recovery_point:
             self.findings.warning(
                 "segment-gap",
                 after.path,
-                f"{what}: they were never promised, and the next start cuts the log off there",
+                f"{what}: they were never acknowledged as synced, and the next start cuts the log "
+                "off there",
             )
         else:
             self.findings.error("segment-gap", after.path, f"{what}: a file is missing; {_RESTORE}")
@@ -301,9 +304,9 @@ class LogVerifier:
                     self.findings.error(
                         "epoch-falls",
                         scan.path,
-                        f"offset {run.first_offset} is of leader epoch {run.epoch}, after epoch "
-                        f"{highest}: an old leader wrote here, or the bytes are damaged; "
-                        f"{_RESTORE}",
+                        f"offset {run.first_offset} has leader epoch {run.epoch}, but earlier "
+                        f"offsets have {highest}: a former leader wrote it, or the bytes are "
+                        f"damaged; {_RESTORE}",
                     )
                 highest = max(highest, run.epoch)
 
@@ -331,7 +334,7 @@ class LogVerifier:
         self._check_noted(noted, self._path(LOG_CHECKPOINT), Severity.ERROR, upper)
         if clean and listed is not None and tuple(listed) != noted.entries:
             self.findings.warning(
-                "stale-epochs", path, f"it is not what the checkpoint says; {_REWRITTEN}"
+                "stale-epochs", path, f"it differs from the checkpoint; {_REWRITTEN}"
             )
 
     def _check_noted(self, noted: LeaderEpochs, path: str, severity: Severity, upper: int) -> None:
@@ -344,9 +347,9 @@ class LogVerifier:
                     severity,
                     "wrong-epoch",
                     path,
-                    f"it says leader epoch {noted.epoch_at(offset)} wrote offset {offset}, the "
-                    f"batches say {run.epoch} from {run.first_offset} on: one of them is damaged; "
-                    f"{_RESTORE}",
+                    f"it says that leader epoch {noted.epoch_at(offset)} wrote offset {offset}, "
+                    f"but the batches have leader epoch {run.epoch} from {run.first_offset} on: "
+                    f"one of them is damaged; {_RESTORE}",
                 )
 
     def _misnoted(
@@ -375,8 +378,8 @@ class LogVerifier:
             self.findings.warning(
                 "restarting",
                 path,
-                f"all was to go and the log to begin anew at {checkpoint.restarting_at}; the next "
-                "start finishes it",
+                "the log was being emptied, to start again at offset "
+                f"{checkpoint.restarting_at}; the next start finishes it",
             )
             return
         first = self.scans[0].base_offset
@@ -387,30 +390,30 @@ class LogVerifier:
             self.findings.error(
                 "short",
                 self.scans[-1].path,
-                f"the log ends at {reached}, and everything below {point} had been safe on "
-                f"disk; {_RESTORE}",
+                f"the log ends at {reached}, although everything below {point} had been synced; "
+                f"{_RESTORE}",
                 self.scans[-1].size,
             )
         if start < first and not self.gone and not self._explained(start, first):
             self.findings.error(
                 "segment-gap",
                 self.directory,
-                f"the log starts at {start}, and its first segment at {first}: a file is missing; "
+                f"the log starts at {start}, but its first segment at {first}: a file is missing; "
                 f"{_RESTORE}",
             )
         if start > max(end_offset, point):
             self.findings.warning(
                 "late-start",
                 path,
-                f"records were deleted up to {start}, and those from {end_offset} on were lost "
-                f"before they were safe; the next start begins an empty log at {start}",
+                f"records below {start} were deleted, and those from {end_offset} on were lost "
+                f"before they were synced; the next start creates an empty log at {start}",
             )
         if checkpoint.truncating_to >= 0:
             self.findings.warning(
                 "truncating",
                 path,
-                f"a truncation to {checkpoint.truncating_to} was interrupted; the next start "
-                "finishes it",
+                f"a truncation to offset {checkpoint.truncating_to} was interrupted; the next "
+                "start finishes it",
             )
         if stop is None:
             self.findings.info(
@@ -428,14 +431,14 @@ class LogVerifier:
             self.findings.error(
                 "wrong-end",
                 path,
-                f"the note of the last stop says the log ends at {stop.end_offset}, its batches "
-                f"end at {end_offset}; {_RESTORE}",
+                f"at the last clean stop the log ended at {stop.end_offset}, but its batches end "
+                f"at {end_offset}; {_RESTORE}",
             )
         for path in self._changed_indexes(stop):
             self.findings.warning(
                 "index-changed",
                 path,
-                "it is not what it was at the last stop; the next start derives it again",
+                "it has changed since the last clean stop; the next start rebuilds it",
             )
 
     def _changed_indexes(self, stop: CleanStop) -> list[str]:
@@ -449,7 +452,7 @@ class LogVerifier:
             if kind.leftover is not None:
                 does = "finishes it" if kind.leftover == SWAP else "removes it"
                 self.findings.info(
-                    "leftover", path, f"left by an interrupted step; the next start {does}"
+                    "leftover", path, f"left by an interrupted operation; the next start {does}"
                 )
             elif kind.content is None:
                 self.findings.info("unknown", path, "not a file of a log; the broker ignores it")

@@ -23,8 +23,8 @@ from penstock.storage.errors import CorruptFile
 from penstock.storage.findings import Findings
 from penstock.storage.inspect import Content, FileEntry, read_snapshot, read_transactions
 
-_DERIVED: Final = "the next start derives it again"
-_REMOVE: Final = "stop the broker, remove the file, and start it again: it is derived then"
+_DERIVED: Final = "the next start rebuilds it"
+_REMOVE: Final = "stop the broker, remove the file and start the broker: it rebuilds the file"
 
 
 class TransactionsVerifier:
@@ -72,7 +72,7 @@ class TransactionsVerifier:
         found = None if entries is None else crc32c(read_file(self._disk, path) or b"")
         if found != self._noted.get(base_offset):
             self._findings.warning(
-                "bad-transactions", path, f"it is not what was noted of it; {_DERIVED}"
+                "bad-transactions", path, f"it differs from its checksum; {_DERIVED}"
             )
         elif not self._is_unsure:
             self._compare(path, entries or (), aborted, markers)
@@ -90,14 +90,14 @@ class TransactionsVerifier:
                 "wrong-transactions",
                 path,
                 f"the transaction of producer {producer_id} that ends at offset {offset} was "
-                f"aborted, and it does not say so; {_REMOVE}",
+                f"aborted, but this file does not list it; {_REMOVE}",
             )
         for producer_id, offset in sorted(listed - markers):
             self._findings.error(
                 "wrong-transactions",
                 path,
-                f"it has a transaction of producer {producer_id} aborted at offset {offset}, "
-                f"where no marker says so; {_REMOVE}",
+                f"it lists a transaction of producer {producer_id} as aborted at offset {offset}, "
+                f"but the log has no abort marker there; {_REMOVE}",
             )
 
 
@@ -126,5 +126,5 @@ def check_snapshots(
             findings.warning(
                 "late-snapshot",
                 path,
-                f"it is of an offset beyond the end {end_offset}; the next start removes it",
+                f"its offset is beyond the log end offset {end_offset}; the next start removes it",
             )

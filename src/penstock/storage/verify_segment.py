@@ -37,10 +37,10 @@ from penstock.storage.verify_producers import TransactionsVerifier
 _Entry = TypeVar("_Entry", IndexEntry, TimeEntry)
 
 PROGRESS_BYTES: Final = 4 << 20
-_REBUILT: Final = "the next start derives it again"
+_REBUILT: Final = "the next start rebuilds it"
 _REMOVE: Final = (
-    "stop the broker, remove the segment's .index and .timeindex, and start it again: "
-    "they are derived from the batches"
+    "stop the broker, remove the segment's .index and .timeindex and start the broker: "
+    "it rebuilds them from the batches"
 )
 
 
@@ -200,9 +200,9 @@ class SegmentVerifier:
             self._findings.error(
                 "bad-records",
                 self._scan.path,
-                f"offsets {header.base_offset} to {header.last_offset} do not decode, although "
-                f"the CRC is right: {error}; their producer wrote them so, and consumers must "
-                "seek past them",
+                f"offsets {header.base_offset} to {header.last_offset} cannot be decoded, "
+                f"although the CRC is correct: {error}; their producer wrote them like this, and "
+                "consumers must seek past them",
                 item.position,
             )
             return
@@ -211,9 +211,9 @@ class SegmentVerifier:
             self._findings.warning(
                 "late-record",
                 self._scan.path,
-                f"a record of offsets {header.base_offset} to {header.last_offset} is from "
-                f"{newest}, later than its batch says ({header.max_timestamp}): looking it up by "
-                "time may miss it",
+                f"a record of offsets {header.base_offset} to {header.last_offset} has timestamp "
+                f"{newest}, later than the maximum of its batch ({header.max_timestamp}): a "
+                "search by time may miss it",
                 item.position,
             )
 
@@ -227,15 +227,13 @@ class SegmentVerifier:
             self._shape(INDEX, offset_index)
             self._index = _rising(offset_index.entries)
             if len(self._index) < len(offset_index.entries):
-                self._complain(
-                    INDEX, f"entry {len(self._index)} does not rise above the one before it"
-                )
+                self._complain(INDEX, f"entry {len(self._index)} is not above the entry before it")
         if time_index is not None:
             self._shape(TIME_INDEX, time_index)
             self._times = _rising(time_index.entries)
             if len(self._times) < len(time_index.entries):
                 self._complain(
-                    TIME_INDEX, f"entry {len(self._times)} does not rise above the one before it"
+                    TIME_INDEX, f"entry {len(self._times)} is not above the entry before it"
                 )
         return offset_index, time_index
 
@@ -250,8 +248,8 @@ class SegmentVerifier:
             self._findings.info(
                 "index-padding",
                 self._stem + suffix,
-                f"{content.padding_entries} entries of zeros at the end: preallocated, as Kafka "
-                "does, or left by a crash",
+                f"it ends with {content.padding_entries} entries of zeros: preallocated, as in "
+                "Kafka, or left by a crash",
             )
 
     def _complain(self, suffix: str, problem: str) -> None:
@@ -272,8 +270,8 @@ class SegmentVerifier:
             elif entry.offset != header.last_offset:
                 self._complain(
                     INDEX,
-                    f"offset {entry.offset} points to byte {position}, where the batch ends with "
-                    f"{header.last_offset}",
+                    f"offset {entry.offset} points to byte {position}, but the batch there ends "
+                    f"with offset {header.last_offset}",
                 )
 
     def _check_times(self, header: BatchHeader) -> None:
@@ -290,14 +288,14 @@ class SegmentVerifier:
             elif entry.timestamp != header.max_timestamp:
                 self._complain(
                     TIME_INDEX,
-                    f"offset {entry.offset} is said to be from {entry.timestamp}, its batch says "
-                    f"{header.max_timestamp}",
+                    f"it lists offset {entry.offset} with timestamp {entry.timestamp}, but the "
+                    f"batch has {header.max_timestamp}",
                 )
             elif entry.timestamp <= self._scan.max_timestamp:
                 self._complain(
                     TIME_INDEX,
-                    f"offset {entry.offset} is said to be the latest so far, and an earlier one "
-                    f"is from {self._scan.max_timestamp}",
+                    f"it lists offset {entry.offset} as the latest so far, but an earlier one has "
+                    f"timestamp {self._scan.max_timestamp}",
                 )
 
     def _finish_indexes(
@@ -307,7 +305,8 @@ class SegmentVerifier:
         for entry in self._index[self._next_index :]:
             self._complain(
                 INDEX,
-                f"offset {entry.offset} points to byte {entry.position} of a file of {scan.size}",
+                f"offset {entry.offset} points to byte {entry.position}, but the segment has "
+                f"only {scan.size} bytes",
             )
         if scan.bad:
             return
@@ -328,8 +327,8 @@ class SegmentVerifier:
         elif self._times[-1].timestamp < newest.timestamp:
             self._complain(
                 TIME_INDEX,
-                f"it ends with {self._times[-1].timestamp}, and offset {newest.offset} is from "
-                f"{newest.timestamp}",
+                f"its last timestamp is {self._times[-1].timestamp}, but offset {newest.offset} "
+                f"has {newest.timestamp}",
             )
 
 

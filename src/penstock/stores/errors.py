@@ -65,15 +65,15 @@ class StoreClosed(StoreError):
 
 class LeaseNotFound(StoreError):
     def __init__(self, lease: int) -> None:
-        super().__init__(f"lease {lease} has expired or was revoked: grant another one")
+        super().__init__(f"lease {lease} has expired or was revoked: grant a new one")
         self.lease = lease
 
 
 class RevisionNotKept(StoreError):
     def __init__(self, from_revision: int, first_kept: int) -> None:
         super().__init__(
-            f"changes from revision {from_revision} on were asked for and are kept from "
-            f"{first_kept} on: read everything afresh and watch from there"
+            f"the changes from revision {from_revision} on are no longer kept, only those from "
+            f"revision {first_kept} on: read everything again and watch from there"
         )
         self.from_revision = from_revision
         self.first_kept = first_kept

@@ -113,7 +113,7 @@ class EtcdStore:
 
     async def grant_lease(self, ttl_s: float) -> int:
         if not ttl_s > 0:
-            raise ValueError(f"a lease of {ttl_s} s: ask for more than 0")
+            raise ValueError(f"a lease of {ttl_s} s is not possible: it must be longer than 0 s")
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
 
         # If this is repeated, one lease too many is granted. It holds nothing and expires.
@@ -137,7 +137,9 @@ class EtcdStore:
                     return response
             finally:
                 call.cancel()
-            raise StoreUnavailable(f"etcd at {member.endpoint} closed a renewal unanswered")
+            raise StoreUnavailable(
+                f"etcd at {member.endpoint} closed the stream for lease renewals without an answer"
+            )
 
         ttl_s: int = (await self._members.repeat(ask)).TTL
         return ttl_s > 0
@@ -172,7 +174,12 @@ class EtcdStore:
                         next_revision = batch[-1].revision + 1
                         yield batch
             except WatchLost as error:
-                _log.debug("watch of %s from %d on: %s", prefix, next_revision, error)
+                _log.debug(
+                    "the watch of %s was lost at revision %d and is opened again: %s",
+                    prefix,
+                    next_revision,
+                    error,
+                )
                 failures += 1
             finally:
                 stream.close()
@@ -204,7 +211,7 @@ class EtcdStore:
 
     def _inside(self, key: str) -> bytes:
         if not key.startswith("/"):
-            raise ValueError(f"the key {key!r}: begin it with a slash")
+            raise ValueError(f"the key {key!r} must begin with a slash")
         return (self._namespace + key).encode()
 
     def _outside(self, key: bytes) -> str:

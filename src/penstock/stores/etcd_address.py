@@ -40,11 +40,11 @@ def is_etcd(text: str) -> bool:
 def parse_address(text: str) -> EtcdAddress:
     """Parses an address. Raises `ValueError` that says what is wrong and how it should look."""
     if not is_etcd(text):
-        raise ValueError(f"{text!r} is no etcd address: write {_SHAPE}")
+        raise ValueError(f"{text!r} is not an etcd address: write {_SHAPE}")
     parts = urlsplit(text)
     if "@" in parts.netloc:
         raise ValueError(
-            f"{text!r} has a user name: etcd is told who we are by a certificate, "
+            f"{text!r} has a user name: identify this broker to etcd with a certificate instead, "
             "?ca=FILE&cert=FILE&key=FILE"
         )
     names = [name for name in parts.netloc.split(",") if name]
@@ -65,7 +65,7 @@ def _endpoint(name: str, text: str) -> str:
     if host.startswith("[") is not host.endswith("]") or (":" in host and host[0] != "["):
         raise ValueError(f"{text!r}: write the IPv6 address {name!r} in brackets, [::1]:2379")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= 65535:
-        raise ValueError(f"{text!r}: {name!r} is no HOST:PORT; write {_SHAPE}")
+        raise ValueError(f"{text!r}: {name!r} is not HOST:PORT; write {_SHAPE}")
     return f"{host}:{int(port)}"
 
 
@@ -73,12 +73,16 @@ def _options(query: str, text: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for name, values in parse_qs(query, keep_blank_values=True).items():
         if name not in _OPTIONS:
-            raise ValueError(f"{text!r}: there is no option {name!r}; there are ca, cert and key")
+            raise ValueError(
+                f"{text!r}: there is no option {name!r}; the options are ca, cert and key"
+            )
         if len(values) != 1 or not values[0]:
-            raise ValueError(f"{text!r}: give {name} one file")
+            raise ValueError(f"{text!r}: option {name} must name one file")
         options[name] = values[0]
     if ("cert" in options) is not ("key" in options):
-        raise ValueError(f"{text!r}: cert and key go together, give both")
+        raise ValueError(f"{text!r}: cert and key belong together, give both")
     if "cert" in options and "ca" not in options:
-        raise ValueError(f"{text!r}: give ca too, the file that etcd's own certificate rests on")
+        raise ValueError(
+            f"{text!r}: give ca too, the file with the CA certificate that verifies etcd's own"
+        )
     return options

@@ -27,8 +27,8 @@ _TOO_MANY_OPERATIONS: Final = "etcdserver: too many operations in txn request"
 _TOO_LARGE: Final = ("etcdserver: request is too large", "larger than max")
 
 _MAKE_ROOM: Final = (
-    "reads and leases go on, writes do not: compact its history, defragment it, then clear the "
-    "alarm (etcdctl compact, etcdctl defrag, etcdctl alarm disarm); to prevent it set "
+    "reads and leases still work, writes fail: compact its history, defragment it, then clear "
+    "the alarm (etcdctl compact, etcdctl defrag, etcdctl alarm disarm); to prevent this, set "
     "--auto-compaction-retention, and --quota-backend-bytes as large as etcd recommends"
 )
 _REFUSED: Final = frozenset(
@@ -52,12 +52,12 @@ class Verdict:
 
 def judge(status: str, details: str, endpoint: str) -> Verdict:
     """Interprets an error. `status` is the name of a gRPC status code."""
-    said = f"etcd at {endpoint} said: {details or status}"
+    said = f"etcd at {endpoint} reported: {details or status}"
     if details.startswith(NO_LEADER):
         # etcd checks this before it processes a request, because all our requests require a leader.
         return Verdict(StoreUnavailable(said), try_others=True)
     if details.startswith(_TOO_MANY_REQUESTS):
-        return Verdict(StoreBusy(f"{said}; nothing was done, try again"))
+        return Verdict(StoreBusy(f"{said}; nothing was changed, try again"))
     if details.startswith(_NO_SPACE):
         # etcd carries out the write that exceeds the limit, and reports this error anyway.
         error = StoreFull(f"{said}; {_MAKE_ROOM}", may_have_happened=True)
@@ -69,7 +69,7 @@ def judge(status: str, details: str, endpoint: str) -> Verdict:
     if status == "DATA_LOSS":
         return Verdict(StoreCorrupt(f"{said}; repair it or restore it from a snapshot"))
     if status in _NOT_ALLOWED or "user name is empty" in details:
-        advice = "grant our certificate's user read and write on the namespace"
+        advice = "grant the user of this broker's certificate read and write on the namespace"
         return Verdict(StoreUnavailable(f"{said}; {advice}"))
     if status in _REFUSED:
         return Verdict(StoreUnavailable(f"{said}; etcd must be 3.4 or newer"))

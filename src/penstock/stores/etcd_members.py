@@ -228,7 +228,8 @@ class Members:
                     raise verdict.error from error
                 if verdict.may_have_happened:
                     raise OutcomeUnknown(
-                        f"{verdict.error}; whether the commit was made is unknown: read to find out"
+                        f"{verdict.error}; it is unknown whether the commit was made: read the "
+                        "keys to find out"
                     ) from error
                 if not verdict.try_others:
                     raise verdict.error from error
@@ -251,25 +252,25 @@ class Members:
             self._cluster_id = header.cluster_id
         elif self._cluster_id != header.cluster_id:
             raise StoreCorrupt(
-                f"{member.endpoint} belongs to another etcd cluster than the other members of "
-                f"{self._address}: name the members of one cluster, then start again"
+                f"{member.endpoint} belongs to a different etcd cluster than the other members "
+                f"of {self._address}: list the members of one cluster only, then start again"
             )
         # Answers about leases carry the member's own revision, which may be behind.
         if isinstance(response, rpc.RangeResponse | rpc.TxnResponse):
             if header.revision < revision_before:
                 raise StoreCorrupt(
-                    f"etcd at {member.endpoint} is at revision {header.revision} and was at "
-                    f"{revision_before} before: it was restored from a backup, or lost its disk; "
-                    "stop all brokers of the cluster, then start them again"
+                    f"etcd at {member.endpoint} is at revision {header.revision}, but was at "
+                    f"{revision_before} before: it was restored from a backup, or it lost its "
+                    "disk; stop all brokers of the cluster, then start them again"
                 )
             self._revision = max(self._revision, header.revision)
         member.answered_at_s = self._clock.monotonic()
 
     def _no_answer(self, last: StoreError | None) -> StoreUnreachable:
         return StoreUnreachable(
-            f"{self._address} gave no answer within {self._config.request_timeout_s} s, and "
-            f"nothing was done{f' ({last})' if last else ''}: see that most of its members run and "
-            "can be reached from here"
+            f"{self._address} did not answer within {self._config.request_timeout_s} s, and "
+            f"nothing was changed{f' ({last})' if last else ''}: check that a majority of its "
+            "members is running and can be reached from this broker"
         )
 
     def _deadline(self) -> float:
@@ -313,5 +314,5 @@ def _contents(path: str) -> bytes:
             return file.read()
     except OSError as error:
         raise StoreUnavailable(
-            f"{path}, for the connection to etcd, cannot be read: {error.strerror}"
+            f"cannot read {path}, which is configured for the connection to etcd: {error.strerror}"
         ) from error

@@ -44,7 +44,7 @@ class WatchStream:
                 await self._response()
         except TimeoutError as error:
             self._members.move_on(self._member)
-            raise WatchLost(f"{self._member.endpoint} did not accept it in time") from error
+            raise WatchLost(f"{self._member.endpoint} did not accept the watch in time") from error
 
     async def read(self) -> Sequence[Any]:
         """Returns the next events: all events of one or more revisions."""
@@ -67,11 +67,11 @@ class WatchStream:
                 raise RevisionNotKept(self._next_revision, response.compact_revision)
             if "permission denied" in response.cancel_reason:
                 raise StoreUnavailable(
-                    f"etcd at {self._member.endpoint} does not let us watch: grant our "
-                    "certificate's user read on the namespace"
+                    f"etcd at {self._member.endpoint} refused the watch: grant the user of this "
+                    "broker's certificate read on the namespace"
                 )
         self._members.move_on(self._member)
-        raise WatchLost(f"{self._member.endpoint} ended it")
+        raise WatchLost(f"{self._member.endpoint} ended the watch")
 
     async def _guarded(self, reading: Any) -> Any:
         try:
@@ -83,7 +83,9 @@ class WatchStream:
             if task is not None and task.cancelling():
                 raise
             self._members.require_open()
-            raise WatchLost(f"{self._member.endpoint} was given up") from None
+            raise WatchLost(
+                f"the watch on {self._member.endpoint} was cancelled to use another member"
+            ) from None
         except rpc.AioRpcError as error:
             self._members.require_open()
             self._members.move_on(self._member)

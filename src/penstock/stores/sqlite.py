@@ -153,7 +153,9 @@ class SqliteStore:
     async def grant_lease(self, ttl_s: float) -> int:
         ttl_ms = round(ttl_s * 1000)
         if ttl_ms < 1:
-            raise ValueError(f"a lease of {ttl_s} s: ask for a millisecond or more")
+            raise ValueError(
+                f"a lease of {ttl_s} s is not possible: it must be a millisecond or longer"
+            )
         return await self._transact(lambda transaction: transaction.grant_lease(ttl_ms))
 
     async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
@@ -279,7 +281,11 @@ class SqliteStore:
         except StoreFull as error:
             self._full = str(error)
         except StoreError as error:
-            _log.warning("upkeep of the metadata store is put off: %s", error)
+            _log.warning(
+                "cannot checkpoint the metadata store or restore its reserved space; retrying "
+                "later: %s",
+                error,
+            )
         else:
             self._full = None
         finally:
@@ -340,7 +346,7 @@ class _Request(Generic[T]):
             raise self.error
         if not self.done:
             raise StoreUnavailable(
-                "a request served together with this one failed, and nothing was done: try again"
+                "another request in the same transaction failed, and nothing was changed: try again"
             )
         return self.result  # type: ignore[return-value] # T may be None
 

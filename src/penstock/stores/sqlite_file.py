@@ -118,8 +118,8 @@ def translate(path: str, error: sqlite3.Error) -> StoreError:
     said = f"SQLite says {error} ({name or type(error).__name__})"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return StoreBusy(
-            f"the metadata store {path} stayed locked by another process: try again; if it "
-            f"stays so, look for a stuck process that has the file open. {said}"
+            f"the metadata store {path} stayed locked by another process: try again; if that "
+            f"does not help, look for a stuck process that has the file open. {said}"
         )
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return StoreCorrupt(
@@ -142,15 +142,15 @@ def translate(path: str, error: sqlite3.Error) -> StoreError:
         # For example, growing the shared memory of the write-ahead log fails in this way.
         return _full(path, said)
     return StoreUnavailable(
-        f"the metadata store {path} failed: check the disk and restart the broker. Whether a "
-        f"commit under way took place is unknown until then. {said}"
+        f"the metadata store {path} failed: check the disk and restart the broker. Until then it "
+        f"is unknown whether a commit in progress was made. {said}"
     )
 
 
 def _full(path: str, said: str) -> StoreFull:
     return StoreFull(
-        f"there is no space left for the metadata store {path}, and nothing was changed: free some "
-        f"space on that disk. Reads go on, and writes resume by themselves. {said}"
+        f"there is no space left for the metadata store {path}, and nothing was changed: free "
+        f"some space on that disk. Reads still work, and writes resume automatically. {said}"
     )
 
 
@@ -181,8 +181,8 @@ def _prepare(connection: sqlite3.Connection, path: str) -> None:
         )
     if version > FORMAT_VERSION:
         raise StoreUnavailable(
-            f"the metadata store {path} has format {version}, this version reads up to "
-            f"{FORMAT_VERSION}: run the newer version again"
+            f"the metadata store {path} has format {version}, but this version of Penstock reads "
+            f"formats up to {FORMAT_VERSION}: run the newer version again"
         )
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":

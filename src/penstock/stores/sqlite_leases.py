@@ -140,7 +140,10 @@ class LeaseRenewer:
         try:
             alive = self.renew(lease) is not None
         except StoreError as error:
-            _log.warning("a lease could not be renewed beside the event loop: %s", error)
+            _log.warning(
+                "the background thread cannot renew a lease in the metadata store; retrying: %s",
+                error,
+            )
             return
         self._pulse_at = self._clock.monotonic()
         if alive:

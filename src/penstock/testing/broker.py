@@ -100,7 +100,7 @@ class Broker:
     def pid(self) -> int:
         """The process id of the running broker."""
         if self._process is None or not self.running:
-            raise BrokerFailed("the broker does not run: start() it")
+            raise BrokerFailed("the broker is not running: call start()")
         return self._process.pid
 
     # -- starting and stopping ------------------------------------------------------------------
@@ -125,12 +125,12 @@ class Broker:
                     self._prepare_groups()
                 return self.bootstrap
             output = self._end()
-            taken = "is in use: another broker may run" in output and not self._port
+            taken = "is in use: another broker may be running" in output and not self._port
             if not taken or attempt == _START_ATTEMPTS:
                 break
         if not self.bootstrap:
             self._remove_directory()
-        raise BrokerFailed(f"the broker did not get ready within {_READY_S:g} s:\n{output}")
+        raise BrokerFailed(f"the broker was not ready within {_READY_S:g} s:\n{output}")
 
     def stop(self) -> None:
         """Stops the broker cleanly, with SIGTERM. Keeps the data."""
@@ -142,7 +142,7 @@ class Broker:
             code = self._process.wait(patient(_STOP_S))
         except subprocess.TimeoutExpired:
             raise BrokerFailed(
-                f"the broker did not stop in {_STOP_S:g} s:\n{self._end()}"
+                f"the broker did not stop within {_STOP_S:g} s:\n{self._end()}"
             ) from None
         output = self._end()
         if code != 0:
@@ -206,7 +206,7 @@ class Broker:
         ).topics[0]
         if answer.error_code != ErrorCode.NONE:
             raise BrokerFailed(
-                f"topic {chosen} could not be made: "
+                f"topic {chosen} could not be created: "
                 f"{answer.error_message or ErrorCode(answer.error_code).message}"
             )
         return chosen

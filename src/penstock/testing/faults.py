@@ -103,7 +103,9 @@ class Faults:
         """
         key = api_of(api)
         if not can_fail(key):
-            raise ValueError(f"{key.api_name} cannot be made to fail: its answers hold no code")
+            raise ValueError(
+                f"{key.api_name} cannot be made to fail: its responses have no error code"
+            )
         self._add(Fault.FAIL, api, times, int(error_of(error)))
 
     def silence(self, *, api: str | int | None = None, times: int | None = None) -> None:
@@ -219,7 +221,7 @@ class Faults:
 
     def _call(self, work: Callable[[Proxy], Coroutine[Any, Any, T]]) -> T:
         if self._loop is None or self._proxy is None:
-            raise RuntimeError("the proxy is not running: start() it, or use it in a `with`")
+            raise RuntimeError("the proxy is not running: call start(), or use it in a `with`")
         return asyncio.run_coroutine_threadsafe(work(self._proxy), self._loop).result(_CALL_S)
 
 

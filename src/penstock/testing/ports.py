@@ -30,7 +30,7 @@ def free_port(random: Random, host: str = "127.0.0.1") -> int:
             except OSError:
                 continue
             return port
-    raise OSError(f"found no free port from {ports[0]} to {ports[-1]} on {host}")
+    raise OSError(f"there is no free port from {ports[0]} to {ports[-1]} on {host}")
 
 
 def _own_range() -> range:

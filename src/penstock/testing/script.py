@@ -54,7 +54,7 @@ class Script:
 
     def add(self, rule: Rule) -> None:
         if rule.times is not None and rule.times < 1:
-            raise ValueError(f"times is {rule.times}: give 1 or more, or None for all that come")
+            raise ValueError(f"times is {rule.times}: give 1 or more, or None for all requests")
         self._rules.append(rule)
 
     def clear(self) -> None:

@@ -174,7 +174,7 @@ class Core:
         oldest = next(iter(self.in_flight), None)
         if append_id != oldest:
             raise InvariantViolated(
-                f"append {append_id} is reported before {oldest}; report them in their order"
+                f"append {append_id} was reported before append {oldest}: report appends in order"
             )
         return self.in_flight.pop(append_id)
 
@@ -190,7 +190,9 @@ class Core:
 
     def begin(self, transactional_id: str, doing: Doing, head: Transaction | None = None) -> None:
         if transactional_id in self.busy:
-            raise InvariantViolated(f"{transactional_id} is changed by two requests at once")
+            raise InvariantViolated(
+                f"two requests change transactional id {transactional_id} at the same time"
+            )
         self.busy[transactional_id] = Busy(doing, head)
 
     def finish(self, transactional_id: str) -> None:

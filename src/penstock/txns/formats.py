@@ -159,8 +159,8 @@ def _transaction(transactional_id: str, data: bytes) -> Transaction:
     value = _STORED.decode(TransactionValue, data)
     if value.status not in _STATUSES:
         raise ProtocolError(
-            f"transactional id {transactional_id!r} in {TOPIC} has status {value.status}, "
-            "which stands for no state"
+            f"transactional id {transactional_id!r} in {TOPIC} has status {value.status}, which "
+            "is not a known state"
         )
     transaction = Transaction(
         transactional_id,

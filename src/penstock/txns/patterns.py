@@ -42,7 +42,9 @@ class IdPattern:
 
     def __init__(self, text: str) -> None:
         if len(text) > LENGTH_MAX:
-            raise _unreadable(f"it has {len(text)} characters, the most are {LENGTH_MAX}")
+            raise _unreadable(
+                f"it has {len(text)} characters, but at most {LENGTH_MAX} are allowed"
+            )
         self._choices = _Reader(text).choices()
 
     def matches(self, transactional_id: str) -> bool:
@@ -89,7 +91,7 @@ class _Reader:
 
     def _next(self) -> str:
         if self._position == len(self._text):
-            raise _unreadable("it ends in the middle")
+            raise _unreadable("it is incomplete")
         self._position += 1
         return self._text[self._position - 1]
 
@@ -99,7 +101,10 @@ class _Reader:
         if character == "[":
             return self._set()
         if character in _QUANTIFIERS or character in _UNREAD:
-            raise _unreadable(f"{character!r} has no meaning here; write \\{character} for itself")
+            raise _unreadable(
+                f"{character!r} is not supported here; write \\{character} to match the "
+                "character itself"
+            )
         return _plain(self._escaped(character))
 
     def _escaped(self, character: str) -> str:
@@ -107,7 +112,7 @@ class _Reader:
             return character
         escaped = self._next()
         if escaped.isalnum():
-            raise _unreadable(f"\\{escaped} is not known; list the characters in brackets")
+            raise _unreadable(f"\\{escaped} is not supported; list the characters in brackets")
         return escaped
 
     def _set(self) -> _Atom:
@@ -126,7 +131,7 @@ class _Reader:
             else:
                 ranges.append((low, low))
         if not ranges:
-            raise _unreadable("its brackets are empty")
+            raise _unreadable("it has empty brackets")
         return _Atom(tuple(ranges), negated)
 
     def _quantified(self, atom: _Atom) -> _Atom:

@@ -230,19 +230,23 @@ class TransactionShard:
         for transactional_id, transaction in core.image.transactions.items():
             transaction.verify()
             if (transaction.state is State.ONGOING) != (transactional_id in core.deadlines_ms):
-                raise InvariantViolated(f"{transaction} and its deadline disagree")
+                raise InvariantViolated(f"{transaction} and its deadline do not agree")
             if transaction.state.is_preparing != (transactional_id in core.markings):
-                raise InvariantViolated(f"{transaction} and its markers disagree")
+                raise InvariantViolated(f"{transaction} and its markers do not agree")
         for transactional_id, marking in core.markings.items():
             done = not marking.asked and not marking.due
             busy = core.busy.get(transactional_id)
             completing = busy is not None and busy.doing is Doing.COMPLETING
             if done != completing and not marking.retry_is_set:
-                raise InvariantViolated(f"{transactional_id} is marked and nobody completes it")
+                raise InvariantViolated(
+                    f"{transactional_id} and the append that completes it do not agree"
+                )
             if marking.due and not marking.retry_is_set:
-                raise InvariantViolated(f"{transactional_id} has markers that nobody sends")
+                raise InvariantViolated(f"{transactional_id} has markers that are never sent")
         for transactional_id, parked in core.parked.items():
             if transactional_id not in core.markings or not parked:
-                raise InvariantViolated(f"{transactional_id} is waited for and nothing is ended")
+                raise InvariantViolated(
+                    f"{transactional_id} has parked requests, but no transaction of it is ending"
+                )
         if not core.in_flight and not core.allocations and core.busy:
-            raise InvariantViolated(f"{list(core.busy)} are busy with nothing")
+            raise InvariantViolated(f"{list(core.busy)} are busy, but nothing is in progress")

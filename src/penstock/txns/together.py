@@ -16,8 +16,8 @@ name that partition, and then a commit without it is refused: the data becomes v
 the record of the progress.
 
 An abort is not judged as a whole: every member gets a new epoch, also one without an open
-transaction, so that a late batch of its producer cannot open another one. A member that is fenced or
-unknown has nothing open. Only if a member was committed is the abort refused.
+transaction, so that a late batch of its producer cannot open another one. A member that is fenced
+or unknown has nothing open. Only if a member was committed is the abort refused.
 
 All members end by the rules of transaction.version 2: with a new epoch, by which a repeated request
 is recognized.
@@ -79,9 +79,7 @@ def end_transactions(core: Core, request: EndTransactions, token: Token, now: No
 def _judge(core: Core, member: Member, committed: bool) -> Verdict | ErrorCode:
     transaction = core.image.get(member.transactional_id)
     producer = Producer(member.producer_id, member.producer_epoch)
-    verdict = judge_now(
-        core, member.transactional_id, producer, committed=committed, bumps=True
-    )
+    verdict = judge_now(core, member.transactional_id, producer, committed=committed, bumps=True)
     is_empty = transaction is not None and not transaction.partitions
     if committed and verdict is Verdict.DUE and is_empty:
         return ErrorCode.INVALID_TXN_STATE  # The caller expected records in it.

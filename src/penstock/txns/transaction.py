@@ -223,7 +223,8 @@ class Transaction:
     def _to(self, state: State, now_ms: int, **changes: object) -> Transaction:
         if self.state not in FROM[state]:
             raise InvariantViolated(
-                f"{self.transactional_id} cannot go from {self.state.title} to {state.title}"
+                f"transactional id {self.transactional_id} cannot go from {self.state.title} to "
+                f"{state.title}"
             )
         # If the wall clock was set back, the id must not look unused for longer than it was.
         return replace(
@@ -238,12 +239,14 @@ class Transaction:
         if not 0 <= self.producer_epoch <= EPOCH_MAX:
             raise InvariantViolated(f"{self} has an epoch out of range")
         if self.state in (State.EMPTY, State.ONGOING) and self.producer_epoch == EPOCH_MAX:
-            raise InvariantViolated(f"{self} gave a producer the epoch that fences it")
+            raise InvariantViolated(
+                f"{self} gave its producer the epoch that is reserved for fencing"
+            )
         if self.partitions and self.state in _RESTING:
-            raise InvariantViolated(f"{self} has partitions and no transaction")
+            raise InvariantViolated(f"{self} has partitions but no transaction")
         if self.state is State.ONGOING and not self.partitions:
-            raise InvariantViolated(f"{self} is open without a partition")
+            raise InvariantViolated(f"{self} is ongoing but has no partition")
         if self.last_producer_epoch >= self.producer_epoch > 0:
             raise InvariantViolated(f"{self} lowered its epoch")
         if self.next_producer_id != NO_PRODUCER_ID and not self.state.is_preparing:
-            raise InvariantViolated(f"{self} owes its producer another id")
+            raise InvariantViolated(f"{self} still has to give its producer the next id")

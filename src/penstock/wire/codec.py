@@ -69,8 +69,8 @@ class UnsupportedRequest(ProtocolError):
 
     def __init__(self, header: RequestHeader) -> None:
         super().__init__(
-            f"API key {header.api_key} version {header.api_version} is not served here;"
-            " ask with ApiVersions which are"
+            f"API key {header.api_key} version {header.api_version} is not supported; send "
+            "ApiVersions to list the supported versions"
         )
         self.header = header
 
@@ -227,7 +227,9 @@ def decode_embedded(message_class: type[M], buffer: Buffer) -> tuple[int, M]:
     end of such messages.
     """
     if len(buffer) < 2:
-        raise ProtocolError(f"{message_class.__name__}: {len(buffer)} bytes hold no version")
+        raise ProtocolError(
+            f"{message_class.__name__}: {len(buffer)} bytes are too few for a version"
+        )
     version: int = _INT16.unpack_from(buffer)[0]
     known = min(version, _versions(message_class).last)
     message, _ = decode_at(
@@ -298,7 +300,7 @@ def _decode_from(
         raise ProtocolError(_where(codec, version, f"a string is not UTF-8: {error}")) from error
     except _MALFORMED as error:
         raise ProtocolError(
-            _where(codec, version, f"the message goes on beyond the {size} bytes it has")
+            _where(codec, version, f"the message is cut off: it needs more than its {size} bytes")
         ) from error
 
 
@@ -339,7 +341,7 @@ def _skip_header_tags(frame: memoryview, position: int, budget: int) -> tuple[in
     try:
         return skip_tags(frame, position, len(frame), budget)
     except IndexError as error:
-        raise ProtocolError("the header goes on beyond the end of the frame") from error
+        raise ProtocolError("the header extends beyond the end of the frame") from error
 
 
 def _framed(parts: list[Buffer]) -> list[Buffer]:

@@ -329,7 +329,7 @@ def test_a_consumer_that_is_dropped_leaves_its_group(live_broker: Broker) -> Non
         for each in threading.enumerate()
         if each.name == "penstock consumer" and each not in before
     )
-    with pytest.warns(ResourceWarning, match="consumer was dropped"):
+    with pytest.warns(ResourceWarning, match="consumer was garbage-collected"):
         del consumer
         gc.collect()
     thread.join(LIMIT_S)

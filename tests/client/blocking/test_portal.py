@@ -88,7 +88,7 @@ def test_a_blocked_loop_does_not_block_a_call_forever(
     monkeypatch.setattr("penstock.client.blocking.portal._WIND_UP_S", 0.1)
     gate = threading.Event()
     portal.tell(lambda: gate.wait(LIMIT_S))
-    with pytest.raises(RequestTimedOut, match="blocking its loop"):
+    with pytest.raises(RequestTimedOut, match="blocking its event loop"):
         portal.call(asyncio.sleep(0), timeout_s=0.1)
     gate.set()
 

@@ -246,7 +246,7 @@ def test_a_producer_that_is_dropped_is_closed(live_broker: Broker) -> None:
         for each in threading.enumerate()
         if each.name == "penstock producer" and each not in before
     )
-    with pytest.warns(ResourceWarning, match="producer was dropped"):
+    with pytest.warns(ResourceWarning, match="producer was garbage-collected"):
         del producer
         gc.collect()
     thread.join(LIMIT_S)

@@ -167,7 +167,7 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
             transaction.send_offsets({place: 0}, late)
         assert refused.value.code == ErrorCode.ILLEGAL_GENERATION
         late = Late(consumer, -1)
-        with pytest.raises(BrokerError, match="not in group"), producer.transaction() as once_more:
+        with pytest.raises(BrokerError, match="not a member"), producer.transaction() as once_more:
             once_more.send_offsets({place: 0}, late)
     assert committed(live_broker, target, len(records)) == [record.value for record in records]
 

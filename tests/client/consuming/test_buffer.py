@@ -120,7 +120,7 @@ def test_an_incomplete_batch_at_the_end_is_ignored() -> None:
 def test_a_batch_shorter_than_its_header_is_corrupt() -> None:
     batch = bytearray(plain_log(1).batches[0])
     batch[8:12] = (3).to_bytes(4, "big")
-    with pytest.raises(CorruptBatch, match="fewer than its header"):
+    with pytest.raises(CorruptBatch, match="less than a batch header"):
         measure(memoryview(batch))
 
 

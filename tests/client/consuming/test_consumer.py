@@ -520,7 +520,7 @@ def test_wrong_use_raises_an_error_that_says_what_to_do(live_broker: Broker) -> 
                 consumer.seek(place, 0)
             with pytest.raises(ClientError, match="give group_id"):
                 await consumer.commit({place: 1})
-            with pytest.raises(ClientError, match="one of the two"):
+            with pytest.raises(ClientError, match="exactly one of them"):
                 await consumer.subscribe()
             consumer.assign([place])
             with pytest.raises(ClientError, match="unsubscribe"):

@@ -172,7 +172,7 @@ def test_a_member_that_left_the_group_does_not_commit(fake: FakeBroker) -> None:
     it as an administrator's."""
 
     async def work(commits: Commits) -> None:
-        with pytest.raises(CommitFailed, match="not in group"):
+        with pytest.raises(CommitFailed, match="not a member of group"):
             await commits.commit({A: at(1)})
 
     run(fake, work, signer=Signer(generation=-1))

@@ -96,7 +96,7 @@ def test_a_leader_watches_the_topics_of_the_group() -> None:
     rig.counts(t=3)
     assert rig.is_in(Phase.DUE)
     assert rig.polls() == [Revoked(places(0, 1))]
-    assert "partitions" in (rig.asks(JoinGroupRequest).reason or "")
+    assert "partition counts" in (rig.asks(JoinGroupRequest).reason or "")
 
 
 def test_partitions_must_be_missing_twice_to_count_as_deleted() -> None:

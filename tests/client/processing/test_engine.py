@@ -617,8 +617,8 @@ def test_a_seek_back_during_a_run_handles_records_again() -> None:
     ("options", "complaint"),
     [
         ({"ordering": "topic"}, '"partition", "key" or "none"'),
-        ({"concurrency": 0}, "concurrency is a whole number from 1 up"),
-        ({"retries": -1}, "retries is a whole number from 0 up"),
+        ({"concurrency": 0}, "concurrency must be a whole number of at least 1"),
+        ({"retries": -1}, "retries must be a whole number of at least 0"),
         ({"in_progress_max": 0}, "in_progress_max"),
     ],
 )

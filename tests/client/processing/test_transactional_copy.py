@@ -241,7 +241,7 @@ def test_a_newer_instance_with_the_same_id_fences_the_older_one(live_broker: Bro
 @pytest.mark.parametrize(
     ("reader", "writer", "message"),
     [
-        ({"group_id": None}, {}, "give the consumer group_id"),
+        ({"group_id": None}, {}, "give the consumer a group_id"),
         ({"enable_auto_commit": True}, {}, "enable_auto_commit=False"),
         ({"isolation_level": "read_uncommitted"}, {}, "read_committed"),
         ({}, {"transactional_id": None}, "transactional_id"),

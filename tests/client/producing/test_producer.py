@@ -111,7 +111,7 @@ def test_serializers_apply_to_keys_and_values(fake: FakeBroker) -> None:
         ({"value": "text"}, "value is str, not bytes.*value_serializer"),
         ({"key": 5}, "key is int"),
         ({"headers": [("name", 5)]}, "header name is int"),
-        ({"headers": [(5, b"")]}, "name must be text"),
+        ({"headers": [(5, b"")]}, "name must be a string"),
     ],
 )
 def test_values_that_are_not_bytes_are_refused_at_once(
@@ -410,7 +410,7 @@ def test_close_is_final(fake: FakeBroker) -> None:
         with pytest.raises(Closed, match="not started"):
             await producer.send("pets", b"x")
         await producer.start()
-        with pytest.raises(RuntimeError, match="started before"):
+        with pytest.raises(RuntimeError, match="already been started"):
             await producer.start()
         await producer.send("pets", b"x")
         await producer.close()

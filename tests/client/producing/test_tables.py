@@ -109,7 +109,7 @@ def test_anything_with_the_arrow_protocols_can_be_sent(fake: FakeBroker, make: A
     [
         (pa.table({"value": ["x"], "colour": ["red"]}), OptionError, "colour"),
         (pa.table({"key": ["x"]}), OptionError, "only value"),
-        ([1, 2], OptionError, "list is no table"),
+        ([1, 2], OptionError, "list is not a table"),
         (pa.table({"value": [1.5]}), SerializationFailed, "double"),
         (pa.table({"value": ["x"], "partition": [9]}), RoutingError, "partition 9"),
         (pa.table({"value": [bytes(20_000)]}), RecordTooLarge, "max_request_size"),

@@ -127,7 +127,7 @@ def test_messages_are_shown_in_several_formats(
     shown = page.locator("#messages .value")
     shown.nth(1).wait_for()
     assert shown.nth(1).inner_text() == "00000000  08 73 68 6f 65" + " " * 35 + "|.shoe|"
-    page.get_by_role("button", name="Set out").click()
+    page.get_by_role("button", name="Indent").click()
     page.get_by_text('"price": 1.10').wait_for()
     page.get_by_label("Show as").select_option("avro")
     page.get_by_label("Avro schema").fill(json.dumps(SCHEMA))
@@ -193,7 +193,7 @@ def test_a_range_is_replayed_to_another_topic(
     page.get_by_label("To topic").fill("again")
     page.get_by_label("From offset").fill("1")
     page.get_by_label("To offset").fill("4")
-    page.get_by_label("Only what passes").fill('value.state = "paid"')
+    page.get_by_label("Only messages that match").fill('value.state = "paid"')
     page.get_by_label("keep partitions").check()
     page.get_by_role("button", name="Replay", exact=True).click()
     page.get_by_text("done: 5 records sent to again").wait_for()

@@ -85,7 +85,7 @@ def test_a_reset_is_previewed_before_it_is_done(
     assert plan.all_inner_texts() == ["read-again", "0", "5", "2", "4"]
     assert admin.group_offsets("repeater")[place].offset == 5
     page.locator("dialog").last.get_by_role("button", name="Reset offsets").click()
-    page.get_by_text("repeater has moved").wait_for()
+    page.get_by_text("the offsets of repeater were set").wait_for()
     assert admin.group_offsets("repeater")[place].offset == 2
 
 
@@ -120,7 +120,7 @@ def test_deleting_a_group_needs_its_name_typed(page: Any, url: str, admin: Admin
     page.get_by_role("button", name="Delete group").click()
     page.get_by_label("Type leftover to confirm").fill("leftover")
     page.get_by_role("button", name="Delete for good").click()
-    page.get_by_text("leftover is gone").wait_for()
+    page.get_by_text("group leftover was deleted").wait_for()
     assert "leftover" not in {each.group for each in admin.list_groups()}
 
 
@@ -131,7 +131,7 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     page.locator("#disks progress").first.wait_for()
     page.get_by_role("button", name="Drain broker 1").click()
     page.locator("#plan").wait_for()
-    page.get_by_label("Bytes a broker may copy in a second").fill("50000000")
+    page.get_by_label("Bytes per second that each broker may copy").fill("50000000")
     page.locator("dialog").get_by_role("button", name="Drain").click()
     page.locator(".job", has_text="drain broker 1").filter(has_text="done:").wait_for()
     held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
@@ -143,7 +143,7 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     ).wait_for()
     page.locator("#brokers tbody tr", has_text="drained").wait_for()
     page.get_by_role("button", name="Undrain broker 1").click()
-    page.get_by_text("broker 1 is given new partitions again").wait_for()
+    page.get_by_text("broker 1 can get partitions again").wait_for()
     page.get_by_role("button", name="Undrain broker 1").wait_for(state="detached")
     page.get_by_role("button", name="Rebalance").click()
     page.locator("#plan").wait_for()
@@ -152,7 +152,7 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
     assert held == {0, 1, 2}
     page.get_by_role("button", name="Elect preferred leaders").click()
-    page.locator(".toast", has_text=re.compile("no election|another leader")).wait_for()
+    page.locator(".toast", has_text=re.compile("no election|new leader")).wait_for()
 
 
 def test_a_broker_failure_and_its_recovery_are_shown(
@@ -233,7 +233,7 @@ def test_streaming_queries_report_themselves(page: Any, url: str, admin: Admin, 
     assert (cells[1][0], cells[1][2], cells[1][8]) == (
         "<b>x</b>", "failed", "ValueError: the table is gone",
     )  # fmt: skip
-    assert (cells[2][0], cells[2][2]) == ("left", "no news")
+    assert (cells[2][0], cells[2][2]) == ("left", "no reports")
     send(TOPIC, None, key=b"q3")
     rows.nth(2).wait_for(state="detached")
 

@@ -26,7 +26,7 @@ def test_a_topic_is_created_found_and_opened(page: Any, url: str, admin: Admin) 
     assert admin.describe_configs(topic="orders.made")["retention.ms"].value == "1234567"
     page.keyboard.press("/")
     page.keyboard.type("no such topic")
-    page.get_by_text("no topic has this in its name").wait_for()
+    page.get_by_text("no topic matches").wait_for()
     page.get_by_label("Search topics").fill("ORDERS made")
     page.get_by_role("link", name="orders.made").click()
     page.get_by_role("heading", name="orders.made").wait_for()
@@ -71,7 +71,7 @@ def test_partitions_are_shown_and_added(page: Any, url: str, admin: Admin, send:
     assert cells[4:7] == ["0", "5", "5"]
     page.get_by_role("button", name="Add partitions").click()
     page.get_by_label("Partitions in all").fill("4")
-    page.get_by_role("button", name="Grow").click()
+    page.get_by_role("button", name="Add", exact=True).click()
     row.nth(3).wait_for()
     assert len(admin.describe_topic("growing").partitions) == 4
 
@@ -89,7 +89,7 @@ def test_deleting_needs_the_name_typed(page: Any, url: str, admin: Admin) -> Non
     page.get_by_label("Type doomed to confirm").fill("doomed")
     page.get_by_role("button", name="Delete for good").click()
     page.get_by_label("Search topics").fill("doomed")
-    page.get_by_text("no topic has this in its name").wait_for()
+    page.get_by_text("no topic matches").wait_for()
     try:
         admin.describe_topic("doomed")
     except BrokerError as error:

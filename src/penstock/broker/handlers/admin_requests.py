@@ -91,10 +91,10 @@ def _of_the_store(error: Exception) -> KafkaError:
     if isinstance(error, TimeoutError):
         return KafkaError(
             ErrorCode.REQUEST_TIMED_OUT,
-            "The change is not visible yet, and it is not known whether it was made: look before "
-            "you try again.",
+            "The change timed out, and it is unknown whether it was made: check the current state "
+            "before you try again.",
         )
-    _log.error("the cluster's metadata could not be changed: %s", error)
+    _log.error("cannot change the cluster's metadata: %s", error)
     return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
 

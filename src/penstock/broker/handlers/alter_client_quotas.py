@@ -12,7 +12,7 @@ from penstock.broker.context import RequestContext
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
 
-_NO_QUOTAS: Final = "Penstock has no client quotas: nothing would be limited."
+_NO_QUOTAS: Final = "Penstock does not support client quotas: this one would limit nothing."
 
 
 def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:

@@ -22,7 +22,9 @@ def handle(
     return AlterUserScramCredentialsResponse(
         results=[
             AlterUserScramCredentialsResponse.User(
-                name, code, "Penstock has no SASL: credentials are neither kept nor checked."
+                name,
+                code,
+                "Penstock does not support SASL: it neither stores nor checks credentials.",
             )
             for name, code in codes.items()
         ]

@@ -35,7 +35,7 @@ async def alter_each(
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
                     f"The request changes '{resource.resource_name}' more than once: put all "
-                    "changes of it together.",
+                    "its changes together.",
                 )
             decision = alter(image, resource)
             _require_broker(image, resource)
@@ -57,8 +57,8 @@ def require_this_broker(services: Services, name: str) -> None:
     if name != str(services.config.broker_id):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"This is broker {services.config.broker_id}, which cannot answer for broker '{name}': "
-            "ask that one. An empty name stands for the defaults of all brokers.",
+            f"This is broker {services.config.broker_id} and cannot answer for broker '{name}': "
+            "send the request to that one. An empty name stands for the defaults of all brokers.",
         )
 
 
@@ -69,5 +69,5 @@ def _require_broker(image: ClusterImage, resource: _Resource) -> None:
     if int(name) not in image.brokers:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"There is no broker {name} at the moment: registered are {sorted(image.brokers)}.",
+            f"Broker {name} is not registered: use one of {sorted(image.brokers)}.",
         )

@@ -61,8 +61,8 @@ def _maker(topic: CreatePartitionsRequest.Topic, twice: bool) -> Make[Topic]:
         if topic.name in INTERNAL_TOPICS:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{topic.name}' is the cluster's own: what it holds is spread by the "
-                "number of its partitions, which therefore cannot change.",
+                f"Topic '{topic.name}' is internal: its number of partitions cannot change, "
+                "because it determines the coordinators of groups and transactions.",
             )
         return create_partitions(image, topic.name, topic.count, replicas)
 

@@ -87,8 +87,8 @@ def _refused(request: CreateTopicsRequest) -> dict[str, KafkaError]:
         if first != name:
             refused[name] = KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{name}' collides with '{first}' of the same request: names may not "
-                "differ in '.' and '_' alone, as they share their metrics.",
+                f"Topic '{name}' collides with '{first}' in the same request: names must not "
+                "differ only in '.' and '_', because such topics share their metrics.",
             )
     return refused
 

@@ -85,7 +85,7 @@ def _maker(named: _Named, twice: bool) -> Make[Topic]:
         if decision.result.is_internal:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{decision.result.name}' is the cluster's own and cannot be deleted.",
+                f"Topic '{decision.result.name}' is internal and cannot be deleted.",
             )
         return decision
 

@@ -41,11 +41,11 @@ def _require_brokers(endpoint_type: int) -> None:
     if endpoint_type == _CONTROLLERS:
         raise KafkaError(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            "This is a broker, and controllers were asked for: connect as to a broker "
-            "(bootstrap.servers); any broker may be the controller.",
+            "The request asks for controllers, and this is a broker: connect with "
+            "bootstrap.servers instead; any broker may be the controller.",
         )
     if endpoint_type != _BROKERS:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"There is no endpoint type {endpoint_type}: ask for 1, brokers.",
+            f"Endpoint type {endpoint_type} is unknown: use 1 (brokers).",
         )

@@ -117,8 +117,8 @@ def _values(
         return services.configs().broker()
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"Configs of resource type {resource.resource_type} are not kept here: use 2 for topics, "
-        "4 for brokers or 8 for the loggers of a broker.",
+        f"Resource type {resource.resource_type} has no configs in Penstock: use 2 for topics, 4 "
+        "for brokers or 8 for the loggers of a broker.",
     )
 
 

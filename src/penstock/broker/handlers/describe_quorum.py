@@ -50,12 +50,14 @@ def _answer(topic: str, index: int, context: RequestContext) -> DescribeQuorumRe
         return DescribeQuorumResponse.Partition(
             index,
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"Ask about {METADATA_TOPIC}-0: no other partition is decided about in this way.",
+            f"Only {METADATA_TOPIC}-0 has a quorum: ask about that partition.",
         )
     image = context.services.image
     if image.controller is None or image.controller.broker_id not in image.brokers:
         return DescribeQuorumResponse.Partition(
-            index, ErrorCode.LEADER_NOT_AVAILABLE, "No broker is the controller now: ask again."
+            index,
+            ErrorCode.LEADER_NOT_AVAILABLE,
+            "There is no controller at the moment: try again.",
         )
     return _describe(image, image.controller, context.services.config.broker_id)
 

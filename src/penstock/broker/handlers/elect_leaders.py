@@ -39,8 +39,7 @@ async def _run(request: ElectLeadersRequest, context: RequestContext) -> ElectLe
     if request.election_type not in (_PREFERRED, _UNCLEAN):
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"There is no election type {request.election_type}: ask for 0, preferred, or 1, "
-            "unclean.",
+            f"Election type {request.election_type} is unknown: use 0 (preferred) or 1 (unclean).",
         )
     unclean = request.election_type == _UNCLEAN
     static = context.services.controller.static

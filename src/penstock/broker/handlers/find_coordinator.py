@@ -56,16 +56,24 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
     kind = _KINDS.get(key_type)
     if kind is None:
-        return _none(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} has no meaning")
+        return _none(
+            key,
+            ErrorCode.INVALID_REQUEST,
+            f"key type {key_type} is unknown: use 0 (group) or 1 (transaction)",
+        )
     image = context.services.image
     topic = image.topics.get(kind.topic)
     if topic is None:
-        reason = kind.create(context.services) or f"{kind.topic} is being created"
+        reason = kind.create(context.services) or f"{kind.topic} is being created: try again"
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
     partition = topic.partitions[kind.partition_for(key, len(topic.partitions))]
     broker = image.brokers.get(partition.leader)
     if broker is None:
-        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "no broker leads it at the moment")
+        return _none(
+            key,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "the coordinator's partition has no leader at the moment: try again",
+        )
     return FindCoordinatorResponse.Coordinator(
         key=key,
         node_id=broker.broker_id,

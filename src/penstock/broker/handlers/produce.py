@@ -394,7 +394,7 @@ def _close_if_refused(response: ProduceResponse) -> None:
         for answer in topic.partition_responses:
             if answer.error_code:
                 raise ProtocolError(
-                    f"acks=0 and the batch for {topic.name}-{answer.index} was refused: "
+                    f"the batch for {topic.name}-{answer.index} was refused, with acks=0: "
                     f"{answer.error_message}"
                 )
 

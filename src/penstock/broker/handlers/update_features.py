@@ -35,7 +35,7 @@ def _problem(name: str, level: int) -> str:
     """Returns why a feature cannot have that level; empty if it already has it."""
     feature = FEATURES.get(name)
     if feature is None:
-        return f"is not supported; supported are {', '.join(FEATURES)}"
+        return f"is not supported; the supported features are {', '.join(FEATURES)}"
     if not feature.level_min <= level <= feature.level_max:
         return f"has levels {feature.level_min} to {feature.level_max}, not {level}"
     if level != feature.level:

@@ -88,14 +88,16 @@ class Endpoint:
 
     async def page(self, method: str, target: str) -> Page:
         if method not in _METHODS:
-            return text_page(HTTPStatus.METHOD_NOT_ALLOWED, "only GET is served here")
+            return text_page(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are supported")
         path = target.partition("?")[0]
         handler = self._pages.get(path)
         if handler is None:
             known = ", ".join(self._pages)
-            return text_page(HTTPStatus.NOT_FOUND, f"there is no such page; there are {known}")
+            return text_page(HTTPStatus.NOT_FOUND, f"there is no such page; the pages are {known}")
         try:
             return await handler()
         except Exception:  # noqa: BLE001 - the client gets a 500, the log gets the cause
-            _log.exception("%s could not be answered", path)
-            return text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "it failed: see the broker's log")
+            _log.exception("cannot serve %s", path)
+            return text_page(
+                HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: see the broker's log"
+            )

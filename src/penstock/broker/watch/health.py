@@ -116,26 +116,26 @@ class Health:
 
     def _check_serving(self) -> Finding:
         if self._stop.is_set():
-            return Finding("serving", False, "the broker is stopping", "Ask another broker.")
+            return Finding("serving", False, "the broker is stopping", "Use another broker.")
         if self.is_serving:
-            return Finding("serving", True, "clients are served")
+            return Finding("serving", True, "the broker serves clients")
         return Finding(
             "serving",
             False,
-            "the broker is starting: it opens its logs and joins the cluster",
-            "Wait; after a crash all that was not synced is read again, which takes a while.",
+            "the broker is starting: it is opening its logs and joining the cluster",
+            "Wait. After a crash it reads everything that was not synced, which takes a while.",
         )
 
     async def _check_disk(self, services: Services) -> Finding:
         directory = services.directory
         failure = await self._disk.failure()
         if failure is not None:
-            advice = "See the system's log; free space or mend the disk, then restart the broker."
-            return Finding("disk", False, f"{directory.root} takes no writes: {failure}", advice)
+            advice = "Check the system log; free space or repair the disk, then restart the broker."
+            return Finding("disk", False, f"cannot write to {directory.root}: {failure}", advice)
         if directory.space.lacks_room:
-            advice = "Free space, or lower retention; appends resume by themselves."
+            advice = "Free disk space, or lower retention; appends then resume automatically."
             return Finding("disk", False, directory.space.explain(), advice)
-        return Finding("disk", True, f"{directory.root} takes writes")
+        return Finding("disk", True, f"{directory.root} is writable")
 
     def _check_logs(self, services: Services) -> Finding:
         offline = services.replicas.offline
@@ -145,8 +145,8 @@ class Health:
         return Finding(
             "logs",
             False,
-            f"{_counted(len(offline), 'log')} failed, such as {topic}-{index}: {reason}",
-            "Mend the disk and restart the broker.",
+            f"{_counted(len(offline), 'log')} failed, for example {topic}-{index}: {reason}",
+            "Repair the disk and restart the broker.",
         )
 
     async def _check_store(self) -> Finding:
@@ -157,43 +157,45 @@ class Health:
                 "store",
                 False,
                 f"the metadata store does not answer: {failure}",
-                "See that etcd has a majority and can be reached, or that the SQLite file can be "
-                "written. Producing and fetching go on meanwhile.",
+                "Check that etcd has a majority and can be reached, or that the SQLite file can be "
+                "written. Clients can still produce and fetch.",
             )
         full = self._env.store.full
         if full is not None:
             return Finding(
                 "store",
                 False,
-                f"the metadata store takes no writes: {full}",
-                "Make room for it. Producing and fetching go on; topics, configs and leaders stay "
-                "as they are until then.",
+                f"the metadata store refuses writes: {full}",
+                "Free space for the store. Clients can still produce and fetch; topics, configs "
+                "and leaders cannot change until then.",
             )
         if membership.may_be_over:
             return Finding(
                 "store",
                 False,
-                "this broker's session could not be renewed for longer than its timeout",
-                "See why the store is slow; the broker registers again by itself.",
+                "this broker's session was not renewed within its timeout",
+                "Check why the store is slow; the broker registers again automatically.",
             )
         if not membership.is_registered:
             return Finding(
                 "store",
                 False,
                 "this broker is not registered in the cluster",
-                "It registers again by itself; if not, see its log.",
+                "It registers again automatically; if it does not, check its log.",
             )
-        return Finding("store", True, "the metadata store answers and knows this broker")
+        return Finding("store", True, "the metadata store answers, and this broker is registered")
 
     def _check_controller(self, services: Services) -> Finding:
         controller = services.controller
         if controller.failing is None:
-            return Finding("controller", True, "no duty of the controller has failed here")
+            return Finding(
+                "controller", True, "no task of the controller has failed on this broker"
+            )
         return Finding(
             "controller",
             False,
-            f"a duty of the controller fails: {controller.failing}",
-            "It is tried again every 30 s; see the broker's log, and report it.",
+            f"a task of the controller fails: {controller.failing}",
+            "It is retried every 30 s; check the broker's log, and report the error.",
         )
 
     def _check_fetchers(self, services: Services) -> Finding:
@@ -210,14 +212,14 @@ class Health:
             ):
                 behind.append(f"{hosted.topic}-{hosted.index}")
         if not behind:
-            return Finding("fetchers", True, "all replicas here are in sync")
+            return Finding("fetchers", True, "all replicas on this broker are in sync")
         named = ", ".join(behind[:_NAMED_MAX]) + (", ..." if len(behind) > _NAMED_MAX else "")
         return Finding(
             "fetchers",
             False,
             f"{_counted(len(behind), 'replica')} not in sync: {named}",
-            "Wait until they have caught up. If they do not get on (penstock status), see that "
-            "their leaders can be reached from here.",
+            "Wait until they have caught up. If they make no progress (penstock status), check "
+            "that this broker can reach their leaders.",
         )
 
     async def _write(self) -> None:

@@ -43,7 +43,7 @@ class HttpConnection(asyncio.Protocol):
         except h11.RemoteProtocolError as error:
             self._is_asked = True
             status = HTTPStatus(error.error_status_hint)
-            self._send(text_page(status, "this is not a request in HTTP"), with_body=True)
+            self._send(text_page(status, "this is not an HTTP request"), with_body=True)
             return
         if isinstance(event, h11.Request):
             self._is_asked = True

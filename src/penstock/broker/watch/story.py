@@ -79,10 +79,10 @@ class Story:
             tell(_log, "broker_left", f"broker {broker_id} left the cluster", broker_id=broker_id)
         elif before is not None and before.broker_epoch == after.broker_epoch:
             if broker_id in image.stopping:
-                text = f"broker {broker_id} is about to stop and hands its partitions over"
+                text = f"broker {broker_id} is stopping and hands over its partitions"
                 tell(_log, "broker_stopping", text, broker_id=broker_id)
         else:
-            again = "" if before is None else ", again: its life before is over"
+            again = "" if before is None else " after a restart or an expired session"
             tell(
                 _log,
                 "broker_joined",
@@ -102,7 +102,7 @@ class Story:
         tell(
             _log,
             "controller_change",
-            f"broker {term.broker_id} is the controller, in its term {term.epoch}",
+            f"broker {term.broker_id} is the controller, controller epoch {term.epoch}",
             controller=term.broker_id,
             controller_epoch=term.epoch,
         )
@@ -177,18 +177,18 @@ class Story:
         hosted = self._broker.replicas.get(each.topic, each.partition)
         before, after = each.before, each.after
         where = f"{each.topic}-{each.partition}"
-        in_sync = f"in sync {sorted(after.isr)} of {sorted(after.replicas)}"
-        end = "" if hosted is None else f", the log ends at {hosted.log.end_offset}"
+        in_sync = f"ISR {sorted(after.isr)} of replicas {sorted(after.replicas)}"
+        end = "" if hosted is None else f", log end offset {hosted.log.end_offset}"
         match each.kind:
             case "leader_change":
                 text = (
-                    f"{where}: leader {_name(before.leader)} -> {after.leader}, {each.reason}; "
-                    f"epoch {after.leader_epoch}, {in_sync}{end}"
+                    f"{where}: leader {_name(before.leader)} -> {after.leader}: {each.reason}; "
+                    f"leader epoch {after.leader_epoch}, {in_sync}{end}"
                 )
             case "partition_offline":
-                text = f"{where} has no leader: {each.reason}; in sync was {sorted(before.isr)}"
+                text = f"{where} has no leader: {each.reason}; ISR was {sorted(before.isr)}"
             case _:
-                text = f"{where}: {each.reason} the in-sync set; {in_sync}{end}"
+                text = f"{where}: {each.reason} the ISR; {in_sync}{end}"
         level = logging.WARNING if each.kind == "partition_offline" else logging.INFO
         tell(
             _log,
@@ -210,9 +210,9 @@ class Story:
         first = group[0]
         named = ", ".join(f"{each.topic}-{each.partition}" for each in group[:_NAMED_MAX])
         what = {
-            "leader_change": f"leader {_name(first.before.leader)} -> {first.after.leader}, ",
+            "leader_change": f"leader {_name(first.before.leader)} -> {first.after.leader}: ",
             "partition_offline": "no leader: ",
-        }.get(first.kind, "in-sync set: ")
+        }.get(first.kind, "ISR: ")
         level = logging.WARNING if first.kind == "partition_offline" else logging.INFO
         tell(
             _log,
@@ -229,23 +229,23 @@ class Story:
 def why_leader(before: Partition, after: Partition, image: ClusterImage) -> str:
     """Returns why another broker leads, or the same broker in a new leader epoch."""
     if before.leader == NO_LEADER:
-        return "it had none"
+        return "it had no leader"
     if before.leader == after.leader:
-        return "which was started again or had lost its session"
+        return "the broker was restarted or its session expired"
     if before.leader not in image.brokers or before.leader in image.stopping:
         return why_gone(before, image)
     if before.leader not in after.replicas:
-        return "it was moved"
+        return "it was reassigned"
     if after.leader == after.replicas[0]:
-        return "the preferred one"
-    return f"broker {before.leader} gave it up"
+        return "it is the preferred leader"
+    return f"broker {before.leader} gave up the leadership"
 
 
 def why_gone(before: Partition, image: ClusterImage) -> str:
     if before.leader in image.stopping:
         return f"broker {before.leader} is stopping"
     if before.leader not in image.brokers:
-        return f"broker {before.leader} is gone"
+        return f"broker {before.leader} left the cluster"
     return f"broker {before.leader} cannot lead it"
 
 

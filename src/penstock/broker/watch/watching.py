@@ -64,8 +64,8 @@ class Watch:
         except OSError as error:
             if self._config.metrics != METRICS_AUTO or error.errno != errno.EADDRINUSE:
                 raise ConfigError(
-                    f"metrics: {host}:{port} cannot be listened on ({error.strerror}): choose "
-                    "another address, or off"
+                    f"metrics: cannot listen on {host}:{port} ({error.strerror}): choose another "
+                    "address, or off"
                 ) from error
         return await self._endpoint.start(host, 0)
 

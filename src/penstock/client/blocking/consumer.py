@@ -168,8 +168,8 @@ class Consumer(Standing, Generic[K, V]):
         """
         if self._turns.is_mine:
             raise ClientError(
-                "close() was called by a listener or handler of this very consumer, which is in "
-                "the middle of a call: end that first"
+                "close() was called from a listener or handler of this consumer, which is still "
+                "running: return from it first"
             )
         self._closing.set()
         if self._life.is_closed or not self._life.is_started or self._life.is_forked:
@@ -279,7 +279,7 @@ class Consumer(Standing, Generic[K, V]):
         reading = self._reading
         if reading.at < len(reading.run) and self._iterator is not None:
             raise ClientError(
-                "another thread is iterating over this consumer: give each thread its own"
+                "another thread is iterating over this consumer: give each thread its own consumer"
             )
         self._iterator = get_ident()
         if reading.at < len(reading.run):
@@ -308,7 +308,7 @@ class Consumer(Standing, Generic[K, V]):
 
     def _check_open(self) -> None:
         if self._closing.is_set():
-            raise Closed("the consumer has been closed: make another")
+            raise Closed("the consumer has been closed: make a new one")
 
     # -- tables ---------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ class _Loop(Generic[K, V]):
     ) -> None:
         if consumer.options.group_id is None:
             raise OptionError(
-                f"{type(self).__name__} commits for a group: give the consumer a group_id"
+                f"{type(self).__name__} commits offsets: give the consumer a group_id"
             )
         self._consumer = consumer
         self._max_records = max_records
@@ -160,7 +160,9 @@ class AtLeastOnce(_Loop[K, V]):
             # The error of the loop is more informative than the failure of its last commit.
             if error is None:
                 raise
-            _log.warning("the last records were not committed", exc_info=True)
+            _log.warning(
+                "could not commit the last records; they will be delivered again", exc_info=True
+            )
         finally:
             self._set_back(self._handout.undone())
             self._handout.drop()
@@ -176,7 +178,7 @@ class AtLeastOnce(_Loop[K, V]):
         try:
             self._consumer.commit(offsets)
         except CommitFailed as error:
-            _log.warning("the group has moved on, and its records are others': %s", error)
+            _log.warning("dropping the polled records: cannot commit their offsets: %s", error)
             self._handout.drop()
             return False
         self._handout.mark_committed()
@@ -226,7 +228,11 @@ class AtMostOnce(_Loop[K, V]):
                 self._consumer.commit(ours)
         except ClientError as refused:
             # At-most-once allows this: nobody will process these records.
-            _log.warning("records that nobody had stay committed: %s", refused)
+            _log.warning(
+                "lost records that were committed but not delivered: cannot move the committed "
+                "offsets back: %s",
+                refused,
+            )
         finally:
             self._release()
 
@@ -234,7 +240,7 @@ class AtMostOnce(_Loop[K, V]):
         try:
             self._consumer.commit(next_offsets(records))
         except CommitFailed as error:
-            _log.warning("the group has moved on, and its records are others': %s", error)
+            _log.warning("dropping the polled records: cannot commit their offsets: %s", error)
             return False
         except BaseException:
             # The caller has not received these records, so they may be polled and committed again.

@@ -67,8 +67,8 @@ class Life:
         """Returns the portal to the async client, and starts the client if necessary."""
         if self.is_forked:
             raise Closed(
-                f"this {self._name} was made before the process was forked, and its thread stayed "
-                "behind: make a new one after the fork"
+                f"this {self._name} was made before the process was forked, and its thread exists "
+                "only in the parent process: make a new one after the fork"
             )
         with self._lock:
             if self._closed:
@@ -125,7 +125,7 @@ class Life:
         if portal is not None:
             portal.close_unattended(lambda: self._close(_DROPPED_S))
             warnings.warn(
-                f"a {self._name} was dropped without being closed: use `with`, or close()",
+                f"a {self._name} was garbage-collected while open: use `with`, or call close()",
                 ResourceWarning,
                 stacklevel=2,
             )
@@ -140,7 +140,9 @@ def _close_all() -> None:
         try:
             life.close(EXIT_S / len(left))
         except Exception as error:  # noqa: BLE001 - the others must be closed too
-            warnings.warn(f"a client did not close at exit: {error}", ResourceWarning, stacklevel=1)
+            warnings.warn(
+                f"a client could not be closed at exit: {error}", ResourceWarning, stacklevel=1
+            )
 
 
 atexit.register(_close_all)

@@ -199,13 +199,13 @@ class Portal:
     def _check(self) -> None:
         if self.is_forked:
             raise Closed(
-                f"{self._name} was made before this process was forked, and its thread stayed "
-                "behind: make a new one after the fork"
+                f"{self._name} was made before this process was forked, and its thread exists "
+                "only in the parent process: make a new one after the fork"
             )
         if self.is_own_thread:
             raise RuntimeError(
-                f"{self._name} was called from one of its own callbacks, and would wait for "
-                "itself: hand the work to another thread"
+                f"{self._name} was called from one of its own callbacks, which would deadlock: "
+                "make the call on another thread"
             )
 
     def _post(self, coroutine: Coroutine[Any, Any, Any], work: Callable[[], None]) -> None:
@@ -214,7 +214,7 @@ class Portal:
             self._loop.call_soon_threadsafe(work)
         except RuntimeError:
             coroutine.close()
-            raise Closed(f"{self._name} is closed") from None
+            raise Closed(f"{self._name} is closed: make a new one") from None
 
     def _wait(
         self,
@@ -240,8 +240,8 @@ class Portal:
                 raise Closed(f"{self._name} was closed while a call was waiting")
             if end is not None and clock.monotonic() >= end:
                 raise RequestTimedOut(
-                    f"{self._name} did not come back within {timeout_s:g} s: a callback may be "
-                    "blocking its loop"
+                    f"{self._name} did not answer within {timeout_s:g} s: a callback may be "
+                    "blocking its event loop"
                 )
 
     def _wind_up(self, call: _Call, waiter: Errands) -> None:

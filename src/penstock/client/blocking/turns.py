@@ -28,8 +28,8 @@ class Turns:
             return False
         if not self._lock.acquire(blocking=False):
             raise ClientError(
-                "this consumer is in use by another thread: give each thread a consumer of its "
-                "own; only wakeup() and close() may be called from elsewhere"
+                "this consumer is in use by another thread: give each thread its own consumer; "
+                "only wakeup() and close() may be called from other threads"
             )
         self._owner = threading.get_ident()
         return True

@@ -62,7 +62,7 @@ def measure(data: memoryview) -> Extent | None:
         length, count = _OUTLINE.unpack_from(data, position)
         size = length + LOG_OVERHEAD
         if size < HEADER_SIZE:
-            raise CorruptBatch(f"a batch says that it has {size} bytes, fewer than its header")
+            raise CorruptBatch(f"the batch length says {size} bytes, less than a batch header")
         if size > end - position:
             break
         last = position

@@ -177,7 +177,9 @@ class Consumer(Standing, Generic[K, V]):
         """
         names = _names(topics)
         if bool(names) == (pattern is not None):
-            raise ClientError("subscribe to topics or to a pattern: give one of the two")
+            raise ClientError(
+                "subscribe needs either topics or a pattern: give exactly one of them"
+            )
         if pattern is not None and isinstance(pattern, str):
             pattern = re.compile(pattern)
         if listener is not None:

@@ -102,7 +102,7 @@ class ConsumerCore:
     @property
     def cluster(self) -> Cluster:
         if self.is_closed:
-            raise Closed("the consumer has been closed")
+            raise Closed("the consumer has been closed: make a new one")
         if self._cluster is None:
             raise ClientError(_NOT_STARTED)
         return self._cluster
@@ -113,7 +113,7 @@ class ConsumerCore:
 
     async def start(self) -> None:
         if self.is_closed:
-            raise Closed("the consumer has been closed: make another")
+            raise Closed("the consumer has been closed: make a new one")
         if self._cluster is not None:
             return
         env = self.env
@@ -172,7 +172,7 @@ class ConsumerCore:
             if offsets:
                 await self.committer.commit(offsets, timeout_s=limit_s)
         except ClientError as error:
-            _log.warning("the last auto-commit failed: %s", error)
+            _log.warning("cannot commit at close, records will be read again: %s", error)
 
     # -- subscriptions --------------------------------------------------------------------------
 
@@ -429,7 +429,7 @@ class ConsumerCore:
         other members have read by then.
         """
         if self.options.group_id is None:
-            raise ClientError("there is no group to commit offsets for: give group_id")
+            raise ClientError("committing offsets needs a consumer group: give group_id")
         if self._member is None:
             return self.options.group_id, NOBODY
         return self.options.group_id, self._read_as or self._member.identity
@@ -444,7 +444,7 @@ class ConsumerCore:
         if self._commits is None:
             group = self.options.group_id
             if group is None:
-                raise ClientError("there is no group to commit offsets for: give group_id")
+                raise ClientError("committing offsets needs a consumer group: give group_id")
             if self._cluster is None:
                 raise ClientError(_NOT_STARTED)
             self._commits = Commits(
@@ -477,7 +477,7 @@ class ConsumerCore:
             retriable = error is not None and error.retriable
             auto.on_end(retriable=retriable, now=clock.monotonic())
             if error is not None:
-                _log.warning("an auto-commit failed: %s", error)
+                _log.warning("auto-commit failed, retrying later: %s", error)
 
         self.committer.commit_nowait(offsets, on_end)
 

@@ -38,9 +38,9 @@ class DeserializationFailed(SerializationFailed):
         self.place = record.place
         self.offset = record.offset
         super().__init__(
-            f"the {part} of the record at offset {record.offset} of {record.place} does not "
-            f"deserialize ({type(reason).__name__}: {reason}); seek to {record.offset + 1} to go "
-            "past it"
+            f"cannot deserialize the {part} of the record at offset {record.offset} of "
+            f"{record.place} ({type(reason).__name__}: {reason}); seek to {record.offset + 1} to "
+            "skip it"
         )
 
 
@@ -148,7 +148,7 @@ class RecordMaker:
 def damaged(place: TopicPartition, offset: int | None, error: CorruptBatch) -> BrokerError:
     return BrokerError(
         ErrorCode.CORRUPT_MESSAGE,
-        f"what was fetched at offset {offset} is damaged ({error}); it is fetched again, or seek "
-        "past it",
+        f"the batch fetched at offset {offset} is corrupt ({error}); poll to fetch it again, or "
+        "seek to skip it",
         str(place),
     )

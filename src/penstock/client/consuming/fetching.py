@@ -339,7 +339,7 @@ class Fetcher:
         try:
             complete = await self._refresh()
         except ClientError as error:
-            _log.debug("the cluster could not be asked about topics: %s", error)
+            _log.debug("cannot refresh the topic metadata, retrying: %s", error)
         finally:
             self._refreshing = False
             if self._refresh_at == started:
@@ -478,7 +478,11 @@ class Fetcher:
             if state.buffer:
                 state.drain_first = True
             else:
-                _log.info("%s does not hold offset %d", state.place, state.fetch_offset)
+                _log.info(
+                    "%s does not hold offset %d: auto_offset_reset applies",
+                    state.place,
+                    state.fetch_offset,
+                )
                 self._positions.reset(state, f"does not hold offset {state.fetch_offset}")
             return
         if code in _LOOK_AFRESH:

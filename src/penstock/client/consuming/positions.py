@@ -70,7 +70,7 @@ async def ask_epoch_ends(
         connection: Connection, places: Collection[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ClientError]:
         if connection.version_of(OffsetForLeaderEpochRequest) < _EPOCHS_SINCE:
-            raise ApiNotServed("the broker is too old to be asked about epochs")
+            raise ApiNotServed("the broker is too old to report where leader epochs end")
         request = OffsetForLeaderEpochRequest(
             replica_id=_CONSUMER,
             topics=[
@@ -144,9 +144,7 @@ class Positions:
         """Applies the reset policy: there is no position, or the log does not have it."""
         place = state.place
         if not self.may_reset:
-            state.fail(
-                NoOffset(f"{place} {why} and auto_offset_reset is none: seek to where to begin")
-            )
+            state.fail(NoOffset(f"{place} {why}, and auto_offset_reset is none: seek to an offset"))
             return
         self._on_reset()
         time = self._policy.timestamp_ms(self._cluster.clock.wall_ms())
@@ -241,7 +239,8 @@ class Positions:
                 if lost is not None:
                     self._on_reset()
                     _log.warning(
-                        "%s was truncated: reading goes on at %d, records up to %d are gone",
+                        "the log of %s was truncated: reading continues at offset %d; records "
+                        "that were read after it, up to offset %d, are no longer in the log",
                         state.place,
                         outcome.end_offset,
                         lost,

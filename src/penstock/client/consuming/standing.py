@@ -60,9 +60,9 @@ class Standing:
             core.cluster  # noqa: B018 - raises unless the consumer runs
             if not await core.wait(deadline):
                 raise DeadlineExceeded(
-                    f"the position in {place}",
+                    f"the position of {place}",
                     limit_ms / 1000,
-                    RequestTimedOut("nobody has said where to begin"),
+                    RequestTimedOut("the brokers have not reported the start offset"),
                 )
 
     def known_position(self, place: TopicPartition) -> int | None:

@@ -174,7 +174,7 @@ class Subscription:
         """Subscribes to topics. With a pattern, `topics` are those that match it at the moment."""
         if self.is_manual and self.states:
             raise ClientError(
-                "partitions were assigned by hand, so topics cannot be subscribed to as well: "
+                "partitions were assigned manually, so this consumer cannot subscribe to topics: "
                 "call unsubscribe() first"
             )
         self.is_manual = False
@@ -185,8 +185,8 @@ class Subscription:
         """Reads exactly these partitions. Those that were assigned before keep their positions."""
         if self.follows_topics:
             raise ClientError(
-                "topics are subscribed to, so partitions cannot be assigned by hand as well: "
-                "call unsubscribe() first"
+                "this consumer has subscribed to topics, so partitions cannot be assigned "
+                "manually: call unsubscribe() first"
             )
         wanted = dict.fromkeys(TopicPartition(*place) for place in places)
         self.is_manual = True
@@ -230,7 +230,7 @@ class Subscription:
         found = self.states.get(place)
         if found is None:
             raise ClientError(
-                f"{place} is not assigned to this consumer; assignment() lists what is"
+                f"{place} is not assigned to this consumer; assignment() lists its partitions"
             )
         return found
 
@@ -320,8 +320,9 @@ class Subscription:
             state.need = Need.NOTHING
             state.fail(
                 NoOffset(
-                    f"{state.place} was truncated: its new leader has offsets up to {end_offset} "
-                    f"of what was read up to {lost}, and auto_offset_reset is none; seek to go on"
+                    f"the log of {state.place} was truncated: this consumer has read up to offset "
+                    f"{lost}, but the new leader's log differs from offset {end_offset} on, and "
+                    "auto_offset_reset is none: seek to an offset"
                 )
             )
             return None

@@ -93,7 +93,7 @@ class Commits:
         coordinator's error.
         """
         if self._closed:
-            raise Closed("this consumer has been closed")
+            raise Closed("this consumer has been closed: make a new one")
         if not offsets:
             await self._earlier(self._last_turn, self._limit_s(timeout_s))
             return
@@ -106,7 +106,7 @@ class Commits:
         logged.
         """
         if self._closed:
-            raise Closed("this consumer has been closed")
+            raise Closed("this consumer has been closed: make a new one")
         work = self._commit_and_tell(dict(offsets), self._identity(), self._turn(), callback)
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -140,7 +140,7 @@ class Commits:
             return
         await asyncio.wait([before], timeout=limit_s)
         if not before.done():
-            late = RequestTimedOut("an earlier commit is still under way")
+            late = RequestTimedOut("an earlier commit is still in progress")
             raise DeadlineExceeded(f"commit for group {self._group}", limit_s, late)
 
     async def _commit(
@@ -182,7 +182,7 @@ class Commits:
         except ClientError as failure:
             _tell(tell, offsets, failure)
         except asyncio.CancelledError:
-            _tell(tell, offsets, Closed("the consumer was closed before the commit was done"))
+            _tell(tell, offsets, Closed("the consumer was closed before the commit completed"))
             raise
         else:
             _tell(tell, offsets, None)
@@ -216,7 +216,7 @@ class Commits:
             async with asyncio.timeout(limit_s):
                 return await self._cluster.retry(subject, attempt, deadline_s=limit_s)
         except TimeoutError:
-            silent = RequestTimedOut("the coordinator has not answered")
+            silent = RequestTimedOut("the group coordinator has not answered")
             raise DeadlineExceeded(subject, limit_s, silent) from None
 
     def _sign(self, offsets: Offsets, identity: Identity) -> Identity:
@@ -225,8 +225,8 @@ class Commits:
         now = self._signer.identity
         if NO_GENERATION in (identity.generation, now.generation):
             raise CommitFailed(
-                f"this consumer is not in group {self._group} at the moment: others may read its "
-                "partitions; poll to join again"
+                f"this consumer is not a member of group {self._group} at the moment, and other "
+                "members may own its partitions: poll to join again"
             )
         if now.generation != identity.generation and not all(
             self._signer.held_since(place, identity.generation) for place in offsets
@@ -236,9 +236,9 @@ class Commits:
 
     def _moved_on(self) -> CommitFailed:
         return CommitFailed(
-            f"group {self._group} has rebalanced since these records were read, and their "
-            "partitions went to others, who will read them again; if processing takes long, "
-            "raise max_poll_interval_ms or lower max_poll_records"
+            f"group {self._group} has rebalanced since these records were read: other members own "
+            "their partitions now and will read them again; if processing takes long, raise "
+            "max_poll_interval_ms or lower max_poll_records"
         )
 
     def _refuse(self, place: TopicPartition, code: int, fresh: bool) -> None:
@@ -248,8 +248,8 @@ class Commits:
                 raise self._moved_on()
             case ErrorCode.FENCED_INSTANCE_ID:
                 raise Fenced(
-                    f"another member of group {self._group} has joined under this one's "
-                    "group_instance_id: give each its own"
+                    f"another member of group {self._group} has joined with the same "
+                    "group_instance_id: give each member its own"
                 )
             case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fresh:
                 raise TopicNotFound(*place)
@@ -320,7 +320,7 @@ def _tell(callback: OnCommit, offsets: Offsets, error: ClientError | None) -> No
     try:
         callback(offsets, error)
     except Exception:  # noqa: BLE001 -- a user's error can only be logged
-        _log.exception("a callback of commit_nowait failed")
+        _log.exception("a commit_nowait callback failed")
 
 
 def _commit_request(group: str, offsets: Offsets, signature: Identity) -> OffsetCommitRequest:

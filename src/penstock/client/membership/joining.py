@@ -89,7 +89,8 @@ def chosen(options: MembershipOptions, name: str | None) -> Assignor:
             return assignor
     raise ClientError(
         f"the coordinator of group {options.group_id} chose the assignor {name!r}, "
-        "which this member did not offer"
+        "which this consumer does not have: give all members a common "
+        "partition_assignment_strategy"
     )
 
 

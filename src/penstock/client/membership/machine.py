@@ -196,7 +196,7 @@ class Membership:
             case Revoked(places):
                 self._forget(places)
                 if self.phase is Phase.ADOPTING:
-                    self._rejoin_reason = "gave up partitions that others are to have"
+                    self._rejoin_reason = "released partitions that other members will own"
             case Lost(places):
                 self._forget(places)
             case Failed():
@@ -371,7 +371,7 @@ class Membership:
         if self._counts is None:
             self._counts = dict(counts)
         elif counts != self._counts and self._is_certain(counts):
-            self.rejoin("the partitions of the group's topics changed")
+            self.rejoin("the partition counts of the group's topics changed")
 
     def _is_certain(self, counts: Mapping[str, int]) -> bool:
         """Returns whether a change of the counts can be trusted.
@@ -411,7 +411,7 @@ class Membership:
 
     def _on_sync(self, answer: SyncGroupResponse, code: int, now: float) -> None:
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._join_reason = "the group rebalances again"
+            self._join_reason = "the group is rebalancing again"
             self._begin_join(now)
         elif code != ErrorCode.NONE:
             self._refused(code, now)
@@ -433,14 +433,14 @@ class Membership:
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             # In any other phase, the group is only waiting for this member's next step.
             if self.phase in (Phase.STABLE, Phase.ADOPTING):
-                self.rejoin("the group rebalances")
+                self.rejoin("the group is rebalancing")
         elif code != ErrorCode.NONE:
             self._refused(code, now)
 
     def _refused(self, code: int, now: float) -> None:
         if code in _DISOWNED:
             waits = bool(self.owned) or self.phase in _AT_REST
-            reason = f"disowned by the coordinator: {ErrorCode(code).name}"
+            reason = f"refused by the coordinator: {ErrorCode(code).name}"
             self._reset(Phase.DUE if waits else Phase.JOINING, reason)
             self._back_off(now)
             if code == ErrorCode.UNKNOWN_MEMBER_ID:
@@ -448,8 +448,8 @@ class Membership:
         elif code == ErrorCode.FENCED_INSTANCE_ID:
             self._reset(Phase.FENCED)
             self._error = Fenced(
-                f"another member of group {self.options.group_id} has joined as "
-                f"group_instance_id {self.options.group_instance_id!r}: give each its own"
+                f"another member of group {self.options.group_id} has joined with "
+                f"group_instance_id {self.options.group_instance_id!r}: give each member its own"
             )
         else:
             self._fail(BrokerError(code, subject=f"group {self.options.group_id}"))
@@ -466,7 +466,7 @@ class Membership:
             self.member_id = ""
 
     def _leave_done(self) -> None:
-        self._reset(Phase.DUE, "polls again")
+        self._reset(Phase.DUE, "the consumer polls again")
         self.member_id = ""
 
     def _fail(self, error: Exception) -> None:

@@ -174,7 +174,7 @@ class GroupMember:
     def subscribe(self, topics: Iterable[str], listener: Listener | None = None) -> None:
         """Subscribes to these topics. The group learns of it through the next polls."""
         if self._closed:
-            raise Closed("this consumer has been closed")
+            raise Closed("this consumer has been closed: make a new one")
         if listener is not None:
             self._listener = listener
         self._machine.subscribe(frozenset(topics), self._clock.monotonic())
@@ -287,7 +287,7 @@ class GroupMember:
                 await self._ask(Ask(request, timeout_s, find=False))
         except (ClientError, TimeoutError) as error:
             _log.info(
-                "could not tell group %s of leaving, it will notice after the session timeout: %s",
+                "cannot leave group %s, it will remove this member after session_timeout_ms: %s",
                 self.options.group_id,
                 error or "no answer in time",
             )
@@ -405,8 +405,8 @@ class GroupMember:
             await self._commits.commit(offsets, timeout_s=limit_s)
         except ClientError as error:
             _log.warning(
-                "group %s: what was read of partitions that go could not be committed and will be "
-                "read again: %s",
+                "group %s: cannot commit before partitions are revoked; the records read since the "
+                "last commit will be read again: %s",
                 self.options.group_id,
                 error,
             )

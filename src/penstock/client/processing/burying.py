@@ -90,8 +90,8 @@ class DeadLetters:
             found = await reader.poll(self._options.default_api_timeout_ms)
         if not found or found[0].offset != record.offset:
             raise NoOffset(
-                f"offset {record.offset} of {record.place} could not be handled, and is no longer "
-                "there to be sent to the dead-letter topic: its retention is too short for that"
+                f"cannot send offset {record.offset} of {record.place}, whose handler failed, to "
+                "the dead-letter topic: it is no longer in the log; raise the topic's retention"
             )
         return found[0]
 

@@ -137,6 +137,6 @@ def _refuse_awaitable(result: Any) -> None:
         if inspect.iscoroutine(result):
             result.close()
         raise OptionError(
-            "the handler is a plain function that returned an awaitable, which nobody would await: "
-            "write it as `async def`"
+            "the handler is a plain function but returned an awaitable, which would never be "
+            "awaited: write it as `async def`"
         )

@@ -201,8 +201,8 @@ class Run(Generic[K, V]):
             hash(record.key)
         except TypeError:
             raise OptionError(
-                f'ordering="key" needs keys that can be hashed, and {type(record.key).__name__} '
-                "cannot: deserialize keys to str, bytes, numbers or frozen dataclasses"
+                f'ordering="key" needs hashable keys, and {type(record.key).__name__} '
+                "is not hashable: deserialize keys to str, bytes, numbers or frozen dataclasses"
             ) from None
         return place, record.key
 
@@ -405,11 +405,11 @@ class Run(Generic[K, V]):
         try:
             await self._consumer.commit(offsets)
         except CommitFailed as error:
-            _log.warning("the offsets %s were not committed: %s", _shown(offsets), error)
+            _log.warning("cannot commit the offsets %s: %s", _shown(offsets), error)
         except ClientError as error:
             if final:
                 raise
-            _log.warning("the offsets %s are not committed yet: %s", _shown(offsets), error)
+            _log.warning("cannot commit the offsets %s, retrying: %s", _shown(offsets), error)
         else:
             self._tracker.mark_committed(offsets)
             self._committed.update(offsets)
@@ -441,7 +441,8 @@ class Run(Generic[K, V]):
                     await self._lane_ended.wait()
         except TimeoutError:
             _log.warning(
-                "records of %s were still being handled after %d ms; they will be handed out again",
+                "handlers of records of %s did not finish within drain_timeout_ms (%d); the "
+                "records will be delivered again",
                 ", ".join(sorted(str(window.place) for window in windows)),
                 self._options.drain_timeout_ms,
             )

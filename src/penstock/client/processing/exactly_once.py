@@ -143,19 +143,19 @@ async def exactly_once_into(
 def _require(consumer: Consumer[Any, Any], sink: Sink) -> None:
     options = consumer.options
     if options.group_id is None:
-        raise OptionError("exactly_once commits positions for a group: give the consumer group_id")
+        raise OptionError("exactly_once needs a consumer group: give the consumer a group_id")
     if options.enable_auto_commit:
         raise OptionError(
-            "exactly_once commits positions in transactions, and nothing else may: give the "
-            "consumer enable_auto_commit=False"
+            "exactly_once commits offsets only in transactions: give the consumer "
+            "enable_auto_commit=False"
         )
     if not options.isolation_level:
         raise OptionError(
-            "what is read uncommitted may never have been: give the consumer "
+            "exactly_once must not read records of aborted transactions: give the consumer "
             'isolation_level="read_committed"'
         )
     if sink.transactional_id is None:
-        raise OptionError("exactly_once sends in transactions: give the producer transactional_id")
+        raise OptionError("exactly_once needs transactions: give the producer a transactional_id")
 
 
 class _Signed:
@@ -250,7 +250,7 @@ class _Loop(Generic[K, V]):
         try:
             await self._go_back(records)
         except ClientError as failure:
-            error.add_note(f"The consumer stands behind what it was given: {failure}")
+            error.add_note(f"The consumer's positions could not be moved back: {failure}")
 
     async def _go_back(self, records: Sequence[Record[K, V]]) -> None:
         """Moves the positions back to the committed offsets.

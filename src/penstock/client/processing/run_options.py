@@ -32,7 +32,9 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         if self.ordering not in get_args(Ordering):
-            raise OptionError(f'ordering is "partition", "key" or "none", not {self.ordering!r}')
+            raise OptionError(
+                f'ordering must be "partition", "key" or "none", not {self.ordering!r}'
+            )
         least = {
             "concurrency": 1,
             "retries": 0,
@@ -45,4 +47,6 @@ class RunOptions:
         for name, smallest in least.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value < smallest:
-                raise OptionError(f"{name} is a whole number from {smallest} up, not {value!r}")
+                raise OptionError(
+                    f"{name} must be a whole number of at least {smallest}, not {value!r}"
+                )

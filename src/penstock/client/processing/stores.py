@@ -115,7 +115,7 @@ class SqlOffsets:
         placeholder: Literal["?", "%s"] = "?",
     ) -> None:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", table):
-            raise OptionError(f"{table!r} is not the plain name of a table")
+            raise OptionError(f"{table!r} is not a table name: use NAME or SCHEMA.NAME")
         self._connection = connection
         self._group = group
         self._table = table
@@ -169,8 +169,8 @@ class SqlOffsets:
                 )
                 if cursor.rowcount != 1:
                     raise CommitFailed(
-                        f"{place} belongs to another consumer, which has already written offset "
-                        f"{span.first}: roll this transaction back and poll on"
+                        f"another consumer has already stored offset {span.first} of {place}: "
+                        "roll back this transaction and continue to poll"
                     )
         finally:
             cursor.close()

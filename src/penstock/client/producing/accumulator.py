@@ -195,9 +195,9 @@ class Accumulator:
         )
         if HEADER_SIZE + bytes_max > limit:
             raise RecordTooLarge(
-                f"{place}: a record of {bytes_max} bytes is more than this producer takes: raise "
+                f"{place}: a record of {bytes_max} bytes is more than this producer allows: raise "
                 f"max_request_size (now {self.config.max_request_size}), and buffer_memory (now "
-                f"{self.config.buffer_memory}) if it is the smaller one"
+                f"{self.config.buffer_memory}) if that is smaller"
             )
 
     def _close_open(self, lane: Lane) -> None:
@@ -442,7 +442,7 @@ class Accumulator:
 
     def _timed_out(self, lane: Lane, batch: Batch) -> DeliveryTimedOut:
         error = lane.last_error
-        why = f": {error}" if error is not None else ": the brokers did not take it in time"
+        why = f": {error}" if error is not None else ": the brokers did not accept it in time"
         limit_ms = self.config.delivery_timeout_s * 1000
         return DeliveryTimedOut(
             f"{batch.place}: not acknowledged within delivery_timeout_ms={limit_ms:.0f}{why}", error

@@ -24,7 +24,7 @@ from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceResponse
 
 Settlement = Callable[[], object]
-_NO_ANSWER: Final = "the broker's answer does not speak of the partition"
+_NO_ANSWER: Final = "the broker's response does not contain the partition"
 
 
 class Settled(NamedTuple):
@@ -113,7 +113,9 @@ class Answers:
         if verdict is Verdict.REFUSED:
             return self._refused(batch, error), None, False
         if verdict is Verdict.FATAL:
-            fenced = Fenced(f"{batch.place}: {error}; this producer cannot go on, make a new one")
+            fenced = Fenced(
+                f"{batch.place}: {error}; this producer cannot continue: make a new one"
+            )
             return self._refused(batch, fenced), fenced, False
         if verdict is Verdict.RENUMBER:
             return self._again(batch, error, now, renumber=True), None, False

@@ -92,7 +92,7 @@ class ProducerCore:
     async def start(self) -> None:
         """Connects to the cluster. The producer belongs to the running event loop from now on."""
         if self._cluster is not None:
-            raise RuntimeError("the producer was started before: make a new one")
+            raise RuntimeError("the producer has already been started: make a new one")
         env = self.env
         self._cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
         try:
@@ -157,8 +157,8 @@ class ProducerCore:
                 await self._transactions.abort()
         except (ClientError, TimeoutError) as error:
             _log.warning(
-                "the transaction of %s that was open could not be aborted (%s): that is done for "
-                "it after transaction_timeout_ms",
+                "cannot abort the open transaction of %s (%s): the coordinator aborts it after "
+                "transaction_timeout_ms",
                 self.options.transactional_id,
                 error,
             )
@@ -203,12 +203,12 @@ class ProducerCore:
         if self._error is not None and not isinstance(self._error, Closed):
             raise self._error
         if self._closing:
-            raise Closed("the producer is closed: nothing can be sent any more")
+            raise Closed("the producer is closed: make a new one")
         if self._sender is None:
             raise Closed("the producer is not started: use `async with`, or await start()")
         if self._resting is not None:
             raise ClientError(
-                "a producer with a transactional_id sends only inside of transactions: "
+                "a producer with a transactional_id sends only inside transactions: "
                 "use `async with producer.transaction():`"
             )
         return self._sender
@@ -226,7 +226,7 @@ class ProducerCore:
         in the block aborts it. Requires `transactional_id`.
         """
         if self.options.transactional_id is None:
-            raise OptionError("a producer needs a transactional_id for transactions: give one")
+            raise OptionError("transactions need a transactional_id: give the producer one")
         return Transaction(self._transacting)
 
     def _transacting(self) -> Transactions:
@@ -320,7 +320,7 @@ class ProducerCore:
                     await sender.vouch()
         except TimeoutError:
             left = sum(not ticket.is_over for ticket in tickets)
-            last = sender.last_error or RequestTimedOut(f"{left} batches wait for their answers")
+            last = sender.last_error or RequestTimedOut(f"{left} batches are not acknowledged yet")
             raise DeadlineExceeded("flush", timeout_s or 0.0, last) from None
 
     def add_room_listener(self, listener: Callable[[], None]) -> None:

@@ -71,8 +71,8 @@ def as_bytes(given: Any, what: str) -> bytes:
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
     raise SerializationFailed(
-        f"the {what} is {type(given).__name__}, not bytes: "
-        f"give the producer a {what}_serializer, or encode it first"
+        f"the {what} is {type(given).__name__}, not bytes: encode it first, or, for keys and "
+        "values, give the producer a key_serializer or value_serializer"
     )
 
 
@@ -81,7 +81,7 @@ def checked_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
     for header in headers:
         name, content = header
         if not isinstance(name, str):
-            raise SerializationFailed(f"header {header!r}: its name must be text")
+            raise SerializationFailed(f"header {header!r}: its name must be a string")
         if content is not None and type(content) is not bytes:
             content = as_bytes(content, f"content of header {name}")
         checked_ones.append((name, content))

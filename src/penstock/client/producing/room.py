@@ -41,9 +41,9 @@ class Room:
 
     def exhausted(self, waited_s: float) -> BufferExhausted:
         return BufferExhausted(
-            f"the {self._buffer_memory} bytes of the buffer are full"
-            + (f", and stayed so for {waited_s:g} s" if waited_s else "")
-            + ": the brokers take less than is sent; send slower, or raise buffer_memory"
+            f"the producer's buffer of {self._buffer_memory} bytes is full"
+            + (f", and stayed full for {waited_s:g} s" if waited_s else "")
+            + ": the brokers accept records too slowly; send more slowly, or raise buffer_memory"
             + (" or max_block_ms" if waited_s else ", or use send, which waits")
         )
 

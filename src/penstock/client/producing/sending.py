@@ -165,7 +165,7 @@ class Sender:
                     await node.connection.call(MetadataRequest(topics=[]), MetadataResponse)
                 except ClientError as error:
                     self.last_error = error
-                    _log.warning("what was sent with acks=0 may not have arrived: %s", error)
+                    _log.warning("records sent with acks=0 may be lost: %s", error)
 
     # -- the pump -------------------------------------------------------------------------------
 
@@ -180,8 +180,8 @@ class Sender:
             self._crash(error)
 
     def _crash(self, error: BaseException) -> None:
-        _log.error("the producer failed", exc_info=error)
-        failure = ClientError(f"the producer failed and cannot go on: {error!r}")
+        _log.error("the producer failed and cannot continue", exc_info=error)
+        failure = ClientError(f"the producer failed and cannot continue: {error!r}")
         failure.__cause__ = error
         self._on_fatal(failure)
 
@@ -438,7 +438,7 @@ class Sender:
             answer = await self._cluster.ask_any(request, InitProducerIdResponse)
             check(answer.error_code, subject="InitProducerId")
         except ApiNotServed as error:
-            self._on_fatal(ApiNotServed(f"{error}; such a broker needs enable_idempotence=False"))
+            self._on_fatal(ApiNotServed(f"{error}; set enable_idempotence=False for such a broker"))
         except ClientError as error:
             if not error.retriable and not isinstance(error, DeadlineExceeded):
                 self._on_fatal(error)

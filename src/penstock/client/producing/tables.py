@@ -219,7 +219,9 @@ class Intake:
         except ClientError:
             raise
         except (ValueError, pa.ArrowException) as error:
-            raise SerializationFailed(f"a table for topic {topic.name}: {error}") from error
+            raise SerializationFailed(
+                f"cannot encode a table for topic {topic.name}: {error}"
+            ) from error
         self._check_sizes(topic, encoded)
         now = self._env.clock.monotonic()
         for partition, batches in encoded.items():
@@ -233,8 +235,8 @@ class Intake:
         largest = max((len(data) for batches in encoded.values() for data in batches), default=0)
         if largest > self._options.max_request_size:
             raise RecordTooLarge(
-                f"a row for topic {topic.name} takes {largest} bytes, more than this producer "
-                f"takes: raise max_request_size (now {self._options.max_request_size})"
+                f"a row for topic {topic.name} has {largest} bytes, more than this producer "
+                f"allows: raise max_request_size (now {self._options.max_request_size})"
             )
 
 
@@ -247,15 +249,15 @@ def _record_batches(table: ArrowTable) -> Iterator[pa.RecordBatch]:
         batches = iter(pa.RecordBatchReader.from_stream(table))
     else:
         raise OptionError(
-            f"{type(table).__name__} is no table: give an Arrow table, or anything with "
+            f"{type(table).__name__} is not a table: give an Arrow table, or an object with "
             "__arrow_c_stream__ (pandas, polars, DuckDB)"
         )
     for batch in batches:
         unknown = [name for name in batch.schema.names if name not in _COLUMNS]
         if unknown or "value" not in batch.schema.names:
             raise OptionError(
-                f"a table of records has the columns {', '.join(_COLUMNS)}, of which only value "
-                f"must be there; this one has {', '.join(batch.schema.names)}"
+                f"a table of records may have the columns {', '.join(_COLUMNS)}, of which only "
+                f"value is required; this one has {', '.join(batch.schema.names)}"
             )
         yield batch
 

@@ -35,7 +35,7 @@ class Topic:
 
 
 def _nothing_to_choose(bound: int) -> int:
-    raise AssertionError(f"a topic without partitions was asked for one of {bound}")
+    raise AssertionError(f"cannot choose one of {bound} partitions: the topic has none")
 
 
 class Topics:

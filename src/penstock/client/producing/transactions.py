@@ -169,7 +169,9 @@ class Transactions:
 
     def begin(self) -> None:
         if self._is_open:
-            raise RuntimeError("a transaction is open: a producer has one at a time")
+            raise RuntimeError(
+                "a transaction is already open: a producer has one at a time, end it first"
+            )
         self._is_open = True
         self._has_offsets = False
         self._host.open_transaction()
@@ -178,7 +180,7 @@ class Transactions:
         self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], group: GroupOf | str
     ) -> None:
         if not self._is_open:
-            raise RuntimeError("there is no transaction to commit offsets in: begin one")
+            raise RuntimeError("no transaction is open to commit offsets in: begin one")
         if not offsets:
             return
         name, member = (group, NOBODY) if isinstance(group, str) else group.membership
@@ -187,8 +189,8 @@ class Transactions:
             # transaction.
             raise BrokerError(
                 ErrorCode.UNKNOWN_MEMBER_ID,
-                f"this consumer is not in group {name} at the moment: others may have its "
-                "partitions; abort, poll and read again",
+                f"this consumer is not a member of group {name} at the moment, and other members "
+                "may own its partitions: abort the transaction and poll again",
             )
         self._has_offsets = True
         if self._older is not None:
@@ -226,13 +228,13 @@ class Transactions:
         Returns None if the transaction is empty. The producer cannot be used afterwards.
         """
         if not self._is_open:
-            raise RuntimeError("there is no transaction to hand over: begin one")
+            raise RuntimeError("no transaction is open to hand over: begin one")
         has_records, failure = await self._finish()
         if failure is not None:
             await self._take_back()
             raise _undelivered(failure)
         self._host.give_up(
-            Closed("the transaction was handed over, and with it what this producer may send")
+            Closed("the transaction was handed over, so this producer cannot send: make a new one")
         )
         if not has_records and not self._has_offsets:
             return None
@@ -251,7 +253,7 @@ class Transactions:
         """Commits the transaction. Returns when the commit is decided. Raises `TransactionAborted`
         if it could not be committed and was aborted."""
         if not self._is_open:
-            raise Closed("the producer was closed inside of the transaction, which aborted it")
+            raise Closed("the producer was closed inside the transaction, which aborted it")
         await self._uninterrupted(self._commit())
 
     async def abort(self) -> None:
@@ -269,8 +271,9 @@ class Transactions:
         except asyncio.CancelledError:
             self._host.give_up(
                 ClientError(
-                    f"the end of a transaction of {self.transactional_id} was interrupted, and how "
-                    "it ended is not known: start another producer with this transactional id"
+                    f"the commit or abort of a transaction of {self.transactional_id} was "
+                    "cancelled, so its outcome is unknown: start another producer with this "
+                    "transactional id"
                 )
             )
             raise
@@ -313,7 +316,7 @@ class Transactions:
             _, answer = await self._init(self._identity)
         except ClientError as error:
             refused = isinstance(error, BrokerError) and error.code in _REPLACED
-            gone = Fenced(f"{error}; another producer has this transactional id now")
+            gone = Fenced(f"{error}; another producer uses this transactional id now")
             self._host.give_up(gone if refused else error)
             if refused:
                 raise gone from error
@@ -373,7 +376,7 @@ class Transactions:
             return await asked
         except BrokerError as error:
             if error.code in _FENCED and self._older is None:
-                fenced = Fenced(f"{error}; another producer has this transactional id now")
+                fenced = Fenced(f"{error}; another producer uses this transactional id now")
                 self._host.give_up(fenced)
                 raise fenced from error
             if error.code in _ABORTED or error.code in _FENCED:
@@ -444,7 +447,7 @@ class Transaction:
 
 def _undelivered(failure: ClientError) -> TransactionAborted:
     aborted = TransactionAborted(
-        f"the transaction was aborted, because a record was not delivered: {failure}"
+        f"the transaction was aborted because a record was not delivered: {failure}"
     )
     aborted.__cause__ = failure
     return aborted

@@ -77,11 +77,11 @@ def checked(router: Router, partition: int, view: PartitionView) -> int:
     """Returns the partition if the topic has it, and raises `RoutingError` otherwise."""
     if isinstance(partition, bool) or not isinstance(partition, int):
         raise RoutingError(
-            f"{type(router).__name__} answered {partition!r}: a partition is a whole number"
+            f"{type(router).__name__} returned {partition!r}: a partition must be a whole number"
         )
     if not 0 <= partition < view.count:
         raise RoutingError(
-            f"{type(router).__name__} answered partition {partition}, "
-            f"but the topic has 0 to {view.count - 1}"
+            f"{type(router).__name__} returned partition {partition}, "
+            f"but the topic has partitions 0 to {view.count - 1}"
         )
     return partition

@@ -82,8 +82,8 @@ def assign_partitions(
     try:
         given = given.cast(pa.int32())
     except pa.ArrowInvalid:
-        raise RoutingError(f"the partition column is {given.type}: give whole numbers") from None
-    _check_bounds(given, "the partition column says", view)
+        raise RoutingError(f"the partition column has type {given.type}: use int32") from None
+    _check_bounds(given, "the partition column contains", view)
     if not given.null_count:
         return given
     absent = pc.is_null(given)
@@ -167,9 +167,9 @@ def _checked_column(answer: Any, rows: int, router: Router, view: PartitionView)
     if isinstance(answer, pa.ChunkedArray):
         answer = answer.combine_chunks()
     if not isinstance(answer, pa.Array) or len(answer) != rows or answer.null_count:
-        raise RoutingError(f"{who}.route_columns must answer one partition for each of {rows} rows")
+        raise RoutingError(f"{who}.route_columns must return one partition for each of {rows} rows")
     answer = answer.cast(pa.int32())
-    _check_bounds(answer, f"{who} answered", view)
+    _check_bounds(answer, f"{who} returned", view)
     return answer
 
 
@@ -178,5 +178,5 @@ def _check_bounds(partitions: pa.Array, who: str, view: PartitionView) -> None:
     for partition in (bounds["min"].as_py(), bounds["max"].as_py()):
         if partition is not None and not 0 <= partition < view.count:
             raise RoutingError(
-                f"{who} partition {partition}, but the topic has 0 to {view.count - 1}"
+                f"{who} partition {partition}, but the topic has partitions 0 to {view.count - 1}"
             )

@@ -157,7 +157,9 @@ class GeographicRouter(Router):
         }
         for region, partitions in regions.items():
             if not self._regions[region.encode()]:
-                raise OptionError(f"region {region} has no partitions: {partitions!r}")
+                raise OptionError(
+                    f"region {region} has no partitions ({partitions!r}): give it at least one"
+                )
         self._within = DefaultRouter()
 
     def route(
@@ -208,7 +210,7 @@ class LoadAwareRouter(Router):
 
     def __init__(self, choices: int | None = 2) -> None:
         if choices is not None and choices < 1:
-            raise OptionError(f"choices is {choices}: give how many to pick from, or None for all")
+            raise OptionError(f"choices is {choices}: give at least 1, or None for all partitions")
         self.choices = choices
         self._sticky = Sticky(self._least)
 

@@ -1,4 +1,4 @@
-// The one way to the server: a session by cookie, its CSRF token with every post, errors as one line.
+// All requests to the server: the session cookie, its CSRF token with every POST, errors as one line.
 
 let csrf = null;
 let askForToken = null;
@@ -17,7 +17,7 @@ async function session(token = null) {
   await session(await askForToken(token === null ? "" : answer.error));
 }
 
-// The token may stand behind the number sign of the address, where the console printed it.
+// The URL that the console printed may have the token after its number sign.
 export async function begin() {
   const match = /^#token=(.+)$/.exec(location.hash);
   if (match) history.replaceState(null, "", location.pathname);
@@ -30,12 +30,12 @@ async function ask(path, options, again = true) {
     response = await fetch(path, options());
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("the console does not answer: is it still running?");
+    throw new Error("the console does not answer: check that it is running");
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => ({ error: response.statusText }));
   if (again && (response.status === 401 || (response.status === 403 && /CSRF/.test(answer.error)))) {
-    await session();  // the console was started anew
+    await session();  // the console was restarted
     return ask(path, options, false);
   }
   throw new Error(answer.error);
@@ -59,7 +59,7 @@ export async function post(path, body = {}, signal = undefined) {
   return (await ask(path, posting(body, signal))).json();
 }
 
-// One JSON value per line, for as long as the signal lets it.
+// Reads one JSON value per line, until the signal aborts it.
 export async function stream(path, body, signal, onValue) {
   const response = await ask(path, posting(body, signal));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();

@@ -19,7 +19,7 @@ export function brokers(main) {
     if (seen === drawn) return;  // a button that is being pressed stays
     drawn = seen;
     fill(problems, live.problems.filter((each) => each.link === "#/brokers").map(problem));
-    moving.textContent = live.moving ? `${count(live.moving)} partitions on the move` : "";
+    moving.textContent = live.moving ? `${count(live.moving)} partitions being moved` : "";
     const most = Math.max(1, ...live.brokers.map((each) => each.replicas));
     fill(list, table(["broker", "address", "rack", "state", ">leads", ">replicas", "load", ">records", ">bytes", ">on disk", ""], live.brokers.map((each) => [
       each.id, each.address, each.rack, state(each), count(each.leads), count(each.replicas),
@@ -35,13 +35,13 @@ export function brokers(main) {
     const title = drain.length ? `Drain broker ${drain[0]}` : "Rebalance the cluster";
     try {
       const found = await post("/api/read/plan", { drain });
-      if (!found.moves.length) { toast("nothing to move: replicas and leaders are where they belong"); return; }
-      ask(title, [{ name: "throttle", label: "Bytes a broker may copy in a second (empty: gently; 0: as fast as it can)", inputmode: "numeric" }], {
+      if (!found.moves.length) { toast("nothing to move: replicas and leaders are in place"); return; }
+      ask(title, [{ name: "throttle", label: "Bytes per second that each broker may copy (empty: chosen automatically; 0: no limit)", inputmode: "numeric" }], {
         button: drain.length ? "Drain" : "Rebalance", danger: true,
         note: `${count(found.moves.length)} partitions to change, ${count(found.copies)} replicas to copy (${size(found.copied_bytes)}).`,
         send: async ({ throttle }) => {
           await post("/api/change/rebalance", { drain, throttle: throttle.trim() ? whole(throttle, "the limit") : null });
-          toast("it has begun");
+          toast("the moves have started");
         },
       });
       const rows = Object.keys(found.after).map((id) => [id, change(found, id, "replicas"), change(found, id, "leads")]);
@@ -54,14 +54,14 @@ export function brokers(main) {
   async function undrain(broker) {
     try {
       await post("/api/change/undrain", { broker });
-      toast(`broker ${broker} is given new partitions again; Rebalance brings back its share`);
+      toast(`broker ${broker} can get partitions again; Rebalance moves some to it`);
     } catch (error) { toast(error.message, true); }
   }
 
   async function elect() {
     try {
       const found = await post("/api/change/elect");
-      toast(found.refused.length ? found.refused[0] : found.elected ? `${count(found.elected)} partitions have another leader now` : "no election was needed", found.refused.length > 0);
+      toast(found.refused.length ? found.refused[0] : found.elected ? `${count(found.elected)} partitions got a new leader` : "no election was needed", found.refused.length > 0);
     } catch (error) { toast(error.message, true); }
   }
 

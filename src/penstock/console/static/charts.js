@@ -16,7 +16,7 @@ export function chart(series, label, shown = (number) => count(Math.round(number
   const named = Object.entries(series).filter(([, points]) => points.length)
     .sort((one, other) => last(other[1]) - last(one[1])).slice(0, COLOURS);
   const all = named.flatMap(([, points]) => points);
-  if (all.length < 2) return h("p", { class: "soft" }, "a few seconds more, then there is something to draw");
+  if (all.length < 2) return h("p", { class: "soft" }, "collecting data: the chart appears in a few seconds");
   const from = Math.min(...all.map((point) => point[0]));
   const until = Math.max(...all.map((point) => point[0]));
   const most = Math.max(1, ...all.map((point) => point[1]));

@@ -1,4 +1,4 @@
-// Groups: who reads what, how far behind and since when; and moving one that has stopped.
+// Groups: their members, partitions and lag over time; resets the offsets of a group that has stopped.
 import { get, post } from "./api.js";
 import { chart } from "./charts.js";
 import { ask, count, fill, h, later, table, toast, whole } from "./dom.js";
@@ -21,7 +21,7 @@ export function groups(main) {
       fill(list, table(["group", "state", ">members", ">lag", "topics"], found.groups.map((each) => [
         h("a", { href: `#/groups/${encodeURIComponent(each.group)}` }, each.group), each.state.toLowerCase(), count(each.members), count(each.lag),
         each.topics.slice(0, 4).join(", ") + (each.topics.length > 4 ? ` and ${each.topics.length - 4} more` : "")]),
-        "no groups yet: a consumer that joins one or commits offsets makes it"));
+        "no groups yet: a group is created when a consumer joins it or commits offsets"));
       more.hidden = found.groups.length >= found.total;
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
@@ -48,14 +48,14 @@ export function group(main, name) {
       fill(lag, chart(found.history, "lag"));
       fill(places, table(["topic", ">partition", ">committed", ">end", ">lag", "client", "host"], found.partitions.map((each) => [
         h("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic), each.partition, count(each.committed), count(each.next_offset), count(each.lag), each.member, each.host]), "no offsets are committed"));
-      fill(members, table(["client", "host", "member", "has"], found.members.map((each) => [each.client_id, each.host, each.instance_id || each.member_id, each.assignment.join(", ")]), "no members: nobody reads for this group now"));
+      fill(members, table(["client", "host", "member", "partitions"], found.members.map((each) => [each.client_id, each.host, each.instance_id || each.member_id, each.assignment.join(", ")]), "no members: no consumer of this group is running"));
     } catch (failure) { error.textContent = failure.message; }
   }
 
   function remove() {
     ask(`Delete group ${name}`, [{ name: "typed", label: `Type ${name} to confirm` }], {
-      button: "Delete for good", danger: true, note: "Its committed offsets are forgotten.",
-      send: async ({ typed }) => { await post("/api/change/delete-group", { group: name, typed }); toast(`${name} is gone`); location.hash = "#/groups"; },
+      button: "Delete for good", danger: true, note: "Its committed offsets are deleted.",
+      send: async ({ typed }) => { await post("/api/change/delete-group", { group: name, typed }); toast(`group ${name} was deleted`); location.hash = "#/groups"; },
     });
   }
   load();
@@ -65,9 +65,9 @@ export function group(main, name) {
 
 function reset(name, load) {
   ask(`Reset ${name}`, [
-    { name: "target", label: "To", options: [["earliest", "the oldest record"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time (UTC)"], ["shift", "so many from where it is"]] },
+    { name: "target", label: "To", options: [["earliest", "the oldest record"], ["latest", "the end"], ["offset", "an offset"], ["time", "a time (UTC)"], ["shift", "by a number of offsets"]] },
     { name: "value", label: "Offset, number, or time as 2026-01-31 12:00" },
-    { name: "topics", label: "Only these topics, separated by spaces (empty: all it has committed to)" },
+    { name: "topics", label: "Only these topics, separated by spaces (empty: all with committed offsets)" },
   ], {
     button: "Show what would change", note: "Nothing is changed yet.",
     send: async (values) => {
@@ -83,9 +83,9 @@ function reset(name, load) {
 }
 
 function confirm(plan, load) {
-  ask(`Move ${plan.group} to these offsets?`, [], {
+  ask(`Set ${plan.group} to these offsets?`, [], {
     button: "Reset offsets", danger: true,
-    send: async () => { await post("/api/change/reset", { group: plan.group, moves: plan.moves }); toast(`${plan.group} has moved`); await load(); },
+    send: async () => { await post("/api/change/reset", { group: plan.group, moves: plan.moves }); toast(`the offsets of ${plan.group} were set`); await load(); },
   });
   const form = document.querySelector("dialog:last-of-type form");
   form.querySelector("h2").after(h("div", { id: "reset-plan" }, table(["topic", ">partition", ">from", ">to", ">lag then"],

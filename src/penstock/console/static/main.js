@@ -1,4 +1,4 @@
-// The frame around the pages: which one is shown, how the cluster stands, what is being worked on.
+// The frame around the pages: navigation, the health of the cluster, and running jobs.
 import { begin, onTokenNeeded, post } from "./api.js";
 import { ask, fill, h, count, toast } from "./dom.js";
 import { overview } from "./overview.js";
@@ -56,7 +56,7 @@ function frame() {
   standing.className = worst;
   standing.textContent = live.problems.length
     ? `${live.problems.length} ${live.problems.length === 1 ? "problem" : "problems"}`
-    : `${count(live.brokers.length)} ${live.brokers.length === 1 ? "broker" : "brokers"}, all well`;
+    : `${count(live.brokers.length)} ${live.brokers.length === 1 ? "broker" : "brokers"}, healthy`;
   if (live.read_only) standing.textContent += ", read-only";
   const running = live.jobs.filter((job) => job.state === "running" || !dismissed.has(job.number));
   fill(document.getElementById("jobs"), running.map(jobRow));
@@ -112,11 +112,11 @@ document.getElementById("theme").addEventListener("click", theme);
 addEventListener("hashchange", open);
 addEventListener("keydown", keys);
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault();  // the address names the page, not a place in it
+  event.preventDefault();  // the hash names the page, not a position in it
   document.getElementById("main").focus();
 });
 document.addEventListener("visibilitychange", () => {
-  // A hidden page needs no news, and a browser has six connections to a server at most.
+  // A hidden page needs no updates, and a browser opens at most six connections to a server.
   if (document.hidden) source.close(); else listen();
 });
 begin().then(() => { listen(); open(); setInterval(silence, 2000); }, tell);

@@ -1,4 +1,4 @@
-// The messages of a topic: by offset or time, followed live, filtered, sent, copied, replayed.
+// The messages of a topic: reads them by offset or time, follows them live, filters, sends and replays.
 import { post, stream } from "./api.js";
 import { ask, count, fill, h, quoted, size, time, toast, whole } from "./dom.js";
 
@@ -11,7 +11,7 @@ export function messages(body, topic) {
   const partition = pick("partition", "Partition", [["", "all"], ...topic.partition_rows.map((each) => [String(each.partition), String(each.partition)])]);
   const start = pick("start", "Begin", [["newest", "newest first"], ["oldest", "oldest"], ["offset", "at an offset"], ["time", "at a time (UTC)"]]);
   const place = h("input", { name: "place", "aria-label": "Where to begin", placeholder: "offset", hidden: true });
-  const format = pick("format", "Show as", [["auto", "as it looks"], ["json", "JSON"], ["text", "text"], ["hex", "hex"], ["avro", "Avro"]]);
+  const format = pick("format", "Show as", [["auto", "detect"], ["json", "JSON"], ["text", "text"], ["hex", "hex"], ["avro", "Avro"]]);
   const filter = h("input", { type: "search", name: "filter", placeholder: "Filter ( / ):  value.status = \"failed\" and key", title: FILTER_HELP, spellcheck: "false" });
   const schema = h("textarea", { name: "schema", "aria-label": "Avro schema", placeholder: "Avro schema, as JSON", hidden: true });
   const more = h("button", { type: "button", hidden: true, onclick: () => browse(cursor) }, "More");
@@ -67,7 +67,7 @@ export function messages(body, topic) {
       cursor = found.cursor;
       more.hidden = found.at_end;
       for (const record of found.records) list.append(message(record));
-      note.textContent = `${count(list.childElementCount)} shown, ${count(found.scanned)} read${found.at_end ? ", that is all" : ""}`;
+      note.textContent = `${count(list.childElementCount)} shown, ${count(found.scanned)} read${found.at_end ? "; end of the log" : ""}`;
     } catch (error) {
       if (error.name !== "AbortError") { note.textContent = ""; fill(list, h("p", { class: "error" }, error.message)); more.hidden = true; }
     }
@@ -88,7 +88,7 @@ export function messages(body, topic) {
         for (const record of found.records) list.prepend(message(record));
         while (list.childElementCount > LIVE_ROWS) list.lastElementChild.remove();
       });
-      throw new Error("the stream has ended: start it again");
+      throw new Error("the live view has ended: start it again");
     } catch (error) {
       if (error.name !== "AbortError") { stop(); note.textContent = error.message; }
     }
@@ -101,7 +101,7 @@ export function messages(body, topic) {
       h("div", { class: "meta" }, h("span", {}, `partition ${record.partition}`), h("b", {}, `offset ${count(record.offset)}`),
         h("span", {}, time(record.timestamp)), h("span", { class: "tag" }, record.value.kind), h("span", {}, size(record.value.bytes)),
         h("span", { class: "small" },
-          record.value.cut || record.value.kind === "json" ? h("button", { onclick: () => all(record, text) }, record.value.cut ? "Show all" : "Set out") : null, " ",
+          record.value.cut || record.value.kind === "json" ? h("button", { onclick: () => all(record, text) }, record.value.cut ? "Show all" : "Indent") : null, " ",
           h("button", { onclick: () => copy(one(record)) }, "Copy command"), " ",
           h("button", { onclick: () => produce(record) }, "Send again"), " ",
           h("a", { href: `/api/topics/${path}/raw?partition=${record.partition}&offset=${record.offset}`, download: "" }, "Download"))),
@@ -142,12 +142,12 @@ export function messages(body, topic) {
 
   function produce(record = null) {
     const again = record && !record.value.cut && record.value.kind !== "hex" && record.value.kind !== "avro" ? record : null;
-    if (record && !again) { toast("only text of moderate length can be sent again from here: use Replay", true); return; }
+    if (record && !again) { toast("only text that is shown in full can be sent again here: use Replay", true); return; }
     ask(`Produce to ${topic.name}`, [
       { name: "key", label: "Key (empty: none)", value: again && again.key.kind !== "null" ? again.key.text : "" },
       { name: "value", label: "Value", kind: "textarea", value: again ? again.value.text : "" },
       { name: "encoding", label: "The value is", options: [["text", "text or JSON"], ["hex", "hex"], ["base64", "base64"], ["null", "null, a tombstone"]] },
-      { name: "headers", label: "Headers, one NAME=VALUE a line", kind: "textarea" },
+      { name: "headers", label: "Headers, one NAME=VALUE per line", kind: "textarea" },
       { name: "partition", label: "Partition", options: [["", "by key"], ...topic.partition_rows.map((each) => [String(each.partition), String(each.partition)])] },
     ], {
       button: "Send",
@@ -165,11 +165,11 @@ export function messages(body, topic) {
 
   function replay() {
     ask(`Replay ${topic.name} to another topic`, [
-      { name: "target", label: "To topic (must be there)", required: true },
+      { name: "target", label: "To topic (must exist)", required: true },
       { name: "partition", label: "Partition", options: [["", "all"], ...topic.partition_rows.map((each) => [String(each.partition), String(each.partition)])], value: field(partition).value },
       { name: "from", label: "From offset (empty: the first)", inputmode: "numeric" },
-      { name: "to", label: "To offset, not included (empty: the end as of now)", inputmode: "numeric" },
-      { name: "filter", label: "Only what passes this filter", value: filter.value },
+      { name: "to", label: "To offset, exclusive (empty: the current end)", inputmode: "numeric" },
+      { name: "filter", label: "Only messages that match this filter", value: filter.value },
       { name: "keep", label: "keep partitions", kind: "checkbox" },
     ], {
       button: "Replay",
@@ -178,7 +178,7 @@ export function messages(body, topic) {
         const chosen = topic.partition_rows.filter((each) => values.partition === "" || String(each.partition) === values.partition);
         const ranges = chosen.map((each) => ({ partition: each.partition, from: given(values.from, 0), to: given(values.to, Number.MAX_SAFE_INTEGER) }));
         await post(`/api/change/replay/${path}`, { target: values.target.trim(), ranges, filter: values.filter, keep_partitions: values.keep });
-        toast(`the replay to ${values.target} has begun`);
+        toast(`the replay to ${values.target} has started`);
       },
     });
   }

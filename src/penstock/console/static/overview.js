@@ -1,4 +1,4 @@
-// How the cluster stands: what is wrong and what to do, who is there, how much is written.
+// The state of the cluster: problems and advice, brokers, how much is written.
 import { chart } from "./charts.js";
 import { count, fill, h, rate, size, table, time } from "./dom.js";
 
@@ -10,8 +10,8 @@ export function overview(main) {
   const brokers = h("div", { class: "panel", id: "overview-brokers" });
   const events = h("div", { class: "panel", id: "events" });
   main.append(h("h1", {}, "Overview"), problems, cards,
-    h("h2", {}, "Records written a second"), written, h("h2", {}, "Bytes written a second"), bytes, h("h2", {}, "Brokers"), brokers,
-    h("h2", {}, "What happened"), events);
+    h("h2", {}, "Records written per second"), written, h("h2", {}, "Bytes written per second"), bytes, h("h2", {}, "Brokers"), brokers,
+    h("h2", {}, "Events"), events);
 
   function onLive(live) {
     const last = (points) => (points.length ? points[points.length - 1][1] : 0);
@@ -22,15 +22,15 @@ export function overview(main) {
       card("groups", count(live.groups)), card("records written", rate(last(live.rates))),
       card("bytes written", `${size(last(live.byte_rates))}/s`));
     fill(problems, live.problems.length ? live.problems.map(problem)
-      : h("p", { class: "fine" }, "All is well: every broker answers and every partition has its replicas."));
-    fill(written, chart({ "all topics": live.rates }, "records a second"));
-    fill(bytes, chart({ "all topics": live.byte_rates }, "bytes a second", (number) => `${size(number)}/s`));
+      : h("p", { class: "fine" }, "No problems: every broker answers and every partition has all its replicas."));
+    fill(written, chart({ "all topics": live.rates }, "records per second"));
+    fill(bytes, chart({ "all topics": live.byte_rates }, "bytes per second", (number) => `${size(number)}/s`));
     fill(brokers, table(["broker", "address", "state", ">leads", ">replicas", ">records", ">bytes", ">on disk"],
       live.brokers.map((each) => [each.id, each.address, state(each), count(each.leads), count(each.replicas),
-        rate(each.records_per_s), `${size(each.bytes_per_s)}/s`, size(each.size_bytes)]), "no broker has been seen yet"));
+        rate(each.records_per_s), `${size(each.bytes_per_s)}/s`, size(each.size_bytes)]), "no brokers found yet"));
     fill(events, live.events.length
       ? h("ul", {}, [...live.events].reverse().map((each) => h("li", {}, h("span", { class: "soft" }, `${time(each.at).slice(11, 19)} `), each.text)))
-      : h("p", { class: "soft" }, "nothing since this console was started"));
+      : h("p", { class: "soft" }, "no events since this console was started"));
   }
   return { onLive };
 }

@@ -1,4 +1,4 @@
-// Pipelines on Spark: what their runs have told of themselves.
+// Pipelines on Spark, and streaming queries that report to the console.
 import { get } from "./api.js";
 import { count, fill, h, table, time } from "./dom.js";
 
@@ -11,9 +11,9 @@ export function pipelines(main) {
     try {
       const found = await get("/api/pipelines");
       fill(list, found.pipelines.length ? found.pipelines.map(pipeline)
-        : h("p", { class: "soft" }, "No pipelines of this user yet. Make one with: penstock pipeline init NAME"));
-      fill(queries, table(["query", "application", "state", ">rows", ">rows/s", ">batch time", ">lag", "last heard of", "last error"],
-        found.queries.map(query), "None report here. In any PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
+        : h("p", { class: "soft" }, "No pipelines of this user yet. Create one with: penstock pipeline init NAME"));
+      fill(queries, table(["query", "application", "state", ">rows", ">rows/s", ">batch time", ">lag", "last report", "last error"],
+        found.queries.map(query), "No queries report here. To add one, call in its PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
   load();
@@ -24,17 +24,17 @@ export function pipelines(main) {
 function pipeline(each) {
   const bad = each.state === "FAILED" || each.state === "INTERRUPTED";
   return h("section", { class: "panel" }, h("h2", {}, each.name, " ", h("span", { class: bad ? "bad" : "soft" }, each.state.toLowerCase())),
-    h("p", { class: "soft" }, each.path, each.updated_ms ? `, round ${each.round}, last heard of ${time(each.updated_ms).slice(0, 19)}` : ""),
+    h("p", { class: "soft" }, each.path, each.updated_ms ? `, round ${each.round}, last report ${time(each.updated_ms).slice(0, 19)}` : ""),
     each.error ? h("p", { class: "error" }, each.error) : null,
     table(["flow", "status", ">rows", ">rows/s", ">batch time", ">lag", "last error"], each.flows.map((flow) => [
       flow.name, String(flow.status).toLowerCase(), flow.streaming ? count(flow.rows) : "–", flow.batch === null ? "–" : count(Math.round(flow.rows_per_s)),
-      flow.batch === null ? "–" : `${(flow.batch_ms / 1000).toFixed(1)} s`, count(flow.lag), flow.error || ""]), "it was never run: penstock pipeline run"));
+      flow.batch === null ? "–" : `${(flow.batch_ms / 1000).toFixed(1)} s`, count(flow.lag), flow.error || ""]), "it was never run; run it with: penstock pipeline run"));
 }
 
 function query(each) {
   const bad = each.state === "FAILED" || each.state === "SILENT";
   return [h("span", { title: `${each.sources.join(", ")} → ${each.sink}` }, each.name || each.id), `${each.application} on ${each.host}`,
-    h("span", { class: bad ? "bad" : "" }, each.state === "SILENT" ? "no news" : each.state.toLowerCase()),
+    h("span", { class: bad ? "bad" : "" }, each.state === "SILENT" ? "no reports" : each.state.toLowerCase()),
     count(each.rows), each.batch === null ? "–" : count(Math.round(each.rows_per_s)),
     each.batch === null ? "–" : `${(each.batch_ms / 1000).toFixed(1)} s`, count(each.lag), time(each.updated_ms).slice(0, 19), each.error];
 }

@@ -38,7 +38,7 @@ function partitions(body, found, load) {
 
   function grow() {
     ask(`Add partitions to ${found.name}`, [{ name: "total", label: `Partitions in all (now ${found.partitions})`, required: true, inputmode: "numeric" }], {
-      button: "Grow", note: "There is no way back, and keys will go to other partitions than before.",
+      button: "Add", note: "Partitions cannot be removed later, and new records of a key may go to another partition than its older records.",
       send: async ({ total }) => {
         await post(`/api/change/partitions/${encodeURIComponent(found.name)}`, { total: whole(total, "partitions") });
         toast(`${found.name} has ${total} partitions`);
@@ -61,7 +61,7 @@ async function settings(body, name, found) {
     fill(list, table(["setting", "value", "from", ""], wanted.map((each) => [
       h("span", { title: each.documentation }, each.name), each.value ?? "(hidden)", each.is_default ? "default" : h("b", {}, "this topic"),
       each.read_only ? "" : h("span", { class: "small" }, h("button", { onclick: () => change(each), "aria-label": `Change ${each.name}` }, "Change"), " ",
-        each.is_default ? null : h("button", { onclick: () => back(each), "aria-label": `Reset ${each.name}` }, "Reset"))]), "no setting has this in its name"));
+        each.is_default ? null : h("button", { onclick: () => back(each), "aria-label": `Reset ${each.name}` }, "Reset"))]), "no setting matches"));
   }
 
   function change(each) {
@@ -87,7 +87,7 @@ async function settings(body, name, found) {
       note: `All records of ${count(found.partitions)} partitions are lost. ${found.groups.length ? `Groups read it: ${found.groups.join(", ")}.` : ""}`,
       send: async ({ typed }) => {
         await post(`/api/change/delete/${path}`, { typed });
-        toast(`${name} is gone`);
+        toast(`topic ${name} was deleted`);
         location.hash = "#/topics";
       },
     });

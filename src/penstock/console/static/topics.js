@@ -1,4 +1,4 @@
-// All topics: searched and sorted by the server, a page at a time, and only the rows in sight drawn.
+// All topics. The server searches and sorts them, a page at a time; only visible rows are drawn.
 import { get, post } from "./api.js";
 import { ask, count, fill, h, later, rate, size, toast, whole } from "./dom.js";
 
@@ -16,7 +16,7 @@ export function topics(main) {
   const column = (name, text, minor) => h("button", { class: minor ? "minor" : "", onclick: () => sort(name) }, text);
   main.append(h("h1", {}, "Topics"),
     h("div", { class: "bar" }, h("div", { class: "grow" }, search),
-      h("label", { class: "inline" }, internal, "internal ones"),
+      h("label", { class: "inline" }, internal, "internal topics"),
       h("button", { class: "primary", onclick: create }, "Create topic")),
     h("div", { class: "head" }, column("name", "topic"), column("partitions", "partitions"), h("span", { class: "minor" }, "replicas"),
       column("size", "on disk"), column("rate", "written", true), h("span", { class: "minor" }, "health")),
@@ -66,16 +66,16 @@ export function topics(main) {
     }
     // The row that has the keyboard keeps it while others come and go.
     const focused = document.activeElement && document.activeElement.getAttribute("href");
-    fill(space, rows.length || state.total ? rows : h("p", { class: "soft" }, state.search ? "no topic has this in its name" : "no topics yet: create one"));
+    fill(space, rows.length || state.total ? rows : h("p", { class: "soft" }, state.search ? "no topic matches" : "no topics yet: create one"));
     if (focused) for (const link of space.querySelectorAll("a")) if (link.getAttribute("href") === focused) link.focus({ preventScroll: true });
   }
 
   function row(topic, at) {
-    const health = topic.offline ? `${topic.offline} without leader` : topic.under_replicated ? `${topic.under_replicated} under-replicated` : "well";
+    const health = topic.offline ? `${topic.offline} without a leader` : topic.under_replicated ? `${topic.under_replicated} under-replicated` : "ok";
     const line = h("div", { class: "row" }, h("a", { href: `#/topics/${encodeURIComponent(topic.name)}` }, topic.name),
       h("span", {}, count(topic.partitions)), h("span", { class: "minor" }, topic.replication_factor),
       h("span", {}, size(topic.size_bytes)), h("span", { class: "minor" }, rate(topic.records_per_s)),
-      h("span", { class: health === "well" ? "minor soft" : "minor bad" }, health));
+      h("span", { class: health === "ok" ? "minor soft" : "minor bad" }, health));
     line.style.top = `${at * ROW}px`;
     return line;
   }
@@ -83,9 +83,9 @@ export function topics(main) {
   function create() {
     ask("Create a topic", [
       { name: "name", label: "Name", required: true, pattern: "[a-zA-Z0-9._\\-]{1,249}" },
-      { name: "partitions", label: "Partitions (empty: as the brokers are set up)", inputmode: "numeric" },
-      { name: "replicas", label: "Replicas (empty: as the brokers are set up)", inputmode: "numeric" },
-      { name: "configs", label: "Settings, one NAME=VALUE a line", kind: "textarea" },
+      { name: "partitions", label: "Partitions (empty: the brokers' default)", inputmode: "numeric" },
+      { name: "replicas", label: "Replicas (empty: the brokers' default)", inputmode: "numeric" },
+      { name: "configs", label: "Settings, one NAME=VALUE per line", kind: "textarea" },
     ], {
       button: "Create",
       send: async (values) => {
@@ -98,7 +98,7 @@ export function topics(main) {
         const given = (text, name) => (text.trim() ? whole(text, name) : null);
         await post("/api/change/topic", { name: values.name, partitions: given(values.partitions, "partitions"),
           replicas: given(values.replicas, "replicas"), configs });
-        toast(`${values.name} is there`);
+        toast(`topic ${values.name} was created`);
         again(false);
       },
     });

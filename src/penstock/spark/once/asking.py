@@ -58,9 +58,9 @@ async def _run(options: SinkOptions, steps: Steps[T]) -> T:
         return await drive(Asking(cluster, options.transaction_timeout_ms), steps)
     except ApiNotServed as error:
         raise SinkRefused(
-            "delivery=exactly_once needs a Penstock cluster: tasks write as several producers, and "
-            "other Kafka clusters cannot commit their transactions as one (they lack the request "
-            f"EndTransactions). Use delivery=at_least_once here. ({error})"
+            "delivery=exactly_once needs a Penstock cluster: each task is a producer, and other "
+            "Kafka clusters cannot commit the transactions of several producers as one (they lack "
+            f"the request EndTransactions). Use delivery=at_least_once here. ({error})"
         ) from None
     finally:
         cluster.close()

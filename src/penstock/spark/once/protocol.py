@@ -96,22 +96,23 @@ class Plan:
         found = self.progress
         if found is not None and found.query_id not in ("", batch.query_id):
             raise SinkRefused(
-                f"the sink {self.sink} belongs to another query, which has committed "
-                f"{found.batches} batches (id {found.query_id}; this one is {batch.query_id}): if "
-                "its checkpoint was deleted, its batches would be counted anew and taken for done. "
-                'Choose another name with .option("sink", ...), or, to begin anew with this one, '
-                f"delete the group: penstock group delete {self.sink}"
+                f"the sink {self.sink} belongs to another query with {found.batches} committed "
+                f"batches (its id is {found.query_id}, this query's id is {batch.query_id}). A "
+                "query with a new checkpoint starts at batch 0 again, and its batches would be "
+                'skipped as already committed. Choose another name with .option("sink", ...), or, '
+                "to start again under this name, delete the group: penstock group delete "
+                f"{self.sink}"
             )
         if found is None and (batch.number == 0 or missing == "accept"):
             return True
         if found is None or found.batches < batch.number:
-            known = "no batch" if found is None else f"{found.batches} batches"
+            known = "no batches" if found is None else f"{found.batches} batches"
             raise SinkRefused(
-                f"the sink {self.sink} knows of {known} committed, and this is batch "
-                f"{batch.number}: whether the ones before are there cannot be told. If the query "
-                "wrote them without delivery=exactly_once, or the group's offset was deleted or "
-                "has expired, look what the topic has, and start the query with "
-                '.option("missingProgress", "accept") once'
+                f"the sink {self.sink} has {known} recorded as committed, but this is batch "
+                f"{batch.number}: it is unknown whether the batches before it were written. If the "
+                "query wrote them without delivery=exactly_once, or the group's offset was deleted "
+                "or has expired, check the topic, and start the query once with "
+                '.option("missingProgress", "accept")'
             )
         return found.batches == batch.number
 
@@ -237,17 +238,17 @@ def _abort_open(sink: str) -> Steps[None]:
 def _why_not_begun(sink: str, refused: Refused) -> SinkRefused:
     if refused.code is ErrorCode.INVALID_TRANSACTION_TIMEOUT:
         return SinkRefused(
-            "transactionTimeout is above what the brokers allow: have less, or raise "
-            "transaction.max.timeout.ms there"
+            "transactionTimeout is longer than the brokers allow: lower it, or raise "
+            "transaction.max.timeout.ms on the brokers"
         )
-    return SinkRefused(f"the sink {sink} cannot be taken over: {refused}")
+    return SinkRefused(f"this query cannot take over the sink {sink}: {refused}")
 
 
 def _why_not_committed(plan: Plan, batch: Batch, tasks: int, refused: Refused) -> NotCommitted:
     if refused.code is ErrorCode.MESSAGE_TOO_LARGE:
         return NotCommitted(
             f"batch {batch.number} of the sink {plan.sink} was written by {tasks} tasks, too many "
-            "to be committed in one write of the cluster: have fewer with .coalesce(n), or raise "
+            "to be committed in one write of the cluster: use fewer with .coalesce(n), or raise "
             "max.message.bytes of __transaction_state"
         )
     return NotCommitted(

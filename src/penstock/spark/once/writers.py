@@ -57,8 +57,8 @@ class OnceWriter(DataSourceStreamArrowWriter):
         check_sink(options, schema, overwrite=overwrite)
         if not options.sink:
             raise OptionError(
-                "delivery=exactly_once needs a name to count the batches under, the same at every "
-                "start of the query and used by no other: set .queryName(...) or "
+                "delivery=exactly_once needs a name under which it counts the batches. The name "
+                "must stay the same, and no other query may use it: set .queryName(...) or "
                 '.option("sink", ...)'
             )
         self._options = options
@@ -74,7 +74,7 @@ class OnceWriter(DataSourceStreamArrowWriter):
         return TaskWriter, (self._options, self._plan)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        raise SinkRefused("tasks write with what this writer becomes when it is pickled")
+        raise SinkRefused("tasks must write with the TaskWriter that this writer is pickled to")
 
     def commit(
         self,
@@ -135,8 +135,8 @@ def _whereabouts() -> tuple[Batch, int]:
     number = context and context.getLocalProperty(_BATCH_ID)
     if not query_id or not number:
         raise SinkRefused(
-            "this Spark does not tell its tasks which batch of which query they write, which "
-            "delivery=exactly_once goes by: use Spark 4.3 or newer, in micro-batches"
+            "this Spark does not pass the query's id and the batch's number to its tasks, which "
+            "delivery=exactly_once needs: use Spark 4.3 or newer, in micro-batches"
         )
     return Batch(query_id, int(number)), context.partitionId()
 
@@ -149,6 +149,6 @@ def _agreed(told: Sequence[WrittenOnce], tasks: int, number: int) -> tuple[Plan,
         if plan is not None and batch is not None and batch.number == number:
             return plan, batch
     raise SinkRefused(
-        f"the tasks of batch {number} do not agree on what they wrote, so nothing is committed: "
+        f"the tasks of batch {number} reported inconsistent results, so nothing was committed: "
         "start the query again"
     )

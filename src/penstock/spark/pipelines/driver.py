@@ -43,7 +43,7 @@ from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 
 SOON: Final = signal.SIGUSR1
-STOPPING_SOON: Final = "stopping after this round (Ctrl-C again: at once)"
+STOPPING_SOON: Final = "stopping after this round (Ctrl-C again stops at once)"
 _WATCH_EVERY_S: Final = 0.25
 _TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of a variable)
 _DEFAULTS: Final = {
@@ -244,7 +244,7 @@ class Watch:
                     self._lag[flow] = lag
                     self._events.tell("lag", flow=flow, lag=lag)
         except ClientError as error:
-            sys.stderr.write(f"lag is not known: {error}\n")
+            sys.stderr.write(f"cannot measure the lag: {error}\n")
 
 
 class Pipeline:

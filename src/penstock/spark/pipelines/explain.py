@@ -29,7 +29,7 @@ def one_line(text: str) -> str:
     if traced := _PYTHON.findall(text):
         return _clean(traced[-1])
     lines = [line for line in text.splitlines() if line.strip()]
-    return _clean(lines[0]) if lines else "it failed, and did not say why"
+    return _clean(lines[0]) if lines else "failed without an error message"
 
 
 def _clean(text: str) -> str:

@@ -66,8 +66,8 @@ def find_project(start: Path) -> Project:
         if found:
             return load_project(found[0])
     raise PipelineError(
-        f"{start.resolve()} holds no {SPEC_NAMES[0]}, nor does a folder above it: "
-        "make a project with: penstock pipeline init NAME"
+        f"{start.resolve()} has no {SPEC_NAMES[0]}, nor does a folder above it: "
+        "create a project with: penstock pipeline init NAME"
     )
 
 
@@ -78,10 +78,10 @@ def load_project(spec: Path) -> Project:
         raise PipelineError(f"{spec} has no name: add a line such as 'name: clicks'")
     given = content.get("configuration") or {}
     if not isinstance(given, dict):
-        raise PipelineError(f"{spec}: configuration must be settings, as in 'spark.x: \"y\"'")
+        raise PipelineError(f"{spec}: configuration must be settings, such as 'spark.x: \"y\"'")
     wrong = [str(key) for key, value in given.items() if not isinstance(value, str)]
     if wrong:
-        raise PipelineError(f"{spec}: configuration {', '.join(wrong)} must be text: put quotes")
+        raise PipelineError(f"{spec}: configuration {', '.join(wrong)} must be text: add quotes")
     return Project(spec.parent.resolve(), spec.resolve(), name, given)
 
 
@@ -100,5 +100,5 @@ def read_spec(spec: Path) -> dict[str, Any]:
     except OSError as error:
         raise PipelineError(f"{spec} cannot be read: {error.strerror}") from None
     if not isinstance(content, dict):
-        raise PipelineError(f"{spec} must be a list of settings, beginning with 'name: ...'")
+        raise PipelineError(f"{spec} must be a mapping of settings that starts with 'name: ...'")
     return content

@@ -103,8 +103,8 @@ class Run:
         last = state_files.load_run(root)
         if last is not None and last.content.get("state") not in ENDED and not last.interrupted:
             raise PipelineError(
-                f"{self._project.name} is being run by process {last.content.get('pid')} already: "
-                "stop that first"
+                f"{self._project.name} is already run by process {last.content.get('pid')}: "
+                "stop that process first"
             )
         state_files.remember(root)
         self._save()
@@ -209,7 +209,7 @@ class Run:
             {
                 "event": "end",
                 "state": "FAILED",
-                "error": f"the driver ended with code {code} and did not say why: "
+                "error": f"the driver exited with code {code} without an error message: "
                 f"see {self.log_path}",
             }
         )

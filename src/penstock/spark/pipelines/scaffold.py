@@ -18,27 +18,28 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _SPEC: Final = Template("""\
 # A pipeline on Spark: https://spark.apache.org/docs/latest/declarative-pipelines-programming-guide.html
 #
-#   penstock pipeline run         read what is there, bring all tables up to date, stop
+#   penstock pipeline run         read all new records, bring the tables up to date, stop
 #   penstock pipeline dry-run     check the definitions without running them
 #
-# Tables are kept in spark-warehouse, and known to the next run by metastore_db. Spark's own tool
+# Tables are stored in spark-warehouse; metastore_db lists them for the next run. Spark's own tool
 # does the same with: spark-pipelines run --conf spark.sql.catalogImplementation=hive
 name: $name
-# What each flow has read: delete it, and the next run begins anew (or: run --full-refresh).
+# The progress of each flow. If you delete it, the next run reads everything again (as does
+# run --full-refresh).
 storage: $storage
 libraries:
   - glob:
       include: transformations/**
 configuration:
-  # Where the brokers are; --bootstrap and PENSTOCK_BOOTSTRAP overrule it.
+  # The addresses of the brokers; --bootstrap and PENSTOCK_BOOTSTRAP override it.
   spark.penstock.bootstrap: "$bootstrap"
-  # Made before a run where they are missing: name:partitions.
+  # Topics that a run creates if they do not exist: name:partitions.
   spark.penstock.topics: "$views:3, $counts:1"
   spark.sql.shuffle.partitions: "4"
 """)
 
 _VIEWS: Final = Template('''\
-"""Page views: a topic of JSON as a table that grows with it."""
+"""Page views: reads a topic of JSON into a table that grows with it."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,7 @@ def page_views() -> DataFrame:
         .option("startingOffsets", "earliest")
         .option("valueFormat", "json")
         .option("valueSchema", "user STRING, page STRING, seconds DOUBLE")
-        # Lag shows as that of this group: penstock group describe $name
+        # The lag of this group is that of the flow: penstock group describe $name
         .option("groupId", "$name")
         .load()
         .selectExpr("value.*", "timestamp AS viewed_at")
@@ -63,7 +64,7 @@ def page_views() -> DataFrame:
 ''')
 
 _COUNTS: Final = """\
--- How often and for how long each page is looked at: made anew from the whole table by every run.
+-- How often and for how long each page is viewed: computed from the whole table in every run.
 CREATE MATERIALIZED VIEW page_counts AS
 SELECT page, count(*) AS views, count(DISTINCT user) AS users, round(sum(seconds), 1) AS seconds
 FROM page_views
@@ -71,7 +72,7 @@ GROUP BY page
 """
 
 _LONG: Final = Template('''\
-"""Long views, sent to a topic of their own as they are found."""
+"""Long views: sends them to a separate topic."""
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
@@ -141,12 +142,12 @@ def make_project(parent: Path, name: str, bootstrap: str) -> list[Path]:
     """Creates a project in a new folder of that name. Returns the files, the spec first."""
     if not _NAME.fullmatch(name):
         raise PipelineError(
-            f"{name!r} cannot name a pipeline: begin with a letter, "
-            "then letters, digits, - and _, 64 at most"
+            f"{name!r} cannot be the name of a pipeline: use a letter, then letters, digits, - and "
+            "_, at most 64 characters"
         )
     root = (parent / name).resolve()
     if root.exists() and any(root.iterdir() if root.is_dir() else [root]):
-        raise PipelineError(f"{root} exists already: choose another name, or remove it")
+        raise PipelineError(f"{root} already exists: choose another name, or remove it")
     words = {
         "name": name,
         "storage": f"file://{root / 'pipeline-storage'}",

@@ -47,6 +47,6 @@ def assignor_named(name: str) -> Assignor:
         return _KNOWN[name]
     except KeyError:
         raise OptionError(
-            f"partition_assignment_strategy: there is no {name!r}; use one of "
-            f"{', '.join(map(repr, _KNOWN))}, or an object with assign() of your own"
+            f"partition_assignment_strategy: unknown assignor {name!r}; use one of "
+            f"{', '.join(map(repr, _KNOWN))}, or your own object with an assign() method"
         ) from None
