@@ -73,6 +73,15 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
 }
 """File (or folder, ending in a slash) -> banned name -> why this one may use it."""
 
+HARD_WORDS: Mapping[str, str] = {
+    "whoever": "what it is: the client, the broker, the caller",
+    "whomever": "what it is: the client, the broker, the caller",
+    "anew": "again",
+    "mended": "repaired",
+    "mend": "repair",
+}
+"""Words that make a text hard to read -> what to write instead. docs/GLOSSARY.md has the terms."""
+
 ORPHANS_ALLOWED: Mapping[str, str] = {}
 """Module -> what loads it, if no import statement does."""
 
@@ -147,6 +156,15 @@ def leftovers(files: Sequence[Source]) -> Iterator[str]:
         for number, line in enumerate(file.text.splitlines(), start=1):
             if found := re.search(r"\b(TODO|FIXME)\b", line):
                 yield f"{file.path}:{number}: {found[0]}: do it now or write it in the plan"
+
+
+def hard_words(files: Sequence[Source]) -> Iterator[str]:
+    for file in files:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for found in re.findall(r"\b[a-z]+\b", node.value.lower()):
+                    if found in HARD_WORDS:
+                        yield f"{file.path}:{node.lineno}: {found}: write {HARD_WORDS[found]}"
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
@@ -328,6 +346,11 @@ def test_every_module_has_a_docstring() -> None:
     _complain(missing_docstrings(sources("src")))
 
 
+def test_texts_use_plain_words() -> None:
+    """In docstrings, log lines, errors and help."""
+    _complain(hard_words(sources("src")))
+
+
 def test_the_source_has_no_todo_notes() -> None:
     """No TODO and no FIXME in the source."""
     _complain(leftovers(sources("src")))
@@ -393,6 +416,7 @@ BAD: Sequence[tuple[Rule, str, str, str]] = [
     ),
     (missing_docstrings, "src/penstock/a.py", "", "a.py:1: no module docstring"),
     (missing_docstrings, "src/penstock/__init__.py", "x = 1\n", "no module docstring"),
+    (hard_words, "src/penstock/a.py", "x = 'Mended.'\n", "a.py:1: mended: write repaired"),
     (leftovers, "src/penstock/a.py", "x = 1\n# TODO: more\n", "a.py:2: TODO"),
     (leftovers, "src/penstock/a.py", "x = 'FIXME'\n", "a.py:1: FIXME"),
     (banned_calls, "src/penstock/a.py", "import time\n\ntime.time()\n", "a.py:3: time.time:"),
