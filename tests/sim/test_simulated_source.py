@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.broker import dispatch
 from penstock.sim.simulated_source import simulated_modules, source_hash
+from penstock.wire import schema
 
 
 def write(directory: Path, **sources: str) -> Path:
@@ -54,5 +56,8 @@ def test_a_simulation_runs_brokers_and_clients_but_no_command_line() -> None:
     found = simulated_modules()
     for name in ("broker.broker", "client.cluster", "sim.loop", "storage.log", "records.reading"):
         assert f"penstock.{name}" in found
+    by_name = {*dispatch.HANDLED.values(), *schema._TABLES}
+    assert len(by_name) > 60
+    assert by_name <= set(found)
     for name in ("cli.main", "sim.seeds", "sim.planted", "spark"):
         assert f"penstock.{name}" not in found

@@ -2,8 +2,8 @@
 
 Results of seeds are valid as long as this hash stays the same. The hash covers every module that
 `penstock.sim.workload` and `penstock.sim.focus` import, directly or through other modules, also
-inside functions. Comments, docstrings and layout do not count, so a commit that changes only prose
-keeps the results.
+inside functions, and the handlers and schema tables, which are imported by name. Comments,
+docstrings and layout do not count, so a commit that changes only prose keeps the results.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Final
 
 ROOTS: Final = ("penstock.sim.workload", "penstock.sim.focus")
+BY_NAME: Final = ("broker.handlers", "wire.schema")
+"""Packages whose modules are imported by their names in a table, when they are first needed."""
 PACKAGE_DIRECTORY: Final = Path(__file__).resolve().parents[1]
 
 
@@ -34,6 +36,9 @@ def simulated_modules(
     """Returns the modules that the roots need, by name, including the roots."""
     found: dict[str, ast.Module] = {}
     waiting = [*roots]
+    for package in BY_NAME:
+        folder = directory.joinpath(*package.split("."))
+        waiting += [f"{directory.name}.{package}.{path.stem}" for path in folder.glob("*.py")]
     while waiting:
         name = waiting.pop()
         path = _path(name, directory)
