@@ -111,11 +111,12 @@ class Episodes:
 
         It keeps its disk if it is the last in-sync replica of a partition: that disk may not be
         lost. This is decided only after the broker was killed and what it had sent has arrived, for
-        it may have removed the other replicas from the ISR at the last moment (seed 218).
+        it may have removed the other replicas from the ISR at the last moment (seed 218). It also
+        keeps its disk if an earlier fault, a clean stop, has started it again (seed 225).
         """
         self._hands.faults.kill(node.name)
         await self._stage.rest(max(_ARRIVAL_S, self._scene.pause_s()))
-        may_lose = all(
+        may_lose = node.process is None and all(
             any(each != node.id for each in (*partition.isr, *partition.eligible_leaders))
             for topic in self._image.topics.values()
             for partition in topic.partitions
