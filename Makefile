@@ -90,7 +90,7 @@ bench: $(STAMP)
 
 # 20,000 seeded crashes of the partition log on the simulated disk.
 crash: $(STAMP)
-	$(BIN)/python -m penstock.sim.crash --cases $(CASES) --seed $(SEED) --jobs $(JOBS)
+	$(BIN)/python -m penstock.sim.crash.runner --cases $(CASES) --seed $(SEED) --jobs $(JOBS)
 
 # A million damaged frames, and a hundred kills of a broker under load.
 fuzz: $(STAMP)

@@ -237,8 +237,8 @@ def main() -> None:
         results = measure(root, arguments.smoke)
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    for name, figures in results.items():
-        print(f"{name:14}", "  ".join(f"{key} {value:,.3f}" for key, value in figures.items()))
+    for name, counters in results.items():
+        print(f"{name:14}", "  ".join(f"{key} {value:,.3f}" for key, value in counters.items()))
     if arguments.json:
         print(json.dumps(results))
 

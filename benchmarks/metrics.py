@@ -41,8 +41,8 @@ from benchmarks.load import (
 )
 from benchmarks.scale import READY, BrokerProcess, Client, create_topics
 from benchmarks.unwatched import on_borrowed
+from penstock.broker.counters import BrokerCounters
 from penstock.broker.dispatch import BrokerSession
-from penstock.broker.watch.figures import Figures
 from penstock.net.session import Answer
 from penstock.runtime import SystemClock
 from penstock.wire.errors import ErrorCode
@@ -125,10 +125,10 @@ class _Lane:
 
 def added_ns(repeats: int) -> float:
     """Returns the time added to a produce request on the fast path; one in 32 is timed."""
-    figures = Figures(SystemClock())
+    counters = BrokerCounters(SystemClock())
     session = BrokerSession.__new__(BrokerSession)
     session._lanes = _Lane()  # type: ignore[assignment]
-    session._now, session._answered = figures.now, figures.requests.answered
+    session._now, session._answered = counters.now, counters.requests.answered
     frame = memoryview(bytes(100))
     least = {BrokerSession.on_borrowed: float("inf"), on_borrowed: float("inf")}
     for _ in range(repeats):

@@ -31,7 +31,7 @@ def trees() -> Mapping[str, ast.Module]:
 
 
 def modules_named(path: str) -> list[str]:
-    """The modules whose path ends with this one: `fetch_reads`, `broker/fetch_reads`, a package."""
+    """Modules whose path ends with this one: `fetch_reads`, `handlers/fetch_reads`, a package."""
     path = path.removesuffix(".py")
     return [
         name
@@ -157,9 +157,9 @@ def test_the_make_targets_that_a_guide_names_exist() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`broker/dispatch` and `hosted.append`, `partition/producers.check`", []),
+        ("`broker/dispatch` and `partitions/partition.append`, `partition/producers.check`", []),
         ("`broker/no_such_room`", ["there is no module broker/no_such_room"]),
-        ("`hosted.no_such_call`", ["hosted has no no_such_call"]),
+        ("`shard_shell.no_such_call`", ["shard_shell has no no_such_call"]),
         ("`src/penstock/wire/nothing.py`", ["there is no module src/penstock/wire/nothing.py"]),
         ("`kill -9`, `min.insync.replicas`, `acks=all`", []),
     ],

@@ -24,7 +24,7 @@ TYPE_CHECKING = False  # Type checkers know the name; importing `typing` costs t
 if TYPE_CHECKING:
     from typing import Any
 
-    from penstock.client.admin import NewTopic
+    from penstock.client.admin.operations import NewTopic
     from penstock.client.blocking.admin import Admin
     from penstock.client.blocking.consumer import Consumer
     from penstock.client.blocking.exactly_once import exactly_once
@@ -50,7 +50,7 @@ _HOMES = {
     "Consumer": "penstock.client.blocking.consumer",
     "Delivery": "penstock.client.producing.deliveries",
     "Fenced": "penstock.client.errors",
-    "NewTopic": "penstock.client.admin",
+    "NewTopic": "penstock.client.admin.operations",
     "OffsetAndMetadata": "penstock.client.model",
     "OffsetStore": "penstock.client.processing.stores",
     "Producer": "penstock.client.blocking.producer",

@@ -17,17 +17,17 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, cast
 
-from penstock.broker.cluster import ClusterView
-from penstock.broker.hosted import HostedPartition
-from penstock.broker.replica_fetcher import ReplicaFetchers
-from penstock.broker.replicas import Replicas
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import BrokerChange, Changed
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.ports import Buffer, BufferedReceiver, Env, Listener, Receiver, Transport
 from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.storage.flusher import Flusher

@@ -22,14 +22,14 @@ from typing import TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.services import Services
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.ports import Env, Listener, Receiver, Slicing, Transport
 from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom, Threads
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.stores.sqlite import SqliteStore
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.messages import (

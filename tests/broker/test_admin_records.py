@@ -6,7 +6,7 @@ import asyncio
 from unittest.mock import patch
 
 from penstock.records.record import Record, build_batch
-from penstock.sim.disk_faults import DiskFaults
+from penstock.sim.disk.faults import DiskFaults
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteRecordsRequest,

@@ -254,7 +254,7 @@ async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
     new controller is elected soon.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.broker.controller.CONTROLLER_WAIT_S", 0.1)
+        patch.setattr("penstock.broker.control.controller.CONTROLLER_WAIT_S", 0.1)
         patch.setattr(stage.broker.cluster.image, "controller", None)
         response = await stage.ask(
             CreateTopicsRequest([Wanted("a", 1, 1)]), 7, CreateTopicsResponse

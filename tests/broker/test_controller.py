@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.membership import Replaced
+from penstock.broker.control.membership import Replaced
 from penstock.metadata.config_changes import (
     ConfigEdit,
     ConfigOperation,
@@ -144,7 +144,7 @@ async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "grant_lease", grant_lease)
-        patch.setattr("penstock.broker.membership._PUT_OFF_S", 0.01)
+        patch.setattr("penstock.broker.control.membership._PUT_OFF_S", 0.01)
         for _ in range(2):
             before = stage.broker.membership.broker_epoch
             await store.revoke_lease(stage.broker.membership._commits.lease)
@@ -365,7 +365,7 @@ async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: Stage
     await create(stage, "t", 2)
     first = only(stage, "t").replicas[0]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("penstock.broker.controller.PREFER_SOON_S", 0.02)
+        patch.setattr("penstock.broker.control.controller.PREFER_SOON_S", 0.02)
         await stage.brokers[first].controller.hand_over()
         moved = only(stage, "t")
         assert moved.leader != first
@@ -540,8 +540,8 @@ def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
                 return await real(*args)
 
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("penstock.broker.controller._PUT_OFF_S", 0.01)
-                patch.setattr("penstock.broker.controller.PREFER_SOON_S", 0.0)
+                patch.setattr("penstock.broker.control.controller._PUT_OFF_S", 0.01)
+                patch.setattr("penstock.broker.control.controller.PREFER_SOON_S", 0.0)
                 patch.setattr(controller, duty, fail)
                 controller._on_prefer()
                 await stage.until(lambda: failed > 2)
@@ -555,7 +555,7 @@ async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(stag
     """The controller commits elections in portions. One that fails does not affect the others."""
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr("penstock.metadata.edits.TOPICS_MAX", 1)
-    monkeypatch.setattr("penstock.broker.controller._PUT_OFF_S", 0.01)
+    monkeypatch.setattr("penstock.broker.control.controller._PUT_OFF_S", 0.01)
     for name in ("bad", "good"):
         await create(stage, name, 2)
     controller = next(each for each in stage.brokers if each.controller.term is not None)

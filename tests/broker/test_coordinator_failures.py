@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import coordinator_batches
-from penstock.broker.coordinator import ShardRuntime
-from penstock.broker.hosted import HostedPartition
-from penstock.broker.txn_coordinator import TransactionRuntime
+from penstock.broker.coordinators import batches
+from penstock.broker.coordinators.groups import ShardRuntime
+from penstock.broker.coordinators.transactions import TransactionRuntime
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.groups.shard import GroupShard
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode
@@ -80,7 +80,7 @@ class Injection:
 
 Place = Callable[[], Injection]
 IN_BOTH: dict[str, Place] = {
-    "encode": lambda: Injection(coordinator_batches, "build_batch"),
+    "encode": lambda: Injection(batches, "build_batch"),
     "append": lambda: Injection(HostedPartition, "append_own"),
     "append, after it is done": lambda: Injection(HostedPartition, "append_own", after=True),
     "wait for the commit": lambda: Injection(HostedPartition, "when_committed"),

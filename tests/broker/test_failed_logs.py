@@ -6,8 +6,8 @@ from errno import EIO
 
 import pytest
 
-from penstock.broker.failed_logs import REOPEN_MAX_S, _Failed
-from penstock.sim.disk_faults import DiskFaults
+from penstock.broker.repair.failed_logs import REOPEN_MAX_S, _Failed
+from penstock.sim.disk.faults import DiskFaults
 from penstock.wire.errors import ErrorCode
 
 from .test_replication import on_three
@@ -16,8 +16,8 @@ from .trio import Trio
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.failed_logs.LOOK_S", 0.02)
-    monkeypatch.setattr("penstock.broker.failed_logs.REOPEN_FIRST_S", 0.02)
+    monkeypatch.setattr("penstock.broker.repair.failed_logs.LOOK_S", 0.02)
+    monkeypatch.setattr("penstock.broker.repair.failed_logs.REOPEN_FIRST_S", 0.02)
 
 
 def other_than(broker_id: int) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.fetch_sessions import IDLE_S, FetchSessions
+from penstock.broker.partitions.fetch_sessions import IDLE_S, FetchSessions
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest
 

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker import fresh_topics
+from penstock.broker.handlers import fresh_topics
 from penstock.metadata.config_changes import ResourceType
 from penstock.stores.errors import StoreError
 from penstock.wire.errors import ErrorCode

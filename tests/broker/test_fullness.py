@@ -27,7 +27,7 @@ def full_disk(cluster: Trio, *broker_ids: int) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.fullness.LOOK_S", 0.02)
+    monkeypatch.setattr("penstock.broker.repair.disk_full.LOOK_S", 0.02)
 
 
 @on_three()

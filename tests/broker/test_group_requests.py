@@ -6,15 +6,15 @@ import asyncio
 import errno
 from random import Random
 
-from penstock.broker.coordinator import ShardRuntime
-from penstock.broker.creation import OFFSETS_TOPIC
+from penstock.broker.coordinators.groups import ShardRuntime
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
+from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import RequestInfo
 from penstock.ports import Env
 from penstock.records.batch import iter_batches
 from penstock.runtime import SystemClock, SystemRandom
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.watch import health as health_module
-from penstock.broker.watch.health import PROBE_NAME, Health, Probe
+from penstock.broker.metrics import health as health_module
+from penstock.broker.metrics.health import PROBE_NAME, Health, Probe
 from penstock.ports import Env
 from penstock.stores.errors import StoreUnreachable
 

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.broker.creation import OFFSETS_TOPIC
+from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse

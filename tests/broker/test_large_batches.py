@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from penstock.broker.large_batches import CONCURRENT_MAX, LargeBatches
+from penstock.broker.partitions.large_batches import CONCURRENT_MAX, LargeBatches
 from penstock.partition.record_validation import MalformedRecords, Validated
 from penstock.records.batch import validate_fields
 from penstock.records.record import Record, build_batch, read_records

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.ports import DIVIDE_ALL
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

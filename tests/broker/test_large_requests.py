@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from penstock.broker.large_requests import ask_in_portions, topic_portions
+from penstock.broker.handlers.large_requests import ask_in_portions, topic_portions
 from penstock.ports import Slicing
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 

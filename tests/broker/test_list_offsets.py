@@ -6,7 +6,7 @@ import pytest
 
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
-from penstock.sim.bad_batches import bad_batch
+from penstock.sim.actors.bad_batches import bad_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 

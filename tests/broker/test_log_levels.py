@@ -17,7 +17,7 @@ from penstock.wire.messages import (
 from .stage import Stage, staged, staged_with
 from .test_admin_configs import BROKER_LOGGER, DELETE, SET, Edit, describe
 
-LOGGER = "penstock.broker.controller"
+LOGGER = "penstock.broker.control.controller"
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,15 @@ from random import Random
 
 import pytest
 
-from penstock.broker.lossless import FILE_NAME, Life, LosslessRecord, Proof, decode, encode
-from penstock.sim.disk import SimDisk
+from penstock.broker.repair.durability_proof import (
+    FILE_NAME,
+    Life,
+    LosslessRecord,
+    Proof,
+    decode,
+    encode,
+)
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.checkpoints import read_file, write_atomic
 
 CLUSTER = "cluster"

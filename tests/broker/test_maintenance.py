@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from penstock.broker.maintenance import PAUSE_MAX_S, PAUSE_S, Maintenance
+from penstock.broker.partitions.maintenance import PAUSE_MAX_S, PAUSE_S, Maintenance
 from penstock.records.record import Record, build_batch
-from penstock.sim.bad_batches import bad_batch
+from penstock.sim.actors.bad_batches import bad_batch
 from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 from .stage import NOW_MS, Stage, staged
@@ -64,7 +64,7 @@ async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(stage
         await maintenance._each(COMPACTION, work)
         assert tried == ["good"]
         await maintenance._each(RETENTION, lambda _: _nothing())
-        assert stage.services.figures.cleaner.paused_logs == 1
+        assert stage.services.counters.cleaner.paused_logs == 1
         pause.until = clock.monotonic()
     scraped = await Scraper(stage.broker).come()
     assert scraped.value("penstock_maintenance_failures_total") == 12
@@ -79,7 +79,7 @@ async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(stage
     tried.clear()
     await maintenance._each(COMPACTION, work)
     assert sorted(tried) == ["bad", "good"]
-    assert stage.services.figures.cleaner.paused_logs == 0
+    assert stage.services.counters.cleaner.paused_logs == 0
 
 
 async def _nothing() -> None:
@@ -99,12 +99,12 @@ async def test_a_failed_compaction_leaves_no_files(stage: Stage) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.storage.cleaner.compact_batch", broken)
         await maintenance._each(COMPACTION, maintenance._clean)
-    assert stage.services.figures.cleaner.failures == 1
+    assert stage.services.counters.cleaner.failures == 1
     assert log.failure is None
     for pause in maintenance._pauses.values():
         pause.until = 0.0
     await maintenance._each(COMPACTION, maintenance._clean)
-    assert stage.services.figures.cleaner.runs == 1
+    assert stage.services.counters.cleaner.runs == 1
     assert not [name for name in stage.disks[0].listdir(log.directory) if "cleaned" in name]
 
 
@@ -120,7 +120,7 @@ async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(stage: St
             lines.append(record.getMessage())
 
     handler = Collect()
-    logging.getLogger("penstock.broker.maintenance").addHandler(handler)
+    logging.getLogger("penstock.broker.partitions.maintenance").addHandler(handler)
     await stage.create("state", configs={"cleanup.policy": "compact"})
     malformed = bad_batch("count_too_high", [Record(0, NOW_MS, b"k", b"v")])
     await fill(
@@ -133,8 +133,8 @@ async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(stage: St
     maintenance = Maintenance(stage.services)
     before = stage.hosted("state").log.size
     await maintenance._each(COMPACTION, maintenance._clean)
-    logging.getLogger("penstock.broker.maintenance").removeHandler(handler)
-    assert stage.services.figures.cleaner.runs == 1
-    assert stage.services.figures.cleaner.undecodable_batches == 1
+    logging.getLogger("penstock.broker.partitions.maintenance").removeHandler(handler)
+    assert stage.services.counters.cleaner.runs == 1
+    assert stage.services.counters.cleaner.undecodable_batches == 1
     assert stage.hosted("state").log.size < before
     assert [line for line in lines if "1 batches cannot be decoded" in line]

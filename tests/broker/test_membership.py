@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.cluster import ClusterView
-from penstock.broker.commits import Commits
 from penstock.broker.config import BrokerConfig, ConfigError
-from penstock.broker.lossless import Proof
-from penstock.broker.membership import Membership, Place
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.control.commits import Commits
+from penstock.broker.control.membership import Membership, Place
+from penstock.broker.repair.durability_proof import Proof
 from penstock.sim.clock import SimClock
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.sim.draws import SimRandom
 from penstock.sim.loop import START_S, SimLoop
 from penstock.sim.store import SimStore, StoreConfig, StoreModel

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from penstock.broker.scrubber import Scrubber
+from penstock.broker.repair.scrubber import Scrubber
 from penstock.records.record import Record, build_batch
 from penstock.storage.errors import LogDamaged
 from penstock.storage.log import Log

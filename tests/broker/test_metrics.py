@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.maintenance import Maintenance
-from penstock.broker.watch.names import METRICS, OTHER, Kind
-from penstock.broker.watch.scrape import Scrapes
+from penstock.broker.metrics.names import METRICS, OTHER, Kind
+from penstock.broker.metrics.scrape import Scrapes
+from penstock.broker.partitions.maintenance import Maintenance
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import (

@@ -12,9 +12,9 @@ from http import HTTPStatus
 import pytest
 
 from penstock.broker.config import BrokerConfig, ConfigError
-from penstock.broker.watch import endpoint as endpoint_module
-from penstock.broker.watch.endpoint import Endpoint, Page, text_page
-from penstock.broker.watch.watching import watching
+from penstock.broker.metrics import endpoint as endpoint_module
+from penstock.broker.metrics.endpoint import Endpoint, Page, text_page
+from penstock.broker.metrics.observability import watching
 from penstock.net.sockets import SocketNetwork
 
 from .stage import Stage, staged
@@ -160,7 +160,7 @@ def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_connection_without_a_complete_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.broker.watch.http.REQUEST_S", 0.05)
+    monkeypatch.setattr("penstock.broker.metrics.http.REQUEST_S", 0.05)
 
     async def play() -> None:
         async with serving(hello=HELLO) as address:
@@ -207,7 +207,7 @@ async def test_a_broker_serves_its_metrics_and_health(stage: Stage) -> None:
         status, headers, body = await get(watch.address, "/metrics")
         assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
         assert b"\npenstock_connections " in body
-        await stage.until(lambda: sum(stage.broker.figures.loop_delays.counts) > 0)
+        await stage.until(lambda: sum(stage.broker.counters.loop_delays.counts) > 0)
     with pytest.raises(ConnectionError):
         await get(watch.address, "/health/live")
 

@@ -11,11 +11,11 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.watch.figures import Figures, Histogram, Requests, Sampled, TimedExecutor
-from penstock.broker.watch.group_lag import Lag, limited
-from penstock.broker.watch.names import METRICS, OTHER, Kind
-from penstock.broker.watch.places import IDLE_S, TopicPlaces, Traffic
-from penstock.broker.watch.turns import Turns
+from penstock.broker.cooperative_yield import Slices
+from penstock.broker.counters import BrokerCounters, Histogram, Requests, Sampled, TimedExecutor
+from penstock.broker.metrics.group_lag import Lag, limited
+from penstock.broker.metrics.names import METRICS, OTHER, Kind
+from penstock.broker.metrics.top_topics import IDLE_S, TopTopics, Traffic
 from penstock.ports import Slicing
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -117,7 +117,7 @@ def test_requests_are_counted_by_api_and_error() -> None:
 def test_flushes_are_timed_on_their_thread() -> None:
     """The wait for a thread does not count as disk time. A flush that fails is timed too."""
     clock = HandClock()
-    figures = Figures(clock)
+    counters = BrokerCounters(clock)
 
     class Slow:
         async def run(self, work: Callable[[], T]) -> T:
@@ -133,7 +133,7 @@ def test_flushes_are_timed_on_their_thread() -> None:
         raise OSError("the disk is broken")
 
     async def play() -> None:
-        timed = TimedExecutor(Slow(), figures)
+        timed = TimedExecutor(Slow(), counters)
         assert await timed.run(flush) == "done"
         try:
             await timed.run(fail)
@@ -142,8 +142,8 @@ def test_flushes_are_timed_on_their_thread() -> None:
         raise AssertionError("the failure was lost")
 
     asyncio.run(play())
-    assert sum(figures.flushes.counts) == 2
-    assert round(figures.flushes.sum_s, 6) == 0.72
+    assert sum(counters.flushes.counts) == 2
+    assert round(counters.flushes.sum_s, 6) == 0.72
 
 
 def test_long_work_yields_to_the_event_loop_once_per_slice() -> None:
@@ -159,14 +159,14 @@ def test_long_work_yields_to_the_event_loop_once_per_slice() -> None:
 
     async def play() -> None:
         task = asyncio.get_running_loop().create_task(other())
-        turns = Turns(clock.monotonic)
+        slices = Slices(clock.monotonic)
         for _ in range(10):
-            await turns.give()
+            await slices.give()
         assert others == 0
         clock.now += Slicing().slice_s
-        await turns.give()
+        await slices.give()
         assert others == 1
-        await turns.give()
+        await slices.give()
         assert others == 1
         task.cancel()
         await asyncio.wait([task])
@@ -183,7 +183,7 @@ def busy(size: int = 10) -> Traffic:
 
 def test_below_the_limit_every_topic_has_its_own_series() -> None:
     """With traffic or without."""
-    places = TopicPlaces(3)
+    places = TopTopics(3)
     places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 0)
     assert {topic: row.size_bytes for topic, row in places.rows.items()} == {"a": 10, "b": 7}
     places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 1)
@@ -194,7 +194,7 @@ def test_below_the_limit_every_topic_has_its_own_series() -> None:
 
 def test_topics_with_traffic_get_a_series_first() -> None:
     """The others share one row, so that sums are right."""
-    places = TopicPlaces(2)
+    places = TopTopics(2)
     places.update({"a": Traffic(size_bytes=1), "b": busy(), "c": Traffic(size_bytes=2)}, 0)
     assert set(places.rows) == {"b", "a"}
     assert places.other.size_bytes == 2
@@ -202,7 +202,7 @@ def test_topics_with_traffic_get_a_series_first() -> None:
 
 def test_a_topic_keeps_its_series_until_it_has_long_been_idle() -> None:
     """Series that appear and disappear often are useless."""
-    places = TopicPlaces(1)
+    places = TopTopics(1)
     places.update({"a": busy()}, 0)
     places.update({"a": Traffic(), "b": busy()}, IDLE_S - 1)
     assert set(places.rows) == {"a"}
@@ -213,7 +213,7 @@ def test_a_topic_keeps_its_series_until_it_has_long_been_idle() -> None:
 
 
 def test_a_topic_that_is_gone_frees_its_series_at_once() -> None:
-    places = TopicPlaces(1)
+    places = TopTopics(1)
     places.update({"a": busy()}, 0)
     places.update({"b": busy()}, 1)
     assert set(places.rows) == {"b"}
@@ -239,7 +239,7 @@ def test_series_are_limited_and_nothing_is_counted_twice_or_lost(
     told: list[tuple[dict[str, Traffic], float]], places_max: int
 ) -> None:
     """In each scrape the rows grow by exactly the new traffic, and no row that stays decreases."""
-    places = TopicPlaces(places_max)
+    places = TopTopics(places_max)
     now = 0.0
     for news, passed in told:
         now += passed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.broker.watch.names import METRICS, Kind
+from penstock.broker.metrics.names import METRICS, Kind
 from penstock.cli.broker_files import metrics_address
 from penstock.testing import Broker
 

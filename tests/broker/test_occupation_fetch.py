@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition, Topic
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

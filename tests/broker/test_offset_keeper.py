@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.creation import OFFSETS_TOPIC
+from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.records.batch import iter_batches
 from penstock.records.record import read_records
 from penstock.storage.offset_checkpoint import read_offsets

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.creation import OFFSETS_TOPIC
+from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.metadata.image import Changed
 from penstock.stores.errors import StoreUnreachable
 from penstock.wire.errors import ErrorCode

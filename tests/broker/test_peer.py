@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.peer import Peer, PeerLost, connect_peer
+from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.ports import Listener, Transport
 from penstock.wire.messages import FetchRequest, FetchResponse
 

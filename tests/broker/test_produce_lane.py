@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from penstock.broker.produce_lane import ProduceLanes
+from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.records.record import Record, build_batch
@@ -72,12 +72,12 @@ def test_the_fast_path_answers_like_the_regular_path(
     """Offsets, duplicates, errors, other partitions and topics: byte for byte the same."""
     answers: list[list[bytes]] = []
     served: list[object] = []
-    real = ProduceLanes.serve
+    real = ProduceFastPath.serve
 
     for name in ("lanes", "long"):
         (tmp_path / name).mkdir()
 
-    def counted(self: ProduceLanes, frame: memoryview, version: int, number: int) -> object:
+    def counted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
         outcome = real(self, frame, version, number)
         served.append(outcome)
         return outcome
@@ -103,11 +103,11 @@ def test_the_fast_path_answers_like_the_regular_path(
         await stage.create("other", 1)
         answers.append(await answers_of(stage, script(), version))
 
-    monkeypatch.setattr(ProduceLanes, "serve", counted)
+    monkeypatch.setattr(ProduceFastPath, "serve", counted)
     scene(tmp_path / "lanes")
     taken = sum(outcome is not None for outcome in served)
     assert taken >= 6
-    monkeypatch.setattr(ProduceLanes, "serve", lambda *_: None)
+    monkeypatch.setattr(ProduceFastPath, "serve", lambda *_: None)
     scene(tmp_path / "long")
     with_lanes, without = answers
     assert with_lanes == without
@@ -121,9 +121,9 @@ def test_the_fast_path_accepts_batches_of_every_size(
 ) -> None:
     """The length of the batch is encoded in a varying number of bytes."""
     taken: list[object] = []
-    real = ProduceLanes.serve
+    real = ProduceFastPath.serve
 
-    def noted(self: ProduceLanes, frame: memoryview, version: int, number: int) -> object:
+    def noted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
         taken.append(real(self, frame, version, number))
         return taken[-1]
 
@@ -135,7 +135,7 @@ def test_the_fast_path_accepts_batches_of_every_size(
         _, second = decode_response(ProduceResponse, memoryview(given[1])[4:], 9)
         assert second.responses[0].partition_responses[0].base_offset == 1
 
-    monkeypatch.setattr(ProduceLanes, "serve", noted)
+    monkeypatch.setattr(ProduceFastPath, "serve", noted)
     scene(tmp_path)
     assert [outcome is not None for outcome in taken] == [False, True]
 
@@ -149,9 +149,9 @@ def test_transactional_batches_take_the_fast_path(
     that arrives after the end of its transaction is refused as on the regular path.
     """
     taken: list[bool] = []
-    real = ProduceLanes.serve
+    real = ProduceFastPath.serve
 
-    def noted(self: ProduceLanes, frame: memoryview, version: int, number: int) -> object:
+    def noted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
         given = real(self, frame, version, number)
         taken.append(given is not None)
         return given
@@ -183,7 +183,7 @@ def test_transactional_batches_take_the_fast_path(
         )
         return given.responses[0].partition_responses[0].error_code
 
-    monkeypatch.setattr(ProduceLanes, "serve", noted)
+    monkeypatch.setattr(ProduceFastPath, "serve", noted)
     scene(tmp_path)
     expected = [False, True, True] * 2 + [False]
     assert taken == (expected if len(name) < 127 else [False] * 7)

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.records.batch import Codec, read_header, seal, validate, write_header
 from penstock.records.record import Record, build_batch
-from penstock.sim.bad_batches import KINDS, bad_batch
+from penstock.sim.actors.bad_batches import KINDS, bad_batch
 from penstock.wire.codec import encode_request
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import ProduceResponse
@@ -49,7 +49,7 @@ async def test_malformed_batches_are_refused(stage: Stage) -> None:
         assert (refused.error_code, refused.base_offset) == (ErrorCode.INVALID_RECORD, -1), kind
         assert "cannot be decoded" in (refused.error_message or "")
     assert stage.hosted("orders").log.end_offset == 6
-    assert stage.services.figures.produce.malformed == len(KINDS)
+    assert stage.services.counters.produce.malformed == len(KINDS)
 
 
 @staged
@@ -173,7 +173,7 @@ async def test_a_decompression_bomb_is_refused(stage: Stage) -> None:
         answer = await answer_to(stage, bomb, topic=topic)
         assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
         assert "decompresses to more than 8388608 bytes" in (answer.error_message or "")
-    assert stage.services.figures.produce.oversized == 3
+    assert stage.services.counters.produce.oversized == 3
 
 
 @staged

@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 from penstock import aio
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.records.aborted import AbortedProducers, AbortedTransaction
 from penstock.records.batch import iter_batches
 from penstock.records.record import (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker import leader_link
+from penstock.broker.replication import leader_link
 from penstock.records.batch import iter_batches
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchResponse
@@ -356,7 +356,7 @@ def test_a_follower_that_would_truncate_committed_records_stops_and_logs_it(
 @scene()
 async def test_a_follower_fetches_again_when_its_disk_has_space_again(scene: Scene) -> None:
     """Records that could not be stored do not count. They are fetched again when a test write, as
-    `fullness` does it, has found space.
+    `disk_full` does it, has found space.
     """
     hosted = scene.follow("t", durability="replicated")
     asked = await scene.leader(7).asked()

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.broker.maintenance import Maintenance
+from penstock.broker.partitions.maintenance import Maintenance
 from penstock.groups.formats import OffsetValue, offset_record
 from penstock.metadata.reassignment import Move, reassign
 from penstock.records.record import Record, build_batch

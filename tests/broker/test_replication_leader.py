@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition
 from penstock.records.batch import iter_batches
 from penstock.storage.checkpoints import decode_checkpoint

@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 
 from penstock.metadata.model import Partition
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 
 from .test_replication import on_three
 from .trio import Trio

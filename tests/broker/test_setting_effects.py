@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import maintenance
 from penstock.broker.config import BrokerConfig, ConfigError
-from penstock.broker.hosted import HostedPartition
 from penstock.broker.main import run_broker
-from penstock.broker.topic_rules import compression_level
+from penstock.broker.partitions import maintenance
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.topic_rules import compression_level
 from penstock.metadata.configs import BrokerConfigs
 from penstock.records.batch import Codec, read_header
 from penstock.records.record import Record, build_batch

@@ -8,8 +8,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-from penstock.broker.hosted import HostedPartition, Written
-from penstock.broker.shard_shell import ShardShell
+from penstock.broker.coordinators.shard_shell import ShardShell
+from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.groups.effects import LogRecord
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader, Codec, read_header

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from penstock.broker import log_format
 from penstock.broker.config import BrokerConfig
-from penstock.broker.watch import logs, story
-from penstock.broker.watch.figures import Figures
-from penstock.broker.watch.logs import HumanFormatter, JsonFormatter, configure_logging, tell
-from penstock.broker.watch.story import LINES_MAX, Story, why_leader
+from penstock.broker.counters import BrokerCounters
+from penstock.broker.log_format import HumanFormatter, JsonFormatter, configure_logging, tell
+from penstock.broker.metrics import event_log
+from penstock.broker.metrics.event_log import LINES_MAX, EventLog, why_leader
 from penstock.metadata.image import BrokerChange, Changed, ClusterImage, TopicChange
 from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
 from penstock.runtime import SystemClock
@@ -47,13 +48,13 @@ class Cluster:
         self.image._brokers.update({each: broker(each) for each in range(3)})
         fake = SimpleNamespace(
             cluster=SimpleNamespace(image=self.image, listen=lambda listener: None),
-            figures=Figures(SystemClock()),
+            counters=BrokerCounters(SystemClock()),
             replicas=SimpleNamespace(get=lambda *_: None),
             controller=SimpleNamespace(term=object() if controls else None),
             services=object(),
         )
-        self.figures = fake.figures
-        self.story = Story(fake, ME)  # type: ignore[arg-type]
+        self.counters = fake.counters
+        self.story = EventLog(fake, ME)  # type: ignore[arg-type]
 
     def tell(self, *topics: TopicChange) -> None:
         async def play() -> None:
@@ -73,7 +74,7 @@ class Notes(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.records: list[logging.LogRecord] = []
-        self._log = logging.getLogger(story.__name__)
+        self._log = logging.getLogger(event_log.__name__)
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
@@ -106,8 +107,8 @@ def test_a_new_leader_logs_its_predecessor_and_the_reason(told: list[logging.Log
     )
     assert line.__dict__["event"] == "leader_change"
     assert line.__dict__["fields"]["leader_before"] == 2
-    assert cluster.figures.leader_changes == 1
-    assert cluster.figures.isr_shrinks == 1
+    assert cluster.counters.leader_changes == 1
+    assert cluster.counters.isr_shrinks == 1
     told.clear()
     cluster.tell(change(partition(2), partition(1, 1)))
     assert told == []
@@ -125,7 +126,7 @@ def test_a_leader_logs_and_counts_isr_changes(told: list[logging.LogRecord]) -> 
         "orders-0: broker 2 joined the ISR; ISR [0, 1, 2] of replicas [0, 1, 2]",
         "orders-0: broker 1 left and broker 2 joined the ISR; ISR [0, 2] of replicas [0, 1, 2]",
     ]
-    assert (cluster.figures.isr_shrinks, cluster.figures.isr_expansions) == (2, 2)
+    assert (cluster.counters.isr_shrinks, cluster.counters.isr_expansions) == (2, 2)
 
 
 def test_the_controller_warns_of_partitions_without_a_leader(
@@ -155,7 +156,7 @@ def test_many_similar_changes_are_one_line(told: list[logging.LogRecord]) -> Non
         f"{count} partitions: leader 2 -> 0: broker 2 left the cluster "
         "(t0-0, t1-0, t2-0, t3-0, t4-0, ...)"
     )
-    assert cluster.figures.leader_changes == count
+    assert cluster.counters.leader_changes == count
     told.clear()
     cluster.tell(*(change(partition(2), after, f"t{each}") for each in range(LINES_MAX)))
     assert len(told) == LINES_MAX
@@ -214,7 +215,7 @@ def test_changes_of_brokers_topics_and_the_controller_are_logged(
         "topic t was created with 2 partitions",
         "topic t was deleted",
     ]
-    assert cluster.figures.controller_changes == 1
+    assert cluster.counters.controller_changes == 1
 
 
 @on_three(replica_lag_time_max_ms="30000")
@@ -222,7 +223,7 @@ async def test_the_death_of_a_leader_is_logged_once(cluster: Trio) -> None:
     """By the broker that takes over, with the end offset of its log."""
     await cluster.create()
     await cluster.produce(b"a", b"b")
-    stories = [Story(cluster.broker(each), each) for each in range(3)]
+    stories = [EventLog(cluster.broker(each), each) for each in range(3)]
     with Notes() as notes:
 
         def lines() -> list[str]:
@@ -303,4 +304,4 @@ def test_the_configuration_sets_the_log_format_and_level(
     captured = capsys.readouterr()
     assert (captured.out, json.loads(captured.err)["message"]) == ("", "careful")
     assert root.level == logging.WARNING
-    assert [type(each.formatter) for each in root.handlers] == [logs.JsonFormatter]
+    assert [type(each.formatter) for each in root.handlers] == [log_format.JsonFormatter]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker import led_soon
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.partitions import pending_leadership
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition
 from penstock.wire.errors import ErrorCode
 
@@ -166,7 +166,7 @@ async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(stag
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(led_soon, "WAIT_S", 0.1)
+        patch.setattr(pending_leadership, "WAIT_S", 0.1)
         hosted.rest()
         async with under_way(produce(stage, acks=1, sequence=0)) as first:
             assert not first.done()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.peer import PeerLost
+from penstock.broker.peers.connection import PeerLost
 from penstock.txns.formats import TOPIC
 from penstock.txns.hashing import partition_for_transactional_id
 from penstock.wire.messages.base import Request

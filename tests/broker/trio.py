@@ -17,15 +17,15 @@ from typing import Any, TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.hosted import HostedPartition
-from penstock.broker.peer import Peer, PeerLost, connect_peer
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.metadata.model import Partition
 from penstock.net.sockets import SocketNetwork
 from penstock.ports import Env
 from penstock.records.batch import iter_batches
 from penstock.records.record import Record, build_batch, read_records
 from penstock.runtime import SystemClock, SystemRandom, Threads
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.stores.sqlite import SqliteStore
 from penstock.testing.ports import free_port
 from penstock.wire.errors import ErrorCode

@@ -12,14 +12,14 @@ import pytest
 from cli.cluster_model import ClusterModel, Move
 from cli.conftest import Runner
 from client.fake_broker import FakeBroker
-from penstock.client import moving
+from penstock.client.admin import moves as replica_moves
 from penstock.wire.errors import ErrorCode
 
 
 @pytest.fixture
 def cluster(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ClusterModel:
     """Four brokers. Broker 3 is new and empty."""
-    monkeypatch.setattr(moving, "_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_moves, "_INTERVAL_S", 0.001)
     model = ClusterModel(fake, brokers=4)
     model.place("orders", *([0, 1] for _ in range(4)))
     model.place("users", *([1, 2] for _ in range(2)))
@@ -87,7 +87,7 @@ def test_small_partitions_are_moved_in_growing_numbers(
     sizes: list[int],
 ) -> None:
     """Large ones are not, because clients notice the end of each move."""
-    monkeypatch.setattr(moving, "_QUICK_LOOKS", looks)
+    monkeypatch.setattr(replica_moves, "_QUICK_LOOKS", looks)
     cluster.place("many", *([0, 1] for _ in range(74)))
     ended = penstock("cluster", "rebalance", "--execute")
     assert ended.code == 0, ended.err
@@ -99,10 +99,10 @@ def test_no_broker_takes_part_in_two_moves_at_once(
     fake: FakeBroker, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Moves between other brokers do not have to wait."""
-    monkeypatch.setattr(moving, "_INTERVAL_S", 0.001)
+    monkeypatch.setattr(replica_moves, "_INTERVAL_S", 0.001)
     cluster = ClusterModel(fake, brokers=4)
     cluster.place("pairs", [0], [0], [0], [0], [1], [1], [1], [1])
-    monkeypatch.setattr(moving, "_QUICK_LOOKS", 0)
+    monkeypatch.setattr(replica_moves, "_QUICK_LOOKS", 0)
     ended = penstock("cluster", "rebalance", "--execute")
     assert ended.code == 0, ended.err
     assert [len(moves) for moves in cluster.changed.moves] == [2, 2]
@@ -137,16 +137,16 @@ def test_a_throttle_is_set_only_while_replicas_are_copied(
         for broker in move["to"]
         if broker not in move["from"]
     }
-    assert set(configs[moving.REPLICAS].split(",")) == added
-    assert settings[3] == {moving.RATE: "5000"}
+    assert set(configs[replica_moves.REPLICAS].split(",")) == added
+    assert settings[3] == {replica_moves.RATE: "5000"}
     held = {
         f"{move['partition']}:{broker}"
         for move in planned["moves"]
         if move["topic"] == "orders"
         for broker in move["from"]
     }
-    assert set(configs[moving.LEADER_REPLICAS].split(",")) == held
-    assert settings[0] == {moving.LEADER_RATE: "5000"}
+    assert set(configs[replica_moves.LEADER_REPLICAS].split(",")) == held
+    assert settings[0] == {replica_moves.LEADER_RATE: "5000"}
     assert all(not values for values in cluster.broker_settings.values())
     assert all(not topic.configs for topic in cluster.topics.values())
 
@@ -159,11 +159,11 @@ def test_copying_is_throttled_by_default(
     alter = cluster._alter
 
     def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
-        rates.append(cluster.broker_settings.get(3, {}).get(moving.RATE, "none"))
+        rates.append(cluster.broker_settings.get(3, {}).get(replica_moves.RATE, "none"))
         return alter(place, target)
 
     monkeypatch.setattr(cluster, "_alter", spying)
-    monkeypatch.setattr(moving, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(replica_moves, "_PATIENCE_S", 0.2)
     cluster.stuck = True
     ended = penstock("cluster", "rebalance", "--execute", "--timeout", "2")
     assert ended.code == 1
@@ -171,7 +171,7 @@ def test_copying_is_throttled_by_default(
     assert "raised the throttle to 40 MB/s per broker" in ended.err
     assert "raised the throttle to 80 MB/s per broker" in ended.err
     assert rates[0] == "20000000"
-    assert int(cluster.broker_settings[3][moving.RATE]) >= 80_000_000
+    assert int(cluster.broker_settings[3][replica_moves.RATE]) >= 80_000_000
     cluster.stuck = False
     assert penstock("cluster", "reassign", "--wait").code == 0
     assert all(not values for values in cluster.broker_settings.values())
@@ -272,7 +272,7 @@ def test_moves_are_listed_awaited_and_canceled(cluster: ClusterModel, penstock: 
     assert shown.out.endswith("2 moves under way\n")
     only = penstock("cluster", "reassign", "--status", "--topic", "users", "--json").json
     assert [each["topic"] for each in only["moving"]] == ["users"]
-    cluster.broker_settings[1] = {moving.RATE: "1"}
+    cluster.broker_settings[1] = {replica_moves.RATE: "1"}
     ended = penstock("cluster", "reassign", "--cancel", "--topic", "users")
     assert ended.out == "cancelled 1 move\n"
     assert [*cluster.moves] == [("orders", 2)]

@@ -15,9 +15,9 @@ from penstock.broker.config import METRICS_OFFSET
 from penstock.cli import doctor_cluster, doctor_health, doctor_machine
 from penstock.cli.doctor_finding import Finding, State
 from penstock.client.address import Address
-from penstock.client.admin import BrokerInfo
+from penstock.client.admin.inspection import LogDirInfo
+from penstock.client.admin.operations import BrokerInfo
 from penstock.client.errors import BrokerError
-from penstock.client.inspection import LogDirInfo
 from penstock.storage.disk import OsDisk
 from penstock.testing.broker import Broker
 from penstock.wire.errors import ErrorCode

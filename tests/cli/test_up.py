@@ -16,7 +16,7 @@ import pytest
 from cli.conftest import Runner
 from penstock.broker import main as broker_main
 from penstock.broker.config import BrokerConfig, load_config
-from penstock.broker.membership import Replaced
+from penstock.broker.control.membership import Replaced
 from penstock.cli import supervise
 from penstock.cli.broker_files import config_text, default_text
 from penstock.metadata.keys import MetadataInvalid

@@ -9,7 +9,7 @@ import pytest
 from client.fake_broker import FakeBroker
 from client.fake_model import Group, Member
 from client.rig import with_cluster
-from penstock.client import admin, groups, offsets
+from penstock.client.admin import groups, offsets, operations
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, TopicNotFound
 from penstock.client.model import TopicPartition
@@ -42,30 +42,30 @@ def test_the_lifecycle_of_a_topic(broker: FakeBroker) -> None:
     """Created, listed, described, extended, configured and deleted; on old brokers too."""
 
     async def work(cluster: Cluster) -> None:
-        new = admin.NewTopic("orders", 2, configs={"retention.ms": "5"})
-        created = await admin.create_topic(cluster, new)
+        new = operations.NewTopic("orders", 2, configs={"retention.ms": "5"})
+        created = await operations.create_topic(cluster, new)
         assert created.name == "orders"
-        assert [topic.name for topic in await admin.list_topics(cluster)] == ["orders"]
-        await admin.create_partitions(cluster, "orders", 3)
-        described = (await admin.describe_topics(cluster, ["orders", "nope"])).values()
+        assert [topic.name for topic in await operations.list_topics(cluster)] == ["orders"]
+        await operations.create_partitions(cluster, "orders", 3)
+        described = (await operations.describe_topics(cluster, ["orders", "nope"])).values()
         found, missing = described
-        assert isinstance(found, admin.TopicInfo)
+        assert isinstance(found, operations.TopicInfo)
         assert [partition.index for partition in found.partitions] == [0, 1, 2]
         assert found.replication_factor == 1
         assert isinstance(missing, TopicNotFound)
-        kind = admin.ResourceType.TOPIC
-        await admin.alter_configs(
+        kind = operations.ResourceType.TOPIC
+        await operations.alter_configs(
             cluster, kind, "orders", set_values={"a": "b"}, delete=["retention.ms"]
         )
         configs = {
-            each.name: each for each in await admin.describe_configs(cluster, kind, "orders")
+            each.name: each for each in await operations.describe_configs(cluster, kind, "orders")
         }
         assert configs["a"].source == ConfigSource.DYNAMIC_TOPIC_CONFIG
         assert configs["retention.ms"].is_default
-        outcomes = await admin.delete_topics(cluster, ["orders", "nope"])
+        outcomes = await operations.delete_topics(cluster, ["orders", "nope"])
         assert outcomes["orders"] is None
         assert isinstance(outcomes["nope"], TopicNotFound)
-        assert await admin.list_topics(cluster) == []
+        assert await operations.list_topics(cluster) == []
 
     with_cluster(broker, work)
 
@@ -74,7 +74,7 @@ def test_defaults_of_a_new_topic_are_left_to_the_broker(fake: FakeBroker) -> Non
     """Partitions and replication factor are sent as -1."""
 
     async def work(cluster: Cluster) -> None:
-        await admin.create_topic(cluster, admin.NewTopic("orders"))
+        await operations.create_topic(cluster, operations.NewTopic("orders"))
 
     with_cluster(fake, work)
     asked: list[CreateTopicsRequest] = fake.asked(ApiKey.CREATE_TOPICS)
@@ -85,13 +85,15 @@ def test_a_missing_topic_is_named_in_the_error(fake: FakeBroker) -> None:
     """By every function that concerns one topic."""
 
     async def configs(cluster: Cluster) -> None:
-        await admin.describe_configs(cluster, admin.ResourceType.TOPIC, "nope")
+        await operations.describe_configs(cluster, operations.ResourceType.TOPIC, "nope")
 
     async def alter(cluster: Cluster) -> None:
-        await admin.alter_configs(cluster, admin.ResourceType.TOPIC, "nope", set_values={"a": "b"})
+        await operations.alter_configs(
+            cluster, operations.ResourceType.TOPIC, "nope", set_values={"a": "b"}
+        )
 
     async def grow(cluster: Cluster) -> None:
-        await admin.create_partitions(cluster, "nope", 4)
+        await operations.create_partitions(cluster, "nope", 4)
 
     async def listed(cluster: Cluster) -> None:
         await offsets.list_offsets(cluster, {TopicPartition("nope", 0): offsets.LATEST})
@@ -174,8 +176,8 @@ def test_a_missing_group_is_an_error(broker: FakeBroker) -> None:
 def test_the_cluster_is_described(fake: FakeBroker) -> None:
     """Brokers, controller and cluster id."""
 
-    async def work(cluster: Cluster) -> admin.ClusterInfo:
-        return await admin.describe_cluster(cluster)
+    async def work(cluster: Cluster) -> operations.ClusterInfo:
+        return await operations.describe_cluster(cluster)
 
     info = with_cluster(fake, work)
     assert (info.cluster_id, info.controller_id) == ("fake-cluster", 0)

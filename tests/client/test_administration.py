@@ -10,8 +10,9 @@ from typing import TypeVar
 import pytest
 from confluent_kafka import Producer as ConfluentProducer
 
-from penstock.client.admin import NewTopic, TopicInfo
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import NewTopic, TopicInfo
 from penstock.client.errors import (
     BrokerError,
     Closed,
@@ -21,7 +22,6 @@ from penstock.client.errors import (
     TopicNotFound,
 )
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import FoundOffset
 from penstock.metadata.config_types import ConfigSource
 from penstock.testing import Broker, Faults
 from penstock.wire.errors import ErrorCode

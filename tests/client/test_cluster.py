@@ -10,7 +10,8 @@ import pytest
 from client.fake_broker import DROP, SILENCE, FakeBroker
 from client.fake_model import Group
 from client.rig import cluster_of, with_cluster
-from penstock.client import admin, groups
+from penstock.client.admin import groups, operations
+from penstock.client.admin.offsets import LATEST, list_offsets
 from penstock.client.cluster import Cluster
 from penstock.client.errors import (
     BrokerError,
@@ -21,7 +22,6 @@ from penstock.client.errors import (
     TopicNotFound,
 )
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import LATEST, list_offsets
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import CreateTopicsResponse
@@ -85,8 +85,8 @@ def test_a_lost_connection_is_reopened(fake: FakeBroker) -> None:
     """A request that is safe to repeat survives it."""
     fake.next(ApiKey.DESCRIBE_CLUSTER, DROP, DROP)
 
-    async def work(cluster: Cluster) -> admin.ClusterInfo:
-        return await admin.describe_cluster(cluster)
+    async def work(cluster: Cluster) -> operations.ClusterInfo:
+        return await operations.describe_cluster(cluster)
 
     assert with_cluster(fake, work).cluster_id == "fake-cluster"
     assert len(fake.asked(ApiKey.DESCRIBE_CLUSTER)) == 3
@@ -97,7 +97,7 @@ def test_a_request_that_may_have_been_processed_is_not_repeated(fake: FakeBroker
     fake.next(ApiKey.CREATE_TOPICS, DROP)
 
     async def work(cluster: Cluster) -> None:
-        await admin.create_topic(cluster, admin.NewTopic("orders"))
+        await operations.create_topic(cluster, operations.NewTopic("orders"))
 
     with pytest.raises(ConnectionLost):
         with_cluster(fake, work)
@@ -108,9 +108,9 @@ def test_a_new_controller_is_found(fake: FakeBroker) -> None:
     """After NOT_CONTROLLER, the client looks up the controller and asks it."""
     fake.next(ApiKey.CREATE_TOPICS, ErrorCode.NOT_CONTROLLER)
 
-    async def work(cluster: Cluster) -> admin.CreatedTopic:
+    async def work(cluster: Cluster) -> operations.CreatedTopic:
         asked = len(fake.asked(ApiKey.METADATA))
-        created = await admin.create_topic(cluster, admin.NewTopic("orders", 2))
+        created = await operations.create_topic(cluster, operations.NewTopic("orders", 2))
         assert len(fake.asked(ApiKey.METADATA)) == asked + 1
         return created
 
@@ -159,7 +159,7 @@ def test_retries_end_at_the_deadline_and_report_the_last_error(fake: FakeBroker)
     fake.next(ApiKey.CREATE_TOPICS, *[ErrorCode.NOT_CONTROLLER] * 1000)
 
     async def work(cluster: Cluster) -> None:
-        await admin.create_topic(cluster, admin.NewTopic("orders"))
+        await operations.create_topic(cluster, operations.NewTopic("orders"))
 
     with pytest.raises(DeadlineExceeded, match=r"gave up after 0.1 s: .*not the controller"):
         with_cluster(fake, work, deadline_s=0.1)
@@ -173,7 +173,7 @@ def test_a_permanent_error_is_not_retried(fake: FakeBroker) -> None:
     fake.next(ApiKey.CREATE_TOPICS, CreateTopicsResponse(topics=[refusal]))
 
     async def work(cluster: Cluster) -> None:
-        await admin.create_topic(cluster, admin.NewTopic("orders"))
+        await operations.create_topic(cluster, operations.NewTopic("orders"))
 
     with pytest.raises(BrokerError, match="no such config: colour") as failed:
         with_cluster(fake, work)
@@ -186,7 +186,7 @@ def test_a_broker_that_never_answers_blocks_no_caller(fake: FakeBroker) -> None:
     fake.next(ApiKey.DESCRIBE_CLUSTER, *[SILENCE] * 100)
 
     async def work(cluster: Cluster) -> None:
-        await admin.describe_cluster(cluster)
+        await operations.describe_cluster(cluster)
 
     with pytest.raises(DeadlineExceeded, match="did not answer"):
         with_cluster(fake, work, request_timeout_s=1.0, deadline_s=2.5)

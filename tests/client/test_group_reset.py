@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from penstock.client import group_reset
-from penstock.client.admin import PartitionInfo, TopicInfo
-from penstock.client.administration import When
+from penstock.client.admin import group_reset
+from penstock.client.admin.admin import When
+from penstock.client.admin.group_reset import Kind, Move, Target
+from penstock.client.admin.groups import GroupInfo
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import PartitionInfo, TopicInfo
 from penstock.client.errors import BrokerError, OptionError, TopicNotFound
-from penstock.client.group_reset import Kind, Move, Target
-from penstock.client.groups import GroupInfo
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import FoundOffset
 
 ORDERS = TopicPartition("orders", 0)
 GONE = TopicPartition("gone", 0)

@@ -10,10 +10,10 @@ import pytest
 
 import penstock
 from client.fake_broker import FakeBroker
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.reassignment import Reassignment
 from penstock.client.errors import ApiNotServed, BrokerError, TopicNotFound
 from penstock.client.model import TopicPartition
-from penstock.client.reassignment import Reassignment
 from penstock.testing import Broker
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode

@@ -12,8 +12,8 @@ import pytest
 from client.hanging import LIMIT_S, forgetful_broker, leave_open
 from penstock import TopicPartition
 from penstock.aio import Admin, Consumer, Producer
+from penstock.client.admin.transactions import TransactionInfo, TransactionListing
 from penstock.client.errors import BrokerError, Fenced, OptionError, TopicNotFound
-from penstock.client.transactions import TransactionInfo, TransactionListing
 from penstock.testing import Broker
 from penstock.wire.errors import ErrorCode
 

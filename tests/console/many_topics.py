@@ -12,9 +12,9 @@ import sys
 import uvicorn
 
 from penstock.client.address import Address
-from penstock.client.admin import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
+from penstock.client.admin.groups import GroupListing
+from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.environment import default_environment
-from penstock.client.groups import GroupListing
 from penstock.client.model import TopicPartition
 from penstock.console.brokers import Brokers
 from penstock.console.config import ConsoleConfig

@@ -9,7 +9,7 @@ import pytest
 from cli.cluster_model import ClusterModel
 from client.fake_broker import FakeBroker
 from console.running import Browserless, eventually, running_console
-from penstock.client import moving
+from penstock.client.admin import moves as replica_moves
 from penstock.wire.errors import ErrorCode
 
 Seen = list[tuple[dict[int, dict[str, str]], dict[str, str]]]
@@ -47,8 +47,8 @@ def test_a_throttle_is_set_only_while_replicas_are_copied(
         wrong = visitor.post("/api/change/rebalance", {"drain": [], "throttle": -1})
         assert wrong.status == 400
     settings, configs = seen[0]
-    assert settings[3][moving.RATE] == "5000"
-    assert configs[moving.REPLICAS]
+    assert settings[3][replica_moves.RATE] == "5000"
+    assert configs[replica_moves.REPLICAS]
     assert {each for held in model.replicas().values() for each in held} == {0, 1, 2, 3}
 
 

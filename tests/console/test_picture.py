@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock.client.address import Address
-from penstock.client.admin import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
-from penstock.client.groups import GroupListing
-from penstock.client.inspection import LogDirInfo, ReplicaInfo
+from penstock.client.admin.groups import GroupListing
+from penstock.client.admin.inspection import LogDirInfo, ReplicaInfo
+from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.model import TopicPartition
 from penstock.console.picture import GroupLag, Picture
 

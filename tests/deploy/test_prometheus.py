@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.process_collector import ProcessCollector
 
 from deploy.files import DEPLOY, document
-from penstock.broker.watch.names import BY_NAME, Kind
+from penstock.broker.metrics.names import BY_NAME, Kind
 
 PROMETHEUS = DEPLOY / "prometheus"
 PROMTOOL = shutil.which("promtool")

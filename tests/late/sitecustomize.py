@@ -80,8 +80,8 @@ def delay_fsync(module: ModuleType) -> None:
 
 
 DELAYS: dict[str, Callable[[ModuleType], None]] = {
-    "penstock.broker.txn_markers": delay_markers,
-    "penstock.broker.shard_shell": delay_load,
+    "penstock.broker.coordinators.markers": delay_markers,
+    "penstock.broker.coordinators.shard_shell": delay_load,
     "penstock.stores.sqlite": delay_watch,
     "penstock.stores.etcd": delay_watch,
     "penstock.storage.disk": delay_fsync,

@@ -10,7 +10,7 @@ from penstock.net.budget import TURN_BYTES, RequestBudget
 from .fakes import framed, in_loop, rig, settle
 
 
-class Asker:
+class VerificationKey:
     def __init__(self) -> None:
         self.granted = 0
 
@@ -22,7 +22,7 @@ def test_connections_that_wait_for_the_budget_read_in_the_order_of_asking() -> N
     """Only as many are resumed at once as the budget has space for."""
     budget = RequestBudget(2 * TURN_BYTES)
     budget.charge(2 * TURN_BYTES)
-    askers = [Asker() for _ in range(4)]
+    askers = [VerificationKey() for _ in range(4)]
     assert not any(budget.may_read(asker, begun=False) for asker in askers)
     budget.give_back(1)
     assert [asker.granted for asker in askers] == [1, 0, 0, 0]
@@ -39,7 +39,7 @@ def test_with_space_left_no_connection_waits() -> None:
     """No connection is favored either."""
     budget = RequestBudget(100)
     budget.hold(99)
-    asker = Asker()
+    asker = VerificationKey()
     assert budget.may_read(asker, begun=True)
     assert budget.favoured is None
 
@@ -47,7 +47,7 @@ def test_with_space_left_no_connection_waits() -> None:
 def test_one_half_read_request_at_a_time_is_favoured() -> None:
     """When half-read requests fill the budget, it lets them be finished one after the other."""
     budget = RequestBudget(100)
-    first, second, third = Asker(), Asker(), Asker()
+    first, second, third = VerificationKey(), VerificationKey(), VerificationKey()
     budget.hold(100)
     assert budget.may_read(first, begun=True)
     assert not budget.may_read(second, begun=True)
@@ -63,7 +63,7 @@ def test_one_half_read_request_at_a_time_is_favoured() -> None:
 def test_a_connection_without_a_half_read_request_is_not_favoured() -> None:
     """It might have nothing to send, and would block those that have."""
     budget = RequestBudget(100)
-    idle, begun = Asker(), Asker()
+    idle, begun = VerificationKey(), VerificationKey()
     budget.hold(100)
     assert not budget.may_read(idle, begun=False)
     assert budget.may_read(begun, begun=True)
@@ -74,7 +74,7 @@ def test_a_connection_without_a_half_read_request_is_not_favoured() -> None:
 def test_no_connection_is_favoured_while_responses_will_free_the_budget() -> None:
     """If complete requests hold most of the budget, their responses give it back."""
     budget = RequestBudget(100)
-    asker = Asker()
+    asker = VerificationKey()
     budget.charge(51)
     budget.hold(49)
     assert not budget.may_read(asker, begun=True)
@@ -85,7 +85,7 @@ def test_no_connection_is_favoured_while_responses_will_free_the_budget() -> Non
 
 def test_a_waiting_connection_that_leaves_does_not_block_the_next() -> None:
     budget = RequestBudget(100)
-    favoured, gone, next_one = Asker(), Asker(), Asker()
+    favoured, gone, next_one = VerificationKey(), VerificationKey(), VerificationKey()
     budget.hold(100)
     assert budget.may_read(favoured, begun=True)
     assert not budget.may_read(gone, begun=True)
@@ -104,10 +104,10 @@ def test_every_half_read_request_is_completed_and_the_bound_holds(
     """The sum exceeds the bound by at most one request, plus one step for each connection."""
     budget = RequestBudget(300)
     budget.charge(parked)
-    askers = {Asker(): size for size in sizes}
+    askers = {VerificationKey(): size for size in sizes}
     arrived = dict.fromkeys(askers, 0)
     turns = dict.fromkeys(askers, 0)
-    waiting: set[Asker] = set()
+    waiting: set[VerificationKey] = set()
     for _ in range(2000):
         for asker, size in askers.items():
             if asker in waiting and asker.granted == turns[asker]:

@@ -23,7 +23,7 @@ from penstock.partition.producers import (
     ProducerRefused,
     ProducerStates,
 )
-from penstock.partition.turns import OutOfTurn
+from penstock.partition.sequence_gate import OutOfSequence
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
 
@@ -446,7 +446,7 @@ def test_the_log_has_each_batch_once_and_in_order(
 
 def test_every_refusal_has_its_own_kafka_code() -> None:
     """Clients act on these codes."""
-    assert OutOfTurn in ProducerRefused.__subclasses__()
+    assert OutOfSequence in ProducerRefused.__subclasses__()
     codes = {refusal.__name__: refusal.code for refusal in ProducerRefused.__subclasses__()}
     assert codes == {
         "OutOfOrderSequence": 45,
@@ -454,5 +454,5 @@ def test_every_refusal_has_its_own_kafka_code() -> None:
         "InvalidProducerEpoch": 47,
         "InvalidTransactionState": 48,
         "CoordinatorFenced": 52,
-        "OutOfTurn": 6,
+        "OutOfSequence": 6,
     }

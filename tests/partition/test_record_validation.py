@@ -39,7 +39,7 @@ from penstock.records.batch import (
 )
 from penstock.records.kernels import COMPILED
 from penstock.records.record import Record, build_batch, read_records
-from penstock.sim.bad_batches import KINDS, bad_batch
+from penstock.sim.actors.bad_batches import KINDS, bad_batch
 
 NOW_MS = 1_700_000_000_000
 MAX = 1 << 20

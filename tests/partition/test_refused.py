@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.partition.refused import PRODUCERS_MAX, REMEMBERED_MS, RefusedBatches
+from penstock.partition.retry_window import PRODUCERS_MAX, REMEMBERED_MS, RetryWindow
 
 
-def refused(*sequences: int, now_ms: int = 0) -> RefusedBatches:
-    made = RefusedBatches()
+def refused(*sequences: int, now_ms: int = 0) -> RetryWindow:
+    made = RetryWindow()
     for sequence in sequences:
         made.note(7, 0, sequence, now_ms)
     return made
@@ -57,7 +57,7 @@ def test_sequences_wrap_around() -> None:
 
 def test_the_number_of_remembered_producers_is_limited() -> None:
     """The oldest one is forgotten."""
-    held = RefusedBatches()
+    held = RetryWindow()
     for producer_id in range(PRODUCERS_MAX + 1):
         held.note(producer_id, 0, 5, 0)
     assert not held.holds_back(0, 0, 6, 1)

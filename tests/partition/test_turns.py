@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.partition.producer_state import Duplicate
 from penstock.partition.producers import DuplicateSequence, OutOfOrderSequence, ProducerStates
-from penstock.partition.refused import REMEMBERED_MS, RefusedBatches
-from penstock.partition.remembered import Duplicate
-from penstock.partition.turns import OutOfTurn, check_turn
+from penstock.partition.retry_window import REMEMBERED_MS, RetryWindow
+from penstock.partition.sequence_gate import OutOfSequence, check_sequence
 from penstock.records.batch import BatchHeader
 
 
@@ -25,7 +25,7 @@ class Leader:
     age_ms: int = 0
     end: int = 0
     producers: ProducerStates = field(default_factory=ProducerStates)
-    refused: RefusedBatches = field(default_factory=RefusedBatches)
+    refused: RetryWindow = field(default_factory=RetryWindow)
 
     def send(
         self, sequence: int, count: int = 1, *, epoch: int = 0, now_ms: int = 0
@@ -33,7 +33,7 @@ class Leader:
         header = BatchHeader(
             self.end, 100, 0, 2, 0, 0, count - 1, 1000, 1000, 7, epoch, sequence, count
         )
-        seen = check_turn(header, self.producers, self.refused, self, now_ms)
+        seen = check_sequence(header, self.producers, self.refused, self, now_ms)
         if seen is None:
             self.producers.update(header)
             self.end += count
@@ -58,13 +58,13 @@ def test_a_batch_that_overtook_others_waits_for_them() -> None:
     """The previous leader had 0 to 4 and died; 0 to 2 are replicated. The client sends 5 first."""
     leader = leader_with(0, 1, 2)
     for _ in range(2):
-        with pytest.raises(OutOfTurn, match="sent sequence 5"):
+        with pytest.raises(OutOfSequence, match="sent sequence 5"):
             leader.send(5)
     assert [leader.send(sequence) for sequence in (1, 2)] == [
         Duplicate(1, 1, 1000),
         Duplicate(2, 2, 1000),
     ]
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(OutOfSequence):
         leader.send(5)
     assert [leader.send(sequence) for sequence in (3, 4, 5)] == [None] * 3
 
@@ -92,13 +92,13 @@ def test_a_batch_does_not_wait_forever() -> None:
     batches do not wait for it again, in the next one they do."""
     leader = leader_with(0, 1)
     for now_ms in range(0, REMEMBERED_MS + 1, 1000):
-        with pytest.raises(OutOfTurn):
+        with pytest.raises(OutOfSequence):
             leader.send(5, now_ms=now_ms)
     for now_ms in (REMEMBERED_MS + 1, REMEMBERED_MS + 2, 10 * REMEMBERED_MS):
         with pytest.raises(OutOfOrderSequence):
             leader.send(5, now_ms=now_ms)
     leader.next_term()
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(OutOfSequence):
         leader.send(5, now_ms=11 * REMEMBERED_MS)
 
 
@@ -112,7 +112,7 @@ def test_a_batch_that_overlaps_earlier_ones_is_out_of_order() -> None:
 def test_the_second_batch_of_a_new_epoch_waits_for_the_first() -> None:
     """The first one was sent to the previous leader."""
     leader = leader_with(0, 1)
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(OutOfSequence):
         leader.send(3, epoch=1)
     assert leader.send(0, 3, epoch=1) is None
     assert leader.send(3, epoch=1) is None
@@ -122,7 +122,7 @@ def test_the_second_batch_of_an_unknown_producer_waits_for_the_first() -> None:
     """None of its batches was replicated. If the second were accepted, the first could not be
     written."""
     leader = leader_with()
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(OutOfSequence):
         leader.send(2)
     assert [leader.send(0, 2), leader.send(2)] == [None, None]
 
@@ -139,7 +139,7 @@ def test_an_unknown_producer_may_begin_with_any_sequence(leader: Leader) -> None
 def test_an_unknown_producer_does_not_wait_forever() -> None:
     """Its earlier records were deleted, just before the leader changed."""
     leader = leader_with()
-    with pytest.raises(OutOfTurn):
+    with pytest.raises(OutOfSequence):
         leader.send(9)
     assert leader.send(9, now_ms=REMEMBERED_MS + 1) is None
     assert leader.send(10, now_ms=REMEMBERED_MS + 1) is None

@@ -23,7 +23,7 @@ from penstock.records.scanning import (
     newest_record,
     scan_payload,
 )
-from penstock.sim.bad_batches import KINDS, bad_batch
+from penstock.sim.actors.bad_batches import KINDS, bad_batch
 
 from .strategies import INT64_MAX, INT64_MIN, raw_batch, record_lists, varint
 

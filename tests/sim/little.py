@@ -18,9 +18,9 @@ from penstock.records.record import (
     build_batch,
     control_batch,
 )
-from penstock.sim.disk import SimDisk
-from penstock.sim.invariants import Invariants
-from penstock.sim.invariants_metadata import InvariantBroken
+from penstock.sim.checkers.invariants import Invariants
+from penstock.sim.checkers.metadata_invariants import InvariantBroken
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.log import Log
 from storage.bench import NOW_MS, LogBench
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.records.batch import CorruptBatch, validate
 from penstock.records.record import Record, read_records
-from penstock.sim.bad_batches import KINDS, bad_batch
+from penstock.sim.actors.bad_batches import KINDS, bad_batch
 
 RECORDS = [Record(at, 1_700_000_000_000, b"key", b"value %d" % at) for at in range(3)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.sim.checker import check_history
+from penstock.sim.checkers.history_checks import check_history
 from penstock.sim.history import (
     FAIL,
     INFO,

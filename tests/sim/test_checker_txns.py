@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.checker import check_history
+from penstock.sim.checkers.history_checks import check_history
 from penstock.sim.history import (
     COPIERS,
     FAIL,

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from penstock.sim.disk import SimDisk, SimFile
+from penstock.sim.disk.disk import SimDisk, SimFile
 
 SEEDS = range(300)
 

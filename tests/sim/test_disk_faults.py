@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from penstock.sim.disk import SimDisk, SimFile
-from penstock.sim.disk_faults import DiskFaults
+from penstock.sim.disk.disk import SimDisk, SimFile
+from penstock.sim.disk.faults import DiskFaults
 
 SEEDS = range(300)
 

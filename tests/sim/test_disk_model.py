@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.sim.disk import SimDisk
-from penstock.sim.disk_faults import DiskFaults
+from penstock.sim.disk.disk import SimDisk
+from penstock.sim.disk.faults import DiskFaults
 
 NAMES = st.sampled_from(["/d/a", "/d/b", "/e/a", "/e/b"])
 SIZES = st.integers(0, 3000)

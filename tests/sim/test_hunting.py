@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from penstock.sim.bugs.hunting import HUNTS, SMOKE, SMOKE_VIRTUAL_S, hunt_one, tasks_for
+from penstock.sim.bugs.replication import BUGS
 from penstock.sim.focus import FOCUSES, ORDINARY, drawn_focus, focused
-from penstock.sim.hunting import HUNTS, SMOKE, SMOKE_VIRTUAL_S, hunt_one, tasks_for
-from penstock.sim.planted import BUGS
+from penstock.sim.main import main, parser
 from penstock.sim.scenario import draw
-from penstock.sim.seeds import Task, main, parser, run_task
+from penstock.sim.seeds import Task, run_task
 
 
 def test_every_hunt_names_an_existing_bug_and_focus() -> None:

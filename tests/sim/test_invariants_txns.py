@@ -10,9 +10,9 @@ import pytest
 from penstock.partition.producers import ProducerStates
 from penstock.records.batch import HEADER_SIZE
 from penstock.records.record import ControlType, Record, build_batch
-from penstock.sim.disk import SimDisk
-from penstock.sim.invariants_metadata import InvariantBroken
-from penstock.sim.shadows import Shadow
+from penstock.sim.checkers.metadata_invariants import InvariantBroken
+from penstock.sim.checkers.shadow_log import ShadowLog
+from penstock.sim.disk.disk import SimDisk
 from penstock.txns.effects import TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.transaction import State, Transaction
@@ -31,7 +31,7 @@ def decide(cluster: Cluster, state: State, epoch: int, name: str = "x") -> None:
     bench = LogBench(SimDisk(Random(1), Random(2)))
     log = bench.create()
     log.append(build_batch([Record(0, NOW_MS, record.key, record.value)]), 0, NOW_MS)
-    shadow = Shadow(log, bench.sim.peek, keep_bodies=True)
+    shadow = ShadowLog(log, bench.sim.peek, keep_bodies=True)
     shadow.refresh()
     cluster.invariants.txns.on_committed("__transaction_state-0", shadow.marks[0], shadow)
 
@@ -139,8 +139,8 @@ def test_a_log_that_lacks_synced_records_when_it_is_opened_is_detected(cluster: 
     """I12: after a restart the log has fewer records, or others."""
     node, txns = cluster.nodes[1], cluster.invariants.txns
 
-    def opened() -> Shadow:
-        shadow = Shadow(node.log, node.bench.sim.peek)
+    def opened() -> ShadowLog:
+        shadow = ShadowLog(node.log, node.bench.sim.peek)
         shadow.refresh()
         return shadow
 
@@ -169,7 +169,7 @@ def test_a_log_that_failed_during_a_truncation_may_lack_uncommitted_records_only
     cluster.check()
     node.log._failure = None
     node.log.truncate_to(end - 1)
-    shadow = Shadow(node.log, node.bench.sim.peek)
+    shadow = ShadowLog(node.log, node.bench.sim.peek)
     shadow.refresh()
     if not is_committed:
         cluster.invariants.txns.check_opened(1, "t-0", shadow)
@@ -190,7 +190,7 @@ def test_the_outcome_of_a_rotten_marker_is_unknown_until_it_is_fetched_again(
         cluster.write(broker_id, b"e")
     cluster.check()
     node, txns = cluster.nodes[1], cluster.invariants.txns
-    sound = Shadow(node.log, node.bench.sim.peek)
+    sound = ShadowLog(node.log, node.bench.sim.peek)
     sound.refresh()
     bench = node.bench
     bench.kill()
@@ -199,7 +199,7 @@ def test_the_outcome_of_a_rotten_marker_is_unknown_until_it_is_fetched_again(
     hosted.known = 5
     assert [(held.start_offset, held.end_offset) for held in hosted.log.damage] == [(3, 4)]
     assert hosted.last_stable_offset == 2
-    rotten = Shadow(hosted.log, bench.sim.peek)
+    rotten = ShadowLog(hosted.log, bench.sim.peek)
     rotten.refresh()
     assert [rotten.chain_at(end) for end in range(6)] == [sound.chain_at(end) for end in range(6)]
     assert rotten.marks[3].marker is None

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from penstock.partition.replication import Leadership
-from penstock.sim.hunting import HUNTS
-from penstock.sim.planted import BUGS, describe, planted
-from penstock.sim.planted_edges import EDGE_BUGS
-from penstock.sim.planted_txns import TRANSACTION_BUGS
-from penstock.sim.planting import patch
+from penstock.sim.bugs.edges import EDGE_BUGS
+from penstock.sim.bugs.hunting import HUNTS
+from penstock.sim.bugs.planting import patch
+from penstock.sim.bugs.replication import BUGS, describe, planted
+from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.sim.scenario import EPISODES
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,8 @@ from random import Random
 
 from penstock.records.batch import CorruptBatch, iter_batches, read_header
 from penstock.records.record import Record, build_batch
-from penstock.sim.disk import SimDisk
-from penstock.sim.rot import rot_above_recovery_point
+from penstock.sim.crash.bit_rot import rot_above_recovery_point
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint
 
 PATH = "/data/t-0/00000000000000000000.log"

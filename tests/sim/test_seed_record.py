@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.sim.main import main
 from penstock.sim.seed_record import (
     APPEND_EVERY,
     Recorder,
@@ -16,7 +17,7 @@ from penstock.sim.seed_record import (
     read_record,
     standing,
 )
-from penstock.sim.seeds import Report, Summary, main, progress_line
+from penstock.sim.seeds import Report, Summary, progress_line
 
 
 def recorder(path: Path, source: str = "s1", commit: str = "c1") -> Recorder:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.sim.seeds import Task, main, parser, replay_command, run_task
+from penstock.sim.main import main, parser
+from penstock.sim.seeds import Task, replay_command, run_task
 
 SMOKE_VIRTUAL_S = 6.0
 
@@ -18,7 +19,7 @@ SMOKE_VIRTUAL_S = 6.0
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs the driver in its own process, as users do."""
     return subprocess.run(
-        [sys.executable, "-m", "penstock.sim.seeds", *arguments],
+        [sys.executable, "-m", "penstock.sim.main", *arguments],
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from penstock.records.record import Record, build_batch
-from penstock.sim.disk import SimDisk
-from penstock.sim.shadows import Shadow
+from penstock.sim.checkers.shadow_log import ShadowLog
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from storage.bench import NOW_MS, LogBench
@@ -30,7 +30,7 @@ def test_a_shadow_follows_appends_over_segments() -> None:
     """`refresh` returns the new batches, whichever segment they are in."""
     at = bench()
     log = small(at)
-    shadow = Shadow(log, at.sim.peek)
+    shadow = ShadowLog(log, at.sim.peek)
     assert shadow.refresh() == (False, [])
     for number in range(6):
         append(log, b"%d" % number, epoch=number // 3)
@@ -52,7 +52,7 @@ def test_equal_logs_have_equal_chains_below_every_offset() -> None:
         append(log, b"first")
         for value in values:
             append(log, bytes([value]), epoch)
-        shadow = Shadow(log, at.sim.peek)
+        shadow = ShadowLog(log, at.sim.peek)
         shadow.refresh()
         shadows.append(shadow)
     one, same, other, later = shadows
@@ -71,7 +71,7 @@ def test_a_truncation_is_noticed_even_if_the_log_has_grown_again() -> None:
     log = at.create()
     for value in (b"a", b"b", b"c"):
         append(log, value)
-    shadow = Shadow(log, at.sim.peek)
+    shadow = ShadowLog(log, at.sim.peek)
     shadow.refresh()
     kept = shadow.chain_at(2)
     log.truncate_to(2)
@@ -89,7 +89,7 @@ def test_marks_between_two_offsets() -> None:
     log = at.create()
     for value in (b"a", b"b", b"c", b"d"):
         append(log, value)
-    shadow = Shadow(log, at.sim.peek)
+    shadow = ShadowLog(log, at.sim.peek)
     shadow.refresh()
     assert [mark.base_offset for mark in shadow.marks_between(1, 3)] == [1, 2]
 
@@ -101,7 +101,7 @@ def test_a_log_that_does_not_begin_at_zero_is_not_whole() -> None:
     append(log, b"a")
     log.start_at(10)
     append(log, b"b")
-    shadow = Shadow(log, at.sim.peek)
+    shadow = ShadowLog(log, at.sim.peek)
     shadow.refresh()
     assert not shadow.is_whole
     assert [mark.base_offset for mark in shadow.marks] == [10]

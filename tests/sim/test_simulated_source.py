@@ -59,5 +59,5 @@ def test_a_simulation_runs_brokers_and_clients_but_no_command_line() -> None:
     by_name = {*dispatch.HANDLED.values(), *schema._TABLES}
     assert len(by_name) > 60
     assert by_name <= set(found)
-    for name in ("cli.main", "sim.seeds", "sim.planted", "spark"):
+    for name in ("cli.main", "sim.seeds", "sim.bugs.replication", "spark"):
         assert f"penstock.{name}" not in found

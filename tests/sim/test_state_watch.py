@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.partition.follower import Follower, FollowerRules
-from penstock.sim.invariants import Invariants
+from penstock.sim.checkers.invariants import Invariants
+from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.seeds import Task, run_task
-from penstock.sim.state_watch import StateWatch
 
 
 def state_of(invariants: Invariants) -> list[tuple[Any, ...]]:

@@ -7,10 +7,10 @@ from random import Random
 from typing import Any, cast
 
 from penstock.client.environment import ClientEnv
+from penstock.sim.actors.stage import Actor, Stage
+from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import FAIL, INFO, OK, History, Send, Txn
 from penstock.sim.scenario import draw
-from penstock.sim.stage import Actor, Stage
-from penstock.sim.work import Work
 
 
 def actor() -> Actor:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from penstock import Admin, Consumer
-from penstock.client.transactions import TransactionListing
+from penstock.client.admin.transactions import TransactionListing
 from penstock.spark.once.protocol import Batch
 from penstock.spark.once.writers import OnceWriter, TaskWriter, WrittenOnce
 from penstock.spark.source import PenstockDataSource

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 )
 
 from penstock import Producer
+from penstock.client.admin.offsets import FoundOffset
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import FoundOffset
 from penstock.spark.filters import Wanted, narrow
 from penstock.spark.log_view import LogView
 from penstock.spark.offsets import Span, spans

@@ -41,7 +41,7 @@ from penstock.spark.once.protocol import (
     tasks_pattern,
 )
 from penstock.spark.options import MissingProgress
-from penstock.txns import together
+from penstock.txns import multi_commit
 from penstock.txns.core import Core
 from penstock.txns.effects import EndedTogether, Token
 from penstock.txns.patterns import IdPattern
@@ -371,22 +371,22 @@ def decisions_are_written_one_by_one(patch: pytest.MonkeyPatch) -> None:
     append = Core.append
 
     def apart(self, records, outcome, now):  # type: ignore[no-untyped-def]
-        if not isinstance(outcome, together.PreparedTogether):
+        if not isinstance(outcome, multi_commit.PreparedMultiCommit):
             append(self, records, outcome, now)
             return
         parts = zip(records, outcome.transactions, outcome.ending.due, strict=True)
         for record, transaction, name in parts:
             judged = [each for each in outcome.ending.judged if each[0].transactional_id == name]
             token = outcome.ending.token if transaction is outcome.transactions[-1] else object()
-            alone = together.Ending(outcome.ending.is_commit, judged, token)
-            append(self, [record], together.PreparedTogether(alone, (transaction,)), now)
+            alone = multi_commit.Ending(outcome.ending.is_commit, judged, token)
+            append(self, [record], multi_commit.PreparedMultiCommit(alone, (transaction,)), now)
 
     patch.setattr(Core, "append", apart)
 
 
 def fenced_members_are_left_out(patch: pytest.MonkeyPatch) -> None:
     """Members that can be committed are committed, and fenced ones are left out."""
-    patch.setattr(together, "_why_not_commit", together._why_not_abort)
+    patch.setattr(multi_commit, "_why_not_commit", multi_commit._why_not_abort)
 
 
 def members_are_ended_one_by_one(patch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.client.admin import PartitionInfo, TopicInfo
+from penstock.client.admin.inspection import LogDirInfo
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import PartitionInfo, TopicInfo
 from penstock.client.errors import BrokerError
-from penstock.client.inspection import LogDirInfo
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import FoundOffset
 from penstock.spark.log_view import RECORD_BYTES_GUESS, LogView
 from penstock.spark.offsets import advance, spans, split
 from penstock.spark.options import Bound, parse_source

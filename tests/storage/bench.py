@@ -16,7 +16,7 @@ from penstock.partition.producers import ProducerEntry
 from penstock.ports import Disk
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from penstock.records.record import Record, build_batch, read_records
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
 from penstock.storage.files import FilePool, offset_name
 from penstock.storage.index import IndexCache

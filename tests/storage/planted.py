@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from penstock.partition.epochs import LeaderEpochs
 from penstock.records.batch import BatchHeader, validate
-from penstock.sim.disk import SimDisk, SimFile
+from penstock.sim.disk.disk import SimDisk, SimFile
 from penstock.storage import cleaner, recovery, scan
 from penstock.storage.append_log import AppendLog
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.records.batch import Codec, CorruptBatch, iter_batches
 from penstock.records.record import Record, build_batch, read_records
-from penstock.sim.bad_batches import bad_batch
+from penstock.sim.actors.bad_batches import bad_batch
 from penstock.storage.cleaner import CleanTask, begin_clean
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged, LogOffline

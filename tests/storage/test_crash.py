@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from penstock.sim.crash import main, run_cases, show
-from penstock.sim.crash_case import Case, run_case
-from penstock.sim.log_rig import LogRig
+from penstock.sim.crash.case import Case, run_case
+from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.crash.runner import main, run_cases, show
 
 
 class PowerCuts(Case):
@@ -78,7 +78,7 @@ def test_a_case_depends_only_on_its_seed() -> None:
 
 def test_a_seed_means_the_same_in_every_process() -> None:
     """Neither the hash seed nor earlier cases affect a case."""
-    script = "from penstock.sim.crash_case import run_case; print(run_case(7).trace_hash)"
+    script = "from penstock.sim.crash.case import run_case; print(run_case(7).trace_hash)"
     found = {
         subprocess.run(
             [sys.executable, "-c", script],

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.ports import Disk, File
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.disk import OsDisk, OsFile
 
 

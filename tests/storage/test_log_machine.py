@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
-from penstock.sim.crash_config import CaseConfig
-from penstock.sim.disk import SimDisk
-from penstock.sim.log_checks import check_bounds
-from penstock.sim.log_rig import LogRig
+from penstock.sim.crash.config import CaseConfig
+from penstock.sim.crash.log_checks import check_bounds
+from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.disk.disk import SimDisk
 
 FRACTIONS = st.integers(0, 100)
 VALUES = st.lists(st.binary(max_size=60) | st.none(), min_size=1, max_size=3)

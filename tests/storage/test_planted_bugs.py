@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.sim.crash_case import run_case
+from penstock.sim.crash.case import run_case
 
 from .planted import PLANTED
 

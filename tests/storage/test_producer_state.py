@@ -8,7 +8,7 @@ import pytest
 
 from penstock.records.batch import stamp
 from penstock.records.record import Record, build_batch
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.log import Log
 
 from .bench import ROOT, LogBench

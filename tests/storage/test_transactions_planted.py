@@ -17,7 +17,7 @@ from penstock.partition.transactions import (
     MarkerFate,
     TransactionIndex,
 )
-from penstock.sim.crash_case import run_case
+from penstock.sim.crash.case import run_case
 from penstock.storage import cleaner
 from penstock.storage.aborted import AbortedIndex
 from penstock.storage.aborted_recovery import AbortedOpening

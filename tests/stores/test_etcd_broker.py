@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from penstock import Admin, BrokerError, Consumer, Producer
-from penstock.broker.cluster import ClusterView
 from penstock.broker.config import BrokerConfig, ConfigError, load_config
+from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.main import open_store as open_configured
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.stores.etcd_address import EtcdAddress

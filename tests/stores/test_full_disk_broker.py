@@ -15,7 +15,7 @@ from penstock.broker.config import METRICS_OFFSET
 from penstock.cli.doctor_finding import State
 from penstock.cli.doctor_health import check_health
 from penstock.client.address import parse_bootstrap
-from penstock.client.admin import BrokerInfo
+from penstock.client.admin.operations import BrokerInfo
 from penstock.runtime import SystemRandom
 from penstock.stores import sqlite_reserve
 from penstock.testing.ports import free_port

@@ -1,8 +1,8 @@
 """Wires the parts of one broker together, and starts and stops them in order.
 
 Start: load the cluster image, open the logs, listen, register, write down what the broker can prove
-about its logs (`lossless`), then lead and follow partitions and serve clients. A request that
-arrives before that is complete gets a retriable error.
+about its logs (`durability_proof`), then lead and follow partitions and serve clients. A request
+that arrives before that is complete gets a retriable error.
 
 Stop: hand leadership over while everything still runs, so that clients find the next leader at
 once; leave the cluster, so that no more clients are directed here; finish the requests that wait;
@@ -21,34 +21,34 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from penstock.broker.cluster import ClusterView
-from penstock.broker.commits import Commits
 from penstock.broker.config import BrokerConfig
-from penstock.broker.controller import ControllerRuntime
-from penstock.broker.coordinator import GroupCoordinator
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.control.commits import Commits
+from penstock.broker.control.controller import ControllerRuntime
+from penstock.broker.control.membership import Membership, Place
+from penstock.broker.coordinators.groups import GroupCoordinator
+from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
+from penstock.broker.coordinators.producer_ids import ProducerIds
+from penstock.broker.coordinators.transactions import TransactionCoordinator
+from penstock.broker.coordinators.verification import TransactionVerification
+from penstock.broker.counters import BrokerCounters
 from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
-from penstock.broker.failed_logs import FailedLogs
-from penstock.broker.failures import EXPECTED
-from penstock.broker.fetch_sessions import SESSION_ID_MAX, FetchSessions
-from penstock.broker.fullness import Fullness
-from penstock.broker.isr_changes import IsrChanges
-from penstock.broker.large_batches import LargeBatches
-from penstock.broker.led_soon import LedSoon
-from penstock.broker.lossless import LosslessRecord
-from penstock.broker.maintenance import Maintenance
-from penstock.broker.membership import Membership, Place
-from penstock.broker.mending import Mending
-from penstock.broker.offset_keeper import OffsetKeeper
-from penstock.broker.producer_ids import ProducerIds
-from penstock.broker.replica_fetcher import ReplicaFetchers
-from penstock.broker.replicas import Replicas
-from penstock.broker.scrubber import Scrubber
+from penstock.broker.error_codes import EXPECTED
+from penstock.broker.partitions.fetch_sessions import SESSION_ID_MAX, FetchSessions
+from penstock.broker.partitions.large_batches import LargeBatches
+from penstock.broker.partitions.maintenance import Maintenance
+from penstock.broker.partitions.offset_checkpoints import OffsetCheckpoints
+from penstock.broker.partitions.pending_leadership import PendingLeadership
+from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.topic_rules import log_config
+from penstock.broker.repair.disk_full import DiskFullGuard
+from penstock.broker.repair.durability_proof import LosslessRecord
+from penstock.broker.repair.failed_logs import FailedLogs
+from penstock.broker.repair.replica_repair import ReplicaRepair
+from penstock.broker.repair.scrubber import Scrubber
+from penstock.broker.replication.isr_proposals import IsrProposals
+from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.broker.services import Services
-from penstock.broker.topic_rules import log_config
-from penstock.broker.txn_coordinator import TransactionCoordinator
-from penstock.broker.txn_markers import MarkerSender, MarkerWriter
-from penstock.broker.txn_verification import TransactionVerification
-from penstock.broker.watch.figures import Figures
 from penstock.groups.config import GroupConfig
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
@@ -74,7 +74,7 @@ class Broker:
     def __init__(self, env: Env, config: BrokerConfig) -> None:
         self._env = env
         self._config = config
-        self.figures = Figures(env.clock)
+        self.counters = BrokerCounters(env.clock)
         self.cluster = ClusterView(env.store)
         self._directory = LogDirectory(
             env.disk,
@@ -119,9 +119,9 @@ class Broker:
             self._directory,
             self.configs,
             config.flush_threads,
-            self.figures,
+            self.counters,
         )
-        self._offset_keeper = OffsetKeeper(env, self._directory, self.replicas, self.configs)
+        self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
         self.fetchers = ReplicaFetchers(
             env, config.broker_id, self.cluster, self.replicas, self.configs
         )
@@ -237,7 +237,7 @@ class Broker:
                 start(
                     self.controller.watch_over(),
                     Maintenance(self._services).run(),
-                    self._services.isr_changes.run(),
+                    self._services.isr_proposals.run(),
                     self.fetchers.run(),
                     self._offset_keeper.run(),
                     *self._repairs(),
@@ -298,7 +298,7 @@ class Broker:
         return Services(
             env=self._env,
             config=self._config,
-            figures=self.figures,
+            counters=self.counters,
             cluster=self.cluster,
             controller=self.controller,
             replicas=self.replicas,
@@ -312,7 +312,7 @@ class Broker:
                 1 + env.random.below(SESSION_ID_MAX),
                 self.configs().int_value("max.incremental.fetch.session.cache.slots"),
             ),
-            isr_changes=IsrChanges(
+            isr_proposals=IsrProposals(
                 self._env,
                 self._config.broker_id,
                 self.replicas,
@@ -321,7 +321,7 @@ class Broker:
                 self.configs,
             ),
             large_batches=LargeBatches(env.clock, env.executor, self._spawn),
-            led_soon=LedSoon(broker_id, self.cluster, self.replicas),
+            pending_leadership=PendingLeadership(broker_id, self.cluster, self.replicas),
             configs=self.configs,
             spawn=self._spawn,
             apis=frozenset(HANDLED),
@@ -332,9 +332,9 @@ class Broker:
     def _repairs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         parts = self._env, self._config.broker_id, self.cluster, self.replicas
         scrubber = Scrubber(*parts, lambda: self._config.scrub_bytes_per_s)
-        mending = Mending(*parts, self.controller, self.fetchers)
+        mending = ReplicaRepair(*parts, self.controller, self.fetchers)
         space = self._directory.space
-        fullness = Fullness(self._env, self.replicas, self.controller, self.fetchers, space)
+        fullness = DiskFullGuard(self._env, self.replicas, self.controller, self.fetchers, space)
         failed_logs = FailedLogs(*parts, self.controller, self._record.void)
         return mending.run(), scrubber.run(), fullness.run(), failed_logs.run()
 

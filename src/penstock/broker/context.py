@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from penstock.broker.cooperative_yield import Slices, slices_of
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import Turns, turns_of
 from penstock.ports import Slicing
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ class RequestContext:
     def slicing(self) -> Slicing:
         return self.services.env.slicing
 
-    def turns(self) -> Turns:
-        return turns_of(self.services.env)
+    def slices(self) -> Slices:
+        return slices_of(self.services.env)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Runs a handler's coroutine in the broker's task group. Its result is the response."""

@@ -6,7 +6,7 @@ error response. If the response has no top-level error code, the handler module'
 builds it.
 
 A produce request whose layout this connection has sent before takes the fast path
-(`produce_lane`). The outcome is the same, but the request is not decoded completely.
+(`produce_fast_path`). The outcome is the same, but the request is not decoded completely.
 
 Requests of one connection are served one at a time, so a read sees the writes that were sent before
 it. The only overlap is between produce requests: the next one may begin while earlier ones wait for
@@ -25,11 +25,11 @@ from types import ModuleType
 from typing import Final
 
 from penstock.broker.context import RequestContext, spawned
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.large_requests import free
-from penstock.broker.produce_lane import ProduceLanes
+from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.large_requests import free
+from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import turns_of
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
@@ -167,8 +167,8 @@ class BrokerSession:
 
     __slots__ = (
         "_answered",
+        "_counters",
         "_dispatcher",
-        "_figures",
         "_host",
         "_lanes",
         "_now",
@@ -181,12 +181,12 @@ class BrokerSession:
 
     def __init__(self, services: Services, dispatcher: Dispatcher, peer: Peer) -> None:
         self._services = services
-        self._figures = figures = services.figures.requests
-        self._answered, self._waited = figures.answered, figures.waited
-        self._now = services.figures.now
+        self._counters = counters = services.counters.requests
+        self._answered, self._waited = counters.answered, counters.waited
+        self._now = services.counters.now
         self._dispatcher = dispatcher
         self._slicing = services.env.slicing
-        self._lanes = ProduceLanes(services)
+        self._lanes = ProduceFastPath(services)
         self._peer = peer
         self._host = peer.host
         self._overlaps = False
@@ -266,7 +266,7 @@ class BrokerSession:
                 return spawned(self._services, work)
             return self._later(request, header, response, began)
         encoded = None if response is None else _encode(response, header)
-        self._figures.observe(header.api_key, self._now() - began)
+        self._counters.observe(header.api_key, self._now() - began)
         return encoded
 
     async def _serve_large(self, frame: memoryview, began: float) -> Sequence[Buffer] | None:
@@ -317,10 +317,10 @@ class BrokerSession:
             encoded = _encode(response, header)
         elif response is not None:
             encoded = await self._services.env.executor.run(partial(_encode, response, header))
-            turns = turns_of(self._services.env)
-            await free(response, turns)
-            await free(request, turns)
-        self._figures.observe(header.api_key, self._now() - began)
+            slices = slices_of(self._services.env)
+            await free(response, slices)
+            await free(request, slices)
+        self._counters.observe(header.api_key, self._now() - began)
         return encoded
 
     def on_closed(self) -> None:
@@ -350,7 +350,7 @@ class BrokerSession:
                 answer.set_result(None if result is None else _encode(result, header))
             except Exception as mistake:  # noqa: BLE001 - the connection logs it
                 answer.set_exception(mistake)
-            self._figures.observe(header.api_key, self._now() - began)
+            self._counters.observe(header.api_key, self._now() - began)
 
         response.add_done_callback(finish)
         return answer
@@ -358,7 +358,7 @@ class BrokerSession:
     def _refuse(self, request: Request, header: RequestHeader, error: Exception) -> Response:
         if not isinstance(error, EXPECTED):
             _log.error("%s failed", type(request).__name__, exc_info=error)
-        self._figures.refused(header.api_key, code_of(error))
+        self._counters.refused(header.api_key, code_of(error))
         return self._dispatcher.refuse(request, header.api_version, error)
 
 

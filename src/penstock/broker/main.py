@@ -17,8 +17,8 @@ from typing import Final
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.dispatch import load_handlers
-from penstock.broker.watch.logs import configure_logging
-from penstock.broker.watch.watching import Watch, watching
+from penstock.broker.log_format import configure_logging
+from penstock.broker.metrics.observability import Watch, watching
 from penstock.net.memory import keep_large_blocks
 from penstock.net.sockets import SocketNetwork
 from penstock.ports import Clock, Env, Executor, MetadataStore, Random

@@ -6,27 +6,27 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.cluster import ClusterView
 from penstock.broker.config import BrokerConfig
-from penstock.broker.controller import ControllerRuntime
-from penstock.broker.replicas import Replicas
-from penstock.broker.watch.figures import Figures
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.control.controller import ControllerRuntime
+from penstock.broker.counters import BrokerCounters
+from penstock.broker.partitions.replicas import Replicas
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import ClusterImage
 from penstock.ports import Env
 from penstock.wire.api import ApiKey
 
 if TYPE_CHECKING:
-    from penstock.broker.coordinator import GroupCoordinator
-    from penstock.broker.fetch_sessions import FetchSessions
-    from penstock.broker.isr_changes import IsrChanges
-    from penstock.broker.large_batches import LargeBatches
-    from penstock.broker.led_soon import LedSoon
-    from penstock.broker.membership import Place
-    from penstock.broker.producer_ids import ProducerIds
-    from penstock.broker.txn_coordinator import TransactionCoordinator
-    from penstock.broker.txn_markers import MarkerWriter
-    from penstock.broker.txn_verification import TransactionVerification
+    from penstock.broker.control.membership import Place
+    from penstock.broker.coordinators.groups import GroupCoordinator
+    from penstock.broker.coordinators.markers import MarkerWriter
+    from penstock.broker.coordinators.producer_ids import ProducerIds
+    from penstock.broker.coordinators.transactions import TransactionCoordinator
+    from penstock.broker.coordinators.verification import TransactionVerification
+    from penstock.broker.partitions.fetch_sessions import FetchSessions
+    from penstock.broker.partitions.large_batches import LargeBatches
+    from penstock.broker.partitions.pending_leadership import PendingLeadership
+    from penstock.broker.replication.isr_proposals import IsrProposals
     from penstock.storage.directory import LogDirectory
 
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Services:
     env: Env
     config: BrokerConfig
-    figures: Figures
+    counters: BrokerCounters
     cluster: ClusterView
     controller: ControllerRuntime
     replicas: Replicas
@@ -45,9 +45,9 @@ class Services:
     verification: TransactionVerification
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
-    isr_changes: IsrChanges
+    isr_proposals: IsrProposals
     large_batches: LargeBatches
-    led_soon: LedSoon
+    pending_leadership: PendingLeadership
     configs: Callable[[], BrokerConfigs]
     """The current broker settings: static, dynamic, default."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]

@@ -25,11 +25,10 @@ from penstock.cli.session import (
     run,
 )
 from penstock.cli.tables import Column, table
-from penstock.client import moving
-from penstock.client.administration import Admin
-from penstock.client.cordons import cordon, uncordon
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.cordons import cordon, uncordon
+from penstock.client.admin.moves import Ended, Moves, braked, lift_throttle, total_work
 from penstock.client.model import TopicPartition
-from penstock.client.moving import Ended, Moves, lift_throttle
 from penstock.metadata.rebalance import NotEnoughBrokers, Plan, Step, plan
 from penstock.runtime import SystemClock
 
@@ -250,12 +249,12 @@ async def carry_out(
     awaited = {each for step in steps for each in step.added} - found.racks.keys()
     if awaited:
         _say(f"waiting for broker {sorted(awaited)[0]}, which is not running")
-    with progress_bar(moving.work(steps), quiet=False) as advance:
+    with progress_bar(total_work(steps), quiet=False) as advance:
         try:
             async with asyncio.timeout(pace.timeout_s):
                 if begun:
                     return await moves.watch(advance)
-                async with moving.braked(admin, moves, pace.throttle, SystemClock(), _say_eased):
+                async with braked(admin, moves, pace.throttle, SystemClock(), _say_eased):
                     return await moves.run(advance)
         except TimeoutError:
             raise CommandFailed(

@@ -27,8 +27,8 @@ from penstock.cli.session import (
     report,
     run,
 )
+from penstock.client.admin.moves import Ended
 from penstock.client.errors import BrokerError
-from penstock.client.moving import Ended
 from penstock.metadata.rebalance import Step
 from penstock.metadata.replica_counts import TooFewBrokers, add_replicas
 

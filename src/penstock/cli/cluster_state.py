@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.client.admin import ClusterInfo, PartitionInfo, TopicInfo
-from penstock.client.administration import Admin
-from penstock.client.cordons import find_cordoned
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.cordons import find_cordoned
+from penstock.client.admin.operations import ClusterInfo, PartitionInfo, TopicInfo
+from penstock.client.admin.reassignment import Reassignment
 from penstock.client.errors import ApiNotServed, ClientError
 from penstock.client.model import TopicPartition
-from penstock.client.reassignment import Reassignment
 from penstock.metadata.rebalance import Placed
 
 _PATIENCE_S: Final = 3.0

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli.output import CommandFailed
 from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, connect
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
 from penstock.client.errors import ClientError
 
 _PATIENCE_S: Final = 1.0

@@ -17,11 +17,11 @@ from penstock.cli.doctor_health import check_health
 from penstock.cli.output import count, size_text
 from penstock.cli.session import CLIENT_ID, CONNECT_TIMEOUT_MS, checked, connect
 from penstock.cli.status import gather
-from penstock.client.admin import BrokerInfo
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.inspection import LogDirInfo
+from penstock.client.admin.operations import BrokerInfo
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import ClientError, ConnectFailed
-from penstock.client.inspection import LogDirInfo
 from penstock.client.model import TopicPartition
 from penstock.client.producing.producer import Producer
 from penstock.ports import Clock

@@ -17,7 +17,7 @@ import h11
 
 from penstock.broker.config import METRICS_OFFSET
 from penstock.cli.doctor_finding import Finding, State
-from penstock.client.admin import BrokerInfo
+from penstock.client.admin.operations import BrokerInfo
 
 _PATIENCE_S: Final = 5.0
 """The broker waits up to two seconds for its disk, and up to two for its store."""

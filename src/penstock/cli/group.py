@@ -31,10 +31,10 @@ from penstock.cli.session import (
 from penstock.cli.tables import Column, table
 from penstock.cli.times import TIME_FORMS
 from penstock.cli.watching import Interval, Watch, shown
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.group_reset import Move, plan
+from penstock.client.admin.groups import GroupListing
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.group_reset import Move, plan
-from penstock.client.groups import GroupListing
 from penstock.client.model import TopicPartition
 
 _LIST_HELP = """List the consumer groups.

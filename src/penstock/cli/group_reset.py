@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from penstock.cli.output import CommandFailed, printable
 from penstock.cli.times import parse_time_ms
-from penstock.client.group_reset import Kind, Move, Target
+from penstock.client.admin.group_reset import Kind, Move, Target
 from penstock.runtime import SystemClock
 
 

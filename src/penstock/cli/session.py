@@ -14,7 +14,7 @@ import typer
 
 from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, emit, emit_json, printable
 from penstock.client.address import parse_bootstrap
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
 from penstock.client.errors import (
     BrokerError,
     ClientError,

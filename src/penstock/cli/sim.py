@@ -103,7 +103,7 @@ def sim(
         # The other interpreter needs the packages of this one.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     executable = python or sys.executable
-    command = [executable, "-m", "penstock.sim.seeds", *arguments]
+    command = [executable, "-m", "penstock.sim.main", *arguments]
     # Replaces this process, so that the parent of the workers is the process that the user started.
     sys.stdout.flush()
     os.execve(executable, command, environment)  # noqa: S606 - our own module

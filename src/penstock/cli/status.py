@@ -13,8 +13,8 @@ from penstock.cli.output import count, json_text, pipe_guard, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, Bootstrap, Json, connect, run
 from penstock.cli.tables import Column, table
 from penstock.cli.watching import Interval, Watch, shown
-from penstock.client.admin import BrokerInfo, PartitionInfo
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.operations import BrokerInfo, PartitionInfo
 from penstock.client.errors import BrokerError
 
 _HELP = """Show a cluster's brokers, its problems, and what to do.

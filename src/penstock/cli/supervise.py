@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.config import BrokerConfig
-from penstock.broker.peer import PeerLost, connect_peer
+from penstock.broker.peers.connection import PeerLost, connect_peer
 from penstock.cli.broker_files import config_text
 from penstock.cli.output import EXIT_UNUSABLE
 from penstock.client.address import parse_bootstrap

@@ -31,8 +31,8 @@ from penstock.cli.session import (
 )
 from penstock.cli.tables import Column, table
 from penstock.cli.watching import Interval, Watch, shown
-from penstock.client.admin import BROKER_DEFAULT, CreatedTopic, TopicInfo
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.operations import BROKER_DEFAULT, CreatedTopic, TopicInfo
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource

@@ -29,8 +29,8 @@ from penstock.cli.session import (
     connect,
     run,
 )
-from penstock.client.admin import BROKER_DEFAULT
-from penstock.client.administration import Admin
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.operations import BROKER_DEFAULT
 from penstock.client.errors import BrokerError
 from penstock.client.producing.producer import Producer
 from penstock.records.batch import Codec

@@ -30,15 +30,15 @@ from penstock.cli.session import (
 )
 from penstock.cli.tables import Column, table
 from penstock.cli.times import parse_time_ms
-from penstock.client.administration import Admin
-from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
-from penstock.client.transactions import (
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.transactions import (
     HangingSearch,
     HangingTransaction,
     TransactionInfo,
     TransactionListing,
 )
+from penstock.client.errors import BrokerError, ClientError
+from penstock.client.model import TopicPartition
 
 _LIST_HELP = """List transactional ids, or hanging transactions.
 

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.client import moving
-from penstock.client.cordons import cordon, uncordon
-from penstock.client.moving import Ended, Moves
+from penstock.client.admin.cordons import cordon, uncordon
+from penstock.client.admin.moves import Ended, Moves, braked, lift_throttle, total_work
 from penstock.console.errors import BadRequest
 from penstock.console.jobs import Job, Jobs
 from penstock.console.link import Link
@@ -88,9 +87,9 @@ class Brokers:
             for broker in drain:
                 if broker not in self._picture.missing:
                     await cordon(admin, broker)
-            job.total = moving.work(planned.steps)
+            job.total = total_work(planned.steps)
             moves = Moves(admin, planned.steps, self._link.env.clock, None, lead=True)
-            async with moving.braked(admin, moves, throttle, self._link.env.clock, _log_eased):
+            async with braked(admin, moves, throttle, self._link.env.clock, _log_eased):
                 ended = await moves.run(job.advance)
             await self._watch.look_again(self._watch.survey_topics, self._watch.survey_disks)
             return _outcome(ended, len(planned.steps))
@@ -122,7 +121,7 @@ class Brokers:
         under_way = await admin.list_partition_reassignments()
         if under_way:
             await admin.alter_partition_reassignments(dict.fromkeys(under_way))
-        await moving.lift_throttle(admin)
+        await lift_throttle(admin)
         await self._watch.look_again(self._watch.survey_topics)
         return {"cancelled": len(under_way)}
 

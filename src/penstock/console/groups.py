@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.client import group_reset
+from penstock.client.admin import group_reset
 from penstock.client.model import TopicPartition
 from penstock.console.errors import BadRequest
 from penstock.console.link import Link, Reading

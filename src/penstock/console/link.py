@@ -13,19 +13,19 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from penstock.client.admin import ClusterInfo, ConfigEntry, TopicInfo
-from penstock.client.administration import Admin, When
+from penstock.client.admin.admin import Admin, When
+from penstock.client.admin.cordons import find_cordoned
+from penstock.client.admin.groups import GroupInfo, GroupListing
+from penstock.client.admin.inspection import LogDirInfo
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import ClusterInfo, ConfigEntry, TopicInfo
+from penstock.client.admin.reassignment import Reassignment
 from penstock.client.cluster import Cluster
 from penstock.client.consuming.consumer import Consumer
-from penstock.client.cordons import find_cordoned
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError, ClientError, ConnectFailed
-from penstock.client.groups import GroupInfo, GroupListing
-from penstock.client.inspection import LogDirInfo
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import FoundOffset
 from penstock.client.producing.producer import Producer
-from penstock.client.reassignment import Reassignment
 from penstock.console.config import ConsoleConfig
 from penstock.console.errors import ReadOnly
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse

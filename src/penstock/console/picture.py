@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from penstock.client.admin import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
-from penstock.client.groups import GroupListing
-from penstock.client.inspection import LogDirInfo
+from penstock.client.admin.groups import GroupListing
+from penstock.client.admin.inspection import LogDirInfo
+from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
+from penstock.client.admin.reassignment import Reassignment
 from penstock.client.model import TopicPartition
-from penstock.client.reassignment import Reassignment
 from penstock.console.problems import DiskSpace, Lagging, Problem, find_problems
 
 RATES_KEPT: Final = 150

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.client.admin import TopicInfo
+from penstock.client.admin.operations import TopicInfo
 
 _NAMED_MAX: Final = 3
 _DISK_NEARLY_FULL: Final = 0.10

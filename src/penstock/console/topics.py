@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from penstock.client.admin import BROKER_DEFAULT, TopicInfo
+from penstock.client.admin.operations import BROKER_DEFAULT, TopicInfo
 from penstock.client.model import TopicPartition
 from penstock.console.errors import BadRequest
 from penstock.console.link import Link

@@ -62,11 +62,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
-from penstock.partition.remembered import (
+from penstock.partition.producer_state import (
     BATCHES_REMEMBERED,
     NO_OFFSET,
     Duplicate,
-    RememberedProducer,
+    ProducerState,
     first_sequence,
 )
 from penstock.partition.verification import NO_GUARD, Guards
@@ -157,7 +157,7 @@ class ProducerEntry(NamedTuple):
     current_transaction_first_offset: int
 
 
-def _is_open(producer: RememberedProducer, header: BatchHeader) -> bool:
+def _is_open(producer: ProducerState, header: BatchHeader) -> bool:
     """Returns whether the batch continues a transaction that is open in this partition."""
     return producer.transaction_first_offset >= 0 and producer.epoch == header.producer_epoch
 
@@ -168,7 +168,7 @@ class ProducerStates:
     __slots__ = ("_completed", "_guards", "_ongoing", "_producers")
 
     def __init__(self) -> None:
-        self._producers: dict[int, RememberedProducer] = {}
+        self._producers: dict[int, ProducerState] = {}
         self._guards = Guards()
         self._ongoing: dict[int, int] = {}
         # Transactions that ended, as (first offset, marker offset). Their markers may still be
@@ -274,7 +274,7 @@ class ProducerStates:
             )
         return None
 
-    def _retry(self, producer: RememberedProducer, header: BatchHeader) -> Duplicate:
+    def _retry(self, producer: ProducerState, header: BatchHeader) -> Duplicate:
         """Finds the first copy of a batch that is not the next in sequence, or refuses the
         batch."""
         base_sequence, last_sequence = header.base_sequence, header.last_sequence
@@ -340,7 +340,7 @@ class ProducerStates:
         producer_id = header.producer_id
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = RememberedProducer(header.producer_epoch)
+            producer = self._producers[producer_id] = ProducerState(header.producer_epoch)
         elif header.producer_epoch != producer.epoch:
             producer.enter_epoch(header.producer_epoch)
         producer.appended_ms = max(producer.appended_ms, appended_ms)
@@ -372,7 +372,7 @@ class ProducerStates:
         self._guards.end(producer_id)
         producer = self._producers.get(producer_id)
         if producer is None:
-            producer = self._producers[producer_id] = RememberedProducer(header.producer_epoch)
+            producer = self._producers[producer_id] = ProducerState(header.producer_epoch)
         producer.enter_epoch(header.producer_epoch)
         producer.coordinator_epoch = coordinator_epoch
         producer.last_timestamp = header.max_timestamp
@@ -470,7 +470,7 @@ class ProducerStates:
         for entry in entries:
             producer = self._producers.get(entry.producer_id)
             if producer is None:
-                producer = self._producers[entry.producer_id] = RememberedProducer(entry.epoch)
+                producer = self._producers[entry.producer_id] = ProducerState(entry.epoch)
             producer.enter_epoch(entry.epoch)
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.transaction_first_offset = entry.current_transaction_first_offset

@@ -15,7 +15,7 @@ from penstock.broker.broker import Broker
 from penstock.client.environment import ClientEnv
 from penstock.ports import Env
 from penstock.sim.clock import SimClock
-from penstock.sim.disk import SimDisk
+from penstock.sim.disk.disk import SimDisk
 from penstock.sim.draws import SimRandom
 from penstock.sim.executor import SimExecutor
 from penstock.sim.network import NodeNetwork

@@ -19,38 +19,38 @@ from penstock.broker.config import BrokerConfig
 from penstock.client.errors import ClientError
 from penstock.metadata.model import NO_LEADER
 from penstock.ports import DIVIDE_ALL, Slicing
-from penstock.sim.actors import Actors, Plan
-from penstock.sim.checker import check_history
-from penstock.sim.checker_logs import Violation
-from penstock.sim.copying import run_copier
-from penstock.sim.executor import DiskSpeed
-from penstock.sim.history import TABLE, History
-from penstock.sim.invariants import Invariants
-from penstock.sim.invariants_metadata import InvariantBroken
-from penstock.sim.malforming import run_malformer
-from penstock.sim.mending import (
+from penstock.sim.actors.cast import Actors, Plan
+from penstock.sim.actors.compacted_table import CONFIGS as TABLE_CONFIGS
+from penstock.sim.actors.compacted_table import check_table, run_table_writer
+from penstock.sim.actors.copier import run_copier
+from penstock.sim.actors.malformed import run_malformer
+from penstock.sim.actors.pipelining import run_pipeliner
+from penstock.sim.actors.producers import run_producer
+from penstock.sim.actors.readers import run_asker, run_member, run_reader
+from penstock.sim.actors.sink import run_sink
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage
+from penstock.sim.actors.transactional import run_transactor
+from penstock.sim.checkers.final_checks import (
     come_together,
     drain,
     probe_group,
     probe_joining,
     probe_producing,
 )
-from penstock.sim.mischief import Mischief
+from penstock.sim.checkers.history_checks import check_history
+from penstock.sim.checkers.invariants import Invariants
+from penstock.sim.checkers.logs import Violation
+from penstock.sim.checkers.metadata_invariants import InvariantBroken
+from penstock.sim.checkers.state_watch import StateWatch
+from penstock.sim.executor import DiskSpeed
+from penstock.sim.faults.fault_schedule import FaultSchedule
+from penstock.sim.history import TABLE, History
 from penstock.sim.network import NetworkConfig
 from penstock.sim.node import BrokerNode, ClientNode
-from penstock.sim.pipelining import run_pipeliner
 from penstock.sim.process import Process
-from penstock.sim.producing import run_producer
-from penstock.sim.reading import run_asker, run_member, run_reader
 from penstock.sim.scenario import Scenario
-from penstock.sim.sinking import run_sink
-from penstock.sim.stage import CLIENT_KEYWORDS, Actor, Stage
-from penstock.sim.state_watch import StateWatch
 from penstock.sim.store import StoreConfig
 from penstock.sim.story import Timeline, tell_story
-from penstock.sim.tables import CONFIGS as TABLE_CONFIGS
-from penstock.sim.tables import check_table, run_table_writer
-from penstock.sim.transacting import run_transactor
 from penstock.sim.world import Outcome, World, WorldConfig, run_world
 
 
@@ -162,7 +162,7 @@ class _Run:
         await world.start_brokers()
         await _in_client(world.client("setup"), _create_topics(world, stage))
         actors = self._start_actors(world, stage)
-        mischief = Mischief(world, stage, invariants, timeline, actors)
+        mischief = FaultSchedule(world, stage, invariants, timeline, actors)
         async with asyncio.TaskGroup() as tasks:
             trouble = tasks.create_task(mischief.run())
             await world.sleep(self.scenario.load_s)

@@ -30,7 +30,7 @@ from penstock.client.connection import _software_version
 from penstock.ports import Slicing
 from penstock.sim.draws import Streams
 from penstock.sim.executor import DiskSpeed
-from penstock.sim.faults import Faults
+from penstock.sim.faults.cluster_faults import Faults
 from penstock.sim.loop import START_S, SimLoop
 from penstock.sim.network import NetworkConfig, SimNetwork
 from penstock.sim.node import BrokerNode, ClientNode, Node

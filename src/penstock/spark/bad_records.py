@@ -17,7 +17,7 @@ from penstock.client.blocking.producer import Producer
 from penstock.client.errors import SerializationFailed
 from penstock.client.model import Record
 from penstock.client.options import ClientOptions
-from penstock.client.processing.deadletters import dead_letter_headers
+from penstock.client.processing.dead_letter_headers import dead_letter_headers
 from penstock.records.batch import NO_TIMESTAMP
 from penstock.spark.clients import open_producer
 from penstock.spark.formats import Decoded

@@ -26,9 +26,9 @@ from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets
 from penstock.spark.options import Bound, SourceOptions
 
 if TYPE_CHECKING:
-    from penstock.client.admin import TopicInfo
-    from penstock.client.inspection import LogDirInfo
-    from penstock.client.offsets import FoundOffset
+    from penstock.client.admin.inspection import LogDirInfo
+    from penstock.client.admin.offsets import FoundOffset
+    from penstock.client.admin.operations import TopicInfo
 
 log = logging.getLogger(__name__)
 

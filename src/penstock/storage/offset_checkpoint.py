@@ -9,9 +9,9 @@ For each log it holds two offsets that are too expensive to store at every flush
                       up to here at once, without waiting for another replica.
 
 Kafka has a file for each, `recovery-point-offset-checkpoint` and `replication-offset-checkpoint`,
-and writes them periodically and at a clean stop. So does this broker (`broker.offset_keeper`). One
-file for all logs costs one fsync per round; a field in each log's checkpoint would cost one fsync
-per log.
+and writes them periodically and at a clean stop. So does this broker
+(`broker.partitions.offset_checkpoints`). One file for all logs costs one fsync per round; a field
+in each log's checkpoint would cost one fsync per log.
 
 Both offsets may be out of date. They are then too low, which is harmless. They must never be too
 high. A log that lost its end, by a truncation or in a crash, can hold other records where the old

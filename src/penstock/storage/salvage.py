@@ -22,7 +22,7 @@ by which bytes are known to have been safe before the crash:
    So with an intact page cache, bad bytes are a torn tail only if they are an incomplete batch that
    nothing follows. A whole batch with a wrong CRC is damage, even at the very end. So are bad bytes
    that sound batches follow, in the same segment or a later one. `cache_is_intact` means: the same
-   boot, and no failed fsync since (`broker.lossless`).
+   boot, and no failed fsync since (`broker.repair.durability_proof`).
 3. After a power loss, neither rule applies above the promised offset. The disk may have written a
    later page and not an earlier one, so sound batches after bad bytes prove nothing: the bad bytes
    are a torn tail. Bit rot in the few seconds before a power loss cannot be distinguished from it.

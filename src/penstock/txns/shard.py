@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from penstock.txns import adding, admin, ending, initializing, markers, together
+from penstock.txns import adding, admin, ending, initializing, markers, multi_commit
 from penstock.txns.config import TransactionConfig
 from penstock.txns.core import Core, Doing
 from penstock.txns.effects import (
@@ -108,7 +108,7 @@ class TransactionShard:
         return self.core.take_effects()
 
     def end_transactions(self, request: EndTransactions, token: Token, now: Now) -> list[Effect]:
-        together.end_transactions(self.core, request, token, now)
+        multi_commit.end_transactions(self.core, request, token, now)
         return self.core.take_effects()
 
     # Queries

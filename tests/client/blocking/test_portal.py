@@ -14,7 +14,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from penstock.client.blocking.errands import ErrandLost, Errands
+from penstock.client.blocking.caller_executor import CallerExecutor, CallerGone
 from penstock.client.blocking.portal import Portal
 from penstock.client.errors import Closed, RequestTimedOut
 from penstock.runtime import SystemClock
@@ -120,34 +120,34 @@ def test_stopping_ends_waiting_calls() -> None:
     portal.stop()
 
 
-def test_errands_run_on_the_calling_thread(portal: Portal) -> None:
+def test_calls_run_on_the_calling_thread(portal: Portal) -> None:
     """Functions that the loop hands out run on the thread that made the call; their
     errors go back to the loop."""
-    errands = Errands()
+    on_caller = CallerExecutor()
 
     async def work() -> tuple[int, str]:
         loop = asyncio.get_running_loop()
-        ident = await loop.run_in_executor(errands, threading.get_ident)
+        ident = await loop.run_in_executor(on_caller, threading.get_ident)
         try:
-            await loop.run_in_executor(errands, int, "x")
+            await loop.run_in_executor(on_caller, int, "x")
         except ValueError as error:
             return ident, str(error)
         return ident, ""
 
-    ident, text = portal.call(work(), errands=errands)
+    ident, text = portal.call(work(), on_caller=on_caller)
     assert ident == threading.get_ident()
     assert "invalid literal" in text
 
 
-def test_errands_run_at_once_if_no_thread_waits() -> None:
+def test_calls_run_at_once_if_no_thread_waits() -> None:
     """A client that is closed by the garbage collector has no calling thread."""
-    assert Errands().submit(threading.get_ident).result(LIMIT_S) == threading.get_ident()
+    assert CallerExecutor().submit(threading.get_ident).result(LIMIT_S) == threading.get_ident()
 
 
 def test_an_interrupt_in_an_errand_ends_the_call(portal: Portal) -> None:
     """Ctrl-C in a handler is raised by the call, after the coroutine was
     canceled and has cleaned up."""
-    errands = Errands()
+    on_caller = CallerExecutor()
     wound_up: list[str] = []
 
     def interrupt() -> None:
@@ -156,18 +156,18 @@ def test_an_interrupt_in_an_errand_ends_the_call(portal: Portal) -> None:
     async def work() -> None:
         loop = asyncio.get_running_loop()
         try:
-            with pytest.raises(ErrandLost):
-                await loop.run_in_executor(errands, interrupt)
+            with pytest.raises(CallerGone):
+                await loop.run_in_executor(on_caller, interrupt)
             await asyncio.Event().wait()
         finally:
-            with pytest.raises(ErrandLost):
-                await loop.run_in_executor(errands, interrupt)
+            with pytest.raises(CallerGone):
+                await loop.run_in_executor(on_caller, interrupt)
             wound_up.append("yes")
 
     with pytest.raises(KeyboardInterrupt):
-        portal.call(work(), errands=errands)
+        portal.call(work(), on_caller=on_caller)
     assert wound_up == ["yes"]
-    assert portal.call(asyncio.sleep(0, "usable"), errands=errands) == "usable"
+    assert portal.call(asyncio.sleep(0, "usable"), on_caller=on_caller) == "usable"
 
 
 def test_ctrl_c_ends_a_wait_at_once(portal: Portal) -> None:

@@ -289,8 +289,8 @@ def test_a_program_exits_although_the_broker_does_not_answer(own_broker: Broker)
         """
         import os, signal, sys
         from penstock import Producer
-        from penstock.client.blocking import life
-        life.EXIT_S = 1.0
+        from penstock.client.blocking import lifecycle
+        lifecycle.EXIT_S = 1.0
         producer = Producer(sys.argv[1])
         producer.partitions_for(sys.argv[2])
         os.kill(int(sys.argv[3]), signal.SIGSTOP)

@@ -20,7 +20,7 @@ from client.consuming.rig import (
     values_by_partition,
 )
 from client.rig import cluster_of
-from penstock.client.admin import create_partitions, delete_topics
+from penstock.client.admin.operations import create_partitions, delete_topics
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.consuming.decoding import DeserializationFailed
 from penstock.client.errors import ClientError, Closed, OptionError, TopicNotFound

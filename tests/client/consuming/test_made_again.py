@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import Admin, Consumer, Producer, TopicPartition
+from penstock.client.admin.offsets import EARLIEST
 from penstock.client.consuming.subscription import Need, Subscription
-from penstock.client.offsets import EARLIEST
 from penstock.testing import Broker
 from penstock.testing.slowness import patient
 

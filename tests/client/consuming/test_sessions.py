@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.broker.fetch_sessions import FetchSessions
+from penstock.broker.partitions.fetch_sessions import FetchSessions
 from penstock.client.consuming.sessions import Asked, FetchSession
 from penstock.client.model import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from client.consuming.logs import MadeLog, fill, logs, value
 from client.consuming.rig import NOW_MS, batch_of, consumer_of, numbered, produce, run
 from client.rig import cluster_of
+from penstock.client.admin.offsets import delete_records
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.reading import Reading
@@ -21,7 +22,6 @@ from penstock.client.consuming.subscription import Subscription
 from penstock.client.consuming.tables import SCHEMA, TablePoll
 from penstock.client.errors import BrokerError, OptionError, OutsideLog, TopicNotFound
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import delete_records
 from penstock.client.options import ConsumerOptions
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from client.membership.live_group import Seat, covered, play, seats, until
-from penstock.client import admin
+from penstock.client.admin import operations
 from penstock.client.errors import BrokerError, Closed, CommitFailed, Fenced
 from penstock.client.membership.assignors import (
     COOPERATIVE_STICKY,
@@ -271,7 +271,7 @@ def test_new_partitions_and_topics_are_assigned(live_broker: Broker) -> None:
         ) as (a,):
             a.subscribe(topic, later)
             await until(lambda: covered(1, a), a)
-            await admin.create_partitions(a.cluster, topic, 3)
+            await operations.create_partitions(a.cluster, topic, 3)
             await until(lambda: covered(3, a), a)
             live_broker.new_topic(2, name=later)
             await until(lambda: len(a.member.assignment) == 5, a)

@@ -14,7 +14,7 @@ import pytest
 from client.processing.fake_consumer import LIMIT_S, FakeConsumer, Text, log_of, until
 from penstock.client.errors import CommitFailed, ConnectionLost, OptionError
 from penstock.client.model import RecordMetadata, TopicPartition
-from penstock.client.processing import deadletters
+from penstock.client.processing import dead_letter_headers
 from penstock.client.processing.contracts import ErrorAction, Handler, RunSummary
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
@@ -258,12 +258,12 @@ def test_a_failed_record_is_sent_to_the_dead_letter_topic() -> None:
         ((topic, key, value, headers),) = letters.sent
         assert (topic, key, value) == ("dead", "k", "t-0:4")
         assert headers == {
-            deadletters.TOPIC: b"t",
-            deadletters.PARTITION: b"0",
-            deadletters.OFFSET: b"4",
-            deadletters.TIMESTAMP: b"1004",
-            deadletters.ERROR: b"ValueError: cannot read this",
-            deadletters.ATTEMPTS: b"3",
+            dead_letter_headers.TOPIC: b"t",
+            dead_letter_headers.PARTITION: b"0",
+            dead_letter_headers.OFFSET: b"4",
+            dead_letter_headers.TIMESTAMP: b"1004",
+            dead_letter_headers.ERROR: b"ValueError: cannot read this",
+            dead_letter_headers.ATTEMPTS: b"3",
         }
         assert consumer.committed == {A: 10}
 

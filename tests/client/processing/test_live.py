@@ -27,7 +27,7 @@ from penstock import (
     aio,
     serializers,
 )
-from penstock.client.processing import deadletters
+from penstock.client.processing import dead_letter_headers
 from penstock.testing import Broker
 
 LIMIT_S = 150.0
@@ -108,11 +108,11 @@ def test_dead_letters_hold_the_original_bytes(live_broker: Broker) -> None:
     assert letters.keys() == {bad, b"not json"}
     first = letters[bad]
     assert first.key == b"k1"
-    assert first.header(deadletters.TOPIC) == topic.encode()
-    assert first.header(deadletters.OFFSET) == b"1"
-    assert first.header(deadletters.ERROR) == b"LookupError: no such customer"
-    assert first.header(deadletters.ATTEMPTS) == b"2"
-    assert b"JSON" in (letters[b"not json"].header(deadletters.ERROR) or b"")
+    assert first.header(dead_letter_headers.TOPIC) == topic.encode()
+    assert first.header(dead_letter_headers.OFFSET) == b"1"
+    assert first.header(dead_letter_headers.ERROR) == b"LookupError: no such customer"
+    assert first.header(dead_letter_headers.ATTEMPTS) == b"2"
+    assert b"JSON" in (letters[b"not json"].header(dead_letter_headers.ERROR) or b"")
     assert committed(live_broker, group) == {TopicPartition(topic, 0): 4}
 
 

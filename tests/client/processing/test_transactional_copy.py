@@ -15,8 +15,8 @@ import pytest
 
 from penstock import Record, TopicPartition
 from penstock.aio import Admin, Consumer, Producer, exactly_once
+from penstock.client.admin.transactions import TransactionInfo
 from penstock.client.errors import Fenced, OptionError, TransactionAborted
-from penstock.client.transactions import TransactionInfo
 from penstock.interceptors import ProducerRecord
 from penstock.testing import Broker
 from penstock.testing.slowness import patient

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from client.fake_broker import FakeBroker
 from client.producing.model import Partition
 from client.rig import cluster_of
+from penstock.client.admin.offsets import LATEST, list_offsets
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import LATEST, list_offsets
 from penstock.client.producing.producer import Producer
 from penstock.records.batch import BatchHeader, iter_batches, read_header
 from penstock.records.record import read_records

@@ -15,7 +15,7 @@ import pytest
 from console.browser.conftest import Send
 from console.running import eventually
 from penstock import Admin, Consumer
-from penstock.client import moving
+from penstock.client.admin import moves as replica_moves
 from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
 from penstock.runtime import SystemClock
@@ -137,7 +137,7 @@ def test_a_broker_is_drained_and_the_cluster_rebalanced(page: Any, url: str, adm
     held = {each for part in admin.describe_topic("spread").partitions for each in part.replicas}
     assert held == {0, 2}
     # the throttle is removed
-    eventually(lambda: admin.describe_configs(broker=0)[moving.RATE].source != DYNAMIC)
+    eventually(lambda: admin.describe_configs(broker=0)[replica_moves.RATE].source != DYNAMIC)
     page.locator("#brokers tbody tr").nth(1).locator("td").nth(5).filter(
         has_text=re.compile("^0$")
     ).wait_for()

@@ -15,8 +15,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from penstock.broker.context import RequestContext
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.watch.turns import turns_of
+from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
 from penstock.stores.errors import StoreError
@@ -43,7 +43,7 @@ async def decide_each(
     produce to a new topic at once. With `validate_only` the decisions are made but not committed.
     """
     services = context.services
-    turns = turns_of(services.env)
+    slices = slices_of(services.env)
     outcomes: list[R | Exception] = []
     while len(outcomes) < len(makes):
         some = partial(_as_many_as_fit, makes[len(outcomes) :])
@@ -51,7 +51,7 @@ async def decide_each(
             # The image may change between two portions, as it may change before the client's next
             # request.
             outcomes += some(services.image).result
-            await turns.give()
+            await slices.give()
             continue
         try:
             outcomes += await services.controller.decide(some)

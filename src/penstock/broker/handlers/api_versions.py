@@ -15,7 +15,7 @@ import re
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.features import FEATURES
+from penstock.broker.handlers.features import FEATURES
 from penstock.wire.api import ApiKey, advertised
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse

@@ -17,11 +17,11 @@ import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.creation import topic_defaults
+from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
-from penstock.broker.large_requests import one_by_one
+from penstock.broker.handlers.large_requests import one_by_one
+from penstock.broker.handlers.topic_creation import topic_defaults
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import turns_of
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
@@ -43,11 +43,11 @@ def handle(
 
 async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
     services = context.services
-    turns = turns_of(services.env)
+    slices = slices_of(services.env)
     context.is_large = context.is_large or len(request.topics) > _MANY
     refused = _refused(request)
     wanted = [topic for topic in request.topics if topic.name not in refused]
-    makes = await one_by_one(lambda topic: _maker(topic, services), wanted, turns)
+    makes = await one_by_one(lambda topic: _maker(topic, services), wanted, slices)
     made = await decide_each(context, makes, validate_only=request.validate_only)
     outcomes: dict[str, Topic | Exception] = {**refused}
     outcomes.update(zip((topic.name for topic in wanted), made, strict=True))
@@ -62,7 +62,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
             if request.validate_only:
                 answer.topic_id = ZERO_ID
         response.topics.append(answer)
-        await turns.give()
+        await slices.give()
     return response
 
 

@@ -28,7 +28,7 @@ def handle(
 async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse:
     response = DeleteGroupsResponse()
     context.is_large = context.is_large or len(request.groups_names) > context.slicing.elements
-    turns = context.turns()
+    slices = context.slices()
     for group_id in dict.fromkeys(request.groups_names):
         try:
             answer = await _delete_one(group_id, context)
@@ -37,7 +37,7 @@ async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> Dele
         else:
             response.results.extend(answer.results)
         # A group that does not exist is answered without any wait, so yield here.
-        await turns.give()
+        await slices.give()
     return response
 
 

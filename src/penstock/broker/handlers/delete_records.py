@@ -18,10 +18,10 @@ import logging
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.hosted import HostedPartition
+from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.services import Services
-from penstock.broker.watch.turns import turns_of
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.replication import Leadership
 from penstock.storage.errors import StorageError
@@ -47,20 +47,20 @@ async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecor
     deadline = services.env.clock.monotonic() + max(0, request.timeout_ms) / 1000
     response = DeleteRecordsResponse()
     deleted: list[tuple[DeleteRecordsResponse.Partition, HostedPartition, Leadership]] = []
-    turns = turns_of(services.env)
+    slices = slices_of(services.env)
     for topic in request.topics:
         answers = DeleteRecordsResponse.Topic(topic.name)
         response.topics.append(answers)
         for asked in topic.partitions:
             answer = DeleteRecordsResponse.Partition(asked.partition_index, _NO_WATERMARK)
             answers.partitions.append(answer)
-            await turns.give()
+            await slices.give()
             try:
                 deleted.append((answer, *await _delete(services, topic.name, asked)))
             except EXPECTED as error:
                 answer.error_code = code_of(error)
     for answer, hosted, term in deleted:
-        await turns.give()
+        await slices.give()
         try:
             answer.low_watermark = await _low_watermark(services, hosted, term, deadline)
         except EXPECTED as error:

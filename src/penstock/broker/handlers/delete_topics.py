@@ -15,9 +15,9 @@ import asyncio
 from functools import partial
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
-from penstock.broker.large_requests import one_by_one
-from penstock.broker.watch.turns import turns_of
+from penstock.broker.handlers.large_requests import one_by_one
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Topic
@@ -41,13 +41,13 @@ def handle(
 
 async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
     services = context.services
-    turns = turns_of(services.env)
+    slices = slices_of(services.env)
     named = _named(request)
     context.is_large = context.is_large or len(named) > context.slicing.elements
-    identities = await one_by_one(partial(_identity, services.image), named, turns)
+    identities = await one_by_one(partial(_identity, services.image), named, slices)
     twice = repeated(identities)
     wanted = dict(zip(named, identities, strict=True))
-    makes = await one_by_one(lambda each: _maker(each, wanted[each] in twice), list(wanted), turns)
+    makes = await one_by_one(lambda each: _maker(each, wanted[each] in twice), list(wanted), slices)
     made = await decide_each(context, makes, validate_only=False)
     response = DeleteTopicsResponse()
     for (name, topic_id), outcome in zip(wanted, made, strict=True):
@@ -57,7 +57,7 @@ async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteT
         else:
             answer = DeleteTopicsResponse.Topic(outcome.name, outcome.topic_id)
         response.responses.append(answer)
-        await turns.give()
+        await slices.give()
     return response
 
 

@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.authorized_operations import GROUP_OPERATIONS
-from penstock.broker.large_requests import Steps, answered
+from penstock.broker.handlers.large_requests import Steps, answered
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.large_requests import Steps, answered
+from penstock.broker.handlers.large_requests import Steps, answered
 from penstock.broker.services import Services
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse

@@ -13,8 +13,8 @@ import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.authorized_operations import TOPIC_OPERATIONS
+from penstock.broker.handlers.fresh_topics import with_fresh_topics
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, NO_LEADER, Topic
 from penstock.metadata.topics import validate_topic_name

@@ -4,7 +4,7 @@ Each partition returns whole batches, starting with the one that contains the re
 first batch is returned even if it is larger than the limit, so that every consumer makes progress.
 If less than `min_bytes` is available the request waits, at most `max_wait_ms`.
 
-A fetch of more than a few hundred partitions is processed in slices (`broker/large_fetch`).
+A fetch of more than a few hundred partitions is processed in slices (`large_fetch`).
 
 Large pieces stay in their files until they are sent. What must be read into memory for a client is
 limited by the memory that is left for responses: then a fetch returns less, but at least one batch.
@@ -33,15 +33,15 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.fetch_reads import (
+from penstock.broker.handlers.fetch_reads import (
     IDS_SINCE,
     READ_COMMITTED,
     FetchReads,
     fetching_replica,
     is_registered,
 )
-from penstock.broker.large_fetch import LargeFetch
-from penstock.broker.purgatory import COMMITS_S, DataWait, end_with_news_of_roles
+from penstock.broker.handlers.large_fetch import LargeFetch
+from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
-from penstock.broker.creation import (
+from penstock.broker.handlers.topic_creation import (
     OFFSETS_TOPIC,
     create_offsets_topic,
     create_transactions_topic,

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from penstock.broker import log_levels
 from penstock.broker.context import RequestContext
+from penstock.broker.handlers import log_levels
 from penstock.broker.handlers.config_requests import alter_each, require_this_broker
 from penstock.broker.services import Services
 from penstock.metadata.config_changes import ConfigEdit, ResourceType, incremental_alter_configs

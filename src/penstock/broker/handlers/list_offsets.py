@@ -26,9 +26,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.hosted import HostedPartition
-from penstock.broker.large_requests import Steps, answered
+from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.large_requests import Steps, answered
+from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.replication import Leadership
 from penstock.storage.timesearch import (
     Look,

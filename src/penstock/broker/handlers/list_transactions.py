@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.large_requests import Steps, answered, portions
+from penstock.broker.handlers.large_requests import Steps, answered, portions
 from penstock.txns.admin import unknown_states
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ListTransactionsRequest, ListTransactionsResponse

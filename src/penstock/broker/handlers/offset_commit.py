@@ -14,7 +14,7 @@ from copy import copy
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.broker.large_requests import ask_in_portions
+from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.groups.limits import COMMIT_BATCHES_MAX, commit_bytes
 from penstock.groups.refusals import commit_response, refuse
 from penstock.wire.errors import ErrorCode, KafkaError

@@ -10,7 +10,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.broker.large_requests import ask_in_portions
+from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.large_requests import Steps, answered
+from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.large_requests import Steps, answered
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 

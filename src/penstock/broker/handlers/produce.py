@@ -10,11 +10,11 @@ A duplicate (an idempotent producer's retry) is answered with the offset of its 
 internal topics accept batches from the cluster's own tools only, as in Kafka: a batch from any
 other client would be read as the state of groups.
 
-A batch for a partition with a pending leadership here waits until it begins (`led_soon`).
+A batch for a partition with a pending leadership here waits until it begins (`pending_leadership`).
 
 The first batch of a transaction on a partition waits until the transaction's coordinator has
-confirmed that the partition is in the transaction (`txn_verification`). With version 12 this also
-adds the partition to it, which is part of transaction.version 2.
+confirmed that the partition is in the transaction (`coordinators.verification`). With version 12
+this also adds the partition to it, which is part of transaction.version 2.
 
 A batch that takes long to check is checked on a thread (`large_batches`), and a request with many
 batches is processed in slices. In both cases the connection's next request begins when this one is
@@ -33,13 +33,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
-from penstock.broker.failures import EXPECTED, code_of
-from penstock.broker.hosted import HostedPartition, Written
-from penstock.broker.purgatory import CommitWait, GradualCommitWait
+from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.coordinators.verification import VerificationKey, VerificationResult
+from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
+from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.partitions.txn_appends import NotVerified
 from penstock.broker.services import Services
-from penstock.broker.txn_appends import NotVerified
-from penstock.broker.txn_verification import Asker, Word
-from penstock.broker.watch.turns import turns_of
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
@@ -149,12 +149,12 @@ class _Producing:
         order. Batches of other producers may come in between, as they may between two requests.
         """
         services, count = self._context.services, 0
-        turns = turns_of(services.env)
+        slices = slices_of(services.env)
         self._register_gradually()
         for count, batch in enumerate(self.batches(), 1):  # noqa: B007 - counts
             self._now_ms = services.now_ms()
             self.append(batch)
-            await turns.give()
+            await slices.give()
         self._context.is_large = count > self._context.slicing.elements
         if self.is_unfinished:
             return await self.later()
@@ -240,7 +240,7 @@ class _Producing:
     def _fail(self, batch: _Batch, error: Exception) -> None:
         """Fills in the error, and opens the producer's retry window if the error is retriable."""
         _fill_error(batch.answer, error)
-        self._context.services.figures.produce.on_refused(error)
+        self._context.services.counters.produce.on_refused(error)
         if code_of(error).retriable:
             replicas = self._context.services.replicas
             replicas.note_refused(
@@ -262,8 +262,8 @@ class _Producing:
 
         if self._request.acks == 0 or code_of(error) != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return False
-        led_soon = self._context.services.led_soon
-        is_early = led_soon.put_off(batch.topic, batch.answer.index, go_on)
+        pending_leadership = self._context.services.pending_leadership
+        is_early = pending_leadership.put_off(batch.topic, batch.answer.index, go_on)
         self._left += is_early
         return is_early
 
@@ -293,32 +293,32 @@ class _Producing:
         unverified, self._unverified = self._unverified, []
         self._left += len(unverified)
         adds = self._context.version >= _ADDS_SINCE
-        askers: dict[Asker, list[tuple[_Batch, NotVerified]]] = {}
+        waiting: dict[VerificationKey, list[tuple[_Batch, NotVerified]]] = {}
         for batch, error in unverified:
-            asker = Asker(
+            key = VerificationKey(
                 self._request.transactional_id or "",
                 error.producer_id,
                 error.producer_epoch,
                 adds,
             )
-            askers.setdefault(asker, []).append((batch, error))
-        for asker, batches in askers.items():
+            waiting.setdefault(key, []).append((batch, error))
+        for key, batches in waiting.items():
             places = [
                 (TopicPartition(batch.topic, batch.answer.index), error.begin)
                 for batch, error in batches
             ]
-            words = self._context.services.verification.ask(asker, places)
-            for (batch, _), word in zip(batches, words, strict=True):
+            results = self._context.services.verification.ask(key, places)
+            for (batch, _), result in zip(batches, results, strict=True):
                 # Use a callback even if the result is there already: an earlier batch's may still
                 # be on its way.
-                word.add_done_callback(partial(self._on_word, batch))
+                result.add_done_callback(partial(self._on_verified, batch))
 
-    def _on_word(self, batch: _Batch, said: asyncio.Future[Word]) -> None:
-        word, version = said.result(), self._context.version
-        if word.code == ErrorCode.NONE:
-            self.append(batch, Verification(word.guard, version >= _ADDS_SINCE))
+    def _on_verified(self, batch: _Batch, said: asyncio.Future[VerificationResult]) -> None:
+        result, version = said.result(), self._context.version
+        if result.code == ErrorCode.NONE:
+            self.append(batch, Verification(result.guard, version >= _ADDS_SINCE))
         else:
-            self._fail(batch, _no_word(word.code, version))
+            self._fail(batch, _not_verified(result.code, version))
         self._one_less()
 
     def _one_less(self) -> None:
@@ -373,7 +373,7 @@ def _pass_on(
         answer.set_result(committed.result())
 
 
-def _no_word(code: ErrorCode, version: int) -> KafkaError:
+def _not_verified(code: ErrorCode, version: int) -> KafkaError:
     """Returns the error for a batch whose transaction could not be verified."""
     if code in _NO_WORD and (code != ErrorCode.CONCURRENT_TRANSACTIONS or version < _ADDS_SINCE):
         return KafkaError(

@@ -13,11 +13,11 @@ from copy import copy
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.coordinator import ShardRuntime
+from penstock.broker.coordinators.groups import ShardRuntime
+from penstock.broker.coordinators.verification import VerificationKey
+from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.broker.handlers.transaction_requests import then
-from penstock.broker.large_requests import ask_in_portions
-from penstock.broker.txn_appends import Begin, beginner
-from penstock.broker.txn_verification import Asker
+from penstock.broker.partitions.txn_appends import Begin, beginner
 from penstock.groups.effects import Effect, Now, Token
 from penstock.groups.refusals import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
@@ -98,15 +98,17 @@ async def _verify(
     request: TxnOffsetCommitRequest, context: RequestContext, runtime: ShardRuntime, begin: Begin
 ) -> TxnOffsetCommitResponse:
     adds = context.version >= _ADDS_SINCE
-    asker = Asker(request.transactional_id, request.producer_id, request.producer_epoch, adds)
+    key = VerificationKey(
+        request.transactional_id, request.producer_id, request.producer_epoch, adds
+    )
     where = TopicPartition(runtime.hosted.topic, runtime.hosted.index)
-    (answer,) = context.services.verification.ask(asker, [(where, begin)])
-    word = await answer
-    if word.code != ErrorCode.NONE:
-        return _refused(request, _told(word.code, context.version))
+    (answer,) = context.services.verification.ask(key, [(where, begin)])
+    result = await answer
+    if result.code != ErrorCode.NONE:
+        return _refused(request, _told(result.code, context.version))
     if runtime.is_over:
         return _refused(request, ErrorCode.NOT_COORDINATOR)
-    committed = _commit(runtime, request, word.guard)
+    committed = _commit(runtime, request, result.guard)
     return await committed if isinstance(committed, asyncio.Future) else committed
 
 

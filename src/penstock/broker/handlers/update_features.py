@@ -9,7 +9,7 @@ results.
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
-from penstock.broker.features import FEATURES
+from penstock.broker.handlers.features import FEATURES
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 

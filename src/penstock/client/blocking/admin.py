@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from penstock.client.admin import (
+from penstock.client.admin.admin import Admin as AsyncAdmin
+from penstock.client.admin.admin import When
+from penstock.client.admin.groups import GroupInfo, GroupListing
+from penstock.client.admin.inspection import LogDirInfo, ProducerInfo
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import (
     BROKER_DEFAULT,
     ClusterInfo,
     ConfigEntry,
@@ -14,18 +19,13 @@ from penstock.client.admin import (
     NewTopic,
     TopicInfo,
 )
-from penstock.client.administration import Admin as AsyncAdmin
-from penstock.client.administration import When
-from penstock.client.blocking.life import Life
+from penstock.client.admin.reassignment import Reassignment
+from penstock.client.admin.transactions import HangingSearch, TransactionInfo, TransactionListing
+from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError
-from penstock.client.groups import GroupInfo, GroupListing
-from penstock.client.inspection import LogDirInfo, ProducerInfo
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import FoundOffset
 from penstock.client.options import AdminKeywords
-from penstock.client.reassignment import Reassignment
-from penstock.client.transactions import HangingSearch, TransactionInfo, TransactionListing
 
 
 class Admin:
@@ -48,7 +48,7 @@ class Admin:
         self._async = core = AsyncAdmin(bootstrap_servers, env=env, **options)
         self.options = core.options
         self.env = core.env
-        self._life = Life("admin", core.env.clock, core.start, lambda _: core.close())
+        self._life = Lifecycle("admin", core.env.clock, core.start, lambda _: core.close())
         self._life.watch(self)
 
     def __enter__(self) -> Self:

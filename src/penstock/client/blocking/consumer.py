@@ -31,8 +31,8 @@ from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
 
+from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
-from penstock.client.blocking.errands import Errands
 from penstock.client.blocking.on_caller import (
     StoreOnCaller,
     SyncProducer,
@@ -132,18 +132,18 @@ class Consumer(Standing, Generic[K, V]):
         env: ClientEnv | None = None,
         **options: Any,
     ) -> None:
-        errands = Errands()
+        on_caller = CallerExecutor()
         core: AsyncConsumer[Any, Any] = AsyncConsumer(
             bootstrap_servers,
             topics=topics,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
-            listener=listener_on_caller(errands, listener),
-            offset_store=None if offset_store is None else StoreOnCaller(errands, offset_store),
+            listener=listener_on_caller(on_caller, listener),
+            offset_store=None if offset_store is None else StoreOnCaller(on_caller, offset_store),
             env=env,
             **options,
         )
-        super().__init__(core, errands)
+        super().__init__(core, on_caller)
         self.bootstrap_servers = bootstrap_servers
         self.options = core.options
         self.env = core.env
@@ -178,7 +178,7 @@ class Consumer(Standing, Generic[K, V]):
         self._life.portal().tell(self._interrupt)
         outermost = self._turns.wait(_CLOSE_TURN_S if timeout_s is None else timeout_s)
         try:
-            self._life.close(timeout_s, errands=self._errands if outermost else None)
+            self._life.close(timeout_s, on_caller=self._on_caller if outermost else None)
         finally:
             self._turns.end(outermost)
 
@@ -215,7 +215,7 @@ class Consumer(Standing, Generic[K, V]):
         listener is any object that has some of the methods `on_assigned`, `on_revoked` and
         `on_lost`. It is called inside `poll`, on the thread that polls.
         """
-        wrapper = listener_on_caller(self._errands, listener)
+        wrapper = listener_on_caller(self._on_caller, listener)
         self._wait(self._async.subscribe(topics, pattern=pattern, listener=wrapper))
 
     def unsubscribe(self) -> None:
@@ -232,7 +232,7 @@ class Consumer(Standing, Generic[K, V]):
 
     def add_listener(self, listener: object) -> None:
         """Adds a rebalance listener. It is called before the listener given to `subscribe`."""
-        wrapper = listener_on_caller(self._errands, listener)
+        wrapper = listener_on_caller(self._on_caller, listener)
         assert wrapper is not None
         self._listeners.append((listener, wrapper))
         self._do(self._async.add_listener, wrapper)
@@ -426,7 +426,7 @@ class Consumer(Standing, Generic[K, V]):
             retry_backoff_ms=retry_backoff_ms,
             retry_backoff_max_ms=retry_backoff_max_ms,
             dead_letter_topic=dead_letter_topic,
-            on_error=None if on_error is None else wrapped(self._errands, on_error),
+            on_error=None if on_error is None else wrapped(self._on_caller, on_error),
             commit_interval_ms=commit_interval_ms,
             in_progress_max=in_progress_max,
             drain_timeout_ms=drain_timeout_ms,
@@ -438,7 +438,7 @@ class Consumer(Standing, Generic[K, V]):
                 handler,
                 replace(options, stop=stopping),
                 producer=None if producer is None else SyncProducer(producer),
-                executor=self._errands if concurrency == 1 else None,
+                executor=self._on_caller if concurrency == 1 else None,
             ),
         )
 

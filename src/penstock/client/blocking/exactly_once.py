@@ -57,7 +57,7 @@ def exactly_once(
         lambda stopping: exactly_once_into(
             _Sink(producer),
             consumer._async,
-            wrapped(consumer._errands, transform),
+            wrapped(consumer._on_caller, transform),
             max_records,
             retries,
             stopping,

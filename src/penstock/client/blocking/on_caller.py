@@ -1,6 +1,6 @@
 """Calls the user's objects on the thread that waits instead of the event loop's thread.
 
-A plain method runs there as an errand. If a method returns a coroutine, it is awaited on the loop.
+A plain method runs there. If a method returns a coroutine, it is awaited on the loop.
 """
 
 from __future__ import annotations
@@ -10,44 +10,46 @@ import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from penstock.client.blocking.errands import Errands
+from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.membership.listener import Listener
 from penstock.client.model import RecordMetadata, TopicPartition
 from penstock.client.processing.stores import OffsetStore
 
 
-async def on_caller(errands: Errands, function: Callable[..., Any], *args: Any) -> Any:
-    result = await asyncio.get_running_loop().run_in_executor(errands, function, *args)
+async def on_caller(executor: CallerExecutor, function: Callable[..., Any], *args: Any) -> Any:
+    result = await asyncio.get_running_loop().run_in_executor(executor, function, *args)
     return await result if inspect.isawaitable(result) else result
 
 
-def wrapped(errands: Errands, function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+def wrapped(
+    executor: CallerExecutor, function: Callable[..., Any]
+) -> Callable[..., Awaitable[Any]]:
     async def call(*args: Any) -> Any:
-        return await on_caller(errands, function, *args)
+        return await on_caller(executor, function, *args)
 
     return call
 
 
-def listener_on_caller(errands: Errands, listener: object | None) -> Listener | None:
+def listener_on_caller(executor: CallerExecutor, listener: object | None) -> Listener | None:
     if listener is None:
         return None
     given = Listener.of(listener)
     return Listener(
         *(
-            None if callback is None else wrapped(errands, callback)
+            None if callback is None else wrapped(executor, callback)
             for callback in (given.on_assigned, given.on_revoked, given.on_lost)
         )
     )
 
 
 class StoreOnCaller:
-    def __init__(self, errands: Errands, store: OffsetStore) -> None:
-        self._errands = errands
+    def __init__(self, executor: CallerExecutor, store: OffsetStore) -> None:
+        self._executor = executor
         self._store = store
 
     async def load(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
         found: Mapping[TopicPartition, int] = await on_caller(
-            self._errands, self._store.load, places
+            self._executor, self._store.load, places
         )
         return found
 

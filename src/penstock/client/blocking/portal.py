@@ -1,13 +1,13 @@
 """One thread with one event loop, through which a sync client calls its async client.
 
     sync caller --call--> loop's thread: the async client, its tasks, its sockets
-                <-------- result, or errands to run meanwhile (`errands.py`)
+                <-------- result, or calls to run meanwhile (`caller_executor.py`)
 
 Each client has its own portal. It starts when the client first needs it and stops when the client
 is closed. Clients share nothing, so no client can delay another. Special cases:
 
 *Interpreter exit.* The thread is a daemon, so it cannot keep the interpreter from exiting.
-`life.py` handles clients that are still open then, or that were dropped.
+`lifecycle.py` handles clients that are still open then, or that were dropped.
 
 *Fork.* The child process has the client but not its thread. Using the client there raises an error
 that says so. The parent is not affected.
@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar, cast
 
-from penstock.client.blocking.errands import Errands
+from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.errors import Closed, RequestTimedOut
 from penstock.ports import Clock
 
@@ -61,7 +61,7 @@ if hasattr(os, "register_at_fork"):
 class _Call:
     """One coroutine that runs through the portal."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], waiter: Errands) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], waiter: CallerExecutor) -> None:
         self._coroutine = coroutine
         self._waiter = waiter
         self._task: asyncio.Task[Any] | None = None
@@ -116,7 +116,7 @@ class Portal:
         coroutine: Coroutine[Any, Any, T],
         timeout_s: float | None = None,
         *,
-        errands: Errands | None = None,
+        on_caller: CallerExecutor | None = None,
         watch: Callable[[], object] | None = None,
     ) -> T:
         """Runs the coroutine on the loop and waits for its result.
@@ -129,7 +129,7 @@ class Portal:
         except BaseException:
             coroutine.close()
             raise
-        waiter = Errands() if errands is None else errands
+        waiter = CallerExecutor() if on_caller is None else on_caller
         call = _Call(coroutine, waiter)
         waiter.begin()
         try:
@@ -219,7 +219,7 @@ class Portal:
     def _wait(
         self,
         call: _Call,
-        waiter: Errands,
+        waiter: CallerExecutor,
         timeout_s: float | None,
         watch: Callable[[], object] | None,
     ) -> None:
@@ -244,7 +244,7 @@ class Portal:
                     "blocking its event loop"
                 )
 
-    def _wind_up(self, call: _Call, waiter: Errands) -> None:
+    def _wind_up(self, call: _Call, waiter: CallerExecutor) -> None:
         """Cancels the coroutine and waits for its end. A coroutine that does not end is left to the
         loop."""
         assert self._loop is not None

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
 
-from penstock.client.blocking.life import Life
+from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.blocking.portal import Forks
 from penstock.client.blocking.transactions import Transaction
 from penstock.client.environment import ClientEnv
@@ -121,7 +121,7 @@ class Producer(Generic[K, V]):
         self._only_slow = bool(core.options.interceptors)
         self._forks = Forks.count
         self._started = False
-        self._life = Life("producer", core.env.clock, core.start, core.close)
+        self._life = Lifecycle("producer", core.env.clock, core.start, core.close)
         self._life.watch(self)
 
     # -- starting and closing -------------------------------------------------------------------

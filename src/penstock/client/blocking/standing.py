@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
-from penstock.client.blocking.errands import Errands
-from penstock.client.blocking.life import Life
-from penstock.client.blocking.turns import Turns
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.blocking.caller_executor import CallerExecutor
+from penstock.client.blocking.lifecycle import Lifecycle
+from penstock.client.blocking.thread_guard import ThreadGuard
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.consuming.core import OnCommit
 from penstock.client.consuming.standing import CommitOffsets
@@ -20,7 +21,6 @@ from penstock.client.errors import ClientError
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
-from penstock.client.offsets import FoundOffset
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -53,12 +53,12 @@ class Kept:
 class Standing:
     """The base class of the sync `Consumer`, with the methods that return no records."""
 
-    def __init__(self, core: AsyncConsumer[Any, Any], errands: Errands) -> None:
+    def __init__(self, core: AsyncConsumer[Any, Any], on_caller: CallerExecutor) -> None:
         self._async = core
-        self._errands = errands
-        self._turns = Turns()
+        self._on_caller = on_caller
+        self._turns = ThreadGuard()
         self._kept = Kept(core)
-        self._life = Life("consumer", core.env.clock, core.start, self._kept.close)
+        self._life = Lifecycle("consumer", core.env.clock, core.start, self._kept.close)
 
     # -- calls on the event loop ----------------------------------------------------------------
 
@@ -77,10 +77,10 @@ class Standing:
             raise
         try:
             # A listener may call its consumer: a wait within a wait, which needs its own queue.
-            errands = self._errands if outermost else None
+            on_caller = self._on_caller if outermost else None
             if self._kept.records:
                 self._life.call(self._kept.put_back())
-            return self._life.call(coroutine, timeout_s, errands=errands, watch=watch)
+            return self._life.call(coroutine, timeout_s, on_caller=on_caller, watch=watch)
         finally:
             self._turns.end(outermost)
 

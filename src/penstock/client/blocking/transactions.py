@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from penstock.client.blocking.life import Life
+from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.membership.steps import Identity
 from penstock.client.model import OffsetAndMetadata, OpenTransaction, TopicPartition
 from penstock.client.producing.transactions import GroupOf
@@ -30,7 +30,7 @@ class Transaction:
     Leaving the block commits. An error in the block aborts the transaction and is raised again.
     """
 
-    def __init__(self, life: Life, start: Callable[[], None], core: AsyncTransaction) -> None:
+    def __init__(self, life: Lifecycle, start: Callable[[], None], core: AsyncTransaction) -> None:
         self._life = life
         self._start = start
         self._async = core

@@ -24,6 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Final
 
+from penstock.client.admin.offsets import EARLIEST
 from penstock.client.cluster import Cluster
 from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.fetching import Fetcher
@@ -42,7 +43,6 @@ from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import NOBODY, Identity
 from penstock.client.metrics import ConsumerMeter, ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import EARLIEST
 from penstock.client.options import PARTITION_FETCH_BYTES, ConsumerOptions
 from penstock.wire.errors import ErrorCode
 

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from datetime import datetime
 from typing import Final, NamedTuple
 
+from penstock.client.admin.leaders import ask_leaders, by_topic, know_leaders
+from penstock.client.admin.offsets import LATEST, FoundOffset, ask_offsets
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.consuming.subscription import UNKNOWN, Need, PartitionState, Subscription
@@ -25,9 +27,7 @@ from penstock.client.errors import (
     OptionError,
     TopicNotFound,
 )
-from penstock.client.leaders import ask_leaders, by_topic, know_leaders
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import LATEST, FoundOffset, ask_offsets
 from penstock.client.option_values import ResetPolicy
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

@@ -18,6 +18,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from penstock.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from penstock.client.cluster import Cluster
 from penstock.client.consuming.fetching import Fetcher, let_fetches_start
 from penstock.client.consuming.positions import Positions, milliseconds
@@ -33,7 +34,6 @@ from penstock.client.errors import (
 )
 from penstock.client.metrics import ConsumerMeter
 from penstock.client.model import TopicPartition
-from penstock.client.offsets import EARLIEST, LATEST, list_offsets
 from penstock.client.option_values import ResetPolicy
 from penstock.client.options import ConsumerOptions
 

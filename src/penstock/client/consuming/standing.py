@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from penstock.client.admin.offsets import EARLIEST, LATEST, FoundOffset, list_offsets
 from penstock.client.consuming.core import ConsumerCore, OnCommit
 from penstock.client.consuming.positions import milliseconds
 from penstock.client.environment import ClientEnv
@@ -15,7 +16,6 @@ from penstock.client.errors import ClientError, DeadlineExceeded, RequestTimedOu
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.offsets import EARLIEST, LATEST, FoundOffset, list_offsets
 from penstock.client.options import ConsumerOptions
 
 CommitOffsets = Mapping[TopicPartition, int | OffsetAndMetadata]

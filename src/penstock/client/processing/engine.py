@@ -43,7 +43,6 @@ from typing import Any, Generic, TypeVar
 from penstock.client.consuming.decoding import DeserializationFailed
 from penstock.client.errors import ClientError, CommitFailed, OptionError
 from penstock.client.model import Record, TopicPartition
-from penstock.client.processing.burying import DeadLetters
 from penstock.client.processing.calling import Caller, Job, Piece, is_async
 from penstock.client.processing.contracts import (
     ErrorAction,
@@ -51,6 +50,7 @@ from penstock.client.processing.contracts import (
     RunConsumer,
     RunSummary,
 )
+from penstock.client.processing.dead_letters import DeadLetters
 from penstock.client.processing.lanes import Lane, Lanes
 from penstock.client.processing.run_options import RunOptions
 from penstock.client.processing.tracker import Tracker, Window

@@ -5,13 +5,13 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from typing import TypeVar
 
-from penstock.client.processing.burying import DeadLetters
 from penstock.client.processing.contracts import (
     DeadLetterProducer,
     Handler,
     RunConsumer,
     RunSummary,
 )
+from penstock.client.processing.dead_letters import DeadLetters
 from penstock.client.processing.engine import Run
 from penstock.client.processing.run_options import RunOptions
 

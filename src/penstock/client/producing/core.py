@@ -30,12 +30,12 @@ from penstock.client.model import TopicPartition
 from penstock.client.options import ProducerOptions
 from penstock.client.producing.accumulator import Accumulator, AccumulatorConfig
 from penstock.client.producing.deliveries import all_over
-from penstock.client.producing.older_way import PRODUCE_VERSION_MAX
 from penstock.client.producing.room import Room
 from penstock.client.producing.sending import Sender
 from penstock.client.producing.sequences import Identity
 from penstock.client.producing.topics import Topic, Topics
 from penstock.client.producing.transactions import Join, Transaction, Transactions
+from penstock.client.producing.transactions_v1 import PRODUCE_VERSION_MAX
 
 ERROR_CLOSE_S: Final = 5.0
 """When the body of `async with` fails, records that were already sent get this long to be

@@ -3,7 +3,7 @@
 This is the protocol of transaction.version 2 (KIP-890). A partition joins the transaction with the
 first batch that it accepts, and the end of a transaction returns the epoch for the next one. A late
 duplicate of a batch or of an end is therefore recognized by its old epoch and has no effect.
-Brokers report whether they support it; with older clusters `older_way` is used.
+Brokers report whether they support it; with older clusters `transactions_v1` is used.
 
 There are three kinds of failure:
 
@@ -40,12 +40,12 @@ from penstock.client.errors import (
 from penstock.client.membership.steps import NOBODY
 from penstock.client.membership.steps import Identity as Membership
 from penstock.client.model import OffsetAndMetadata, OpenTransaction, TopicPartition
-from penstock.client.producing.older_way import (
+from penstock.client.producing.sequences import Identity
+from penstock.client.producing.transactions_v1 import (
     END_VERSION_MAX,
     OFFSET_COMMIT_VERSION_MAX,
-    OlderWay,
+    TransactionsV1,
 )
-from penstock.client.producing.sequences import Identity
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     EndTxnRequest,
@@ -128,14 +128,14 @@ class Transactions:
         self._identity = Identity(-1, -1)
         self._has_offsets = False
         self._is_open = False
-        self._older: OlderWay | None = None
+        self._older: TransactionsV1 | None = None
 
     async def init(self) -> None:
         """Takes over the transactional id. Fences its previous producer and aborts its open
         transaction."""
         features, answer = await self._init(None)
         if features.get(FEATURE, 0) < LEVEL:
-            self._older = OlderWay(self._cluster, self.transactional_id, self._deadline_s)
+            self._older = TransactionsV1(self._cluster, self.transactional_id, self._deadline_s)
             self._host.join_by_request(self._join)
         self._go_on(answer.producer_id, answer.producer_epoch)
 
@@ -432,8 +432,8 @@ class Transaction:
     async def hand_over(self) -> OpenTransaction | None:
         """Leaves the transaction open, to be ended together with those of other producers.
 
-        See `penstock.client.together`. This must be the last call in the block: the producer cannot
-        be used afterwards. Returns None if nothing was sent, and so nothing is open.
+        See `penstock.client.multi_commit`. This must be the last call in the block: the producer
+        cannot be used afterwards. Returns None if nothing was sent, and so nothing is open.
         """
         transactions = self._begun()
         self._is_handed_over = True

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Generator
 from typing import Any, Final, TypeVar
 
-from penstock.client import together
+from penstock.client import multi_commit
 from penstock.client.cluster import Cluster
 from penstock.client.environment import default_environment
 from penstock.client.errors import ApiNotServed, BrokerError, ConnectFailed
@@ -37,7 +37,7 @@ from penstock.spark.once.protocol import (
 from penstock.spark.options import SinkOptions
 
 T = TypeVar("T")
-PROGRESS: Final = TopicPartition(together.OFFSETS_TOPIC, 0)
+PROGRESS: Final = TopicPartition(multi_commit.OFFSETS_TOPIC, 0)
 """The partition of the group's offset: it must exist, and users cannot delete this topic."""
 
 
@@ -95,21 +95,21 @@ class Asking:
         cluster = self._cluster
         match question:
             case TakeOver(transactional_id, current):
-                return await together.take_over(
+                return await multi_commit.take_over(
                     cluster, transactional_id, timeout_ms=self._timeout_ms, current=current
                 )
             case CountHomes():
-                return await together.partition_count(cluster, together.TRANSACTIONS_TOPIC)
+                return await multi_commit.partition_count(cluster, multi_commit.TRANSACTIONS_TOPIC)
             case ReadProgress(sink):
-                found = await together.stable_offset(cluster, sink, PROGRESS)
+                found = await multi_commit.stable_offset(cluster, sink, PROGRESS)
                 return None if found is None else Progress(found.offset, found.metadata)
             case NoteProgress(transaction, sink, progress):
                 position = OffsetAndMetadata(progress.batches, progress.query_id)
-                await together.note_offset(cluster, transaction, sink, PROGRESS, position)
+                await multi_commit.note_offset(cluster, transaction, sink, PROGRESS, position)
             case FindOpen(sink):
-                return await together.open_transactions(
+                return await multi_commit.open_transactions(
                     cluster, driver_id(sink), tasks_pattern(sink)
                 )
             case End(members, committed, sink):
-                await together.end_together(cluster, members, committed=committed, group=sink)
+                await multi_commit.end_together(cluster, members, committed=committed, group=sink)
         return None

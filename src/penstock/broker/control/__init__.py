@@ -1,0 +1,1 @@
+"""Decides and applies changes of the cluster: controller, cluster view, membership, commits."""

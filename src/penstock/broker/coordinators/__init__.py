@@ -1,0 +1,1 @@
+"""The coordinators of groups and transactions: shells around the pure shards."""

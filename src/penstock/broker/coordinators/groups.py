@@ -1,0 +1,287 @@
+"""The group coordinator: the groups whose partition of `__consumer_offsets` this broker leads.
+
+`groups.GroupShard` decides, and `shard_shell` carries out its effects. This module adds what only
+groups have: offsets that are committed in transactions, as batches of their producers, and the
+markers that end these transactions. A marker is written through the shard's shell, so that the
+shard is notified of it in order with the other appends.
+
+Committed offsets are read from memory. A broker that was cut off, or whose metadata is late, may
+not know that another broker leads the partition by now and has accepted commits. So before it
+answers, it reads the current revision from the store and waits until its image has reached it. If
+the store cannot be read, it appends a record that changes nothing. Once that record is committed,
+every replica that could have been elected instead was still following this leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Final
+
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.coordinators.batches import bounded_batch_of
+from penstock.broker.coordinators.shard_shell import Shards, ShardShell
+from penstock.broker.handlers.large_requests import Steps, in_slices
+from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
+from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.broker.partitions.txn_appends import append_in_transaction, append_marker
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import (
+    Append,
+    CancelTimer,
+    Effect,
+    Now,
+    Reply,
+    SetTimer,
+    TimerKey,
+    Token,
+    TransactionalProducer,
+)
+from penstock.groups.formats import offset_record
+from penstock.groups.hashing import partition_for_group
+from penstock.groups.image import NO_PRODUCER
+from penstock.groups.shard import GroupShard
+from penstock.metadata.image import Changed
+from penstock.partition.producers import Verification
+from penstock.ports import Env
+from penstock.records.batch import BatchHeader
+from penstock.records.record import ControlType, Record, read_control
+from penstock.stores.errors import StoreError
+from penstock.txns.effects import Marker
+from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.messages.base import Response
+
+_STORE_PATIENCE_S: Final = 1.0
+Step = Callable[[GroupShard, Token, Now], list[Effect]]
+
+
+class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
+    def __init__(self, env: Env, hosted: HostedPartition, config: GroupConfig) -> None:
+        super().__init__(env, hosted, config.append_timeout_ms)
+        self.shard = GroupShard(
+            config,
+            partial(_new_member_id, env),
+            lambda: hosted.settings.max_message_bytes,
+        )
+
+    def now(self) -> Now:
+        return Now(self.ticks_ms(), self.wall_ms())
+
+    def ask(self, step: Step) -> asyncio.Future[Response]:
+        """Passes a request to the shard. The future resolves to its response."""
+        return self.put(lambda token: step(self.shard, token, self.now()))
+
+    def forget_topics(self, names: Collection[str]) -> None:
+        self.step(lambda: self.shard.forget_topics(names, self.now()))
+
+    def write_marker(self, marker: Marker, tell: Callable[[ErrorCode], None]) -> None:
+        """Writes the marker that ends a transaction's offset commits.
+
+        Calls `tell` with NONE when the marker is committed, or with the reason if it fails. May be
+        called only once the partition is loaded: the shard would not be notified of a marker that
+        was written before.
+        """
+
+        def end(code: ErrorCode | None) -> None:
+            if code is None:
+                producer_id, committed = marker.producer_id, marker.committed
+                self.step(lambda: self.shard.on_marker(producer_id, committed=committed))
+            tell(ErrorCode.NONE if code is None else code)
+
+        self.write(
+            lambda: append_marker(self.hosted, marker, self.wall_ms()),
+            end,
+            lambda: tell(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        )
+
+    def confirm(self, tell: Callable[[ErrorCode | None], None]) -> None:
+        """Checks whether this broker still leads the partition: writes a record without effect."""
+
+        def write() -> Written:
+            nothing = offset_record("", "", -1, None)
+            return self._write(None, [Record(0, self.wall_ms(), nothing.key, nothing.value)])
+
+        def refuse() -> None:
+            tell(ErrorCode.NOT_COORDINATOR)
+
+        self.write(write, tell, refuse, refuse)
+
+    # What the shard provides
+
+    def replay(self, header: BatchHeader, records: Iterable[Record]) -> None:
+        if header.is_control:
+            for record in records:
+                committed = read_control(record).type == ControlType.COMMIT
+                self.shard.replay_marker(header.producer_id, committed=committed)
+            return
+        producer_id = header.producer_id if header.is_transactional else NO_PRODUCER
+        for record in records:
+            self.shard.replay(record.key, record.value, producer_id)
+
+    def on_loaded(self) -> Iterable[Effect]:
+        return self.shard.on_loaded(self.now())
+
+    def on_committed(self, append_id: int) -> Iterable[Effect]:
+        return self.shard.on_committed(append_id, self.now())
+
+    def on_append_failed(self, append_id: int, code: ErrorCode) -> Iterable[Effect]:
+        return self.shard.on_append_failed(append_id, code, self.now())
+
+    def on_append_late(self, append_id: int) -> Iterable[Effect]:
+        return self.shard.on_append_late(append_id)
+
+    def on_timer(self, key: TimerKey) -> Iterable[Effect]:
+        return self.shard.on_timer(key, self.now())
+
+    def on_unload(self, code: ErrorCode) -> Iterable[Effect]:
+        return self.shard.unload(code)
+
+    def take_effects(self) -> Sequence[Effect]:
+        return self.shard.core.take_effects()
+
+    def carry_out_one(self, effect: Effect) -> None:
+        if isinstance(effect, Reply):
+            self.reply(effect.token, effect.response)
+        elif isinstance(effect, Append):
+            write = partial(self._write, effect.producer)
+            self.append(effect.append_id, effect.records, effect.timestamp_ms, write)
+        elif isinstance(effect, SetTimer):
+            self.set_timer(effect.key, effect.at_ms)
+        elif isinstance(effect, CancelTimer):
+            self.cancel_timer(effect.key)
+
+    def _write(self, producer: TransactionalProducer | None, records: Sequence[Record]) -> Written:
+        if producer is None:
+            return self.hosted.append_own(bounded_batch_of(self.hosted, records), self.wall_ms())
+        batch = bounded_batch_of(
+            self.hosted,
+            records,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            transactional=True,
+        )
+        verification = Verification(producer.guard)
+        return append_in_transaction(self.hosted, batch, verification, self.wall_ms())
+
+
+class GroupCoordinator(Shards[ShardRuntime]):
+    """The shards of all partitions of `__consumer_offsets` that this broker leads."""
+
+    def __init__(
+        self,
+        env: Env,
+        broker_id: int,
+        cluster: ClusterView,
+        config: GroupConfig,
+        spawn: Callable[..., None],
+    ) -> None:
+        super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
+        self._rebalances_before = 0
+        """Rebalances that were counted by shards of ended leaderships."""
+        self._config = config
+        self._gone: set[str] = set()
+        """Deleted topics whose offsets are about to be removed."""
+
+    def make(self, hosted: HostedPartition) -> ShardRuntime:
+        return ShardRuntime(self._env, hosted, self._config)
+
+    def index_of(self, name: str) -> int:
+        topic = self._cluster.image.topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return partition_for_group(name, len(topic.partitions))
+
+    def ask(self, group_id: str, step: Step) -> asyncio.Future[Response]:
+        return self.require(group_id).ask(step)
+
+    @property
+    def rebalances(self) -> int:
+        """Rebalances that this coordinator has completed since the broker started."""
+        held = (shell.shard.core.rebalances for shell in self._shells.values())
+        return self._rebalances_before + sum(held)
+
+    def on_retired(self, shell: ShardRuntime) -> None:
+        self._rebalances_before += shell.shard.core.rebalances
+
+    def confirmed(
+        self, group_ids: Sequence[str], answer: Callable[[], Steps[Response]]
+    ) -> asyncio.Future[Response]:
+        """Runs the steps of `answer` once this broker has confirmed that it coordinates the groups.
+
+        Otherwise another coordinator could have accepted commits that the answer lacks. The future
+        resolves to the response."""
+        reply: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._spawn(self._confirm(group_ids, answer, reply))
+        return reply
+
+    async def _confirm(
+        self,
+        group_ids: Sequence[str],
+        answer: Callable[[], Steps[Response]],
+        reply: asyncio.Future[Response],
+    ) -> None:
+        try:
+            try:
+                async with asyncio.timeout(_STORE_PATIENCE_S):
+                    await self._cluster.catch_up()
+                self._require_terms(group_ids)
+            except (StoreError, TimeoutError):
+                for runtime in {id(one): one for one in map(self.require, group_ids)}.values():
+                    await _confirmation(runtime)
+            response = await in_slices(answer(), slices_of(self._env))
+        except Exception as error:  # noqa: BLE001 - dispatch turns it into an error response
+            if not reply.done():
+                reply.set_exception(error)
+        else:
+            if not reply.done():
+                reply.set_result(response)
+
+    def _require_terms(self, group_ids: Sequence[str]) -> None:
+        """Raises NOT_COORDINATOR if the image names another leader epoch for one of the groups.
+
+        The image is current, but the leadership may not have been updated to it yet."""
+        for index in map(self.index_of, group_ids):
+            partition = self._cluster.image.partition(OFFSETS_TOPIC, index)
+            leadership = self.require_at(index).hosted.leadership
+            if partition is None or not leadership or partition.leader_epoch != leadership.epoch:
+                raise KafkaError(ErrorCode.NOT_COORDINATOR)
+
+    def on_change(self, changed: Changed) -> None:
+        """Removes the offsets that groups committed for topics that were deleted."""
+        for change in changed.topics:
+            if change.after is not None and change.name in self._gone:
+                # The topic was created again: offsets that are committed from now on stay.
+                self._forget_gone()
+            elif change.after is None:
+                if not self._gone:
+                    # Later, to include the deletions that the image shows next: each removal
+                    # examines all offsets.
+                    asyncio.get_running_loop().call_soon(self._forget_gone)
+                self._gone.add(change.name)
+
+    def _forget_gone(self) -> None:
+        gone, self._gone = self._gone, set()
+        if gone:
+            for runtime in self.loaded():
+                runtime.forget_topics(gone)
+
+
+async def _confirmation(runtime: ShardRuntime) -> None:
+    outcome: asyncio.Future[ErrorCode | None] = asyncio.get_running_loop().create_future()
+
+    def tell(code: ErrorCode | None) -> None:
+        # May be called twice: when the append is late, and with its outcome.
+        if not outcome.done():
+            outcome.set_result(code)
+
+    runtime.confirm(tell)
+    if await outcome is not None:
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+
+
+def _new_member_id(env: Env, prefix: str) -> str:
+    digits = env.random.bytes(16).hex()
+    parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+    return f"{prefix}-{'-'.join(parts)}"

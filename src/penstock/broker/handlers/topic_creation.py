@@ -1,0 +1,124 @@
+"""Creates topics automatically: topics that clients ask for, and the internal topics."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.services import Services
+from penstock.metadata.topic_ids import new_id
+from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
+from penstock.txns.formats import TOPIC as TRANSACTIONS_TOPIC
+from penstock.wire.errors import ErrorCode
+
+OFFSETS_TOPIC = "__consumer_offsets"
+
+_log = logging.getLogger(__name__)
+
+
+def topic_defaults(services: Services) -> TopicDefaults:
+    configs = services.configs()
+    return TopicDefaults(
+        num_partitions=configs.int_value("num.partitions"),
+        replication_factor=configs.int_value("default.replication.factor"),
+    )
+
+
+def create_missing(services: Services, name: str) -> None:
+    """Starts the creation of a topic with the broker's defaults, and does not wait for it.
+
+    Does nothing if the topic is being created already."""
+    if name in services.creating:
+        return
+    services.creating.add(name)
+    services.spawn(_create(services, TopicSpec(name)))
+
+
+def create_offsets_topic(services: Services) -> str | None:
+    """Starts the creation of the topic for groups' offsets, when the first group needs it.
+
+    The topic is created only if it can have `offsets.topic.replication.factor` replicas (KIP-115).
+    If it were created with fewer, it would keep that number. Returns the reason if there are too
+    few brokers, and None otherwise.
+    """
+    more = ("compression.type", "producer")
+    return _create_compacted(services, OFFSETS_TOPIC, "offsets.topic", more)
+
+
+def create_transactions_topic(services: Services) -> str | None:
+    """Starts the creation of the transaction coordinators' topic, when a transaction needs it.
+
+    It is created with `transaction.state.log.replication.factor` replicas or not at all, and the
+    result is the same as for the offsets topic. `min.insync.replicas` is always less than the
+    number of replicas (but at least 1), even if `transaction.state.log.min.isr` is larger, so that
+    one replica may fail.
+    """
+    configs = services.configs()
+    insync = configs.int_value("transaction.state.log.min.isr")
+    replicas = configs.int_value("transaction.state.log.replication.factor")
+    return _create_compacted(
+        services,
+        TRANSACTIONS_TOPIC,
+        "transaction.state.log",
+        ("compression.type", "uncompressed"),
+        ("min.insync.replicas", str(max(1, min(insync, replicas - 1)))),
+        ("unclean.leader.election.enable", "false"),
+    )
+
+
+def _lacks_brokers(services: Services, name: str, prefix: str) -> str | None:
+    setting = f"{prefix}.replication.factor"
+    wanted = services.configs().int_value(setting)
+    image = services.image
+    usable = len(image.living.keys() - image.cordoned)
+    if usable >= wanted:
+        services.short_of_brokers.discard(name)
+        return None
+    reason = (
+        f"{name} cannot be created yet: it needs {wanted} brokers, and {usable} can host a replica "
+        f"now; start more brokers, or lower {setting}"
+    )
+    if name not in services.short_of_brokers:
+        services.short_of_brokers.add(name)
+        _log.warning("%s", reason)
+    return reason
+
+
+def _create_compacted(
+    services: Services, name: str, prefix: str, *more: tuple[str, str]
+) -> str | None:
+    if name in services.creating:
+        return None
+    reason = _lacks_brokers(services, name, prefix)
+    if reason is not None:
+        return reason
+    services.creating.add(name)
+    configs = services.configs()
+    spec = TopicSpec(
+        name,
+        configs.int_value(f"{prefix}.num.partitions"),
+        configs.int_value(f"{prefix}.replication.factor"),
+        configs=(
+            ("cleanup.policy", "compact"),
+            ("segment.bytes", str(configs.int_value(f"{prefix}.segment.bytes"))),
+            *more,
+        ),
+    )
+    services.spawn(_create(services, spec))
+    return None
+
+
+async def _create(services: Services, spec: TopicSpec) -> None:
+    try:
+        topic_id = new_id(services.env.random.bytes)
+        await services.controller.decide(
+            lambda image: create_topic(
+                image, spec, topic_id=topic_id, defaults=topic_defaults(services)
+            )
+        )
+        await services.replicas.settled()
+    except EXPECTED as error:
+        if code_of(error) != ErrorCode.TOPIC_ALREADY_EXISTS:
+            _log.warning("topic %s could not be created: %s", spec.name, error)
+    finally:
+        services.creating.discard(spec.name)

@@ -1,0 +1,247 @@
+"""Renders the gathered metrics in Prometheus' text format.
+
+Each metric family is built and rendered separately, so that other tasks can run in between. The
+largest family has one sample per topic that has its own series (`top_topics.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import metadata
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from penstock.broker.broker import Broker
+from penstock.broker.counters import BrokerCounters, Histogram
+from penstock.broker.metrics.gather import CoordinatorTotals, Gathered
+from penstock.broker.metrics.names import BY_NAME, OTHER, Kind
+from penstock.broker.metrics.top_topics import TopTopics
+from penstock.broker.services import Services
+from penstock.groups.group import State as GroupState
+from penstock.records.kernels import COMPILED
+from penstock.txns.transaction import State as TransactionState
+from penstock.wire.api import ApiKey
+
+__all__ = ["CONTENT_TYPE", "families", "render"]
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+Sample = tuple[tuple[str, ...], float]
+_INFINITE = "+Inf"
+
+
+class _One:
+    """A collector of a single family, as the renderer requires."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        return (self._family,)
+
+
+def render(family: Metric) -> bytes:
+    return generate_latest(_One(family))
+
+
+def family(name: str, samples: Iterable[Sample]) -> Metric:
+    """Returns a counter or gauge family from `names.py`, with its samples."""
+    about = BY_NAME[name]
+    made: GaugeMetricFamily | CounterMetricFamily
+    if about.kind is Kind.COUNTER:
+        made = CounterMetricFamily(name.removesuffix("_total"), about.about, labels=about.labels)
+    else:
+        made = GaugeMetricFamily(name, about.about, labels=about.labels)
+    for labels, value in samples:
+        made.add_metric(labels, value)
+    return made
+
+
+def histogram(name: str, samples: Iterable[tuple[tuple[str, ...], Histogram]]) -> Metric:
+    about = BY_NAME[name]
+    made = HistogramMetricFamily(name, about.about, labels=about.labels)
+    for labels, held in samples:
+        counts = list(accumulate(held.counts))
+        bounds = [*map(repr, held.bounds), _INFINITE]
+        made.add_metric(labels, list(zip(bounds, counts, strict=True)), held.sum_s)
+    return made
+
+
+def families(
+    broker: Broker,
+    services: Services,
+    gathered: Gathered,
+    places: TopTopics,
+    scrape_s: float,
+) -> Iterator[Metric]:
+    """Yields all families, one at a time."""
+    counters = broker.counters
+    yield from _about(services)
+    yield from _topics(places)
+    yield from _requests(broker, counters)
+    yield from _produce(services, counters)
+    yield from _storage(services, counters, gathered)
+    yield from _replication(broker, services, gathered)
+    yield from _groups(gathered.coordinators)
+    yield from _transactions(gathered)
+    yield histogram("penstock_event_loop_delay_seconds", [((), counters.loop_delays)])
+    yield _single("penstock_scrape_duration_seconds", scrape_s)
+    # Not registered, because tests may run several brokers in one process.
+    yield from ProcessCollector(registry=None).collect()
+
+
+@cache
+def _version() -> str:
+    return metadata.version("penstock")
+
+
+def _single(name: str, value: float) -> Metric:
+    return family(name, [((), value)])
+
+
+def _about(services: Services) -> Iterator[Metric]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    compiled = "yes" if COMPILED else "no"
+    yield family("penstock_build_info", [((_version(), python, compiled), 1)])
+    config = services.config
+    cluster_id = services.image.cluster_id or ""
+    yield family("penstock_broker_info", [((str(config.broker_id), cluster_id, config.rack), 1)])
+
+
+def _topics(places: TopTopics) -> Iterator[Metric]:
+    rows = [*places.rows.items(), (OTHER, places.other)]
+
+    def of(name: str, field: str) -> Metric:
+        return family(name, [((topic,), getattr(row, field)) for topic, row in rows])
+
+    yield of("penstock_topic_received_bytes_total", "received_bytes")
+    yield of("penstock_topic_received_records_total", "received_records")
+    yield of("penstock_topic_sent_bytes_total", "sent_bytes")
+    yield of("penstock_topic_replicated_bytes_total", "replicated_bytes")
+    yield of("penstock_log_size_bytes", "size_bytes")
+
+
+def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
+    requests, server = counters.requests, broker.server
+    requests.settle()
+    yield histogram(
+        "penstock_request_duration_seconds",
+        [((ApiKey(api).api_name,), held) for api, held in sorted(requests.by_api.items())],
+    )
+    yield family(
+        "penstock_request_errors_total",
+        [
+            ((ApiKey(api).api_name, code.name), count)
+            for (api, code), count in sorted(requests.errors.items())
+        ],
+    )
+    connections = server.counters
+    budgets = server.budget, server.large_requests
+    yield _single("penstock_request_bytes_in_flight", sum(each.used for each in budgets))
+    yield _single("penstock_request_bytes_in_flight_limit", sum(each.bytes_max for each in budgets))
+    yield _single("penstock_response_bytes_held", server.responses.used)
+    yield _single("penstock_response_bytes_held_limit", server.responses.bytes_max)
+    yield _single("penstock_connections", connections.connections)
+    yield _single("penstock_connections_opened_total", connections.connections_accepted)
+    yield family(
+        "penstock_connections_closed_total",
+        [
+            (("refused",), connections.connections_rejected),
+            (("slow",), connections.connections_dropped - connections.connections_evicted),
+            (("memory",), connections.connections_evicted),
+            (("failed",), connections.connections_failed),
+        ],
+    )
+    yield _single("penstock_network_received_bytes_total", connections.bytes_in)
+    yield _single("penstock_network_sent_bytes_total", connections.bytes_out)
+
+
+def _produce(services: Services, counters: BrokerCounters) -> Iterator[Metric]:
+    produce, large = counters.produce, services.large_batches
+    yield _single("penstock_produce_malformed_batches_total", produce.malformed)
+    yield _single("penstock_produce_oversized_batches_total", produce.oversized)
+    yield _single("penstock_large_batches_total", large.opened)
+    yield _single("penstock_large_batches_waiting", large.waiting)
+
+
+def _storage(services: Services, counters: BrokerCounters, gathered: Gathered) -> Iterator[Metric]:
+    directory, cleaner = services.directory, counters.cleaner
+    yield histogram("penstock_flush_duration_seconds", [((), counters.flushes)])
+    yield _single("penstock_disk_free_bytes", directory.disk.free_bytes(directory.root))
+    yield _single("penstock_disk_total_bytes", directory.disk.total_bytes(directory.root))
+    yield _single("penstock_disk_reserve_bytes", services.config.disk_reserve_bytes)
+    yield _single("penstock_disk_full", directory.space.lacks_room)
+    yield _single("penstock_offline_logs", gathered.partitions.offline)
+    yield _single("penstock_damaged_logs", gathered.partitions.damaged)
+    yield _single("penstock_open_log_files", directory.open_files)
+    yield _single("penstock_cleaner_runs_total", cleaner.runs)
+    yield _single("penstock_cleaner_read_bytes_total", cleaner.bytes_read)
+    yield _single("penstock_cleaner_reclaimed_bytes_total", cleaner.bytes_reclaimed)
+    yield _single("penstock_cleaner_seconds_total", cleaner.seconds)
+    yield _single("penstock_retention_deleted_segments_total", cleaner.segments_deleted)
+    yield _single("penstock_maintenance_failures_total", cleaner.failures)
+    yield _single("penstock_maintenance_paused_logs", cleaner.paused_logs)
+    yield _single("penstock_cleaner_undecodable_batches", cleaner.undecodable_batches)
+
+
+def _replication(broker: Broker, services: Services, gathered: Gathered) -> Iterator[Metric]:
+    counters, here, cluster = broker.counters, gathered.partitions, gathered.cluster
+    yield family(
+        "penstock_partitions",
+        [(("leader",), here.leads), (("follower",), here.follows), (("none",), here.rests)],
+    )
+    yield _single("penstock_isr_shrinks_total", counters.isr_shrinks)
+    yield _single("penstock_isr_expansions_total", counters.isr_expansions)
+    yield _single("penstock_leader_changes_total", counters.leader_changes)
+    yield _single("penstock_under_replicated_partitions", here.under_replicated)
+    yield _single("penstock_under_min_isr_partitions", here.under_min_isr)
+    yield _single("penstock_offline_partitions", cluster.offline)
+    yield _single("penstock_out_of_sync_replicas", here.out_of_sync)
+    yield family(
+        "penstock_replication_lag_records",
+        [((str(follower),), behind) for follower, behind in sorted(here.lags.items())],
+    )
+    yield _single("penstock_controller", services.controller.term is not None)
+    yield _single("penstock_controller_changes_total", counters.controller_changes)
+    yield _single("penstock_cluster_brokers", len(services.image.brokers))
+    yield _single("penstock_cluster_topics", cluster.topics)
+    yield _single("penstock_cluster_partitions", cluster.partitions)
+    yield _single("penstock_lease_age_seconds", _lease_age_s(broker, counters))
+    yield _single("penstock_metadata_store_full", services.env.store.full is not None)
+
+
+def _lease_age_s(broker: Broker, counters: BrokerCounters) -> float:
+    return max(0.0, counters.now() - broker.membership.renewed_at)
+
+
+def _groups(totals: CoordinatorTotals) -> Iterator[Metric]:
+    lags = sorted(totals.lags.items())
+    yield family("penstock_group_lag_records", [(pair, lag.records) for pair, lag in lags])
+    yield family(
+        "penstock_group_partition_lag_records_max", [(pair, lag.worst) for pair, lag in lags]
+    )
+    yield family(
+        "penstock_groups", [((state.value,), totals.groups[state]) for state in GroupState]
+    )
+    yield _single("penstock_group_members", totals.members)
+    yield _single("penstock_group_rebalances_total", totals.rebalances)
+
+
+def _transactions(gathered: Gathered) -> Iterator[Metric]:
+    states, here = gathered.coordinators.transactions, gathered.partitions
+    yield family(
+        "penstock_transactions", [((state.title,), states[state]) for state in TransactionState]
+    )
+    yield _single("penstock_open_transactions", here.open_transactions)
+    yield _single("penstock_oldest_open_transaction_age_seconds", here.oldest_transaction_ms / 1000)
+    yield _single("penstock_hanging_transactions", here.hanging_transactions)

@@ -1,0 +1,207 @@
+"""All metrics: name, kind, labels and help text.
+
+This table is the only list of metrics. The scrape is built from it, and the documentation, alerting
+rules and dashboards can be checked against it. Names follow Prometheus' conventions: base units,
+and `_total` for counters. Every label has a bounded number of values: APIs, error codes and states
+are enumerations, followers are brokers, and topics and groups are limited (`top_topics.py`,
+`group_lag.py`).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Kind(Enum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: Kind
+    labels: tuple[str, ...]
+    about: str
+
+
+def _counter(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, labels, about)
+
+
+def _gauge(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, labels, about)
+
+
+def _histogram(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, labels, about)
+
+
+OTHER: Final = "(other)"
+"""The label for all topics and groups that have no series of their own. No real topic or group has
+this name."""
+
+METRICS: Final = (
+    _gauge(
+        "penstock_build_info",
+        "Always 1; the labels name the program.",
+        "version",
+        "python",
+        "compiled",
+    ),
+    _gauge(
+        "penstock_broker_info",
+        "Always 1; the labels name the broker.",
+        "broker_id",
+        "cluster_id",
+        "rack",
+    ),
+    # Topics
+    _counter("penstock_topic_received_bytes_total", "Bytes written here as leader.", "topic"),
+    _counter("penstock_topic_received_records_total", "Records written here as leader.", "topic"),
+    _counter("penstock_topic_sent_bytes_total", "Bytes sent to consumers.", "topic"),
+    _counter("penstock_topic_replicated_bytes_total", "Bytes sent to followers.", "topic"),
+    _gauge("penstock_log_size_bytes", "Size of the logs on this broker.", "topic"),
+    _gauge("penstock_partitions", "Partitions on this broker, by its role in them.", "role"),
+    # Requests
+    _histogram(
+        "penstock_request_duration_seconds",
+        "From when the broker started to process a request until its response was ready. Includes "
+        "waiting: a fetch waits for data, acks=all for the replicas.",
+        "api",
+    ),
+    _counter("penstock_request_errors_total", "Requests refused as a whole.", "api", "error"),
+    _counter(
+        "penstock_produce_malformed_batches_total",
+        "Batches refused because their records cannot be decoded.",
+    ),
+    _counter(
+        "penstock_produce_oversized_batches_total",
+        "Batches refused because they decompress to more than 64 times max.message.bytes.",
+    ),
+    _counter(
+        "penstock_large_batches_total", "Batches that were decompressed or checked on threads."
+    ),
+    _gauge(
+        "penstock_large_batches_waiting",
+        "Batches that wait to be decompressed or checked on a thread.",
+    ),
+    _gauge("penstock_request_bytes_in_flight", "Request bytes held until they are answered."),
+    _gauge(
+        "penstock_request_bytes_in_flight_limit", "Above this, the broker pauses reading requests."
+    ),
+    _gauge(
+        "penstock_response_bytes_held",
+        "Response bytes in memory that their clients have not received yet.",
+    ),
+    _gauge(
+        "penstock_response_bytes_held_limit",
+        "Above this, the connections that have received nothing for the longest time are closed.",
+    ),
+    _gauge("penstock_connections", "Connections open now."),
+    _counter("penstock_connections_opened_total", "Connections that were accepted."),
+    _counter(
+        "penstock_connections_closed_total",
+        "Connections closed by the broker: refused because of a limit, slow or idle, dropped "
+        "because memory for responses was short, or failed because the bytes were not the Kafka "
+        "protocol.",
+        "reason",
+    ),
+    _counter("penstock_network_received_bytes_total", "Bytes read from connections."),
+    _counter("penstock_network_sent_bytes_total", "Bytes written to connections."),
+    # Storage
+    _histogram("penstock_flush_duration_seconds", "How long flushes (fsync) of a log took."),
+    _gauge("penstock_disk_free_bytes", "Free space where the logs are."),
+    _gauge("penstock_disk_total_bytes", "Size of the file system where the logs are."),
+    _gauge("penstock_disk_reserve_bytes", "Appends are refused when less than this is free."),
+    _gauge("penstock_disk_full", "1 while appends are refused because the disk is full."),
+    _gauge(
+        "penstock_offline_logs", "Logs on this broker that failed and are neither read nor written."
+    ),
+    _gauge("penstock_damaged_logs", "Logs on this broker with a quarantined range."),
+    _gauge("penstock_open_log_files", "Log files held open."),
+    _counter("penstock_cleaner_runs_total", "Completed compactions of a log."),
+    _counter("penstock_cleaner_read_bytes_total", "Bytes that compaction has read."),
+    _counter("penstock_cleaner_reclaimed_bytes_total", "Bytes that compaction has freed."),
+    _counter("penstock_cleaner_seconds_total", "Time spent compacting."),
+    _counter("penstock_retention_deleted_segments_total", "Segments deleted by retention."),
+    _counter(
+        "penstock_maintenance_failures_total", "Failed retention and compaction runs of a log."
+    ),
+    _gauge(
+        "penstock_maintenance_paused_logs",
+        "Logs whose retention or compaction is paused after a failure.",
+    ),
+    _gauge(
+        "penstock_cleaner_undecodable_batches",
+        "Batches that cannot be decoded and that compaction keeps as they are.",
+    ),
+    # Replication
+    _counter("penstock_isr_shrinks_total", "Partitions led here that lost an in-sync replica."),
+    _counter(
+        "penstock_isr_expansions_total", "Partitions led here that gained an in-sync replica."
+    ),
+    _counter("penstock_leader_changes_total", "Leaderships that began on this broker."),
+    _gauge(
+        "penstock_under_replicated_partitions",
+        "Partitions led here that have a replica not in sync.",
+    ),
+    _gauge(
+        "penstock_under_min_isr_partitions",
+        "Partitions led here that are below min.insync.replicas.",
+    ),
+    _gauge("penstock_offline_partitions", "Partitions of the whole cluster that have no leader."),
+    _gauge("penstock_out_of_sync_replicas", "Replicas on this broker that are not in sync."),
+    _gauge(
+        "penstock_replication_lag_records",
+        "How far a follower is behind, in the partition led here where it is furthest behind.",
+        "follower",
+    ),
+    # Control
+    _gauge("penstock_controller", "1 on the broker that is the controller."),
+    _counter("penstock_controller_changes_total", "Changes of the controller seen here."),
+    _gauge("penstock_cluster_brokers", "Brokers registered in the cluster."),
+    _gauge("penstock_cluster_topics", "Topics of the cluster."),
+    _gauge("penstock_cluster_partitions", "Partitions of the cluster."),
+    _gauge("penstock_lease_age_seconds", "Time since the store last renewed this broker's lease."),
+    _gauge(
+        "penstock_metadata_store_full",
+        "1 while the metadata store refuses writes because it is full.",
+    ),
+    # Groups
+    _gauge(
+        "penstock_group_lag_records",
+        "Records between a group's committed offsets and the log ends, summed over a topic's "
+        "partitions.",
+        "group",
+        "topic",
+    ),
+    _gauge(
+        "penstock_group_partition_lag_records_max",
+        "Records between a group's committed offset and the log end, in the topic's partition that "
+        "is furthest behind.",
+        "group",
+        "topic",
+    ),
+    _gauge("penstock_groups", "Groups coordinated here.", "state"),
+    _gauge("penstock_group_members", "Members of groups coordinated here."),
+    _counter("penstock_group_rebalances_total", "Rebalances completed here."),
+    # Transactions
+    _gauge("penstock_transactions", "Transactional ids coordinated here.", "state"),
+    _gauge("penstock_open_transactions", "Transactions open on partitions led here."),
+    _gauge(
+        "penstock_oldest_open_transaction_age_seconds",
+        "Longest time since the last write of a producer that has an open transaction.",
+    ),
+    _gauge(
+        "penstock_hanging_transactions",
+        "Transactions open on partitions led here for longer than any transaction may last: no "
+        "coordinator will end them, and readers of committed data wait.",
+    ),
+    # The process
+    _histogram("penstock_event_loop_delay_seconds", "How late the event loop runs its timers."),
+    _gauge("penstock_scrape_duration_seconds", "How long the previous scrape took."),
+)
+
+BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -1,0 +1,76 @@
+"""Holds batches, in order, for partitions that this broker is about to lead.
+
+A client may learn of a new leader before that leader does, or send a batch while the new leadership
+still waits for its epoch to be synced. Refusing that one batch would do no harm, since the client
+sends it again. But an idempotent producer has more batches in flight. If the leadership begins
+between two of them, the first is refused and the second is out of order. librdkafka then begins a
+new producer epoch and sends all unacknowledged batches again, with new sequence numbers. Batches
+that an earlier leader had written are then in the log twice.
+
+So a batch that would be refused only because the metadata is ahead of this broker waits here, and
+so do the batches that arrive after it for the same partition. When the leadership begins, all of
+them are processed before any other batch. If that takes too long, they are refused together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.replicas import Replicas
+
+WAIT_S: Final = 2.0
+"""How long batches wait for a leadership to begin."""
+
+GoOn = Callable[[], None]
+
+
+class PendingLeadership:
+    """The batches that wait for a pending leadership, by topic partition."""
+
+    def __init__(self, broker_id: int, cluster: ClusterView, replicas: Replicas) -> None:
+        self._broker_id = broker_id
+        self._cluster = cluster
+        self._replicas = replicas
+        self._waiting: dict[tuple[str, int], list[GoOn]] = {}
+        self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        replicas.on_role(self._on_role)
+
+    def put_off(self, topic: str, index: int, go_on: GoOn) -> bool:
+        """Returns whether this broker is about to lead the partition.
+
+        If so, `go_on` is called once: when the leadership begins or is lost, or after `WAIT_S`."""
+        if not self._is_due(topic, index):
+            return False
+        place = topic, index
+        self._waiting.setdefault(place, []).append(go_on)
+        if place not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[place] = loop.call_later(WAIT_S, self._release, place)
+        return True
+
+    def _is_due(self, topic: str, index: int) -> bool:
+        partition = self._cluster.image.partition(topic, index)
+        if (
+            partition is None
+            or partition.leader != self._broker_id
+            or partition.leader_broker_epoch != self._replicas.broker_epoch
+        ):
+            return False
+        hosted = self._replicas.get(topic, index)
+        return hosted is None or (hosted.leadership is None and hosted.log.failure is None)
+
+    def _on_role(self, hosted: HostedPartition) -> None:
+        place = hosted.topic, hosted.index
+        if place in self._waiting and not self._is_due(*place):
+            self._release(place)
+
+    def _release(self, place: tuple[str, int]) -> None:
+        timer = self._timers.pop(place, None)
+        if timer is not None:
+            timer.cancel()
+        for go_on in self._waiting.pop(place, ()):
+            go_on()

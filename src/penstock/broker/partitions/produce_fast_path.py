@@ -1,0 +1,233 @@
+"""The fast path for produce requests: serves them without decoding them completely.
+
+Most producers send one batch for one partition per request, again and again: librdkafka never does
+anything else. Such requests of one connection differ only in correlation id, partition and batch.
+All bytes before the partition index are the same. So the first such request takes the regular path:
+it is decoded, checked against what this module assumes, and stored as a lane, which consists of the
+bytes the request began with and the bytes of its answer. Later requests that begin with the same
+bytes are served from the lane. The batch is appended directly from the frame, and the answer is
+assembled from the constant bytes and the new numbers. Nothing refers to the frame afterwards, so
+its buffer can be reused for the next read.
+
+A transactional id is part of the constant bytes. The first batch of a transaction on a partition
+takes the regular path, because the coordinator must be asked. Later batches take the fast path.
+
+A lane handles only the common case. Everything else (an error, a request of another shape, an old
+version) is left to `handlers/produce.py`. An append that raised has changed nothing, so the regular
+path meets the same error and answers it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from penstock.broker.error_codes import EXPECTED
+from penstock.broker.partitions.parked_requests import CommitWait
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.services import Services
+from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.net.session import Answer, Part
+from penstock.records.batch import HEADER_SIZE
+from penstock.wire.codec import RequestHeader, encode_response
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import ProduceRequest, ProduceResponse
+
+LANES_MAX: Final = 64
+"""The limit for one connection, which has one lane per topic and acks. Beyond it all lanes are
+dropped."""
+FLEXIBLE: Final = 9
+"""From this version on, lengths are varints and every struct ends with tagged fields."""
+_AFTER_HEADER: Final = 8
+"""The size of API key, version and correlation id. The client id follows."""
+_TAGS_BYTES: Final = 3
+"""The tagged fields of partition, topic and request after the batch: one zero byte each if
+empty."""
+_VARINT_BYTE_MAX: Final = 127
+"""A string's length is stored as a varint of length + 1, which is one byte up to this value."""
+_ALL: Final = -1
+_partition: Final = Struct(">i4B").unpack_from
+"""The partition index, and the first four bytes of the batch's length."""
+_OUTCOME: Final = ">ihqqq"
+"""Partition, error code, base offset, append time, log start offset."""
+_OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
+
+
+class _Lane(NamedTuple):
+    version: int
+    topic: str
+    acks: int
+    timeout_s: float
+    pack: Callable[..., bytes]
+    """Packs an answer from its constant parts and the numbers between them."""
+    length: bytes
+    middle: bytes
+    rest: bytes
+
+
+class ProduceFastPath:
+    """The lanes of one connection."""
+
+    __slots__ = ("_find", "_lanes", "_name_at", "_now_ms")
+
+    def __init__(self, services: Services) -> None:
+        self._find = services.replicas.get
+        self._now_ms = services.env.clock.wall_ms
+        self._lanes: dict[bytes, _Lane] = {}
+        self._name_at = 0
+        """The position of the topic's name (of its length byte). It depends only on the lengths of
+        client id and transactional id."""
+
+    def serve(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
+        """Returns the answer to a Produce request, or None if it must take the regular path.
+
+        Keeps no reference to the frame.
+        """
+        name_at = self._name_at
+        if not name_at or len(frame) <= name_at:
+            return None
+        # The length byte is the name's length + 1. One byte follows the name: the count of
+        # partitions.
+        index_at = name_at + frame[name_at] + 1
+        lane = self._lanes.get(frame[_AFTER_HEADER:index_at].tobytes())
+        if lane is None or lane.version != version or len(frame) < index_at + HEADER_SIZE:
+            return None
+        index, one, two, three, four = _partition(frame, index_at)
+        # The varint holds the batch's size + 1. It is decoded inline for speed.
+        if three < 128 <= two and one > 127:
+            start, size = index_at + 7, one + (two << 7) + (three << 14) - 16513
+        elif two < 128 <= one:
+            start, size = index_at + 6, one + (two << 7) - 129
+        elif one < 128:
+            start, size = index_at + 5, one - 1
+        elif four < 128:
+            start, size = index_at + 8, one + (two << 7) + (three << 14) + (four << 21) - 2113665
+        else:
+            return None
+        end = start + size
+        if end + _TAGS_BYTES != len(frame) or frame[end] | frame[end + 1] | frame[end + 2]:
+            return None
+        hosted = self._find(lane.topic, index)
+        if hosted is None:
+            return None
+        try:
+            if lane.acks == _ALL:
+                hosted.require_insync()
+            base_offset, end_offset, append_time_ms = hosted.append(
+                frame[start:end], self._now_ms()
+            )
+        except EXPECTED:
+            return None
+        log_start = hosted.log.log_start_offset
+        answer = lane.pack(
+            lane.length,
+            correlation_id,
+            lane.middle,
+            index,
+            0,
+            base_offset,
+            append_time_ms,
+            log_start,
+            lane.rest,
+        )
+        if lane.acks != _ALL:
+            if not (hosted.waits_for_disk and hosted.waits_for_own_disk(end_offset)):
+                return (answer,)
+        elif hosted.high_watermark >= end_offset:
+            return (answer,)
+        return self._wait(lane, index, correlation_id, answer, hosted, end_offset)
+
+    @staticmethod
+    def _wait(
+        lane: _Lane,
+        index: int,
+        correlation_id: int,
+        answer: bytes,
+        hosted: HostedPartition,
+        end_offset: int,
+    ) -> asyncio.Future[Sequence[Part] | None]:
+        def finish(outcomes: Sequence[ErrorCode | None]) -> Sequence[Part] | None:
+            code = outcomes[0]
+            if code is None:
+                return (answer,)
+            failed = ProduceResponse.Partition(
+                index=index, error_code=code, base_offset=-1, error_message=code.message
+            )
+            topic = ProduceResponse.Topic(name=lane.topic, partition_responses=[failed])
+            return encode_response(ProduceResponse([topic]), lane.version, correlation_id)
+
+        return CommitWait(
+            [(hosted, end_offset)], lane.timeout_s, finish, own_disk=lane.acks != _ALL
+        ).future
+
+    def learn(self, frame: memoryview, header: RequestHeader, request: ProduceRequest) -> None:
+        """Stores a lane for a request that took the regular path, if later ones can be served from
+        it."""
+        if header.api_version < FLEXIBLE or request.acks not in (1, _ALL):
+            return
+        transactional_bytes = len((request.transactional_id or "").encode())
+        if len(request.topic_data) != 1 or transactional_bytes >= _VARINT_BYTE_MAX:
+            return
+        topic = request.topic_data[0]
+        if topic.name in INTERNAL_TOPICS:
+            return
+        name_bytes = len(topic.name.encode())
+        if len(topic.partition_data) != 1 or not 0 < name_bytes < _VARINT_BYTE_MAX:
+            return
+        client_bytes = len((header.client_id or "").encode())
+        # The client id (two bytes of length) and the header's tagged fields; the transactional id
+        # (one byte of length), acks, timeout, the count of topics.
+        name_at = _AFTER_HEADER + 2 + client_bytes + 1 + 1 + transactional_bytes + 2 + 4 + 1
+        index_at = name_at + 1 + name_bytes + 1
+        records = topic.partition_data[0].records
+        start, end = _batch_at(frame, index_at + 4)
+        # Tagged fields in the header, long counts and the like change the layout. Such requests
+        # always take the regular path.
+        if (
+            records is None
+            or frame[name_at] != name_bytes + 1
+            or _partition(frame, index_at)[0] != topic.partition_data[0].index
+            or end + _TAGS_BYTES != len(frame)
+            or end - start != len(records)
+        ):
+            return
+        sample = ProduceResponse.Partition(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
+        answer = b"".join(
+            encode_response(
+                ProduceResponse([ProduceResponse.Topic(topic.name, partition_responses=[sample])]),
+                header.api_version,
+                0,
+            )
+        )
+        outcome_at = answer.find(_OUTCOME_OF_SAMPLE)
+        if outcome_at < 0:
+            return
+        rest = answer[outcome_at + len(_OUTCOME_OF_SAMPLE) :]
+        if len(self._lanes) >= LANES_MAX or self._name_at != name_at:
+            self._lanes.clear()
+        self._name_at = name_at
+        self._lanes[bytes(frame[_AFTER_HEADER:index_at])] = _Lane(
+            header.api_version,
+            topic.name,
+            request.acks,
+            max(0, request.timeout_ms) / 1000,
+            Struct(f">4si{outcome_at - 8}s{_OUTCOME[1:]}{len(rest)}s").pack,
+            answer[:4],
+            answer[8:outcome_at],
+            rest,
+        )
+
+
+def _batch_at(frame: memoryview, position: int) -> tuple[int, int]:
+    """Returns the start and end of the batch whose length is at `position`, or (0, 0) if there is
+    none."""
+    size = shift = 0
+    for at in range(position, min(position + 5, len(frame))):
+        byte = frame[at]
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return at + 1, at + size
+        shift += 7
+    return 0, 0

@@ -1,0 +1,1 @@
+"""Connections to other brokers of the cluster."""

@@ -1,0 +1,1 @@
+"""Damage and failures: how they are found, and how a replica is made whole again."""

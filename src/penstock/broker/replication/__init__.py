@@ -1,0 +1,1 @@
+"""Replication: followers fetch from leaders, and leaders propose changes of their ISR."""

@@ -1,0 +1,156 @@
+"""Fetches from the leaders of all partitions that this broker follows: one link per leader.
+
+A link asks for all its partitions in one request, again and again. If there is nothing new, the
+leader holds the request for a while, and no partition should have to wait for that. So partitions
+that become ready in the meantime (their records were flushed, they were just assigned to this
+broker, or their backoff has ended) go through a second connection, the express lane. The leader
+holds express requests only briefly. When the main lane's request is answered, the main lane takes
+all partitions again. As a result, `acks=all` costs only round trips in addition to the flushes.
+
+With `durability=fsync` a follower may ask for more only when the records it has are on disk. After
+each answer the lane waits a little for the flushes that the answer caused, so that the next request
+covers all partitions. A flush that takes longer delays no other partition: its own goes through the
+express lane.
+
+Fairness: an answer is limited in bytes and filled in the order of the request. So partitions that
+got nothing move to the front of the next request.
+
+Leaders and broker addresses always come from the newest metadata. A partition whose role changes is
+removed at once, and its follower ignores an answer that still arrives for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.replication_throttle import ReplicationThrottle
+from penstock.broker.replication.following import Following
+from penstock.broker.replication.leader_link import Followed, LeaderLink, LinkParts
+from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.image import Changed
+from penstock.partition.follower import Effect
+from penstock.ports import Buffer, Env
+
+_log = logging.getLogger(__name__)
+
+_Key = tuple[str, int]
+
+
+class ReplicaFetchers:
+    """All links of this broker. `run` owns their tasks."""
+
+    def __init__(
+        self,
+        env: Env,
+        broker_id: int,
+        cluster: ClusterView,
+        replicas: Replicas,
+        configs: Callable[[], BrokerConfigs],
+    ) -> None:
+        self._env = env
+        self._broker_id = broker_id
+        self._cluster = cluster
+        self._replicas = replicas
+        self._followed: dict[_Key, Followed] = {}
+        self._links: dict[int, tuple[LeaderLink, asyncio.Task[None]]] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._parts = LinkParts(
+            env=env,
+            broker_id=broker_id,
+            broker_epoch=lambda: replicas.broker_epoch,
+            broker=cluster.image.brokers.get,
+            configs=configs,
+            throttle=ReplicationThrottle(broker_id),
+            operate=self._operate,
+        )
+        replicas.on_role(self._on_role)
+        cluster.listen(self._on_change)
+
+    async def run(self) -> None:
+        """Fetches until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self._tasks = tasks
+                for hosted in self._replicas:
+                    self._on_role(hosted)
+                await asyncio.get_running_loop().create_future()
+        finally:
+            self._tasks = None
+            for followed in list(self._followed.values()):
+                self._drop(followed)
+            self._links.clear()
+
+    def retry(self, hosted: HostedPartition) -> None:
+        """Resumes fetching for a partition, after the obstacle is gone."""
+        held = self._followed.get((hosted.topic, hosted.index))
+        if held is not None and held.following.hosted is hosted:
+            held.link.offer(held)
+
+    def pause(self) -> None:
+        """Stops fetching while this broker cannot store anything, so that no leader counts it as in
+        sync. `retry` resumes."""
+        for followed in list(self._followed.values()):
+            followed.link.pause(followed)
+
+    def _on_role(self, hosted: HostedPartition) -> None:
+        if self._tasks is None:
+            return
+        key = (hosted.topic, hosted.index)
+        held = self._followed.get(key)
+        follower = hosted.follower
+        if held is not None:
+            if held.following.hosted is hosted and held.following.follower is follower:
+                return
+            self._drop(held)
+        if follower is None or self._replicas.get(*key) is not hosted:
+            return
+        following = Following(
+            hosted, follower, self._replicas.flusher, self._env, self._replicas.now_ms
+        )
+        followed = self._followed[key] = Followed(key, following, self._link(follower.leader))
+        followed.link.add(followed)
+
+    def _link(self, leader: int) -> LeaderLink:
+        held = self._links.get(leader)
+        if held is None:
+            assert self._tasks is not None
+            link = LeaderLink(leader, self._parts)
+            held = self._links[leader] = (link, self._tasks.create_task(link.run()))
+        return held[0]
+
+    def _drop(self, followed: Followed) -> None:
+        del self._followed[followed.key]
+        link = followed.link
+        link.remove(followed)
+        if link.is_idle and link.leader in self._links:
+            self._links.pop(link.leader)[1].cancel()
+
+    def _on_change(self, changed: Changed) -> None:
+        for broker_id in changed.broker_ids:
+            held = self._links.get(broker_id)
+            if held is not None:
+                held[0].on_broker()
+
+    def _operate(self, followed: Followed, effects: Sequence[Effect], records: Buffer) -> None:
+        """Truncates a log once no flush uses it. The link continues with its other partitions."""
+        if self._tasks is not None:
+            self._tasks.create_task(self._operate_now(followed, effects, records))
+
+    async def _operate_now(
+        self, followed: Followed, effects: Sequence[Effect], records: Buffer
+    ) -> None:
+        try:
+            more = await followed.following.operate(effects, records)
+        except Exception:  # noqa: BLE001 - an error in one partition must not end all replication
+            _log.exception(
+                "%s: this replica stopped fetching after an unexpected error: restart the broker, "
+                "and report the error",
+                followed.following,
+            )
+            return
+        followed.link.settle(followed, [*effects, *more])

@@ -1,0 +1,1 @@
+"""Administration: topics, configs, groups, offsets, reassignments and transactions."""

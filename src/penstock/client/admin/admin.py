@@ -1,0 +1,434 @@
+"""The async `Admin` client: the operations of a cluster's operator, as methods.
+
+Methods that concern one thing raise an error when they fail. Methods that concern several things
+return an outcome for each of them, because a cluster may carry out some and refuse others. They
+raise only errors that concern the whole call, such as an unreachable cluster. Every call ends
+within `default_api_timeout_ms`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from penstock.client.admin import (
+    groups,
+    inspection,
+    offsets,
+    operations,
+    reassignment,
+    transactions,
+)
+from penstock.client.admin.groups import GroupInfo, GroupListing
+from penstock.client.admin.inspection import LogDirInfo, ProducerInfo
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import (
+    BROKER_DEFAULT,
+    ClusterInfo,
+    ConfigEntry,
+    CreatedTopic,
+    NewTopic,
+    ResourceType,
+    TopicInfo,
+)
+from penstock.client.admin.reassignment import Reassignment
+from penstock.client.admin.transactions import HangingSearch, TransactionInfo, TransactionListing
+from penstock.client.cluster import Cluster
+from penstock.client.environment import ClientEnv, default_environment
+from penstock.client.errors import (
+    BrokerError,
+    Closed,
+    DeadlineExceeded,
+    OptionError,
+    RequestTimedOut,
+)
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.options import AdminKeywords, AdminOptions
+
+T = TypeVar("T")
+When = int | datetime | str
+"""Milliseconds since 1970, a datetime, or one of the names in `TIMES`."""
+
+TIMES: Final = {
+    "earliest": offsets.EARLIEST,
+    "latest": offsets.LATEST,
+    "max_timestamp": offsets.MAX_TIMESTAMP,
+}
+
+
+class Admin:
+    """Manages the topics, configs, groups and offsets of a cluster.
+
+    Use it as `async with Admin("localhost:9092") as admin`, or call `start` and `close`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str] = "localhost:9092",
+        *,
+        env: ClientEnv | None = None,
+        **options: Unpack[AdminKeywords],
+    ) -> None:
+        self.options = AdminOptions.parse(bootstrap_servers, options)
+        self.env = env or default_environment()
+        self._cluster: Cluster | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Connects to the cluster. Fails at once if the cluster cannot be reached; there is no
+        retry."""
+        if self._cluster is None:
+            env = self.env
+            cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
+            self._cluster = await cluster.__aenter__()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = BROKER_DEFAULT,
+        replication_factor: int = BROKER_DEFAULT,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> CreatedTopic:
+        """Creates a topic. The broker's defaults apply if partitions or replication factor are not
+        given."""
+        topic = NewTopic(name, partitions, replication_factor, configs or {})
+        return await self._do(
+            "create_topic", operations.create_topic(self._open, topic, validate_only=validate_only)
+        )
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> dict[str, CreatedTopic | BrokerError]:
+        """Creates several topics and returns the outcome of each."""
+        return await self._do(
+            "create_topics",
+            operations.create_topics(self._open, topics, validate_only=validate_only),
+        )
+
+    async def delete_topic(self, name: str) -> None:
+        """Deletes a topic."""
+        _raise((await self.delete_topics([name]))[name])
+
+    async def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        """Deletes several topics and returns the outcome of each: None if the topic was deleted."""
+        return await self._do("delete_topics", operations.delete_topics(self._open, names))
+
+    async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        """Returns all topics sorted by name; internal topics only with `internal`."""
+        found = await self._do("list_topics", operations.list_topics(self._open))
+        return [topic for topic in found if internal or not topic.internal]
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """Returns the partitions of a topic, with their leaders and replicas."""
+        found = (await self.describe_topics([name]))[name]
+        if isinstance(found, BrokerError):
+            raise found
+        return found
+
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]:
+        """Returns the partitions of several topics, or an error for each topic that cannot be
+        described."""
+        return await self._do("describe_topics", operations.describe_topics(self._open, names))
+
+    async def create_partitions(self, topic: str, total: int) -> None:
+        """Increases the topic to `total` partitions. The number of partitions can never be
+        reduced."""
+        await self._do("create_partitions", operations.create_partitions(self._open, topic, total))
+
+    # -- configs and the cluster ----------------------------------------------------------------
+
+    async def describe_configs(
+        self, *, topic: str | None = None, broker: int | None = None
+    ) -> dict[str, ConfigEntry]:
+        """Returns every config of one topic or one broker by name, including defaults."""
+        kind, name = _resource(topic, broker)
+        found = await self._do(
+            "describe_configs", operations.describe_configs(self._open, kind, name)
+        )
+        return {entry.name: entry for entry in found}
+
+    async def alter_configs(
+        self,
+        *,
+        topic: str | None = None,
+        broker: int | None = None,
+        set_values: Mapping[str, str] | None = None,
+        delete: Sequence[str] = (),
+    ) -> None:
+        """Sets some configs and resets others to their defaults. All other configs keep their
+        values."""
+        kind, name = _resource(topic, broker)
+        await self._do(
+            "alter_configs",
+            operations.alter_configs(self._open, kind, name, set_values=set_values, delete=delete),
+        )
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """Returns the cluster's id, its controller and its brokers."""
+        return await self._do("describe_cluster", operations.describe_cluster(self._open))
+
+    async def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
+        """Describes the log directories of these brokers, or of all brokers."""
+        return await self._do(
+            "describe_log_dirs", inspection.describe_log_dirs(self._open, brokers)
+        )
+
+    # -- leaders and replicas -------------------------------------------------------------------
+
+    async def elect_leaders(
+        self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Elects the preferred replica as leader of these partitions, or of all partitions.
+
+        With `unclean`, partitions without a leader get any live replica as their leader; records
+        that only other replicas have are lost. When all partitions were requested, the result omits
+        those that needed no election.
+        """
+        return await self._do(
+            "elect_leaders", reassignment.elect_leaders(self._open, places, unclean=unclean)
+        )
+
+    async def alter_partition_reassignments(
+        self,
+        replicas: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Starts to move partitions to these brokers, listed with the preferred leader first.
+
+        None cancels the reassignment of a partition.
+        """
+        return await self._do(
+            "alter_partition_reassignments",
+            reassignment.alter_partition_reassignments(
+                self._open,
+                replicas,
+                allow_replication_factor_change=allow_replication_factor_change,
+            ),
+        )
+
+    async def list_partition_reassignments(
+        self, places: Sequence[TopicPartition] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """Returns the ongoing reassignments of these partitions, or of all partitions."""
+        return await self._do(
+            "list_partition_reassignments",
+            reassignment.list_partition_reassignments(self._open, places),
+        )
+
+    async def unregister_broker(self, broker: int) -> None:
+        """Removes the registration of a broker that is gone for good. Refused while anything
+        depends on it."""
+        await self._do("unregister_broker", reassignment.unregister_broker(self._open, broker))
+
+    # -- groups ---------------------------------------------------------------------------------
+
+    async def list_groups(self) -> list[GroupListing]:
+        """Returns all groups of the cluster."""
+        return await self._do("list_groups", groups.list_groups(self._open))
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        """Returns a group's state and its members."""
+        return await self._do("describe_group", groups.describe_group(self._open, group))
+
+    async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
+        """Returns the state and the members of several groups, or an error for each group that
+        failed."""
+        return await self._do("describe_groups", groups.describe_groups(self._open, names))
+
+    async def delete_group(self, group: str) -> None:
+        """Deletes a group without members, with all its committed offsets."""
+        _raise((await self.delete_groups([group]))[group])
+
+    async def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
+        """Deletes several groups without members and returns the outcome of each: None if it was
+        deleted."""
+        return await self._do("delete_groups", groups.delete_groups(self._open, names))
+
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns all offsets that the group has committed."""
+        return await self._do("group_offsets", groups.group_offsets(self._open, group))
+
+    async def alter_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Sets committed offsets of a group without members. A member would overwrite them."""
+        return await self._do(
+            "alter_group_offsets", groups.commit_offsets(self._open, group, offsets)
+        )
+
+    async def delete_group_offsets(
+        self, group: str, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Deletes the group's committed offsets of these partitions."""
+        return await self._do(
+            "delete_group_offsets", groups.delete_offsets(self._open, group, places)
+        )
+
+    # -- partitions -----------------------------------------------------------------------------
+
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, When]
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        """Returns for each partition the first offset at or after a time.
+
+        A time may also be "earliest", "latest" or "max_timestamp". The result is None if the
+        partition has no record at or after the time.
+        """
+        wanted = {place: _time_ms(when) for place, when in times.items()}
+        return await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Deletes the records before these offsets (-1: all records). Returns the new log start
+        offsets."""
+        return await self._do("delete_records", offsets.delete_records(self._open, before))
+
+    async def describe_producers(
+        self, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerInfo]]:
+        """Returns the idempotent producers that the leaders of these partitions have state for."""
+        return await self._do(
+            "describe_producers", inspection.describe_producers(self._open, places)
+        )
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        producer_ids: Sequence[int] = (),
+        running_longer_than_ms: int | None = None,
+        pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        """Returns the cluster's transactional ids that match every filter, sorted by name.
+
+        `pattern` is a regular expression that must match the whole id.
+        """
+        return await self._do(
+            "list_transactions",
+            transactions.list_transactions(
+                self._open,
+                states=states,
+                producer_ids=producer_ids,
+                running_longer_than_ms=running_longer_than_ms,
+                pattern=pattern,
+            ),
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Sequence[str]
+    ) -> dict[str, TransactionInfo | BrokerError]:
+        """Returns the state, producer and open partitions of each transactional id."""
+        return await self._do(
+            "describe_transactions",
+            transactions.describe_transactions(self._open, transactional_ids),
+        )
+
+    async def terminate_transaction(self, transactional_id: str) -> None:
+        """Aborts the open transaction of this id and fences its producer. Returns when that is
+        done."""
+        await self._do(
+            "terminate_transaction",
+            transactions.terminate_transaction(self._open, transactional_id),
+        )
+
+    async def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
+        """Finds open transactions in these topics, or in all topics, that no coordinator will ever
+        end."""
+        return await self._do(
+            "find_hanging_transactions", transactions.find_hanging(self._open, topics)
+        )
+
+    async def abort_transaction(
+        self,
+        place: TopicPartition,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = 0,
+    ) -> None:
+        """Ends a hanging transaction in one partition by writing an abort marker.
+
+        Use `terminate_transaction` for a transaction that is not hanging: its coordinator ends it.
+        """
+        await self._do(
+            "abort_transaction",
+            transactions.abort_transaction(
+                self._open,
+                place,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                coordinator_epoch=coordinator_epoch,
+            ),
+        )
+
+    # -- common parts ---------------------------------------------------------------------------
+
+    @property
+    def _open(self) -> Cluster:
+        if self._cluster is None:
+            raise Closed("the admin client is not open: use `async with`, or call start() first")
+        return self._cluster
+
+    async def _do(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Applies the overall timeout. Retries have their own deadline, but a call may consist of
+        many steps with such a deadline each."""
+        limit_s = self.options.default_api_timeout_ms / 1000
+        try:
+            async with asyncio.timeout(limit_s):
+                return await work
+        except TimeoutError as error:
+            last = RequestTimedOut(f"the cluster did not answer within {limit_s:g} s")
+            raise DeadlineExceeded(what, limit_s, last) from error
+
+
+def _raise(outcome: BrokerError | None) -> None:
+    if outcome is not None:
+        raise outcome
+
+
+def _resource(topic: str | None, broker: int | None) -> tuple[ResourceType, str]:
+    if topic is not None and broker is None:
+        return ResourceType.TOPIC, topic
+    if broker is not None and topic is None:
+        return ResourceType.BROKER, str(broker)
+    raise OptionError("give either topic=NAME or broker=ID")
+
+
+def _time_ms(when: When) -> int:
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise OptionError(f"{when} has no time zone: write datetime(..., tzinfo=UTC)")
+        return int(when.timestamp() * 1000)
+    if isinstance(when, str):
+        if when not in TIMES:
+            raise OptionError(f"{when!r} is not a time: give milliseconds, or one of {list(TIMES)}")
+        return TIMES[when]
+    return when

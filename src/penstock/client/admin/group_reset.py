@@ -1,0 +1,151 @@
+"""Plans an offset reset of a group, limited to the offsets that the logs have.
+
+A plan can be shown to a user before anything is changed. To carry it out, call
+`Admin.alter_group_offsets` with exactly its offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, NamedTuple, Protocol
+
+from penstock.client.admin.admin import When
+from penstock.client.admin.groups import GroupInfo
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.admin.operations import TopicInfo
+from penstock.client.errors import BrokerError, OptionError, TopicNotFound
+from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.wire.errors import ErrorCode
+
+MOVABLE_STATES: Final = ("Empty", "Dead")
+
+
+class Asked(Protocol):
+    """What a plan needs from an `Admin`: only methods that change nothing."""
+
+    async def describe_group(self, group: str) -> GroupInfo: ...
+    async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]: ...
+    async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]: ...
+    async def list_offsets(
+        self, times: Mapping[TopicPartition, When]
+    ) -> dict[TopicPartition, FoundOffset | None]: ...
+
+
+class Kind(Enum):
+    EARLIEST = auto()
+    LATEST = auto()
+    OFFSET = auto()
+    TIME = auto()
+    SHIFT = auto()
+
+
+class Target(NamedTuple):
+    kind: Kind
+    value: int = 0
+    """An offset, milliseconds since 1970, or how far to shift."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    place: TopicPartition
+    committed: int | None
+    offset: int
+    next_offset: int
+
+    @property
+    def lag(self) -> int:
+        return self.next_offset - self.offset
+
+
+async def plan(
+    admin: Asked, group: str, topics: Mapping[str, Sequence[int] | None], goal: Target
+) -> list[Move]:
+    """Returns a move for each partition; none if nothing is committed and no topic is given.
+
+    The default is all topics that the group has committed offsets for. A topic with None means all
+    its partitions. Topics with committed offsets that no longer exist are left out.
+    """
+    await refuse_members(admin, group)
+    committed = await admin.group_offsets(group)
+    places = await _places(admin, topics) if topics else await _still_there(admin, committed)
+    if not places:
+        return []
+    starts = await offsets_at(admin, places, "earliest")
+    ends = await offsets_at(admin, places, "latest")
+    wanted = await offsets_at(admin, places, goal.value) if goal.kind is Kind.TIME else {}
+    moves = []
+    for place in sorted(places):
+        start, end = starts[place], ends[place]
+        at = committed[place].offset if place in committed else None
+        match goal.kind:
+            case Kind.EARLIEST:
+                offset = start
+            case Kind.LATEST:
+                offset = end
+            case Kind.OFFSET:
+                offset = goal.value
+            case Kind.TIME:
+                offset = wanted.get(place, end)
+            case Kind.SHIFT:
+                if at is None:
+                    raise OptionError(
+                        f"{place} has no committed offset to shift: use another target"
+                    )
+                offset = at + goal.value
+        moves.append(Move(place, at, min(max(offset, start), end), end))
+    return moves
+
+
+async def offsets_at(
+    admin: Asked, places: Sequence[TopicPartition], when: When
+) -> dict[TopicPartition, int]:
+    """Returns the offsets at a time. Partitions without a record at or after it are left out."""
+    found = await admin.list_offsets(dict.fromkeys(places, when))
+    return {place: at.offset for place, at in found.items() if at is not None}
+
+
+async def refuse_members(admin: Asked, group: str) -> None:
+    """Raises an error if the group has members: they would overwrite the new offsets."""
+    try:
+        info = await admin.describe_group(group)
+    except BrokerError as error:
+        if error.code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return  # setting offsets creates the group
+        raise
+    if info.state not in MOVABLE_STATES:
+        raise BrokerError(
+            ErrorCode.NON_EMPTY_GROUP,
+            f"group {group} is {info.state} with {len(info.members)} members, which would "
+            "overwrite the new offsets: stop its consumers first",
+        )
+
+
+async def _places(admin: Asked, topics: Mapping[str, Sequence[int] | None]) -> list[TopicPartition]:
+    found = await admin.describe_topics([*topics])
+    places = []
+    for name, partitions in topics.items():
+        info = found[name]
+        if isinstance(info, BrokerError):
+            raise info
+        number = len(info.partitions)
+        for partition in range(number) if partitions is None else partitions:
+            if partition >= number:
+                raise TopicNotFound(name, partition)
+            places.append(TopicPartition(name, partition))
+    return places
+
+
+async def _still_there(
+    admin: Asked, committed: Mapping[TopicPartition, OffsetAndMetadata]
+) -> list[TopicPartition]:
+    names = sorted({place.topic for place in committed})
+    found = await admin.describe_topics(names) if names else {}
+    known = {
+        TopicPartition(name, part.index)
+        for name, info in found.items()
+        if not isinstance(info, BrokerError)
+        for part in info.partitions
+    }
+    return [place for place in committed if place in known]

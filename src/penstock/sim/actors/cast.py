@@ -1,0 +1,77 @@
+"""Starts the clients of a run, each in its own process, and restarts those that are killed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from penstock.sim.actors.stage import Actor, Stage
+from penstock.sim.world import World
+
+Plan = Callable[[Actor], Coroutine[Any, Any, None]]
+"""What a client does, from start to end."""
+
+
+class Actors:
+    """Starts all clients. Most of them may be killed and restarted."""
+
+    def __init__(
+        self,
+        world: World,
+        stage: Stage,
+        plans: dict[str, Plan],
+    ) -> None:
+        self._world = world
+        self._stage = stage
+        self._plans = plans
+        self._lives = dict.fromkeys(plans, 0)
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        for name in plans:
+            self._start(name)
+
+    @property
+    def mortal(self) -> list[str]:
+        """Clients that may be killed: readers. A killed plain producer could not report its
+        unfinished sends."""
+        return [name for name in self._plans if name[0] in "rm"]
+
+    @property
+    def writers(self) -> list[str]:
+        """Clients that write in transactions. They report their unfinished work, so they may
+        be killed."""
+        return [name for name in self._plans if name[0] in "tcs"]
+
+    @property
+    def names(self) -> list[str]:
+        return [*self._plans]
+
+    def restart(self, name: str) -> None:
+        """Kills a client and starts a new one in its place."""
+        node = self._world.client(name)
+        node.kill()
+        self._stage.on_killed(self._process(name))
+        self._lives[name] += 1
+        node.start()
+        self._start(name)
+
+    def _process(self, name: str) -> str:
+        life = self._lives[name]
+        return f"{name}/{life}" if life else name
+
+    def _start(self, name: str) -> None:
+        node, process = self._world.client(name), self._process(name)
+        actor = Actor(self._stage, node.env, process, self._world.draws(process))
+        self._tasks[name] = node.spawn(self._plans[name](actor), name=process)
+
+    async def finish(self) -> None:
+        """Waits until all clients have ended by themselves after the load. One that does not
+        is stuck."""
+        await self._world.until(
+            lambda: all(task.done() for task in self._tasks.values()),
+            timeout_s=self._stage.scenario.mend_s,
+            poll_s=0.25,
+            what="the end of all clients",
+        )
+        for task in self._tasks.values():
+            task.result()

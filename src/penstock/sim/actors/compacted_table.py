@@ -1,0 +1,98 @@
+"""A compacted topic with one writer and few keys: the newest value of each key must survive.
+
+Compaction removes records, so the checks of ordinary topics do not apply, and the invariants ignore
+this topic. Rule I14 must hold: for every key the newest acknowledged value, or a later one, is
+there when the run is over. Under traffic, operators change the topic's cleanup policy, and replicas
+are rebuilt from leaders whose logs have gaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.aio import Consumer, Producer
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.sim.actors.readers import BytesConsumer
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.history import INFO, OK, TABLE, Probe
+
+KEYS: Final = ("a", "b", "c")
+PLACE: Final = TopicPartition(TABLE, 0)
+POLICIES: Final = ("compact", "compact", "delete", "compact,delete")
+CONFIGS: Final[dict[str, str]] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": "300",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "1000",
+    "durability": "fsync",
+}
+
+
+async def run_table_writer(actor: Actor) -> None:
+    """Writes one value after the other. `stage.table` has the newest acknowledged value of
+    each key."""
+    stage = actor.stage
+    keywords: dict[str, Any] = {
+        **CLIENT_KEYWORDS,
+        "enable_idempotence": True,
+        "delivery_timeout_ms": 10_000,
+        "max_block_ms": 5_000,
+        "allow_auto_create_topics": False,
+    }
+    while not stage.over.is_set():
+        with suppress(ClientError):
+            async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
+                while not stage.over.is_set():
+                    await stage.rest(actor.pause_s() / 2)
+                    number, _ = actor.next_value()
+                    key, value = actor.draws.choice(KEYS), f"{number}"
+                    delivery = await producer.send(
+                        TABLE, value.encode(), key=key.encode(), partition=0
+                    )
+                    await delivery
+                    stage.table[key] = int(value)
+                    stage.count("table_writes")
+        await stage.rest(0.5)
+
+
+async def check_table(actor: Actor) -> None:
+    """Reads the whole topic. The last value of each key counts."""
+    stage = actor.stage
+    if not stage.scenario.tables:
+        return
+    begun_ms, error = stage.now_ms(), ""
+    newest: dict[str, int] = {}
+    records = 0
+    try:
+        async with asyncio.timeout(stage.scenario.mend_s):
+            consumer: BytesConsumer = Consumer(
+                stage.bootstrap, env=actor.env, auto_offset_reset="earliest", **CLIENT_KEYWORDS
+            )
+            async with consumer:
+                end = (await consumer.end_offsets([PLACE]))[PLACE]
+                consumer.assign([PLACE])
+                consumer.seek_to_beginning(PLACE)
+                while (consumer.known_position(PLACE) or 0) < end:
+                    for record in await consumer.poll(timeout_ms=500):
+                        newest[(record.key or b"").decode()] = int(record.value or b"-1")
+                        records += 1
+    except (ClientError, TimeoutError) as failed:
+        error = str(failed) or "it took too long"
+    else:
+        stage.count("table_records_left", records)
+        for key, number in stage.table.items():
+            if newest.get(key, -1) < number:
+                error = f"I14: {key} has the value {newest.get(key)}, but {number} was acknowledged"
+    stage.history.add(
+        Probe(
+            process=actor.name,
+            status=INFO if error else OK,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=error,
+            what="reading the newest values of a compacted topic",
+        )
+    )

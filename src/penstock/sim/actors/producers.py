@@ -1,0 +1,233 @@
+"""Producers of a workload: the library's own, and raw ones that control every request.
+
+The library's producer hides retries, as it should. A raw one shows what a broker does with each
+single request, with a batch that is sent twice, and with one that arrives late on a connection that
+its sender has given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.aio import Producer
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError, check
+from penstock.sim.actors.sends import Answered, Note, batch_of, notes_for, produce, with_cluster
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
+from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
+
+_REFUSED: Final = frozenset({ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""Errors after which nothing was written: they are returned before anything is."""
+_GIVE_UP: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+    }
+)
+_ATTEMPTS_MAX: Final = 12
+
+
+async def run_producer(actor: Actor, kind: str) -> None:
+    """Runs one producer until the load is over and what it sent has had its time."""
+    if kind.startswith("real"):
+        await _run_real(actor, kind)
+    elif kind == "raw_twice":
+        await _RawTwice(actor).run()
+    else:
+        await _run_raw(actor, 1 if kind == "raw_acks_1" else ACKS_ALL)
+
+
+# -- the library's producer
+
+
+async def _run_real(actor: Actor, kind: str) -> None:
+    stage = actor.stage
+    idempotent = kind == "real_idempotent"
+    keywords: dict[str, Any] = {
+        **CLIENT_KEYWORDS,
+        "acks": 1 if kind == "real_acks_1" else "all",
+        "enable_idempotence": idempotent,
+        "linger_ms": actor.draws.choice((0, 5, 50)),
+        "batch_size": actor.draws.choice((100, 1_000, 16_384)),
+        "delivery_timeout_ms": actor.draws.choice((5_000, 15_000, 60_000)),
+        "max_block_ms": 5_000,
+        "allow_auto_create_topics": False,
+    }
+    acks = 1 if kind == "real_acks_1" else ACKS_ALL
+    while not stage.over.is_set():
+        producer = Producer(stage.bootstrap, env=actor.env, **keywords)
+        try:
+            await producer.start()
+        except ClientError:
+            await stage.rest(0.5)
+            continue
+        try:
+            await _send_on(actor, producer, acks, idempotent)
+        finally:
+            with suppress(ClientError):
+                await producer.close(timeout_s=20.0)
+
+
+async def _send_on(
+    actor: Actor, producer: Producer[bytes | None, bytes | None], acks: int, idempotent: bool
+) -> None:
+    """Sends until the load is over or the producer cannot continue."""
+    stage = actor.stage
+    failures = 0
+    while not stage.over.is_set() and failures < 5:
+        await stage.rest(actor.pause_s())
+        for _ in range(actor.draws.randint(1, stage.scenario.batch_max)):
+            place = actor.draws.choice(stage.scenario.written)
+            number, value = actor.next_value()
+            at = parse_place(place)
+            note = Note(actor, place, value, number, acks, idempotent, stage.now_ms())
+            try:
+                await producer.send(
+                    at.topic, value.encode(), partition=at.partition, on_delivery=note.settle
+                )
+            except ClientError as error:
+                # The producer did not accept it, so it can never be written.
+                note.add(FAIL, error=str(error))
+                failures += 1
+            else:
+                failures = 0
+
+
+# -- raw producers
+
+
+async def _run_raw(actor: Actor, acks: int) -> None:
+    """Sends every batch a single time, whatever the result."""
+    cluster = await with_cluster(actor)
+    if cluster is None:
+        return
+    stage = actor.stage
+    try:
+        while not stage.over.is_set():
+            await stage.rest(actor.pause_s())
+            place = actor.draws.choice(stage.scenario.written)
+            notes = notes_for(actor, place, acks)
+            left = False
+
+            def on_sent() -> None:
+                nonlocal left
+                left = True
+
+            batch = batch_of(actor, [note.value for note in notes])
+            status, offset, error = OK, -1, ""
+            try:
+                offset = await produce(cluster, place, batch, acks, on_sent)
+            except Answered as answered:
+                status = FAIL if answered.code in _REFUSED else INFO
+                error = str(answered)
+            except ClientError as failure:
+                status = INFO if left else FAIL
+                error = str(failure)
+                await stage.rest(0.2)
+            for index, note in enumerate(notes):
+                note.add(status, offset + index if status == OK else -1, error)
+    finally:
+        cluster.close()
+
+
+class _RawTwice:
+    """An idempotent producer that retries until it is answered, and sometimes even afterwards.
+
+    A batch that was acknowledged and is sent again must be answered with its first offset.
+    """
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self._producer_id = -1
+        self._producer_epoch = 0
+        self._sequences: dict[str, int] = {}
+
+    async def run(self) -> None:
+        actor = self._actor
+        cluster = await with_cluster(actor)
+        if cluster is None:
+            return
+        stage = actor.stage
+        try:
+            while not stage.over.is_set():
+                await stage.rest(actor.pause_s())
+                if self._producer_id < 0 and not await self._begin(cluster):
+                    await stage.rest(0.5)
+                    continue
+                await self._send(cluster, actor.draws.choice(stage.scenario.written))
+        finally:
+            cluster.close()
+
+    async def _begin(self, cluster: Cluster) -> bool:
+        """Gets a new producer id. Sequence numbers start from 0 again."""
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        try:
+            answer = await cluster.ask_any(request, InitProducerIdResponse)
+            check(answer.error_code)
+        except ClientError:
+            return False
+        self._producer_id, self._producer_epoch = answer.producer_id, answer.producer_epoch
+        self._sequences.clear()
+        return True
+
+    async def _send(self, cluster: Cluster, place: str) -> None:
+        actor = self._actor
+        notes = notes_for(actor, place, ACKS_ALL)
+        batch = batch_of(
+            actor,
+            [note.value for note in notes],
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=self._sequences.get(place, 0),
+        )
+        status, offset, error = await self._insist(cluster, place, batch)
+        for index, note in enumerate(notes):
+            note.add(status, offset + index if offset >= 0 else -1, error)
+        if status != OK:
+            # It is unknown whether it was written, so no sequence number can be right after it.
+            self._producer_id = -1
+            return
+        self._sequences[place] = self._sequences.get(place, 0) + len(notes)
+        if actor.draws.random() < 0.15:
+            await self._repeat(cluster, place, batch, notes)
+
+    async def _insist(self, cluster: Cluster, place: str, batch: bytes) -> tuple[str, int, str]:
+        stage = self._actor.stage
+        error = ""
+        for _ in range(_ATTEMPTS_MAX):
+            try:
+                return OK, await produce(cluster, place, batch, ACKS_ALL, _nothing), ""
+            except Answered as answered:
+                error = str(answered)
+                if answered.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    return OK, -1, ""
+                if answered.code in _GIVE_UP:
+                    break
+            except ClientError as failure:
+                error = str(failure)
+            await stage.rest(0.3)
+            if stage.over.is_set():
+                break
+        return INFO, -1, error
+
+    async def _repeat(
+        self, cluster: Cluster, place: str, batch: bytes, notes: Sequence[Note]
+    ) -> None:
+        """Sends an acknowledged batch again. If it is acknowledged, its offset must be the
+        first one."""
+        stage = self._actor.stage
+        await stage.rest(self._actor.draws.choice((0.0, 0.5, 3.0)))
+        stage.count("sent_again")
+        with suppress(ClientError, Answered):
+            offset = await produce(cluster, place, batch, ACKS_ALL, _nothing)
+            for index, note in enumerate(notes):
+                note.add(OK, offset + index)
+
+
+def _nothing() -> None:
+    pass

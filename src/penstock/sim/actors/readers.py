@@ -1,0 +1,389 @@
+"""Readers of a workload: consumers of all partitions, members of a group, and queries for offsets.
+
+A reader keeps its own position: each poll must continue where the last one ended. A member's
+position is set again whenever the group assigns it a partition. Its listener notes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.aio import Admin, Consumer
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError
+from penstock.client.model import Record, TopicPartition
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor, parse_place
+from penstock.sim.history import (
+    FAIL,
+    INFO,
+    OK,
+    READERS,
+    Commit,
+    Committed,
+    Joined,
+    Latest,
+    Poll,
+    Reads,
+)
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
+
+_POLL_MS: Final = 1_000
+
+BytesConsumer = Consumer[bytes | None, bytes | None]
+
+
+def consumer_keywords(actor: Actor) -> dict[str, Any]:
+    scenario = actor.stage.scenario
+    racks = [f"rack-{index}" for index in range(scenario.racks)]
+    return {
+        **CLIENT_KEYWORDS,
+        "auto_offset_reset": "earliest",
+        "fetch_max_wait_ms": scenario.fetch_wait_ms,
+        "max_poll_records": actor.draws.choice((1, 5, 100)),
+        "max_partition_fetch_bytes": actor.draws.choice((200, 2_000, 100_000)),
+        "default_api_timeout_ms": 10_000,
+        "allow_auto_create_topics": False,
+        "client_rack": actor.draws.choice(racks) if racks else "",
+    }
+
+
+def reads_of(records: Iterable[Record[bytes | None, bytes | None]]) -> Reads:
+    reads: dict[str, list[tuple[int, str]]] = {}
+    for record in records:
+        value = (record.value or b"").decode(errors="replace")
+        reads.setdefault(str(record.place), []).append((record.offset, value))
+    return {place: tuple(found) for place, found in reads.items()}
+
+
+def _note_poll(
+    actor: Actor,
+    begun_ms: float,
+    status: str,
+    reads: Reads | None = None,
+    moved: Sequence[str] = (),
+    error: str = "",
+    committed: bool = False,
+) -> None:
+    stage = actor.stage
+    stage.count("records_read", sum(map(len, reads.values())) if reads else 0)
+    stage.history.add(
+        Poll(
+            process=actor.name,
+            status=status,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=error,
+            reads=reads or {},
+            moved=tuple(moved),
+            committed=committed,
+        )
+    )
+
+
+async def run_reader(actor: Actor, *, committed: bool = False) -> None:
+    """Reads all partitions, from the start on, until the load is over."""
+    stage = actor.stage
+    while not stage.over.is_set():
+        consumer: BytesConsumer = Consumer(
+            stage.bootstrap,
+            env=actor.env,
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            **consumer_keywords(actor),
+        )
+        try:
+            await consumer.start()
+        except ClientError:
+            await stage.rest(0.5)
+            continue
+        try:
+            consumer.assign([parse_place(place) for place in stage.scenario.places])
+            await _read_on(actor, consumer, committed)
+        finally:
+            with suppress(ClientError):
+                await consumer.close(timeout_s=5.0)
+
+
+async def _read_on(actor: Actor, consumer: BytesConsumer, committed: bool) -> None:
+    stage = actor.stage
+    moved: Sequence[str] = stage.scenario.places
+    failures = 0
+    while not stage.over.is_set() and failures < 5:
+        begun_ms = stage.now_ms()
+        try:
+            records = await consumer.poll(timeout_ms=_POLL_MS)
+        except ClientError as error:
+            failures += 1
+            _note_poll(actor, begun_ms, INFO, moved=moved, error=str(error), committed=committed)
+            await stage.rest(0.5)
+        else:
+            failures = 0
+            if records or moved:
+                _note_poll(actor, begun_ms, OK, reads_of(records), moved, committed=committed)
+        moved = ()
+        await stage.rest(actor.draws.choice((0.0, 0.1, 0.5)))
+        if actor.draws.random() < 0.01:
+            moved = _seek_back(actor, consumer)
+
+
+def _seek_back(actor: Actor, consumer: BytesConsumer) -> Sequence[str]:
+    """Seeks to the start of a partition, to read it again: what was read must still be there."""
+    place = actor.draws.choice(actor.stage.scenario.places)
+    consumer.seek_to_beginning(parse_place(place))
+    return (place,)
+
+
+class _Listener:
+    """Notes which partitions a member was assigned, and in which generation."""
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+        self.consumer: BytesConsumer | None = None
+        self.moved: dict[str, None] = {}
+
+    @property
+    def generation(self) -> int:
+        # The library does not expose it: only a checker needs it.
+        member = None if self.consumer is None else self.consumer._core._member
+        return -1 if member is None else member.generation
+
+    def on_assigned(self, places: Sequence[TopicPartition]) -> None:
+        self.moved.update(dict.fromkeys(map(str, places)))
+        stage, generation = self._actor.stage, self.generation
+        stage.count("rebalances")
+        if generation < 0:
+            return
+        stage.generations[READERS] = max(stage.generations.get(READERS, -1), generation)
+        now_ms = stage.now_ms()
+        stage.history.add(
+            Joined(
+                process=self._actor.name,
+                status=OK,
+                begun_ms=now_ms,
+                ended_ms=now_ms,
+                group=READERS,
+                generation=generation,
+            )
+        )
+
+    def on_revoked(self, places: Sequence[TopicPartition]) -> None:
+        pass
+
+    def on_lost(self, places: Sequence[TopicPartition]) -> None:
+        pass
+
+
+async def run_member(actor: Actor) -> None:
+    """Runs a member of the group, which commits what it has read. Sometimes it leaves and
+    joins again."""
+    stage = actor.stage
+    while not stage.over.is_set():
+        listener = _Listener(actor)
+        consumer: BytesConsumer = Consumer(
+            stage.bootstrap,
+            env=actor.env,
+            group_id=READERS,
+            topics=[topic.name for topic in stage.scenario.topics],
+            listener=listener,
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=1_000,
+            rebalance_timeout_ms=6_000,
+            **consumer_keywords(actor),
+        )
+        listener.consumer = consumer
+        try:
+            await consumer.start()
+        except ClientError:
+            await stage.rest(0.5)
+            continue
+        try:
+            await _take_part(actor, consumer, listener)
+        finally:
+            with suppress(ClientError):
+                await consumer.close(timeout_s=5.0)
+
+
+async def _take_part(actor: Actor, consumer: BytesConsumer, listener: _Listener) -> None:
+    stage = actor.stage
+    failures = 0
+    while not stage.over.is_set() and failures < 5:
+        begun_ms = stage.now_ms()
+        try:
+            records = await consumer.poll(timeout_ms=_POLL_MS)
+        except ClientError as error:
+            failures += 1
+            _note_poll(actor, begun_ms, INFO, moved=[*listener.moved], error=str(error))
+            await stage.rest(0.5)
+        else:
+            failures = 0
+            if records or listener.moved:
+                _note_poll(actor, begun_ms, OK, reads_of(records), [*listener.moved])
+            if records and actor.draws.random() < 0.7:
+                await _commit(actor, consumer, listener, records)
+        listener.moved.clear()
+        if actor.draws.random() < 0.01:
+            stage.count("members_left")
+            return
+
+
+async def _commit(
+    actor: Actor,
+    consumer: BytesConsumer,
+    listener: _Listener,
+    records: Sequence[Record[bytes | None, bytes | None]],
+) -> None:
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    offsets = {record.place: record.offset + 1 for record in records}
+    entry = Commit(
+        process=actor.name,
+        status=INFO,
+        begun_ms=begun_ms,
+        ended_ms=begun_ms,
+        group=READERS,
+        generation=listener.generation,
+        offsets={str(place): offset for place, offset in offsets.items()},
+    )
+    stage.under_way[actor.name] = lambda: [
+        replace(entry, ended_ms=stage.now_ms(), error="it was killed")
+    ]
+    status, error = OK, ""
+    try:
+        await consumer.commit(offsets)
+    except ClientError as failed:
+        # Even a refusal may follow an attempt that was written and whose reply was lost.
+        status, error = INFO, str(failed)
+    del stage.under_way[actor.name]
+    stage.count(f"commits_{status}")
+    # The commit carries the newer generation if the group rebalanced and the member kept
+    # its partitions.
+    generation = max(entry.generation, listener.generation)
+    late = stage.now_ms() - begun_ms >= REQUEST_TIMEOUT_MS
+    stage.history.add(
+        replace(
+            entry,
+            status=status,
+            ended_ms=stage.now_ms(),
+            error=error,
+            generation=generation,
+            late=late,
+        )
+    )
+
+
+# -- queries
+
+
+async def run_asker(actor: Actor) -> None:
+    """Asks for the ends of partitions and for the group's committed offsets."""
+    stage = actor.stage
+    keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
+    while not stage.over.is_set():
+        admin = Admin(stage.bootstrap, env=actor.env, **keywords)
+        try:
+            await admin.start()
+        except ClientError:
+            await stage.rest(0.5)
+            continue
+        try:
+            while not stage.over.is_set():
+                await stage.rest(actor.draws.choice((0.1, 0.5, 2.0)))
+                await ask_latest(actor, admin, actor.draws.choice(stage.scenario.places))
+                if stage.scenario.members:
+                    await ask_committed(actor, admin)
+                    if actor.draws.random() < 0.1:
+                        await _commit_as_of_old(actor)
+        finally:
+            await admin.close()
+
+
+async def ask_latest(actor: Actor, admin: Admin, place: str) -> None:
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    at = parse_place(place)
+    status, offset, error = OK, -1, ""
+    try:
+        found = (await admin.list_offsets({at: "latest"}))[at]
+        offset = -1 if found is None else found.offset
+    except ClientError as failed:
+        status, error = INFO, str(failed)
+    stage.history.add(
+        Latest(
+            process=actor.name,
+            status=status,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=error,
+            place=place,
+            offset=offset,
+        )
+    )
+
+
+async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> None:
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    status, error = OK, ""
+    offsets: dict[str, int] = {}
+    try:
+        found = await admin.group_offsets(group)
+        offsets = {
+            place: found[at].offset if (at := parse_place(place)) in found else -1
+            for place in stage.scenario.places
+        }
+    except ClientError as failed:
+        status, error = INFO, str(failed)
+    stage.history.add(
+        Committed(
+            process=actor.name,
+            status=status,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=error,
+            group=group,
+            offsets=offsets,
+        )
+    )
+
+
+async def _commit_as_of_old(actor: Actor) -> None:
+    """Commits as a member of an earlier generation would. This must be refused."""
+    stage = actor.stage
+    generation = stage.generations.get(READERS, 0) - 1
+    if generation < 0:
+        return
+    at = parse_place(actor.draws.choice(stage.scenario.places))
+    begun_ms = stage.now_ms()
+    partition = OffsetCommitRequest.Partition(partition_index=at.partition, committed_offset=0)
+    request = OffsetCommitRequest(
+        group_id=READERS,
+        generation_id_or_member_epoch=generation,
+        member_id="nobody",
+        topics=[OffsetCommitRequest.Topic(name=at.topic, partitions=[partition])],
+    )
+    env = actor.env
+    cluster = Cluster(stage.cluster_config(), env.network, env.clock, env.random)
+    try:
+        async with cluster:
+            coordinator = await cluster.coordinator(READERS)
+            answer = await coordinator.call(request, OffsetCommitResponse)
+    except ClientError:
+        return
+    stage.count("commits_of_old")
+    code = answer.topics[0].partitions[0].error_code
+    stage.history.add(
+        Commit(
+            process=actor.name,
+            status=OK if code == ErrorCode.NONE else FAIL,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=ErrorCode(code).name,
+            group=READERS,
+            generation=generation,
+            offsets={str(at): 0},
+        )
+    )

@@ -1,0 +1,1 @@
+"""Planted bugs, and the search for a seed that finds each of them."""

@@ -1,0 +1,1 @@
+"""Checks of a run: invariants after every step, and rules about the history at the end."""

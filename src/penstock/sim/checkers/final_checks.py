@@ -1,0 +1,251 @@
+"""Checks at the end of a run that everything works again and that all data is there.
+
+First the cluster must recover: all brokers up, every replica in sync, no reassignment in progress.
+Then a new producer writes to every partition, and a new consumer reads each from start to end, once
+with all records and once with `read_committed`. All of it has a limit in virtual time: exceeding it
+is a violation of E14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from penstock.aio import Admin, Consumer, Producer
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.metadata.image import ClusterImage
+from penstock.sim.actors.readers import BytesConsumer, ask_committed, ask_latest, reads_of
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.checkers.invariants import Invariants
+from penstock.sim.history import ACKS_ALL, INFO, OK, Drain, Probe, Send
+from penstock.sim.node import BrokerNode
+from penstock.sim.world import World
+
+
+def what_is_wrong(world: World, invariants: Invariants) -> str:
+    """Returns why the cluster has not recovered. Empty if it has."""
+    image = invariants.metadata.image
+    for node in world.brokers:
+        if node.state != "ready":
+            return f"{node.name} is {node.state}"
+        if wrong := _what_it_hosts_wrongly(node, image):
+            return wrong
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            place = f"{topic.name}-{index}"
+            if {*partition.isr} != {*partition.replicas} or partition.is_moving:
+                return f"{place} is not in sync: {partition}"
+            broker = world.brokers[partition.leader].broker
+            hosted = None if broker is None else broker.replicas.get(topic.name, index)
+            term = None if hosted is None else hosted.leadership
+            if hosted is None or term is None or term.epoch != partition.leader_epoch:
+                return f"broker {partition.leader} does not lead {place} as in {partition}"
+            if term.high_watermark < hosted.log.end_offset:
+                return f"{place} is committed only up to offset {term.high_watermark}"
+            if hosted.last_stable_offset < term.high_watermark:
+                return f"{place} has a transaction open since {hosted.last_stable_offset}"
+    return ""
+
+
+def _what_it_hosts_wrongly(node: BrokerNode, image: ClusterImage) -> str:
+    """Checks that a broker hosts exactly the replicas that the metadata assigns to it, of the
+    current topics."""
+    due = {
+        (topic.name, index): topic.topic_id
+        for topic in image.topics.values()
+        for index, partition in enumerate(topic.partitions)
+        if node.id in partition.replicas
+    }
+    assert node.broker is not None
+    held = {(each.topic, each.index): each.topic_id for each in node.broker.replicas}
+    for name, index in sorted(due.keys() | held.keys()):
+        if due.get((name, index)) != held.get((name, index)):
+            is_old = (name, index) in due and (name, index) in held
+            told = "hosts an older topic's log of" if is_old else "wrongly hosts or lacks"
+            return f"{node.name} {told} {name}-{index}"
+    return ""
+
+
+def _probe(stage: Stage, process: str, what: str, begun_ms: float, error: str) -> None:
+    stage.history.add(
+        Probe(
+            process=process,
+            status=INFO if error else OK,
+            begun_ms=begun_ms,
+            ended_ms=stage.now_ms(),
+            error=error,
+            what=what,
+        )
+    )
+
+
+async def come_together(world: World, stage: Stage, invariants: Invariants) -> bool:
+    begun_ms = stage.now_ms()
+    with suppress(TimeoutError):
+        await world.until(
+            lambda: not what_is_wrong(world, invariants),
+            timeout_s=stage.scenario.mend_s,
+            poll_s=0.25,
+            what="the cluster is whole",
+        )
+    error = what_is_wrong(world, invariants)
+    _probe(stage, "cluster", "bringing all replicas in sync", begun_ms, error)
+    return not error
+
+
+async def probe_producing(actor: Actor) -> None:
+    """Writes one record to every partition."""
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    limit_ms = int(stage.scenario.mend_s * 1000)
+    keywords: dict[str, Any] = {
+        **CLIENT_KEYWORDS,
+        "delivery_timeout_ms": limit_ms,
+        "max_block_ms": limit_ms,
+    }
+    error = ""
+    try:
+        async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
+            for place in stage.scenario.places:
+                await send_one(actor, producer, place)
+    except ClientError as failed:
+        error = str(failed)
+    _probe(stage, actor.name, "producing to every partition", begun_ms, error)
+
+
+async def send_one(
+    actor: Actor, producer: Producer[bytes | None, bytes | None], place: str
+) -> None:
+    at, (number, value) = parse_place(place), actor.next_value()
+    begun_ms = actor.stage.now_ms()
+    delivery = await producer.send(at.topic, value.encode(), partition=at.partition)
+    status, offset = INFO, -1
+    try:
+        offset = (await delivery).offset
+        status = OK
+    finally:
+        actor.stage.history.add(
+            Send(
+                process=actor.name,
+                status=status,
+                begun_ms=begun_ms,
+                ended_ms=actor.stage.now_ms(),
+                place=place,
+                value=value,
+                number=number,
+                acks=ACKS_ALL,
+                offset=offset,
+            )
+        )
+
+
+async def probe_group(actor: Actor) -> None:
+    """Asks once more for the group's committed offsets and for the ends of partitions."""
+    stage = actor.stage
+    keywords: dict[str, Any] = {
+        **CLIENT_KEYWORDS,
+        "default_api_timeout_ms": int(stage.scenario.mend_s * 1000),
+    }
+    begun_ms = stage.now_ms()
+    error = ""
+    try:
+        async with Admin(stage.bootstrap, env=actor.env, **keywords) as admin:
+            for place in stage.scenario.places:
+                await ask_latest(actor, admin, place)
+            for group in stage.scenario.groups:
+                await ask_committed(actor, admin, group)
+    except ClientError as failed:
+        error = str(failed)
+    failures = [
+        entry.error
+        for entry in stage.history.entries
+        if entry.process == actor.name and entry.status != OK
+    ]
+    _probe(stage, actor.name, "asking for offsets", begun_ms, error or "; ".join(failures))
+
+
+async def probe_joining(actor: Actor) -> None:
+    """A new member of a new group is assigned everything, reads and commits."""
+    stage = actor.stage
+    begun_ms = stage.now_ms()
+    error = ""
+    try:
+        async with asyncio.timeout(stage.scenario.mend_s):
+            consumer: BytesConsumer = Consumer(
+                stage.bootstrap,
+                env=actor.env,
+                group_id=f"group of {actor.name}",
+                topics=[topic.name for topic in stage.scenario.topics],
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                **CLIENT_KEYWORDS,
+            )
+            async with consumer:
+                while not await consumer.poll(timeout_ms=500):
+                    pass
+                await consumer.commit()
+    except (ClientError, TimeoutError) as failed:
+        error = str(failed) or "it took too long"
+    _probe(stage, actor.name, "joining a group, reading and committing", begun_ms, error)
+
+
+async def drain(actor: Actor, *, committed: bool = False) -> None:
+    """Reads every partition from its start to its end.
+
+    If the partition was drained before, the end is that of the earlier drain: what is written
+    later is a request that its sender has given up, or a copy of such a record, that reached a
+    broker late.
+    """
+    stage = actor.stage
+    drained = {
+        entry.place: entry.end_offset
+        for entry in stage.history.entries
+        if isinstance(entry, Drain) and entry.status == OK
+    }
+    places = [parse_place(place) for place in stage.scenario.places]
+    begun_ms = stage.now_ms()
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    found: dict[str, list[tuple[int, str]]] = {str(place): [] for place in places}
+    error = ""
+    try:
+        async with asyncio.timeout(stage.scenario.mend_s):
+            consumer: BytesConsumer = Consumer(
+                stage.bootstrap,
+                env=actor.env,
+                auto_offset_reset="none",
+                isolation_level="read_committed" if committed else "read_uncommitted",
+                **CLIENT_KEYWORDS,
+            )
+            async with consumer:
+                starts = await consumer.beginning_offsets(places)
+                ends = await consumer.end_offsets(places)
+                consumer.assign(places)
+                for place in places:
+                    consumer.seek(place, starts[place])
+                while any((consumer.known_position(place) or 0) < ends[place] for place in places):
+                    for where, records in reads_of(await consumer.poll(timeout_ms=500)).items():
+                        found[where] += records
+    except (ClientError, TimeoutError) as failed:
+        error = str(failed) or "it took too long"
+    for place in places:
+        stage.history.add(
+            Drain(
+                process=actor.name,
+                status=INFO if error else OK,
+                begun_ms=begun_ms,
+                ended_ms=stage.now_ms(),
+                error=error,
+                place=str(place),
+                start_offset=starts.get(place, 0),
+                end_offset=ends.get(place, -1),
+                records=tuple(
+                    (offset, value)
+                    for offset, value in found[str(place)]
+                    if offset < drained.get(str(place), ends.get(place, offset + 1))
+                ),
+                committed=committed,
+            )
+        )

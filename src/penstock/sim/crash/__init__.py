@@ -1,0 +1,1 @@
+"""The crash harness: one log on the simulated disk, checked against a model."""

@@ -1,0 +1,166 @@
+"""Flips bits in the files of a closed log, and tells the model which losses are allowed then.
+
+Rot in data must be distinguished from a torn tail. Below what is known to be synced, rot is damage,
+and every other batch stays readable. The same holds everywhere if the process was only killed.
+After a power loss rot and a torn tail look the same above the synced offset, so the tail from there
+on may be lost, as in a crash, and the model allows it. Rot in any other file allows no loss: it can
+be rebuilt or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
+from typing import Final
+
+from penstock.records.batch import HEADER_SIZE, CorruptBatch, iter_batches
+from penstock.sim.crash.log_process import DIRECTORY
+from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.disk.disk import SimDisk
+from penstock.storage.checkpoints import Checkpoint, decode_checkpoint, read_file
+from penstock.storage.files import LOG_CHECKPOINT, parse_offset_name
+
+KINDS: Final = (
+    ".log",
+    ".log",
+    ".index",
+    ".timeindex",
+    ".txnindex",
+    ".snapshot",
+    "leader-epoch-checkpoint",
+    "penstock-checkpoint",
+    "penstock-offsets",
+)
+
+UNPROTECTED: Final = frozenset((*range(8), *range(12, 16)))
+"""Bytes of a batch's header that its CRC does not cover: base offset and leader epoch."""
+LENGTH: Final = frozenset(range(8, 12))
+
+
+def rot_some_file(rig: LogRig, *, clean: bool) -> None:
+    """Flips one bit of a file of a random kind, if there is one.
+
+    The checkpoint rots only after a clean stop: it distinguishes a torn tail from damage, and after
+    a crash without it nothing else can.
+    """
+    kind = KINDS[rig.draws.randrange(0, len(KINDS))]
+    if not clean and rig.draws.random() < 0.6:
+        kind = ".log"  # Where it matters most how the process ended.
+    if kind == LOG_CHECKPOINT and not clean:
+        return
+    files = rig.disk.files()
+    rotted = None
+    if kind == ".log" and not clean:
+        rotted = _rot_above_recovery_point(rig)
+    rotted = rotted or rig.disk.rot_random(kind)
+    if rotted is None:
+        return
+    path, position, bit = rotted
+    rig.tell(f"bit {bit} of byte {position} of {path} flips")
+    rig.count(f"rot in {kind}")
+    rig.rotted.add(kind)
+    if kind == ".log":
+        _excuse_tail(rig, path, position, files[path])
+
+
+def _rot_above_recovery_point(rig: LogRig) -> tuple[str, int, int] | None:
+    """Flips a bit of a batch that was synced but is above the recovery point, and returns which.
+    None if there is no such batch."""
+    point = _checkpoint(rig).recovery_point
+    found: list[tuple[str, int, int]] = []
+    for path, data in rig.disk.durable_files().items():
+        if path.startswith(DIRECTORY) and _base_of(path) >= 0:
+            with suppress(CorruptBatch):
+                for start, header in iter_batches(data):
+                    if header.base_offset >= point:
+                        found.append((path, start, header.size))
+    if not found:
+        return None
+    path, start, size = found[rig.draws.randrange(0, len(found))]
+    position, bit = start + rig.draws.randrange(0, size), rig.draws.randrange(0, 8)
+    rig.disk.rot(path, position, bit)
+    return path, position, bit
+
+
+def _checkpoint(rig: LogRig) -> Checkpoint:
+    return decode_checkpoint(read_file(rig.disk, f"{DIRECTORY}/{LOG_CHECKPOINT}") or b"")
+
+
+def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
+    """Allows the loss of the tail where rot looks like a torn tail.
+
+    A CRC covers neither a batch's base offset nor its leader epoch. Where nothing else protects
+    them, in bytes that were never promised, rot in them cannot be detected, so the flip is undone.
+    """
+    checkpoint = _checkpoint(rig)
+    promised = checkpoint.recovery_point
+    known = rig.known()
+    if known is not None and known.generation == checkpoint.generation:
+        promised = max(promised, known.synced_offset)
+    offset = parse_offset_name(path.rpartition("/")[2], ".log") or 0
+    inside = after = 0
+    try:
+        for start, header in iter_batches(data):
+            offset, inside, after = header.base_offset, position - start, start + header.size
+            if inside < header.size:
+                break
+    except CorruptBatch:
+        return
+    if offset < checkpoint.recovery_point:
+        return
+    rig.count("rot above the recovery point")
+    if inside in UNPROTECTED:
+        rig.disk.corrupt(path, position, data[position : position + 1])
+        rig.tell("  and back")
+    # With a wrong length the last batch looks as if it was not written completely.
+    ends_the_log = after == len(data) and path == max(rig.disk.files(), key=_base_of)
+    looks_torn = not rig.cache_is_intact or (inside in LENGTH and ends_the_log)
+    if offset >= promised and looks_torn:
+        rig.excuse_loss_from(offset)
+
+
+def _base_of(path: str) -> int:
+    offset = parse_offset_name(path.rpartition("/")[2], ".log")
+    return -1 if offset is None else offset
+
+
+def rot_above_recovery_point(
+    disk: SimDisk, directory: str, places: Sequence[str], draws: Random
+) -> str | None:
+    """Flips one bit in the records of a batch that is on disk, is at or above the stored recovery
+    point, and has a valid batch after it, so that it cannot be a torn tail. Returns which, or None
+    if no log has such a batch. The header stays as it is."""
+    durable = disk.durable_files()
+    found: list[tuple[str, int, int]] = []
+    for place in places:
+        checkpoint = durable.get(f"{directory}/{place}/{LOG_CHECKPOINT}")
+        # Without a checkpoint nothing is known to be on disk: every batch is above the
+        # recovery point.
+        point = 0 if checkpoint is None else decode_checkpoint(checkpoint).recovery_point
+        for path, data in durable.items():
+            if not path.startswith(f"{directory}/{place}/") or not path.endswith(".log"):
+                continue
+            batches = _sound_batches(data)
+            found += [
+                (path, start + HEADER_SIZE, size - HEADER_SIZE)
+                for start, size, offset in batches[:-1]
+                if offset >= point and size > HEADER_SIZE
+            ]
+    if not found:
+        return None
+    path, start, size = found[draws.randrange(len(found))]
+    position = start + draws.randrange(size)
+    disk.rot(path, position, draws.randrange(8))
+    return f"byte {position} of {path}"
+
+
+def _sound_batches(data: bytes) -> list[tuple[int, int, int]]:
+    """Returns position, size and base offset of each batch, up to the first that is invalid."""
+    batches: list[tuple[int, int, int]] = []
+    try:
+        for start, header in iter_batches(data):
+            batches.append((start, header.size, header.base_offset))
+    except CorruptBatch:
+        pass
+    return batches

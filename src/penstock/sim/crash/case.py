@@ -1,0 +1,405 @@
+"""One seeded case: dozens of operations, crashes and faults on one log, and checks of the result.
+
+There are four random streams (configuration, workload, crashes, disk faults), so that a draw added
+to one does not shift the others. The trace hash covers every operation and the final contents of
+every file: two runs of a seed that differ anywhere have different hashes.
+"""
+
+from __future__ import annotations
+
+import traceback
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from errno import EIO, EMFILE, ENOSPC
+from hashlib import blake2b
+from itertools import accumulate
+from random import Random  # noqa: TID251 - a simulation is where randomness is made
+from typing import Final, TypeAlias
+
+from penstock.records.batch import Codec, stamp
+from penstock.records.record import ControlMarker, ControlType, Record, build_batch, control_batch
+from penstock.sim.crash.bit_rot import rot_some_file
+from penstock.sim.crash.config import CaseConfig, draw_config
+from penstock.sim.crash.log_checks import Broken, check_time
+from penstock.sim.crash.log_model import ModelBatch, model_batch
+from penstock.sim.crash.log_process import DIRECTORY, Flight, LoudLoss
+from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.disk.disk import SimDisk
+
+Fault: TypeAlias = tuple[str, int, str]
+"""A disk call, the errno it fails with, and a part of the path."""
+READ_FAULTS: Final[tuple[Fault, ...]] = (("pread", EIO, ""), ("open", EMFILE, ""))
+WRITE_FAULTS: Final[tuple[Fault, ...]] = (
+    ("pwrite", EIO, ""),
+    ("pwrite", ENOSPC, ""),
+    ("create", ENOSPC, ""),
+    ("create", EMFILE, ""),
+    ("open", EMFILE, ""),
+    ("truncate", EIO, ""),
+)
+FLUSH_FAULTS: Final[tuple[Fault, ...]] = (
+    ("fsync", EIO, ".log"),
+    ("fsync", EIO, ".log"),
+    ("fsync", EIO, ""),
+    ("sync_directory", EIO, ""),
+    ("rename", EIO, ""),
+)
+ALL_FAULTS: Final = (*READ_FAULTS, *WRITE_FAULTS, *FLUSH_FAULTS, ("unlink", EIO, ""))
+FAULTS: Final = {
+    "append": WRITE_FAULTS,
+    "append_replica": WRITE_FAULTS,
+    "roll": WRITE_FAULTS,
+    "flush": (*FLUSH_FAULTS, *WRITE_FAULTS[:2], ("open", EMFILE, "")),
+    "flush_split": (*FLUSH_FAULTS, ("open", EMFILE, "")),
+    "note": (*FLUSH_FAULTS, *WRITE_FAULTS),
+    "read": READ_FAULTS,
+    "time": READ_FAULTS,
+}
+"""What can fail in an operation. In operations that are not listed, anything can."""
+SURGERY: Final = frozenset(("truncate", "delete", "reopen", "compact", "flush"))
+"""Operations in which the order of the disk calls matters most, and so do crashes between them."""
+
+
+@dataclass(slots=True)
+class CaseResult:
+    seed: int
+    config: CaseConfig
+    failure: str | None
+    story: list[str]
+    trace_hash: str
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+def run_case(seed: int) -> CaseResult:
+    """Runs one case. It is the same every time: replay a failure by its seed."""
+    case = Case(seed)
+    failure = None
+    try:
+        case.run()
+    except LoudLoss as loss:
+        case.rig.tell(f"the rot was reported: {loss}")
+        case.rig.count("rot reported and not served")
+    except Broken as broken:
+        failure = str(broken)
+    except Exception:  # noqa: BLE001 - any other exception from the log is a finding too
+        failure = traceback.format_exc()
+    return case.result(failure)
+
+
+class Case:
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.config = draw_config(_stream(seed, "circumstances"))
+        self.draws = _stream(seed, "workload")
+        self.disk = SimDisk(
+            _stream(seed, "crashes"),
+            _stream(seed, "faults"),
+            now_ms=lambda: self.rig.now_ms if hasattr(self, "rig") else 0,
+        )
+        self.rig = LogRig(self.config, self.disk, self.draws)
+        self.name = ""
+        self.epoch = 0
+        self.epoch_of_producer: dict[int, int] = {}
+        weights = self.config.weights()
+        self._names = list(weights)
+        self._bounds = list(accumulate(weights.values()))
+
+    def run(self) -> None:
+        rig, draws, config = self.rig, self.draws, self.config
+        if draws.random() < 0.1:
+            rig.arm(draws.randrange(0, 12))
+        rig.create()
+        rig.disarm()
+        rig.heal()
+        for _ in range(config.operations):
+            rig.now_ms += draws.randrange(0, 40)
+            name = self._names[bisect_right(self._bounds, draws.randrange(0, self._bounds[-1]))]
+            if not rig.armed and name in SURGERY and draws.random() < 2 * config.crash_chance:
+                rig.arm(draws.randrange(0, 12))
+            elif not rig.armed and draws.random() < config.crash_chance / 2:
+                rig.arm(draws.randrange(0, 25))
+            rig.count(name)
+            self.name = name
+            getattr(self, f"_{name}")()
+        rig.disarm()
+        rig.heal()
+        rig.check()
+        self._end()
+
+    def _end(self) -> None:
+        """Ends the case with a power loss, which must leave what was promised."""
+        self.rig.tell("at the end")
+        self.rig.crash(power=True)
+        self.rig.recover()
+
+    def result(self, failure: str | None) -> CaseResult:
+        digest = blake2b(digest_size=16)
+        for line in self.rig.story:
+            digest.update(line.encode())
+        for path, data in self.disk.files().items():
+            digest.update(path.encode() + data)
+        counters = {**self.rig.counters}
+        for name, times in self.disk.counters.items():
+            if name.startswith("fault_") and times:
+                counters[name] = times
+        return CaseResult(
+            self.seed, self.config, failure, self.rig.story, digest.hexdigest(), counters
+        )
+
+    # Faults
+
+    def _with_fault(self, operation: Callable[[], object]) -> None:
+        """Runs the operation, perhaps with one failing disk call."""
+        rig, draws = self.rig, self.draws
+        if rig.fault_armed or rig.armed or draws.random() >= self.config.fault_chance:
+            operation()
+            return
+        faults = FAULTS.get(self.name, ALL_FAULTS)
+        call, code, path = faults[draws.randrange(0, len(faults))]
+        skip = draws.randrange(0, 1 if path else 3)
+        rig.tell(f"the disk fails: {call} {code} after {skip}")
+        rig.fault_armed = True
+        self.disk.fail_next(call, code, path_contains=path, skip=skip)
+        operation()
+        rig.heal()
+
+    # Operations
+
+    def _append(self) -> None:
+        self._with_fault(self._append_one)
+
+    def _append_one(self) -> None:
+        self.rig.append(self._batch(), self.epoch)
+
+    def _append_replica(self) -> None:
+        rig, draws = self.rig, self.draws
+        batches: list[ModelBatch] = []
+        offset = rig.log.end_offset
+        for _ in range(draws.randrange(1, 5)):
+            if self.config.gaps and draws.random() < 0.3:
+                offset += draws.randrange(1, 5)
+            if draws.random() < 0.1:
+                self._raise_epoch()
+            batch = self._batch(batches)
+            stamp(batch, 0, offset, self.epoch)
+            batches.append(model_batch(bytes(batch)))
+            offset = batches[-1].next_offset
+        self._with_fault(lambda: rig.append_replica(batches))
+
+    def _flush(self) -> None:
+        self._with_fault(lambda: self.rig.flush(checkpoint=self.draws.random() < 0.3))
+
+    def _flush_split(self) -> None:
+        """Appends while another thread flushes, between any two of its disk calls."""
+        rig, draws = self.rig, self.draws
+        log = rig.log
+        plan = log.begin_flush()
+        rig.tell(f"begin_flush to {plan.end_offset}")
+        for _ in range(draws.randrange(0, 3)):
+            if rig.log is log:
+                self._append_one()
+        if rig.log is not log:
+            return
+
+        def meanwhile() -> None:
+            if draws.random() < 0.25:
+                self._append_one()
+
+        rig.watch_calls(meanwhile)
+        self._with_fault(lambda: rig.finish_flush(plan))
+
+    def _note(self) -> None:
+        """Stores what is synced and committed, as the broker does. The committed offset is a
+        random one."""
+        rig = self.rig
+        ends = [batch.next_offset for batch in rig.model.ledger]
+        ends = [end for end in ends if end >= rig.committed_offset] or [rig.log.end_offset]
+        offset = ends[self.draws.randrange(0, len(ends))]
+        self._with_fault(lambda: rig.note(offset))
+
+    def _roll(self) -> None:
+        rig = self.rig
+        if rig.log.active.size:
+            self._with_fault(rig.roll)
+
+    def _read(self) -> None:
+        if self.rig.log.damage:
+            self.rig.check()
+        else:
+            self._with_fault(lambda: self.rig.attempt_reads(2))
+
+    def _time(self) -> None:
+        rig = self.rig
+        at_ms = rig.some_time()
+        if rig.log.damage:
+            return
+        self._with_fault(
+            lambda: rig.attempt("time", lambda: check_time(rig.log, rig.model, at_ms), Flight())
+        )
+
+    def _truncate(self) -> None:
+        """Truncates, mostly at the start of a batch, as leaders ask for. Never truncates what is
+        compacted: that is below the high watermark, and so all replicas agree on it."""
+        log, draws = self.rig.log, self.draws
+        agreed = self.rig.agreed_offset if self.config.transactions else 0
+        lowest = min(max(log.log_start_offset, log.cleaned_offset, agreed), log.end_offset)
+        offset = draws.randrange(lowest, log.end_offset + 1)
+        if draws.random() < 0.8:
+            offset = max(lowest, self.rig.model.cut_point(offset))
+        self._with_fault(lambda: self.rig.truncate(offset))
+
+    def _delete(self) -> None:
+        log = self.rig.log
+        offset = self.draws.randrange(log.log_start_offset, log.end_offset + 1)
+        self._with_fault(lambda: self.rig.delete(offset))
+        if self.draws.random() < 0.5:
+            self.rig.purge()
+
+    def _reopen(self) -> None:
+        log = self.rig.log
+        self._with_fault(self._close_and_open)
+        if self.rig.log is not log:
+            self._maybe_twice()
+
+    def _close_and_open(self) -> None:
+        if self.rig.close():
+            self.rig.recover()
+
+    def _crash(self) -> None:
+        rig = self.rig
+        rig.tell("between two operations")
+        rig.crash(power=rig.draw_power())
+        if self.draws.random() < 0.3:
+            rig.arm(self.draws.randrange(0, 20))
+        rig.recover()
+        rig.disarm()
+        self._maybe_twice()
+
+    def _maybe_twice(self) -> None:
+        if not self.rig.armed and not self.rig.fault_armed and self.draws.random() < 0.5:
+            self.rig.check_idempotent()
+
+    def _fill(self) -> None:
+        """Leaves almost no free space for some operations, or frees space again."""
+        rig, draws = self.rig, self.draws
+        if rig.fault_armed:
+            rig.heal()
+            rig.tell("there is room on the disk again")
+            return
+        room = draws.randrange(0, 1500)
+        self.disk.capacity_bytes -= self.disk.free_bytes(DIRECTORY) - room
+        rig.fault_armed = True
+        rig.tell(f"only {room} bytes are left on the disk")
+
+    def _rot(self) -> None:
+        rig = self.rig
+        if rig.armed or rig.fault_armed:
+            return
+        clean = self.draws.random() < 0.4
+        if not clean:
+            if self.draws.random() < 0.5:
+                # Synced and stored, but above the recovery point of the log's own checkpoint.
+                self._append_one()
+                rig.flush(checkpoint=False)
+                self._note()
+            rig.crash(power=rig.draw_power())
+        elif not rig.close():
+            return
+        rot_some_file(rig, clean=clean)
+        rig.recover()
+
+    def _compact(self) -> None:
+        def meanwhile() -> None:
+            log = self.rig.log
+            for _ in range(self.draws.randrange(0, 3)):
+                if self.rig.log is log:
+                    choice = self.draws.randrange(0, 8)
+                    (self._delete if choice == 0 else self._append)()
+
+        self._with_fault(lambda: self.rig.clean(meanwhile))
+
+    def _epoch(self) -> None:
+        self._raise_epoch()
+        if self.draws.random() < 0.5:
+            self.rig.log.note_epoch(self.epoch)
+            self.rig.tell(f"note_epoch {self.epoch}")
+
+    # Batches
+
+    def _raise_epoch(self) -> None:
+        self.epoch += self.draws.randrange(1, 3)
+
+    def _batch(self, ahead: list[ModelBatch] | None = None) -> bytearray:
+        """Returns the next batch of a producer, or of none. `ahead` are batches that come
+        before it."""
+        draws, config = self.draws, self.config
+        producer_id = draws.randrange(-1, config.producers)
+        if producer_id < 0:
+            return build_batch(self._records(), codec=self._codec())
+        sequence, in_transaction = self._position(producer_id, ahead or [])
+        epoch = self.epoch_of_producer.setdefault(producer_id, 0)
+        if in_transaction and draws.random() < 0.4:
+            kind = ControlType.COMMIT if draws.random() < 0.5 else ControlType.ABORT
+            return control_batch(
+                ControlMarker(kind, 1),
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                timestamp=self.rig.now_ms,
+            )
+        if not in_transaction and draws.random() < 0.05:
+            epoch = self.epoch_of_producer[producer_id] = epoch + 1
+            sequence = 0
+        return build_batch(
+            self._records(),
+            codec=self._codec(),
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=in_transaction or (config.transactions and draws.random() < 0.4),
+        )
+
+    def _position(self, producer_id: int, ahead: list[ModelBatch]) -> tuple[int, bool]:
+        """Returns the producer's next sequence number, and whether it is in a transaction."""
+        sequence, epoch, open_now = 0, -1, False
+        for batch in [*self.rig.model.ledger, *ahead]:
+            header = batch.header
+            if header.producer_id != producer_id:
+                continue
+            if header.is_control:
+                open_now = False
+                continue
+            sequence, epoch = header.last_sequence + 1, header.producer_epoch
+            open_now = header.is_transactional
+        if epoch >= 0:
+            self.epoch_of_producer[producer_id] = epoch
+        return sequence, open_now
+
+    def _codec(self) -> Codec:
+        codecs = self.config.codecs
+        return codecs[self.draws.randrange(0, len(codecs))]
+
+    def _records(self) -> list[Record]:
+        draws, config = self.draws, self.config
+        stamp_ms = self.rig.now_ms + draws.randrange(-30, 30)
+        records = []
+        for offset in range(draws.randrange(1, 6)):
+            key = b"key-%d" % draws.randrange(0, 6)
+            value = draws.getrandbits(32).to_bytes(4, "big") * draws.randrange(
+                0, config.value_bytes_max // 4 + 1
+            )
+            keyless = not config.compact and draws.random() < 0.2
+            empty = draws.random() < 0.1
+            records.append(
+                Record(
+                    offset,
+                    stamp_ms + draws.randrange(-5, 20),
+                    None if keyless else key,
+                    None if empty else value,
+                )
+            )
+        return records
+
+
+def _stream(seed: int, name: str) -> Random:
+    return Random(f"{seed} {name}")  # noqa: S311 - repeatable, not secret

@@ -1,0 +1,1 @@
+"""The faults of a run: what they are, and when they happen."""

@@ -1,0 +1,237 @@
+"""What episodes use: the state of the cluster, its faults, and demands that must be met.
+
+An episode causes faults through the `Hands` of `fault_schedule`, so that both know which brokers
+may be missing data. The result of a demand goes into the history as a `Probe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.aio import Admin, Consumer, Producer
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.replication.following import is_damaged
+from penstock.client.errors import ClientError
+from penstock.client.model import TopicPartition
+from penstock.metadata.model import Partition
+from penstock.sim.actors.readers import BytesConsumer
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.checkers.final_checks import send_one
+from penstock.sim.checkers.invariants import Invariants
+from penstock.sim.history import INFO, OK, TABLE, Probe
+from penstock.sim.node import BrokerNode
+from penstock.sim.world import World
+
+SETTLE_S: Final = 25.0
+ANSWER_S: Final = 30.0
+"""What must work during an episode works within this time plus two session timeouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """The actions of `fault_schedule` that episodes use."""
+
+    faults: Any
+    calm: Callable[[], None]
+    start: Callable[[BrokerNode], None]
+    may_wound: Callable[[BrokerNode], bool]
+    cut_at_join: Callable[[], None]
+    """Cuts off the leader of the next partition that a replica joins from the store."""
+    tell: Callable[[str, str], None]
+
+
+class Scene:
+    def __init__(
+        self, world: World, stage: Stage, invariants: Invariants, operator: Actor, hands: Hands
+    ) -> None:
+        self.draws = world.draws("episodes")
+        self.world = world
+        self.stage = stage
+        self.invariants = invariants
+        self.image = invariants.metadata.image
+        self.operator = operator
+        self.hands = hands
+        self.spawn = world.client("operator").spawn
+
+    # The state of the cluster
+
+    async def settles(self) -> bool:
+        end_s = self.world.now + SETTLE_S
+        while not self.is_settled():
+            if self.world.now >= end_s or self.stage.over.is_set():
+                return False
+            await self.stage.rest(0.5)
+        return not self.stage.over.is_set()
+
+    def is_settled(self) -> bool:
+        """Returns whether all brokers are up, all replicas in sync, and no log is damaged
+        or offline."""
+        if any(node.state != "ready" for node in self.world.brokers):
+            return False
+        partitions = [
+            partition for topic in self.image.topics.values() for partition in topic.partitions
+        ]
+        if any({*each.isr} != {*each.replicas} or each.is_moving for each in partitions):
+            return False
+        lives = self.lives()
+        if any(
+            each.member_epoch(member) != lives.get(member)
+            for each in partitions
+            for member in each.isr
+        ):
+            # It is in the ISR with the broker epoch of an earlier run.
+            return False
+        return not any(
+            hosted.log.failure is not None or is_damaged(hosted.log)
+            for node in self.world.brokers
+            if node.broker is not None
+            for hosted in node.broker.replicas
+        )
+
+    def committed(self) -> dict[str, int]:
+        truths = self.invariants.truths
+        return {
+            place: truths[place].end_offset
+            for place in self.stage.scenario.places
+            if place in truths
+        }
+
+    def lives(self) -> dict[int, int]:
+        return {each.broker_id: each.broker_epoch for each in self.image.brokers.values()}
+
+    def partition(self, place: str) -> Partition | None:
+        at = parse_place(place)
+        return self.image.partition(at.topic, at.partition)
+
+    def replicas_of(self, place: str) -> tuple[int, ...]:
+        partition = self.partition(place)
+        return () if partition is None else partition.replicas
+
+    def isr_of(self, place: str) -> tuple[int, ...]:
+        partition = self.partition(place)
+        return () if partition is None else partition.isr
+
+    def leader_of(self, place: str) -> int:
+        partition = self.partition(place)
+        return -1 if partition is None else partition.leader
+
+    def hosted(self, node: BrokerNode, place: str) -> HostedPartition | None:
+        at = parse_place(place)
+        return None if node.broker is None else node.broker.replicas.get(at.topic, at.partition)
+
+    def end(self, node: BrokerNode, place: str) -> int:
+        hosted = self.hosted(node, place)
+        return -1 if hosted is None else hosted.log.end_offset
+
+    def setting(self, place: str) -> tuple[str, int]:
+        """Returns the durability and min.insync.replicas of its topic that were requested last."""
+        topic = self.stage.scenario.topic_of(place)
+        return self.stage.settings.get(topic.name, (topic.durability, topic.min_insync))
+
+    def pause_s(self) -> float:
+        return self.draws.choice((0.1, 2.0, 2 * self.stage.scenario.session_timeout_s))
+
+    async def wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
+        """Waits until the condition holds, and returns whether it did in time. Checks often enough
+        to react before the network does."""
+        end_s = self.world.now + limit_s
+        while not holds():
+            if self.world.now >= end_s or self.stage.over.is_set():
+                return False
+            await self.world.sleep(0.005)
+        return True
+
+    # Expectations
+
+    def expect_lives(self, what: str, before: Mapping[int, int]) -> None:
+        """Requires that no broker has registered again."""
+        after = self.lives()
+        lost = [each for each, epoch in before.items() if after.get(each) != epoch]
+        self.probe(what, self.stage.now_ms(), f"brokers {lost} lost their lease" if lost else "")
+
+    async def demand(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Requires that the work succeeds in time, in the operator's process. The load may
+        end meanwhile."""
+        begun_ms, error = self.stage.now_ms(), ""
+        limit_s = ANSWER_S + 2 * self.stage.scenario.session_timeout_s
+
+        async def attempt() -> None:
+            async with asyncio.timeout(limit_s):
+                while True:
+                    try:
+                        return await work()
+                    except ClientError as failed:
+                        nonlocal error
+                        error = str(failed)
+                        await asyncio.sleep(0.5)
+
+        try:
+            await self.spawn(attempt())
+        except TimeoutError:
+            error = f"it took too long; {error or 'there was no error'}"
+        else:
+            error = ""
+        self.probe(what, begun_ms, error)
+
+    async def demand_policy(self, policy: str) -> None:
+        """Sets the cleanup policy of the compacted topic."""
+
+        async def alter(admin: Admin) -> None:
+            await admin.alter_configs(topic=TABLE, set_values={"cleanup.policy": policy})
+
+        await self.demand(f"setting {TABLE} to {policy}", lambda: self.by_admin(alter))
+
+    def probe(self, what: str, begun_ms: float, error: str) -> None:
+        self.stage.history.add(
+            Probe(
+                process=self.operator.name,
+                status=INFO if error else OK,
+                begun_ms=begun_ms,
+                ended_ms=self.stage.now_ms(),
+                error=error,
+                what=what,
+            )
+        )
+
+    # Client actions
+
+    async def read(self, ends: Mapping[str, int]) -> None:
+        """Reads every topic partition from its start to the given offset."""
+        wanted = {parse_place(place): end for place, end in ends.items()}
+        consumer: BytesConsumer = Consumer(
+            self.stage.bootstrap,
+            env=self.operator.env,
+            auto_offset_reset="earliest",
+            **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 10_000},
+        )
+        places: list[TopicPartition] = [*wanted]
+        if not places:
+            return
+        async with consumer:
+            consumer.assign(places)
+            consumer.seek_to_beginning(*places)
+            while any((consumer.known_position(at) or 0) < wanted[at] for at in places):
+                await consumer.poll(timeout_ms=500)
+
+    async def write(self, place: str) -> None:
+        """Writes one record with acks=all."""
+        keywords: dict[str, Any] = {
+            **CLIENT_KEYWORDS,
+            "delivery_timeout_ms": 5_000,
+            "max_block_ms": 5_000,
+        }
+        operator = self.operator
+        async with Producer(self.stage.bootstrap, env=operator.env, **keywords) as producer:
+            await send_one(operator, producer, place)
+
+    async def by_admin(
+        self, work: Callable[[Admin], Coroutine[Any, Any, None]], timeout_ms: int = 10_000
+    ) -> None:
+        """Runs the work with an admin client. The caller must be in the operator's process.
+        Raises `ClientError`."""
+        keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": timeout_ms}
+        async with Admin(self.stage.bootstrap, env=self.operator.env, **keywords) as admin:
+            await work(admin)

@@ -1,0 +1,297 @@
+"""Episodes about topics that change at the worst moment: see `episodes`.
+
+min_insync         min.insync.replicas changes while only the leader is in sync: it must comply
+durability_switch  a topic is switched to `fsync`; a follower loses power before it has synced
+missed_deletion    a broker is down while a topic is deleted and created again
+queued_deletion    a broker with a stalled disk gets a change and the deletion at the same time
+reborn_restart     a leader restarts with uncommitted records of a topic that was created again
+take_back          a replica is moved away and back before its broker learns of either
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+from penstock.aio import Admin
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError, TopicNotFound
+from penstock.sim.actors.sends import Answered, batch_of, produce
+from penstock.sim.actors.stage import parse_place
+from penstock.sim.faults.scene import ANSWER_S, Scene
+from penstock.sim.faults.topic_changes import REBORN, Rebirth
+from penstock.sim.node import BrokerNode
+from penstock.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+)
+
+NAME: Final = f"{REBORN}3"
+PLACE: Final = f"{NAME}-0"
+FILLER: Final = "filler"
+NOTED_S: Final = 6.0
+"""Brokers store their offsets more often than this."""
+HEARD_S: Final = 5.0
+"""A broker that can reach the store knows of a change after this time."""
+STALL_S: Final = 6.0
+LAG_S: Final = 6.0
+UNSYNCED: Final = 3
+"""Records that are committed and not on the follower's disk."""
+
+
+class TopicEpisodes:
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._stage = scene.stage
+        self._draws = scene.draws
+        self._hands = scene.hands
+        self.plays: Mapping[str, Callable[[], Awaitable[bool]]] = {
+            "min_insync": self._min_insync,
+            "durability_switch": self._durability_switch,
+            "missed_deletion": self._reborn(self._miss_deletion),
+            "queued_deletion": self._reborn(self._queue_deletion),
+            "reborn_restart": self._reborn(self._restart_reborn),
+            "take_back": self._take_back,
+        }
+
+    # Settings
+
+    async def _min_insync(self) -> bool:
+        places = [
+            place
+            for place in self._stage.scenario.places
+            if self._scene.setting(place)[0] == "fsync"
+            and len(self._scene.replicas_of(place)) > 1
+            and self._scene.leader_of(place) >= 0
+        ]
+        if not places:
+            return False
+        place = self._draws.choice(places)
+        before = self._scene.setting(place)
+        leader = self._scene.leader_of(place)
+        others = [
+            self._scene.world.brokers[each]
+            for each in self._scene.replicas_of(place)
+            if each != leader
+        ]
+        for node in others:
+            self._hands.faults.kill(node.name)
+        if await self._scene.wait(lambda: self._scene.isr_of(place) == (leader,), ANSWER_S):
+            await self._demand_setting(place, ("fsync", 1))
+            await self._scene.demand(
+                f"writing to {place} after min.insync.replicas was lowered to 1",
+                lambda: self._scene.write(place),
+            )
+            await self._demand_setting(place, ("fsync", 2))
+            await self._scene.world.sleep(HEARD_S)
+            await self._scene.spawn(self._expect_refusal(place))
+        for node in others:
+            self._hands.start(node)
+        await self._demand_setting(place, before)
+        return True
+
+    async def _expect_refusal(self, place: str) -> None:
+        begun_ms, error = self._stage.now_ms(), ""
+        try:
+            await self._scene.write(place)
+        except ClientError:
+            pass
+        else:
+            in_sync = self._scene.isr_of(place)
+            error = f"it was acknowledged, but the ISR is {in_sync}" if len(in_sync) < 2 else ""
+        what = f"refusing a write to {place} below min.insync.replicas=2"
+        self._scene.probe(what, begun_ms, error)
+
+    async def _durability_switch(self) -> bool:
+        places = [
+            place
+            for place in self._stage.scenario.written
+            if self._scene.setting(place)[1] > 1
+            and len(self._scene.replicas_of(place)) > 2
+            and self._scene.leader_of(place) >= 0
+        ]
+        if not places:
+            return False
+        place = self._draws.choice(places)
+        least = self._scene.setting(place)[1]
+        self._stage.losses_max = min(self._stage.losses_max, least - 1)
+        await self._demand_setting(place, ("replicated", least))
+        await self._scene.world.sleep(HEARD_S)
+        others = [
+            each for each in self._scene.isr_of(place) if each != self._scene.leader_of(place)
+        ]
+        if not others:
+            return False
+        node = self._scene.world.brokers[self._draws.choice(others)]
+        self._hands.faults.stall_disk(node.name, STALL_S)
+        await self._scene.wait(lambda: self._unsynced(node, place) >= UNSYNCED, STALL_S / 2)
+        await self._demand_setting(place, ("fsync", least))
+        if node.id in self._scene.isr_of(place) and self._hands.may_wound(node):
+            self._hands.faults.power_loss(node.name)
+            await self._stage.rest(self._scene.pause_s())
+            self._hands.start(node)
+        return True
+
+    def _unsynced(self, node: BrokerNode, place: str) -> int:
+        hosted = self._scene.hosted(node, place)
+        committed = self._scene.committed().get(place, 0)
+        return 0 if hosted is None else committed - hosted.log.recovery_point
+
+    async def _demand_setting(self, place: str, setting: tuple[str, int]) -> None:
+        topic = parse_place(place).topic
+        durability, least = self._stage.settings[topic] = setting
+        values = {"durability": durability, "min.insync.replicas": str(least)}
+
+        async def alter(admin: Admin) -> None:
+            await admin.alter_configs(topic=topic, set_values=values)
+
+        what = f"setting {topic} to {durability} and min.insync.replicas={least}"
+        await self._scene.demand(what, lambda: self._scene.by_admin(alter))
+
+    # Topics that are created again
+
+    def _reborn(
+        self, work: Callable[[Admin, Rebirth, BrokerNode], Coroutine[Any, Any, None]]
+    ) -> Callable[[], Awaitable[bool]]:
+        """Returns an episode with a topic that has old records on all its replicas, and one
+        chosen replica."""
+
+        async def begin(admin: Admin) -> None:
+            reborn = Rebirth(self._scene.operator, self._draws, NAME)
+            await self._delete(admin, NAME)
+            brokers = self._scene.world.brokers
+            await reborn.make(admin, 3)
+            await reborn.write("old")
+            replicas = self._scene.replicas_of(PLACE)
+            node = brokers[self._draws.choice(replicas)]
+            leader = brokers[self._scene.leader_of(PLACE)]
+            await self._scene.wait(
+                lambda: self._scene.end(node, PLACE) == self._scene.end(leader, PLACE), ANSWER_S
+            )
+            await work(admin, reborn, node)
+
+        async def play() -> bool:
+            try:
+                await self._scene.spawn(self._scene.by_admin(begin))
+            except ClientError:
+                return False
+            return True
+
+        return play
+
+    async def _miss_deletion(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
+        self._hands.faults.kill(node.name)
+        try:
+            # Its registration lasts a while longer than the broker, so it becomes a replica of the
+            # new topic.
+            await self._delete(admin, NAME)
+            made = await reborn.make(admin, 3)
+            await self._scene.world.sleep(self._scene.pause_s())
+        finally:
+            self._hands.start(node)
+        if made:
+            await self._look_when_whole(admin, reborn)
+
+    async def _queue_deletion(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
+        replicas = len(self._scene.replicas_of(PLACE))
+        self._hands.faults.stall_disk(node.name, STALL_S)
+        # The broker waits for its disk to create this topic, and applies no other change meanwhile.
+        with suppress(ClientError):
+            await admin.create_topic(FILLER, 1, len(self._scene.world.brokers))
+        await admin.alter_configs(topic=NAME, set_values={"retention.ms": "100000000"})
+        await self._delete(admin, NAME)
+        await self._scene.world.sleep(STALL_S + HEARD_S)
+        await self._delete(admin, FILLER)
+        if await reborn.make(admin, replicas):
+            await self._look_when_whole(admin, reborn)
+
+    async def _restart_reborn(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
+        replicas = len(self._scene.replicas_of(PLACE))
+        await self._scene.world.sleep(NOTED_S)
+        await self._delete(admin, NAME)
+        await reborn.make(admin, replicas)
+        partition = self._scene.partition(PLACE)
+        if partition is None or partition.leader < 0:
+            return
+        leader = self._scene.world.brokers[partition.leader]
+        for each in partition.replicas:
+            if each != leader.id:
+                other = self._scene.world.brokers[each]
+                self._hands.faults.clog(leader.name, other.name, 1.0)
+        await self._write_alone(PLACE)
+        self._hands.faults.kill(leader.name)
+        await self._scene.world.sleep(0.1)
+        self._hands.start(leader)
+
+    async def _write_alone(self, place: str) -> None:
+        """Writes one record with acks=1. The history does not record it: no client reads
+        this topic."""
+        operator = self._scene.operator
+        env = operator.env
+        batch = batch_of(operator, [operator.next_value()[1]])
+        async with Cluster(
+            self._stage.cluster_config(), env.network, env.clock, env.random
+        ) as cluster:
+            with suppress(Answered):
+                await produce(cluster, place, batch, 1, lambda: None)
+
+    async def _look_when_whole(self, admin: Admin, reborn: Rebirth) -> None:
+        def is_whole() -> bool:
+            replicas = self._scene.replicas_of(PLACE)
+            return bool(replicas) and {*self._scene.isr_of(PLACE)} == {*replicas}
+
+        if await self._scene.wait(is_whole, ANSWER_S):
+            await reborn.look(admin)
+
+    async def _delete(self, admin: Admin, name: str) -> None:
+        with suppress(TopicNotFound):
+            await admin.delete_topic(name)
+
+    # Replicas that move
+
+    async def _take_back(self) -> bool:
+        """The leader must not count fetches that the replica makes before it learns that it was
+        moved away: then it deletes its log."""
+        brokers = self._scene.world.brokers
+        places = [
+            place
+            for place in self._stage.scenario.places
+            if 1 < len(self._scene.replicas_of(place)) < len(brokers)
+            and self._scene.leader_of(place) >= 0
+        ]
+        if not places:
+            return False
+        place = self._draws.choice(places)
+        replicas, leader = self._scene.replicas_of(place), self._scene.leader_of(place)
+        gone = brokers[self._draws.choice([each for each in replicas if each != leader])]
+        spare = self._draws.choice([node.id for node in brokers if node.id not in replicas])
+        targets = tuple(spare if each == gone.id else each for each in replicas)
+        self._hands.faults.lag_watch(gone.name, LAG_S)
+        try:
+            for wanted in (targets, replicas):
+                await self._scene.spawn(self._move(place, wanted))
+                await self._scene.wait(partial(self._is_on, place, wanted), LAG_S / 2)
+        except ClientError:
+            return False
+        finally:
+            await self._stage.rest(2 * LAG_S)
+            self._hands.faults.lag_watch(gone.name, 0.0)
+        return True
+
+    def _is_on(self, place: str, replicas: tuple[int, ...]) -> bool:
+        return {*self._scene.replicas_of(place)} == {*replicas}
+
+    async def _move(self, place: str, targets: tuple[int, ...]) -> None:
+        at, env = parse_place(place), self._scene.operator.env
+        moved = AlterPartitionReassignmentsRequest.Partition(at.partition, [*targets])
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=2_000,
+            topics=[AlterPartitionReassignmentsRequest.Topic(at.topic, [moved])],
+        )
+        async with Cluster(
+            self._stage.cluster_config(), env.network, env.clock, env.random
+        ) as cluster:
+            connection = await cluster.controller_connection()
+            await connection.call(request, AlterPartitionReassignmentsResponse)
