@@ -124,7 +124,7 @@ spark-restarts: $(STAMP)
 
 # A stream of a million rows, exactly once, while driver, executors and brokers are killed fifty times.
 spark-exactly-once: $(STAMP)
-	cd tests && ../$(BIN)/python -m spark.exactly_once_kills --rows 1000000 --kills 50 --seed $(SEED)
+	cd tests && ../$(BIN)/python -m spark.once.exactly_once_kills --rows 1000000 --kills 50 --seed $(SEED)
 
 # Whole clusters under faults, one for each seed. sim-bugs: some seed finds every planted bug.
 # SIM_PYTHON=/usr/bin/python3 runs them on another build of the same version, for one that is faster:

@@ -17,7 +17,7 @@ from penstock.wire.messages import (
     IncrementalAlterConfigsResponse,
 )
 
-from .trio import Trio, trio
+from .three_brokers import Trio, trio
 
 BROKER = 4
 SET, DELETE = 0, 1

@@ -40,9 +40,9 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
+from .handlers.test_group_requests import find_coordinator
 from .occupation import at_best, check, counted_executor, occupation, piece_of_work_s
 from .stage import Stage, on_stage
-from .test_group_requests import find_coordinator
 
 TOPICS = 10_000
 PARTITIONS = 50_000

@@ -23,9 +23,9 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request
 
+from .handlers.test_group_requests import find_coordinator
 from .occupation import R, at_best, check, counted_executor, metered, occupation, piece_of_work_s
 from .stage import Stage, StagePeer, on_stage
-from .test_group_requests import find_coordinator
 
 MEMBERS = 1_000
 TRANSACTIONS = 20_000

@@ -50,7 +50,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
-from .trio import NOW_MS, Trio, trio
+from .three_brokers import NOW_MS, Trio, trio
 
 TRIES = 12
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}

@@ -8,8 +8,8 @@ from random import Random
 from penstock.metadata.model import Partition
 from penstock.sim.disk.disk import SimDisk
 
-from .test_replication import on_three
-from .trio import Trio
+from .replication.test_replication import on_three
+from .three_brokers import Trio
 
 
 async def lose_session(cluster: Trio, broker_id: int) -> None:

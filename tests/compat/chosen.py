@@ -10,6 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from client.admin.test_admin import test_a_groups_offsets_are_changed_and_deleted as group_offsets
+from client.admin.test_admin import test_disks_and_producers_are_described as inspection
+from client.admin.test_admin import test_offsets_by_time_and_deleted_records as times
+from client.admin.test_admin import test_the_cluster_is_described as cluster
+from client.admin.test_admin import test_validate_only_creates_nothing as validation
 from client.blocking import test_consumer as sync_consumer
 from client.blocking import test_producer as sync_producer
 from client.consuming import test_consumer as consumer
@@ -18,13 +23,6 @@ from client.consuming import test_tables as tables
 from client.membership import test_member as member
 from client.processing import test_live as processing
 from client.producing import test_live as producer
-from client.test_administration import (
-    test_a_groups_offsets_are_changed_and_deleted as group_offsets,
-)
-from client.test_administration import test_disks_and_producers_are_described as inspection
-from client.test_administration import test_offsets_by_time_and_deleted_records as times
-from client.test_administration import test_the_cluster_is_described as cluster
-from client.test_administration import test_validate_only_creates_nothing as validation
 from penstock.client.membership.assignors import COOPERATIVE_STICKY, RANGE, ROUNDROBIN, STICKY
 from penstock.testing import Broker
 

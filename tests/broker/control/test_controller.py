@@ -1,0 +1,585 @@
+"""A broker's lease, what happens when it is lost, and what the controller does."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
+from penstock.broker.broker import Broker
+from penstock.broker.control.membership import Replaced
+from penstock.metadata.config_changes import (
+    ConfigEdit,
+    ConfigOperation,
+    ResourceType,
+    incremental_alter_configs,
+)
+from penstock.metadata.decisions import Change, Decision, guarded
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.keys import (
+    CONTROLLER_KEY,
+    NO_CONFIGS,
+    broker_key,
+    encode_broker,
+    encode_topic,
+    topic_key,
+)
+from penstock.metadata.membership import claim_controller
+from penstock.metadata.model import NO_LEADER, Partition, Topic
+from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
+from penstock.ports import Committed, Put
+from penstock.stores.errors import OutcomeUnknown, StoreUnavailable, StoreUnreachable
+from penstock.stores.sqlite import SqliteStore
+from penstock.testing.slowness import patient
+from penstock.wire.errors import ErrorCode, KafkaError
+
+
+def renew_often(broker: Broker, seconds: float = 0.05) -> None:
+    """From now on the broker renews its lease this often."""
+    broker.membership._session_timeout_s = seconds
+    broker.membership.doubt()
+
+
+def epoch_of(stage: Stage, broker_id: int, seen_by: int = 0) -> int:
+    registered = stage.brokers[seen_by].cluster.image.brokers.get(broker_id)
+    return -1 if registered is None else registered.broker_epoch
+
+
+def only(stage: Stage, name: str) -> Partition:
+    return stage.broker.cluster.image.topics[name].partitions[0]
+
+
+async def create(stage: Stage, name: str, replicas: int, broker: int = 0) -> bytes:
+    """Creates a topic of one partition, through the controller of `broker`. Its replicas begin with
+    broker 0.
+    """
+    spec = TopicSpec(name, 1, replicas)
+    topic_id = name.encode().ljust(16)
+    topic = await stage.brokers[broker].controller.decide(
+        lambda image: create_topic(image, spec, topic_id=topic_id, defaults=TopicDefaults())
+    )
+    return topic.topic_id
+
+
+# The lease
+
+
+@staged
+async def test_a_lease_is_kept_by_renewing_it(stage: Stage) -> None:
+    """The broker epoch stays the same."""
+    membership = stage.broker.membership
+    before = membership.broker_epoch
+    renew_often(stage.broker)
+    for _ in range(3):
+        renewed_at = membership.renewed_at
+        await stage.until(lambda: membership.renewed_at > renewed_at)  # noqa: B023
+    assert membership.broker_epoch == before == epoch_of(stage, 0)
+
+
+@staged_with(brokers=2)
+async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> None:
+    """It does so in the same process, under a new broker epoch. It leads its unreplicated
+    partitions again in a new leader epoch, and has kept all records.
+    """
+    await create(stage, "alone", 1)
+    await stage.broker.replicas.settled()
+    await stage.produce("alone", [b"one"])
+    leader = 0
+    broker = stage.brokers[leader]
+    before = broker.membership.broker_epoch
+    term = stage.hosted("alone", broker=leader).leadership
+    assert term is not None
+    await broker.membership._env.store.revoke_lease(broker.membership._commits.lease)
+    await stage.until(lambda: broker.membership.broker_epoch > before)
+    assert epoch_of(stage, leader, seen_by=leader) == broker.membership.broker_epoch
+
+    def leads_anew() -> bool:
+        held = stage.hosted("alone", broker=leader).leadership
+        return held is not None and held.epoch > term.epoch
+
+    await stage.until(leads_anew)
+    assert stage.hosted("alone", broker=leader).log.end_offset == 1
+    registered = broker.cluster.image.brokers[leader]
+    assert registered.has_kept(before)
+    assert registered.has_synced(before)
+    assert registered.has_asked_for_fsync(before)
+
+
+@staged_with(kafka={"log.durability": "replicated"})
+async def test_a_broker_with_replicated_durability_in_its_config_file_registers_that(
+    stage: Stage,
+) -> None:
+    """It has kept what it had written, but what it had counted may not be synced."""
+    broker = stage.broker
+    before = broker.membership.broker_epoch
+    await broker.membership._env.store.revoke_lease(broker.membership._commits.lease)
+    await stage.until(lambda: broker.membership.broker_epoch > before)
+    registered = broker.cluster.image.brokers[0]
+    assert registered.has_kept(before)
+    assert not registered.has_asked_for_fsync(before)
+
+
+@staged
+async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
+    """Without a registration the broker leads nothing. A second loss is handled like the first, and
+    a store that cannot be reached meanwhile only delays the registration.
+    """
+    await stage.create("alone")
+    store = stage.broker.membership._env.store
+    hosted = stage.hosted("alone")
+    led_meanwhile = []
+    grant = store.grant_lease
+    refusals = [StoreUnreachable("not now"), StoreUnreachable("not yet")]
+
+    async def grant_lease(ttl_s: float) -> int:
+        led_meanwhile.append(hosted.leadership is not None)
+        if refusals:
+            raise refusals.pop()
+        return await grant(ttl_s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "grant_lease", grant_lease)
+        patch.setattr("penstock.broker.control.membership._PUT_OFF_S", 0.01)
+        for _ in range(2):
+            before = stage.broker.membership.broker_epoch
+            await store.revoke_lease(stage.broker.membership._commits.lease)
+            await stage.until(lambda: stage.broker.membership.broker_epoch > before)  # noqa: B023
+            await stage.until(lambda: hosted.leadership is not None)
+    assert led_meanwhile == [False] * 4
+
+
+@staged
+async def test_a_renewal_after_the_lease_was_given_back_is_not_a_failure(stage: Stage) -> None:
+    """A stopping broker gives its lease back before it answers the waiting requests. A renewal
+    between the two finds no lease.
+    """
+    membership = stage.broker.membership
+    keep_alive = membership._env.store.keep_alive
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+    answers: list[bool] = []
+    started_over: list[bool] = []
+
+    async def late(lease: int, carry_s: float = 0.0) -> bool:
+        begun.set()
+        await may_go_on.wait()
+        answers.append(await keep_alive(lease, carry_s))
+        return answers[-1]
+
+    async def start_over(*_: object) -> None:
+        started_over.append(True)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(membership._env.store, "keep_alive", late)
+        patch.setattr(membership, "_start_over", start_over)
+        renew_often(stage.broker)
+        await begun.wait()
+        await membership.leave()
+        may_go_on.set()
+        await stage.until(lambda: bool(answers))
+        await stage.until(lambda: epoch_of(stage, 0) == -1)
+    assert answers == [False]
+    assert started_over == []
+
+
+def test_of_two_brokers_with_the_same_id_the_earlier_one_stops(tmp_path: Path) -> None:
+    """They do not take the registration from each other in turn. The error says which process took
+    over.
+    """
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
+            image = stage.broker.cluster.image
+            other = replace(image.brokers[0], incarnation_id=bytes(16), port=9999)
+            change = Change(broker_key(0), encode_broker(other), image.revision_of(broker_key(0)))
+            await stage.broker.controller.commit_own(lambda _: Decision((change,), None))
+            await stage.until(lambda: stage.broker._tasks is None)
+
+    with pytest.raises(Replaced, match=r"at 127\.0\.0\.1:9999, has registered as broker 0"):
+        asyncio.run(play())
+
+
+# Stopping
+
+
+@staged_with(brokers=3)
+async def test_a_stopping_broker_hands_over_its_leaderships_first(stage: Stage) -> None:
+    """It leads until another broker does, leaves the ISR, and is not elected again meanwhile."""
+    await create(stage, "t", 3)
+    before = only(stage, "t")
+    leaving = stage.brokers[before.leader]
+    seen: list[tuple[bool, int]] = []
+    watcher = stage.brokers[(before.leader + 1) % 3].cluster
+    watcher.listen(
+        lambda _: seen.append(
+            (before.leader in watcher.image.brokers, watcher.image.topics["t"].partitions[0].leader)
+        )
+    )
+    await leaving._hand_over()
+    assert leaving.cluster.image.stopping == {before.leader}
+    after = leaving.cluster.image.topics["t"].partitions[0]
+    assert after.leader != before.leader
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert before.leader not in after.isr
+    assert leaving.replicas.get("t", 0) is not None
+    assert stage.hosted("t", broker=before.leader).leadership is None
+    await stage.until(lambda: (True, after.leader) in seen)
+    await leaving._leave()
+    await stage.until(lambda: before.leader not in watcher.image.brokers)
+    assert not watcher.image.stopping
+    assert all(registered for registered, leader in seen if leader == before.leader)
+
+
+@staged_with(brokers=2)
+async def test_a_stopping_broker_with_the_only_replica_leads_until_it_stops(stage: Stage) -> None:
+    """There is no other replica, and the stop does not wait for one."""
+    await create(stage, "t", 1)
+    leader = only(stage, "t").leader
+    async with asyncio.timeout(patient(10)):
+        await stage.brokers[leader]._hand_over()
+    assert stage.hosted("t", broker=leader).leadership is not None
+
+
+@staged_with(brokers=2, kafka={"controlled.shutdown.enable": "false"})
+async def test_controlled_shutdown_can_be_disabled(stage: Stage) -> None:
+    """Then the leaders are elected after the broker is gone."""
+    await create(stage, "t", 2)
+    await stage.brokers[0]._hand_over()
+    assert not stage.broker.cluster.image.stopping
+
+
+# The controller
+
+
+async def put_topic(stage: Stage, name: str, broker_id: int) -> Partition:
+    """Stores a topic led by a run of a broker that has ended. Returns its partition after the
+    election.
+    """
+    led = Partition((broker_id,), (broker_id,), (), broker_id, 0, 0, leader_broker_epoch=12345)
+    topic = Topic(name, name.encode().ljust(16), (led,), NO_CONFIGS)
+    decision = Decision((Change(topic_key(name), encode_topic(topic), 0),), None)
+    await stage.broker.controller.commit_own(lambda _: decision)
+    topics = stage.broker.cluster.image.topics
+    await stage.until(lambda: topics[name].partitions[0].leader_epoch == 1)
+    return topics[name].partitions[0]
+
+
+@staged_with(brokers=2)
+async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(stage: Stage) -> None:
+    """The broker that created it may not have known of the death, so the controller checks new
+    topics.
+    """
+    assert (await put_topic(stage, "restarted", 1)).leader == 1
+    assert (await put_topic(stage, "gone", 7)).leader == NO_LEADER
+
+
+@staged_with(brokers=3)
+async def test_another_broker_becomes_controller_when_the_lease_is_gone(stage: Stage) -> None:
+    """It has a higher controller epoch, and elects leaders for the partitions of the first one."""
+    await create(stage, "t", 3)
+    others = stage.brokers[1].cluster.image
+    await stage.until(lambda: "t" in others.topics)
+    first = others.controller
+    assert first is not None
+    stopped = stage.brokers[first.broker_id].membership
+    stopped._leaving = True
+    await stopped._env.store.revoke_lease(stopped._commits.lease)
+
+    def is_settled() -> bool:
+        term, partition = others.controller, others.topics["t"].partitions[0]
+        return (
+            term is not None
+            and term.epoch == first.epoch + 1
+            and first.broker_id not in partition.isr
+            and partition.leader not in (NO_LEADER, first.broker_id)
+        )
+
+    await stage.until(is_settled)
+
+
+@staged_with(brokers=2)
+async def test_a_lower_min_insync_replicas_takes_effect_while_replicas_are_away(
+    stage: Stage,
+) -> None:
+    """The controller drops the eligible leader replicas, which would keep the leader from
+    committing.
+    """
+    await create(stage, "t", 2)
+    await set_min_insync(stage, "2")
+    gone = stage.brokers[1].membership
+    gone._leaving = True
+    await gone._env.store.revoke_lease(gone._commits.lease)
+    await stage.until(lambda: only(stage, "t").eligible_leaders == (1,))
+    await stage.until(lambda: stage.broker.controller.term is not None)
+    # Without the timer, only the config change can make the controller look at the partitions.
+    stage.broker.controller._cancel_timer()
+    await set_min_insync(stage, "1")
+    await stage.until(lambda: only(stage, "t").eligible_leaders == ())
+    assert only(stage, "t").isr == (0,)
+
+
+async def set_min_insync(stage: Stage, value: str) -> None:
+    edits = [ConfigEdit("min.insync.replicas", ConfigOperation.SET, value)]
+    await stage.broker.controller.decide(
+        lambda image: incremental_alter_configs(image, ResourceType.TOPIC, "t", edits)
+    )
+
+
+@staged_with(brokers=2)
+async def test_the_writes_of_a_deposed_controller_fail(stage: Stage) -> None:
+    """Two brokers may both believe that they are the controller for a while. The one with the older
+    image decides under a claim that is gone, and none of its changes are committed.
+    """
+    await create(stage, "t", 2)
+    old, new = stage.brokers
+    late = old.controller.term
+    assert late is not None
+    stale = ClusterImage()
+    entries, revision = await old.membership._env.store.range("/penstock/")
+    stale.load(((each.key, each.value, each.modify_revision) for each in entries), revision)
+    await new.controller.commit_own(
+        lambda image: Decision(
+            (Change(CONTROLLER_KEY, None, image.revision_of(CONTROLLER_KEY)),), None
+        )
+    )
+    await stage.until(lambda: new.cluster.image.controller is not None)
+    claimed = new.cluster.image.controller
+    assert claimed is not None
+    assert claimed.epoch > late.epoch
+    topic = stale.topics["t"]
+    moved = replace(topic.partitions[0], leader=1, leader_epoch=9)
+    changed = replace(topic, partitions=(moved,))
+    change = Change(topic_key("t"), encode_topic(changed), stale.revision_of(topic_key("t")))
+    assert not await old.controller._commits.attempt(guarded(Decision((change,), None), late))
+    assert old.cluster.image.topics["t"] == topic
+    assert claim_controller(stale, 1) is None
+
+
+@staged_with(brokers=2)
+async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: Stage) -> None:
+    """Soon after it is back in the ISR, although the regular check has a long interval."""
+    await create(stage, "t", 2)
+    first = only(stage, "t").replicas[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.broker.control.controller.PREFER_SOON_S", 0.02)
+        await stage.brokers[first].controller.hand_over()
+        moved = only(stage, "t")
+        assert moved.leader != first
+
+        def rejoined(image: ClusterImage) -> Decision[None]:
+            topic = image.topics["t"]
+            now = topic.partitions[0]
+            epochs = tuple(image.brokers[each].broker_epoch for each in now.replicas)
+            back = replace(
+                now,
+                isr=now.replicas,
+                member_epochs=epochs,
+                partition_epoch=now.partition_epoch + 1,
+            )
+            key = topic_key("t")
+            value = encode_topic(replace(topic, partitions=(back,)))
+            return Decision((Change(key, value, image.revision_of(key)),), None)
+
+        await stage.broker.controller.decide(rejoined)
+        await stage.until(lambda: only(stage, "t").leader == first)
+    assert only(stage, "t").leader_epoch == moved.leader_epoch + 1
+
+
+@staged_with(brokers=2, kafka={"auto.leader.rebalance.enable": "false"})
+async def test_automatic_leader_rebalancing_can_be_disabled(stage: Stage) -> None:
+    """Then only an operator moves leaderships."""
+    await create(stage, "t", 2)
+    first = only(stage, "t").replicas[0]
+    await stage.brokers[first].controller.hand_over()
+    before = only(stage, "t")
+    controller = next(each.controller for each in stage.brokers if each.controller.term)
+    controller._on_prefer()
+    await controller.claim()
+    await controller._prefer_if_due()
+    assert only(stage, "t") == before
+
+
+# Commits
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_commit_with_an_unknown_outcome_is_resolved(tmp_path: Path, *, is_made: bool) -> None:
+    """A topic is created once and reported as created, whether the commit whose response was lost
+    took effect or not.
+    """
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
+            store = stage.broker.membership._env.store
+            commit = store.commit
+            lost: list[object] = []
+
+            async def lose_first(compares: object, changes: list[Put]) -> Committed:
+                if lost or not changes[0].key.startswith("/penstock/topics/"):
+                    return await commit(compares, changes)  # type: ignore[arg-type]
+                lost.append(changes)
+                if is_made:
+                    await commit(compares, changes)  # type: ignore[arg-type]
+                raise OutcomeUnknown("no answer")
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(store, "commit", lose_first)
+                topic_id = await create(stage, "t", 1)
+            assert len(lost) == 1
+            assert stage.broker.cluster.image.topics["t"].topic_id == topic_id
+
+    asyncio.run(play())
+
+
+@staged
+async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(stage: Stage) -> None:
+    """The store stays unreachable, so the broker does not guess."""
+    store = stage.broker.membership._env.store
+
+    async def lose(*_: object) -> Committed:
+        raise OutcomeUnknown("no answer")
+
+    async def fail(*_: object) -> None:
+        raise StoreUnreachable("still no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "commit", lose)
+        patch.setattr(store, "get", fail)
+        with pytest.raises(OutcomeUnknown, match="it is unknown whether the change of"):
+            await create(stage, "t", 1)
+
+
+@staged_with(brokers=2)
+async def test_a_block_of_producer_ids_goes_to_one_broker_although_a_response_is_lost(
+    stage: Stage,
+) -> None:
+    """Two brokers take a block at the same time. The later one does not learn that its commit
+    failed, and finds the counter at the value that it wanted to write.
+    """
+    late, first = stage.brokers
+    assert late.services is not None
+    assert first.services is not None
+    first_ids = first.services.producer_ids
+    store = late.membership._env.store
+    commit = store.commit
+    taken: list[int] = []
+
+    async def lose_first(compares: Any, changes: Any) -> Committed:
+        if taken:
+            return await commit(compares, changes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "commit", commit)
+            taken.append(await first_ids.next())
+            await commit(compares, changes)
+        raise OutcomeUnknown("no answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "commit", lose_first)
+        taken.append(await late.services.producer_ids.next())
+    assert sorted(taken) == [0, 1000]
+
+
+@staged_with(brokers=2)
+async def test_a_request_is_not_refused_because_of_an_outdated_image(stage: Stage) -> None:
+    """A broker whose image is behind does not refuse a topic name that has just become free."""
+    await create(stage, "t", 1)
+    behind = stage.brokers[1]
+    await stage.until(lambda: "t" in behind.cluster.image.topics)
+    image = stage.broker.cluster.image
+    with pytest.raises(KafkaError) as caught:
+        await create(stage, "t", 1, broker=1)
+    assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
+    store = behind._env.store
+    assert isinstance(store, SqliteStore)
+    with pytest.MonkeyPatch.context() as patch:
+        # The watch of this broker sees no changes for a while.
+        unchanged = store._poller.version()
+        patch.setattr(store._poller, "version", lambda: unchanged)
+        key = topic_key("t")
+        change = Change(key, None, image.revision_of(key))
+        await stage.broker.controller.commit_own(lambda _: Decision((change,), None))
+        assert "t" in behind.cluster.image.topics
+        asyncio.get_running_loop().call_later(0.05, patch.undo)
+        await create(stage, "t", 1, broker=1)
+
+
+# Duties that fail
+
+
+class Unforeseen(Exception):
+    """An exception of a type that the broker does not know."""
+
+
+@pytest.mark.parametrize("duty", ["claim", "elect", "_elect_among", "_prefer_if_due", "_prefer"])
+@pytest.mark.parametrize(
+    "error", [Unforeseen("bug"), StoreUnavailable("etcdserver: request is too large")], ids=repr
+)
+def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
+    tmp_path: Path, duty: str, error: Exception
+) -> None:
+    """The exception is reported, and the duty is retried until it succeeds."""
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, brokers=2) as stage:
+            controller = next(
+                each.controller for each in stage.brokers if each.controller.term is not None
+            )
+            await create(stage, "t", 2)
+            failed = 0
+            real = getattr(controller, duty)
+
+            async def fail(*args: Any) -> Any:
+                nonlocal failed
+                failed += 1
+                if failed <= 2:
+                    raise error
+                return await real(*args)
+
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("penstock.broker.control.controller._PUT_OFF_S", 0.01)
+                patch.setattr("penstock.broker.control.controller.PREFER_SOON_S", 0.0)
+                patch.setattr(controller, duty, fail)
+                controller._on_prefer()
+                await stage.until(lambda: failed > 2)
+                await stage.until(lambda: controller.failing is None)
+
+    asyncio.run(play())
+
+
+@staged_with(brokers=2)
+async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(stage: Stage) -> None:
+    """The controller commits elections in portions. One that fails does not affect the others."""
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr("penstock.metadata.edits.TOPICS_MAX", 1)
+    monkeypatch.setattr("penstock.broker.control.controller._PUT_OFF_S", 0.01)
+    for name in ("bad", "good"):
+        await create(stage, name, 2)
+    controller = next(each for each in stage.brokers if each.controller.term is not None)
+    other = next(each for each in stage.brokers if each is not controller)
+    commit = controller.membership._env.store.commit
+
+    async def refuse(compares: Any, changes: Any) -> Committed:
+        if any(change.key == topic_key("bad") for change in changes):
+            raise StoreUnavailable("etcdserver: request is too large")
+        return await commit(compares, changes)
+
+    monkeypatch.setattr(controller.membership._env.store, "commit", refuse)
+    before = other.membership.broker_epoch
+    await other.membership._env.store.revoke_lease(other.membership._commits.lease)
+
+    def settled(name: str) -> bool:
+        image = controller.cluster.image
+        if name not in image.topics or other.membership.broker_epoch <= before:
+            return False
+        partition = image.topics[name].partitions[0]
+        held = image.brokers.get(partition.leader)
+        return held is not None and held.broker_epoch == partition.leader_broker_epoch
+
+    await stage.until(lambda: settled("good"))
+    await stage.until(lambda: controller.controller.failing is not None)
+    assert "too large" in str(controller.controller.failing)
+    monkeypatch.undo()
+    await stage.until(lambda: settled("bad") and controller.controller.failing is None)

@@ -1,0 +1,133 @@
+"""DescribeCluster and UnregisterBroker."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
+from penstock.broker.config import BrokerConfig
+from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.keys import broker_config_key, encode_configs
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+
+
+@staged_with(brokers=2)
+async def test_every_broker_describes_the_same_cluster(stage: Stage) -> None:
+    """Cluster id, brokers with their addresses and racks, and a controller that is one of them."""
+    for version in range(3):
+        for broker in range(2):
+            response = await stage.ask(
+                DescribeClusterRequest(), version, DescribeClusterResponse, broker=broker
+            )
+            assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+            assert response.cluster_id == stage.broker.cluster.image.cluster_id
+            assert response.controller_id == 0
+            assert response.endpoint_type == 1
+            assert response.cluster_authorized_operations == -2147483648
+            brokers = [(each.broker_id, each.host, each.port) for each in response.brokers]
+            assert brokers == [(0, "127.0.0.1", 9092), (1, "127.0.0.1", 9093)]
+            assert [each.rack for each in response.brokers] == ["rack-0", "rack-1"]
+            assert not any(each.is_fenced for each in response.brokers)
+
+
+@staged
+async def test_a_request_may_include_fenced_brokers(stage: Stage) -> None:
+    """There are none: a broker is either registered or gone."""
+    request = DescribeClusterRequest(include_fenced_brokers=True)
+    response = await stage.ask(request, 2, DescribeClusterResponse)
+    assert [(each.broker_id, each.is_fenced) for each in response.brokers] == [(0, False)]
+
+
+@staged
+async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: Stage) -> None:
+    """The revision of the metadata store is reported as the high watermark and the log end
+    offset.
+    """
+    asked = [DescribeQuorumRequest.Partition(0), DescribeQuorumRequest.Partition(1)]
+    topics = [DescribeQuorumRequest.Topic("__cluster_metadata", asked)]
+    for version in (0, 1, 2):
+        request = DescribeQuorumRequest(topics)
+        response = await stage.ask(request, version, DescribeQuorumResponse)
+        known, unknown = response.topics[0].partitions
+        assert (response.error_code, known.error_code) == (0, 0)
+        assert (known.leader_id, known.leader_epoch) == (0, 1)
+        assert known.high_watermark > 0
+        (voter,) = known.current_voters
+        assert (voter.replica_id, voter.log_end_offset) == (0, known.high_watermark)
+        assert known.observers == []
+        assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert [node.node_id for node in response.nodes] == ([0] if version == 2 else [])
+
+
+@staged
+async def test_a_broker_refuses_requests_for_controller_endpoints(stage: Stage) -> None:
+    """From version 1 on, a request can name the wrong type of endpoint, or an unknown one."""
+    for endpoint_type, code in (
+        (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
+        (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
+    ):
+        request = DescribeClusterRequest(endpoint_type=endpoint_type)
+        response = await stage.ask(request, 1, DescribeClusterResponse)
+        assert response.error_code == code
+        assert response.error_message
+        assert response.brokers == []
+
+
+@pytest.mark.parametrize(
+    ("config", "address"),
+    [
+        (BrokerConfig(host="0.0.0.0"), ("127.0.0.1", 9092)),
+        (BrokerConfig(host="::"), ("127.0.0.1", 9092)),
+        (BrokerConfig(host="192.0.2.9"), ("192.0.2.9", 9092)),
+        (
+            BrokerConfig(host="0.0.0.0", advertised_host="logs.example", advertised_port=19092),
+            ("logs.example", 19092),
+        ),
+    ],
+)
+def test_brokers_advertise_an_address_that_clients_can_connect_to(
+    tmp_path: Path, config: BrokerConfig, address: tuple[str, int]
+) -> None:
+    """Never the wildcard address, and never localhost, which some clients resolve to ::1."""
+
+    async def play() -> None:
+        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, base=config) as stage:
+            response = await stage.ask(DescribeClusterRequest(), 0, DescribeClusterResponse)
+            assert [(each.host, each.port) for each in response.brokers] == [address]
+
+    asyncio.run(play())
+
+
+async def forget(stage: Stage, broker: int) -> UnregisterBrokerResponse:
+    return await stage.ask(UnregisterBrokerRequest(broker), 0, UnregisterBrokerResponse)
+
+
+@staged
+async def test_a_running_broker_cannot_be_unregistered(stage: Stage) -> None:
+    """The error message says that it is running."""
+    response = await forget(stage, 0)
+    assert response.error_code == ErrorCode.INVALID_REQUEST
+    assert "Broker 0 is running" in (response.error_message or "")
+
+
+@staged
+async def test_unregistering_a_broker_removes_its_configs(stage: Stage) -> None:
+    """After that the broker is unknown."""
+    left = Change(broker_config_key(7), encode_configs({"log.retention.ms": "1000"}), 0)
+    await stage.broker.controller.decide(lambda image: Decision((left,), None))
+    assert 7 in stage.broker.cluster.image.broker_configs
+    response = await forget(stage, 7)
+    assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
+    assert 7 not in stage.broker.cluster.image.broker_configs
+    assert (await forget(stage, 7)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED

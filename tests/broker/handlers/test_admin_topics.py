@@ -1,0 +1,452 @@
+"""CreateTopics and DeleteTopics, through whole brokers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.stage import Stage, staged, staged_with
+from penstock.broker.handlers import admin_requests
+from penstock.metadata.configs import TOPIC_CONFIGS, ConfigSource
+from penstock.metadata.image import TopicChange
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+Wanted = CreateTopicsRequest.Topic
+Config = CreateTopicsRequest.Config
+Doomed = DeleteTopicsRequest.Topic
+TOPICS = ("orders", "events")
+
+
+async def create(
+    stage: Stage, *topics: Wanted, version: int = 7, validate_only: bool = False
+) -> dict[str, CreateTopicsResponse.Topic]:
+    request = CreateTopicsRequest(list(topics), 30_000, validate_only)
+    response = await stage.ask(request, version, CreateTopicsResponse)
+    answers = {topic.name: topic for topic in response.topics}
+    assert len(answers) == len(response.topics), "a topic was answered twice"
+    return answers
+
+
+async def delete(stage: Stage, *topics: Doomed) -> list[tuple[str | None, int]]:
+    request = DeleteTopicsRequest(list(topics), timeout_ms=30_000)
+    response = await stage.ask(request, 6, DeleteTopicsResponse)
+    return [(topic.name, topic.error_code) for topic in response.responses]
+
+
+@staged
+async def test_a_created_topic_accepts_records_at_once(stage: Stage) -> None:
+    """A client that got the response to CreateTopics can produce without a retry."""
+    await stage.create("orders", 3)
+    assert [await stage.produce("orders", [b"x"], index) for index in range(3)] == [0, 0, 0]
+
+
+@staged
+async def test_the_response_describes_the_created_topic(stage: Stage) -> None:
+    """From version 5 on: partitions, replicas, and every config with its source. From version 7 on:
+    the id.
+    """
+    wanted = Wanted("orders", 2, 1, configs=[Config("retention.ms", "1000")])
+    answer = (await create(stage, wanted))["orders"]
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    assert (answer.num_partitions, answer.replication_factor) == (2, 1)
+    assert answer.topic_id == stage.broker.cluster.image.topics["orders"].topic_id
+    assert answer.configs is not None
+    configs = {config.name: config for config in answer.configs}
+    assert set(configs) == set(TOPIC_CONFIGS)
+    retention = configs["retention.ms"]
+    assert (retention.value, retention.config_source) == ("1000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert not retention.read_only
+    assert not retention.is_sensitive
+    assert configs["cleanup.policy"].value == "delete"
+    assert configs["cleanup.policy"].config_source == ConfigSource.DEFAULT_CONFIG
+
+
+@pytest.mark.parametrize("version", range(2, 8))
+def test_every_version_of_create_topics_creates(
+    version: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Older versions leave out what they have no fields for."""
+
+    async def scenario(stage: Stage) -> None:
+        answer = (await create(stage, Wanted("orders", 1, 1), version=version))["orders"]
+        assert answer.error_code == ErrorCode.NONE
+        assert answer.num_partitions == (1 if version >= 5 else -1)
+        assert "orders" in stage.broker.cluster.image.topics
+
+    staged(scenario)(tmp_path_factory.mktemp("stage"))
+
+
+@staged_with(kafka={"num.partitions": "4"})
+async def test_minus_one_selects_the_default_partitions_and_replicas(stage: Stage) -> None:
+    """The broker's num.partitions and default.replication.factor."""
+    answer = (await create(stage, Wanted("orders", -1, -1)))["orders"]
+    assert (answer.num_partitions, answer.replication_factor) == (4, 1)
+
+
+@staged
+async def test_each_topic_is_created_or_refused_on_its_own(stage: Stage) -> None:
+    """An invalid topic does not affect the others."""
+    await stage.create("old")
+    answers = await create(
+        stage,
+        Wanted("old", 1, 1),
+        Wanted("good", 1, 1),
+        Wanted("bad name", 1, 1),
+        Wanted("none", 0, 1),
+        Wanted("wide", 1, 2),
+        Wanted("odd", 1, 1, configs=[Config("retention.mss", "1")]),
+        Wanted("off", 1, 1, configs=[Config("retention.ms", "soon")]),
+        Wanted("both", 1, 1, [CreateTopicsRequest.Assignment(0, [0])]),
+        Wanted("far", -1, -1, [CreateTopicsRequest.Assignment(0, [7])]),
+        Wanted("__cluster_metadata", 1, 1),
+    )
+    assert {name: answer.error_code for name, answer in answers.items()} == {
+        "old": ErrorCode.TOPIC_ALREADY_EXISTS,
+        "good": ErrorCode.NONE,
+        "bad name": ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "none": ErrorCode.INVALID_PARTITIONS,
+        "wide": ErrorCode.INVALID_REPLICATION_FACTOR,
+        "odd": ErrorCode.INVALID_CONFIG,
+        "off": ErrorCode.INVALID_CONFIG,
+        "both": ErrorCode.INVALID_REQUEST,
+        "far": ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        "__cluster_metadata": ErrorCode.INVALID_REQUEST,
+    }
+    assert "did you mean retention.ms?" in (answers["odd"].error_message or "")
+    assert set(stage.broker.cluster.image.topics) == {"old", "good"}
+
+
+@staged
+async def test_a_name_given_twice_is_refused_and_answered_once(stage: Stage) -> None:
+    """librdkafka treats two results for one topic as a broken response."""
+    answers = await create(stage, Wanted("a", 1, 1), Wanted("b", 1, 1), Wanted("a", 2, 1))
+    assert answers["a"].error_code == ErrorCode.INVALID_REQUEST
+    assert answers["b"].error_code == ErrorCode.NONE
+    assert set(stage.broker.cluster.image.topics) == {"b"}
+
+
+@staged
+async def test_names_that_collide_in_metrics_are_refused_within_a_request(stage: Stage) -> None:
+    """The same rule holds against existing topics. Of a.b and a_b only the first is created."""
+    answers = await create(stage, Wanted("a.b", 1, 1), Wanted("a_b", 1, 1))
+    assert answers["a.b"].error_code == ErrorCode.NONE
+    assert answers["a_b"].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@staged
+async def test_validate_only_creates_nothing(stage: Stage) -> None:
+    """The response is the same except for the id, because there is none yet."""
+    answers = await create(stage, Wanted("good", 3, 1), Wanted("bad", 0, 1), validate_only=True)
+    assert (answers["good"].error_code, answers["good"].num_partitions) == (ErrorCode.NONE, 3)
+    assert answers["good"].topic_id == bytes(16)
+    assert answers["bad"].error_code == ErrorCode.INVALID_PARTITIONS
+    assert not stage.broker.cluster.image.topics
+
+
+@staged
+async def test_a_request_waits_for_a_controller_to_be_elected(stage: Stage) -> None:
+    """There is none at the start of a cluster, and when the last one has died."""
+    image = stage.broker.cluster.image
+    known, image.controller = image.controller, None
+    asyncio.get_running_loop().call_later(0.1, setattr, image, "controller", known)
+    response = await stage.ask(CreateTopicsRequest([Wanted("a", 1, 1)]), 7, CreateTopicsResponse)
+    assert [each.error_code for each in response.topics] == [ErrorCode.NONE]
+
+
+@staged
+async def test_an_offsets_topic_created_by_a_client_is_compacted(stage: Stage) -> None:
+    """Unless the request sets another policy. In Kafka, groups would lose their offsets after a
+    week.
+    """
+    await stage.create("__consumer_offsets", 5)
+    topic = stage.broker.cluster.image.topics["__consumer_offsets"]
+    assert topic.configs == {"cleanup.policy": "compact"}
+
+
+@staged_with(brokers=3)
+async def test_the_replica_assignment_of_a_request_is_used(stage: Stage) -> None:
+    assigned = [
+        CreateTopicsRequest.Assignment(1, [0]),
+        CreateTopicsRequest.Assignment(0, [2]),
+    ]
+    answer = (await create(stage, Wanted("orders", -1, -1, assigned)))["orders"]
+    assert (answer.num_partitions, answer.replication_factor) == (2, 1)
+    partitions = stage.broker.cluster.image.topics["orders"].partitions
+    assert [partition.replicas for partition in partitions] == [(2,), (0,)]
+    assert [partition.leader for partition in partitions] == [2, 0]
+
+
+@staged_with(brokers=3)
+async def test_each_replica_of_a_new_partition_is_on_another_broker(stage: Stage) -> None:
+    """All of them are in sync at first. More replicas than brokers is
+    INVALID_REPLICATION_FACTOR.
+    """
+    answers = await create(stage, Wanted("orders", 1, 3), Wanted("many", 1, 4))
+    assert (answers["orders"].error_code, answers["orders"].replication_factor) == (0, 3)
+    assert answers["many"].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    (partition,) = stage.broker.cluster.image.topics["orders"].partitions
+    assert sorted(partition.replicas) == sorted(partition.isr) == [0, 1, 2]
+    assert partition.leader == partition.replicas[0]
+
+
+def test_a_request_too_large_for_one_commit_is_split(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number of changes and by bytes: transactions of the metadata store are limited in
+    size.
+    """
+
+    async def scenario(stage: Stage) -> None:
+        before = stage.broker.cluster.image.revision
+        answers = await create(stage, *(Wanted(f"t{at}", 1, 1) for at in range(7)))
+        assert {answer.error_code for answer in answers.values()} == {ErrorCode.NONE}
+        assert len(stage.broker.cluster.image.topics) == 7
+        assert stage.broker.cluster.image.revision - before == 3
+
+        monkeypatch.setattr(admin_requests, "COMMIT_BYTES_MAX", 1)
+        before = stage.broker.cluster.image.revision
+        await create(stage, *(Wanted(f"u{at}", 1, 1) for at in range(4)))
+        assert stage.broker.cluster.image.revision - before == 4
+
+    monkeypatch.setattr(admin_requests, "COMMIT_CHANGES_MAX", 3)
+    staged(scenario)(tmp_path_factory.mktemp("stage"))
+
+
+@staged
+async def test_a_large_request_is_one_commit(stage: Stage) -> None:
+    """Fifty topics at once cost about as much as one."""
+    before = stage.broker.cluster.image.revision
+    await create(stage, *(Wanted(f"t{at}", 1, 1) for at in range(50)))
+    assert len(stage.broker.cluster.image.topics) == 50
+    assert stage.broker.cluster.image.revision - before == 1
+
+
+@staged_with(brokers=2)
+async def test_every_broker_executes_admin_requests(stage: Stage) -> None:
+    """Clients may connect to any broker; it need not be the controller."""
+    request = CreateTopicsRequest([Wanted("a", 2, 1), Wanted("b", 1, 1)])
+    response = await stage.ask(request, 7, CreateTopicsResponse, broker=1)
+    assert [each.error_code for each in response.topics] == [ErrorCode.NONE] * 2
+    await stage.until(lambda: set(stage.broker.cluster.image.topics) == {"a", "b"})
+    assert stage.broker.cluster.image.controller == stage.brokers[1].cluster.image.controller
+    gone = DeleteTopicsRequest([DeleteTopicsRequest.Topic("a")])
+    deleted = await stage.ask(gone, 6, DeleteTopicsResponse, broker=1)
+    assert deleted.responses[0].error_code == ErrorCode.NONE
+
+
+@staged
+async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
+    """The error is NOT_CONTROLLER, which clients retry. It is sent after a wait, because usually a
+    new controller is elected soon.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.broker.control.controller.CONTROLLER_WAIT_S", 0.1)
+        patch.setattr(stage.broker.cluster.image, "controller", None)
+        response = await stage.ask(
+            CreateTopicsRequest([Wanted("a", 1, 1)]), 7, CreateTopicsResponse
+        )
+    assert [each.error_code for each in response.topics] == [ErrorCode.NOT_CONTROLLER]
+    assert not stage.broker.cluster.image.topics
+
+
+@staged
+async def test_a_deleted_topic_is_gone_from_the_image_the_broker_and_the_disk(stage: Stage) -> None:
+    topic_id = await stage.create("orders", 2)
+    await stage.produce("orders", [b"x"])
+    root = "/broker-0/logs"
+    assert "orders-0" in stage.disks[0].listdir(root)
+    response = await stage.ask(DeleteTopicsRequest([Doomed("orders")]), 6, DeleteTopicsResponse)
+    (answer,) = response.responses
+    assert (answer.name, answer.topic_id) == ("orders", topic_id)
+    assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+    assert not stage.broker.cluster.image.topics
+    assert stage.broker.replicas.get("orders", 0) is None
+    assert "orders-0" not in stage.disks[0].listdir(root)
+    await stage.until(lambda: not any("orders" in each for each in stage.disks[0].listdir(root)))
+
+
+@staged
+async def test_removing_deleted_files_does_not_block_other_topics(stage: Stage) -> None:
+    """Removing large files takes time. Meanwhile other topics are created and written, even one of
+    the same name. If one removal fails, the next one is still done.
+    """
+    await stage.create("orders")
+    released = asyncio.Event()
+    replicas, tried = stage.broker.replicas, []
+    run = replicas._env.executor.run
+
+    async def slow(work: Callable[[], Any]) -> Any:
+        if "LogDirectory._hide" not in getattr(work, "__qualname__", ""):
+            return await run(work)
+        tried.append(work)
+        await released.wait()
+        if len(tried) == 1:
+            raise OSError("the disk is having a bad day")
+        return await run(work)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replicas._env.executor, "run", slow)
+        for _ in range(2):
+            assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
+            await stage.create("orders")
+            assert await stage.produce("orders", [b"z"]) == 0
+        assert len(tried) == 1
+        released.set()
+        await stage.until(lambda: len(tried) == 2)
+        names = stage.disks[0].listdir
+        await stage.until(lambda: sum("-delete" in each for each in names("/broker-0/logs")) == 1)
+
+
+@staged
+async def test_a_topic_created_again_has_another_id_and_starts_at_offset_zero(stage: Stage) -> None:
+    first = await stage.create("orders")
+    await stage.produce("orders", [b"x", b"y"])
+    assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
+    assert await stage.create("orders") != first
+    assert await stage.produce("orders", [b"z"]) == 0
+
+
+@staged
+async def test_deleting_a_topic_deletes_the_committed_offsets_for_it(stage: Stage) -> None:
+    """A group that reads a new topic of the same name starts from the beginning. Its other offsets
+    stay.
+    """
+    await stage.create("__consumer_offsets")
+    await stage.create("orders")
+    await stage.create("events")
+    await stage.until(lambda: bool(stage.services.groups.loaded()))
+    partition = OffsetCommitRequest.Partition(0, committed_offset=5)
+    request = OffsetCommitRequest(
+        "billing",
+        topics=[OffsetCommitRequest.Topic(name, partitions=[partition]) for name in TOPICS],
+    )
+    committed = await stage.ask(request, 8, OffsetCommitResponse)
+    assert [topic.partitions[0].error_code for topic in committed.topics] == [0, 0]
+    await delete(stage, Doomed("orders"))
+    log = stage.hosted("__consumer_offsets").log
+    await stage.broker.replicas.flusher.wait_durable(log, log.end_offset)
+    asked = OffsetFetchRequest("billing", [OffsetFetchRequest.Topic(name, [0]) for name in TOPICS])
+    fetched = await stage.ask(asked, 7, OffsetFetchResponse)
+    offsets = {topic.name: topic.partitions[0].committed_offset for topic in fetched.topics}
+    assert offsets == {"orders": -1, "events": 5}
+
+
+@staged
+async def test_topics_are_deleted_by_id(stage: Stage) -> None:
+    """The response has both name and id. An unknown id is answered with UNKNOWN_TOPIC_ID and no
+    name.
+    """
+    topic_id = await stage.create("orders")
+    answers = await delete(stage, Doomed(None, topic_id), Doomed(None, b"?" * 16))
+    assert answers == [("orders", ErrorCode.NONE), (None, ErrorCode.UNKNOWN_TOPIC_ID)]
+    assert not stage.broker.cluster.image.topics
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_every_version_of_delete_topics_deletes(
+    version: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Below version 6, the request is a list of names."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.create("orders")
+        names = ["orders", "none"]
+        request = DeleteTopicsRequest(topic_names=names)
+        if version == 6:
+            request = DeleteTopicsRequest([Doomed(name) for name in names])
+        response = await stage.ask(request, version, DeleteTopicsResponse)
+        assert [(each.name, each.error_code) for each in response.responses] == [
+            ("orders", ErrorCode.NONE),
+            ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+
+    staged(scenario)(tmp_path_factory.mktemp("stage"))
+
+
+@staged
+async def test_a_topic_named_twice_is_not_deleted(stage: Stage) -> None:
+    """Twice by name, or once by name and once by id. The rest of the request is carried out."""
+    await stage.create("a")
+    topic_id = await stage.create("b")
+    await stage.create("c")
+    answers = await delete(
+        stage, Doomed("a"), Doomed("a"), Doomed("b"), Doomed(None, topic_id), Doomed("c")
+    )
+    assert answers == [
+        ("a", ErrorCode.INVALID_REQUEST),
+        ("b", ErrorCode.INVALID_REQUEST),
+        (None, ErrorCode.INVALID_REQUEST),
+        ("c", ErrorCode.NONE),
+    ]
+    assert set(stage.broker.cluster.image.topics) == {"a", "b"}
+
+
+@staged
+async def test_a_topic_to_delete_is_given_by_either_name_or_id(stage: Stage) -> None:
+    """Both, or neither, is INVALID_REQUEST."""
+    topic_id = await stage.create("a")
+    answers = await delete(stage, Doomed("a", topic_id), Doomed(None))
+    assert answers == [("a", ErrorCode.INVALID_REQUEST), (None, ErrorCode.INVALID_REQUEST)]
+    assert set(stage.broker.cluster.image.topics) == {"a"}
+
+
+@staged
+async def test_internal_topics_cannot_be_deleted(stage: Stage) -> None:
+    """All groups would lose their offsets."""
+    await stage.create("__consumer_offsets")
+    answers = await delete(stage, Doomed("__consumer_offsets"))
+    assert answers == [("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION)]
+    assert "__consumer_offsets" in stage.broker.cluster.image.topics
+
+
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)],
+)
+def test_deletion_of_topics_can_be_disabled(
+    version: int, code: ErrorCode, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """delete.topic.enable=false. Clients below version 3 do not know TOPIC_DELETION_DISABLED."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.create("orders")
+        request = DeleteTopicsRequest(topic_names=["orders"])
+        response = await stage.ask(request, version, DeleteTopicsResponse)
+        assert [(each.name, each.error_code) for each in response.responses] == [("orders", code)]
+        assert "orders" in stage.broker.cluster.image.topics
+
+    play = staged_with(kafka={"delete.topic.enable": "false"})(scenario)
+    play(tmp_path_factory.mktemp("stage"))
+
+
+@staged
+async def test_a_topic_deleted_while_changes_wait_is_not_hosted_again(stage: Stage) -> None:
+    """A restarted broker may see a topic, its deletion and its re-creation in one batch of changes.
+    Only the last state counts. The broker must not go on leading the old topic under the new
+    one's name.
+    """
+    await stage.create("orders")
+    replicas = stage.broker.replicas
+    old = stage.broker.cluster.image.topics["orders"]
+    assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
+    replicas.review(TopicChange("orders", old, old))
+    replicas.review(TopicChange("orders", old, None))
+    await replicas.settled()
+    assert replicas.get("orders", 0) is None
+    await stage.create("orders")
+    hosted = replicas.get("orders", 0)
+    assert hosted is not None
+    assert hosted.topic_id == stage.broker.cluster.image.topics["orders"].topic_id

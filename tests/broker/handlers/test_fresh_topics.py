@@ -1,0 +1,100 @@
+"""A topic that was created through one broker is known to every other broker at the next
+request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.stage import Stage, staged, staged_with
+from penstock.broker.handlers import fresh_topics
+from penstock.metadata.config_changes import ResourceType
+from penstock.stores.errors import StoreError
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
+
+trio = staged_with(brokers=3)
+
+
+async def described(stage: Stage, name: str, broker: int) -> int:
+    request = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.Topic(name)])
+    response = await stage.ask(request, 0, DescribeTopicPartitionsResponse, broker=broker)
+    return response.topics[0].error_code
+
+
+async def known(stage: Stage, topic: MetadataRequest.Topic, broker: int) -> int:
+    request = MetadataRequest([topic], allow_auto_topic_creation=False)
+    response = await stage.ask(request, 12, MetadataResponse, broker=broker)
+    return response.topics[0].error_code
+
+
+async def configured(stage: Stage, name: str, broker: int) -> int:
+    resource = DescribeConfigsRequest.Resource(ResourceType.TOPIC, name, None)
+    request = DescribeConfigsRequest([resource])
+    response = await stage.ask(request, 4, DescribeConfigsResponse, broker=broker)
+    return response.results[0].error_code
+
+
+@trio
+async def test_every_broker_knows_a_topic_that_was_just_created(stage: Stage) -> None:
+    for number in range(5):
+        for broker in (1, 2):
+            await stage.create(f"described-{number}-{broker}")
+            assert await described(stage, f"described-{number}-{broker}", broker) == 0
+            topic_id = await stage.create(f"asked-{number}-{broker}")
+            by_name = MetadataRequest.Topic(name=f"asked-{number}-{broker}")
+            assert await known(stage, by_name, broker) == 0
+            await stage.create(f"configured-{number}-{broker}")
+            assert await configured(stage, f"configured-{number}-{broker}", broker) == 0
+            topic_id = await stage.create(f"id-{number}-{broker}")
+            assert await known(stage, MetadataRequest.Topic(topic_id, None), broker) == 0
+
+
+@staged
+async def test_a_topic_that_does_not_exist_is_unknown(stage: Stage) -> None:
+    assert await described(stage, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await described(stage, "no/name", 0) == ErrorCode.INVALID_TOPIC_EXCEPTION
+
+
+@staged
+async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: Stage) -> None:
+    """A hundred clients that wait for a topic cause at most two reads at a time."""
+    cluster, questions = stage.broker.cluster, 0
+    latest_revision = cluster.latest_revision
+
+    async def counted() -> int:
+        nonlocal questions
+        questions += 1
+        return await latest_revision()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster, "latest_revision", counted)
+        await asyncio.gather(*(described(stage, f"nowhere-{at}", 0) for at in range(100)))
+    assert questions <= 2
+
+
+@staged
+async def test_while_the_store_is_unreachable_requests_are_answered_from_the_image(
+    stage: Stage,
+) -> None:
+    async def away() -> int:
+        raise StoreError("the store is away")
+
+    async def silent() -> int:
+        await asyncio.Event().wait()
+        return 0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fresh_topics, "CATCH_UP_S", 0.01)
+        for latest_revision in (away, silent):
+            patch.setattr(stage.broker.cluster, "latest_revision", latest_revision)
+            assert await described(stage, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,135 @@
+"""Changes between the slices of a large fetch are neither missed nor mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.stage import Stage, staged_with
+from penstock.broker.partitions.partition import HostedPartition
+from penstock.ports import DIVIDE_ALL
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    FetchRequest,
+    FetchResponse,
+)
+
+PARTITIONS = 6
+VERSION = 17
+LONG_MS = 90_000
+
+
+staged = staged_with(slicing=DIVIDE_ALL)
+"""Every fetch counts as large, and every slice is a single partition."""
+
+
+def request(
+    topic_id: bytes, offset: int, *, wait_ms: int = LONG_MS, session: tuple[int, int] = (0, -1)
+) -> FetchRequest:
+    partitions = [
+        FetchRequest.Partition(index, 0, offset, partition_max_bytes=1 << 20)
+        for index in range(PARTITIONS)
+    ]
+    return FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[FetchRequest.Topic(topic_id=topic_id, partitions=partitions)],
+    )
+
+
+async def ask(stage: Stage, asked: FetchRequest) -> FetchResponse:
+    return await stage.ask(asked, VERSION, FetchResponse)
+
+
+def given(answer: FetchResponse) -> list[int]:
+    return [
+        each.partition_index
+        for topic in answer.responses
+        for each in topic.partitions
+        if each.records
+    ]
+
+
+async def reached(stage: Stage, index: int) -> HostedPartition:
+    """Waits until the fetch listens to a partition, which it does as soon as it has read it."""
+    hosted = stage.hosted("many", index)
+    while not hosted._listeners:  # noqa: ASYNC110 - it takes a few runs of the loop
+        await asyncio.sleep(0)
+    return hosted
+
+
+@staged
+async def test_records_that_arrive_between_two_slices_end_the_wait(stage: Stage) -> None:
+    """The first partition has already been read when its record arrives, the last one has not."""
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
+    await reached(stage, 0)
+    assert not stage.hosted("many", PARTITIONS - 1)._listeners
+    await stage.produce("many", [b"news"])
+    assert given(await fetch) == [0]
+    assert not any(stage.hosted("many", index)._listeners for index in range(PARTITIONS))
+
+
+@staged
+async def test_records_that_arrive_after_the_last_slice_end_the_wait(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
+    await reached(stage, PARTITIONS - 1)
+    await stage.produce("many", [b"news"], index=3)
+    assert given(await fetch) == [3]
+
+
+@staged
+async def test_a_fetch_without_new_records_ends_at_its_timeout(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS)
+    answer = await ask(stage, request(topic_id, 0, wait_ms=20))
+    assert len(answer.responses[0].partitions) == PARTITIONS and not given(answer)
+    assert not any(stage.hosted("many", index)._listeners for index in range(PARTITIONS))
+
+
+@staged
+async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS)
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
+    await reached(stage, 0)
+    named = [DeleteTopicsRequest.Topic("many")]
+    await stage.ask(DeleteTopicsRequest(named, timeout_ms=30_000), 6, DeleteTopicsResponse)
+    answer = await fetch
+    codes = {each.error_code for each in answer.responses[0].partitions}
+    assert codes and ErrorCode.NONE not in codes
+
+
+@staged
+async def test_a_session_replaced_between_two_slices_is_counted_once(stage: Stage) -> None:
+    """The client begins a new session on another connection while its fetch is in progress."""
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    sessions = stage.services.fetch_sessions
+    first = await ask(stage, request(topic_id, 0, wait_ms=0, session=(0, 0)))
+    assert sessions._client_partitions == PARTITIONS
+    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0, session=(first.session_id, 1))))
+    await reached(stage, 0)
+    second = await ask(stage, request(topic_id, 0, wait_ms=0, session=(first.session_id, 0)))
+    assert second.session_id not in (0, first.session_id)
+    await stage.produce("many", [b"news"], index=1)
+    assert given(await fetch) == [1]
+    assert (len(sessions), sessions._client_partitions) == (1, PARTITIONS)
+    gone = await ask(stage, request(topic_id, 0, wait_ms=0, session=(first.session_id, 2)))
+    assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@staged
+async def test_the_slices_together_give_the_same_response_as_one_read(stage: Stage) -> None:
+    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+    for index in (1, 4):
+        await stage.produce("many", [b"value"], index=index)
+    answer = await ask(stage, request(topic_id, 0, session=(0, 0)))
+    assert len(answer.responses) == 1 and given(answer) == [1, 4]
+    again = await ask(
+        stage,
+        FetchRequest(max_wait_ms=0, min_bytes=1, session_id=answer.session_id, session_epoch=1),
+    )
+    assert given(again) == [1, 4]

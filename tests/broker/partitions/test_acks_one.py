@@ -1,0 +1,118 @@
+"""acks=1: when a produce request that waits only for the leader is answered.
+
+While other replicas are in sync, the response is sent as soon as the batch is in the leader's file.
+If the leader is the only replica that counts, the response waits for the leader's own flush, so
+that the record is visible to consumers when the producer gets the response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from broker.followers import consume, create_on, epoch_of, follow, produce, shown, written
+from broker.stage import NOW_MS, Stage, staged, staged_with
+from penstock.records.record import Record, build_batch
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+trio = staged_with(brokers=3)
+
+
+async def latest(stage: Stage, topic: str = "orders") -> int:
+    asked = ListOffsetsRequest.Partition(0, -1, -1)
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(topic, [asked])])
+    response = await stage.ask(request, 7, ListOffsetsResponse)
+    (answer,) = response.topics[0].partitions
+    assert answer.error_code == 0
+    return answer.offset
+
+
+def set_isr(stage: Stage, *isr: int) -> None:
+    """Makes the metadata show this ISR to the leader, broker 0."""
+    before = shown(stage)
+    after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
+    replicas, brokers = stage.broker.replicas, stage.broker.cluster.image.living
+    stage.hosted("orders").lead(0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000)
+
+
+@staged
+async def test_with_one_replica_an_acknowledged_record_is_visible(stage: Stage) -> None:
+    """A program that produces and then seeks to the end must find its record, on the fast path
+    too.
+    """
+    await stage.create("orders")
+    for count in range(1, 21):
+        assert await produce(stage, acks=1) == (0, count - 1)
+        assert await latest(stage) == count
+
+
+@staged
+async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(stage: Stage) -> None:
+    await stage.create("orders", partitions=3)
+    batches = [
+        ProduceRequest.Partition(index, build_batch([Record(0, NOW_MS, None, b"x")]))
+        for index in range(3)
+    ]
+    # Kafka ignores the timeout of a request with acks=1.
+    request = ProduceRequest(None, 1, 0, [ProduceRequest.Topic("orders", partition_data=batches)])
+    response = await stage.ask(request, 9, ProduceResponse)
+    assert [each.error_code for each in response.responses[0].partition_responses] == [0, 0, 0]
+    assert [stage.hosted("orders", index).high_watermark for index in range(3)] == [1, 1, 1]
+
+
+@staged
+async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(stage: Stage) -> None:
+    """It is unknown whether the record will survive."""
+    await stage.create("orders")
+    hosted = stage.hosted("orders")
+    await produce(stage, acks=1)
+    answered = asyncio.ensure_future(produce(stage, acks=1))
+    await asyncio.sleep(0)  # the batch is written; its flush has not begun yet
+    assert hosted.log.end_offset == 2
+    hosted.rest()
+    assert (await answered)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@trio
+async def test_the_last_in_sync_replica_makes_its_records_visible(stage: Stage) -> None:
+    await create_on(stage, 0, 1, 2)
+    set_isr(stage, 0)
+    for count in range(1, 6):
+        assert await produce(stage, acks=1) == (0, count - 1)
+        assert await latest(stage) == count
+
+
+@trio
+async def test_below_min_insync_replicas_the_response_waits_for_nothing(stage: Stage) -> None:
+    """The record cannot become visible however long the leader waits, and acks=1 does not depend on
+    any other replica.
+    """
+    await create_on(stage, 0, 1, 2, configs={"min.insync.replicas": "2"})
+    set_isr(stage, 0)
+    assert await produce(stage, acks=1) == (0, 0)
+    await written(stage.hosted("orders"), 1)
+    assert (await consume(stage, 0)).high_watermark == 0
+
+
+@trio
+async def test_the_response_does_not_wait_for_a_replica_that_is_about_to_join_the_isr(
+    stage: Stage,
+) -> None:
+    """The high watermark waits for a caught-up follower as for an in-sync one, so waiting for it
+    would be waiting for the follower.
+    """
+    await create_on(stage, 0, 1, 2)
+    assert await produce(stage, acks=1) == (0, 0)
+    set_isr(stage, 0)
+    await written(stage.hosted("orders"), 1)
+    await follow(stage, 1, 1, broker_epoch=epoch_of(stage, 1))
+    held = stage.hosted("orders").leadership
+    assert held is not None
+    assert not held.waits_only_for_leader(2)
+    assert await produce(stage, acks=1) == (0, 1)

@@ -1,0 +1,82 @@
+"""The leader's throttle limits what it sends to followers that lag."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.followers import create_on, follow, produce, shown, under_way
+from broker.stage import Stage, staged_with
+from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+
+stage_of_three = staged_with(brokers=3)
+LARGE = b"x" * 3000
+
+
+async def set_rate(stage: Stage, bytes_per_s: int) -> None:
+    change = IncrementalAlterConfigsRequest.Config(
+        "leader.replication.throttled.rate", 0, str(bytes_per_s)
+    )
+    resource = IncrementalAlterConfigsRequest.Resource(4, "0", [change])
+    answer = await stage.ask(
+        IncrementalAlterConfigsRequest([resource]), 1, IncrementalAlterConfigsResponse
+    )
+    assert answer.responses[0].error_code == 0, answer
+    await stage.until(
+        lambda: stage.broker.configs().int_value("leader.replication.throttled.rate") == bytes_per_s
+    )
+
+
+def lag(stage: Stage) -> None:
+    """Takes broker 1 out of the ISR, like a replica that is being added."""
+    held = stage.hosted("orders").leadership
+    assert held is not None
+    held.isr = frozenset({0})
+
+
+async def given(stage: Stage, wait_ms: int = 0) -> int:
+    return len((await follow(stage, 1, 0, wait_ms=wait_ms)).records or b"")
+
+
+@stage_of_three
+async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(stage: Stage) -> None:
+    """Its fetch waits until the rate allows more. Records that are written meanwhile do not end the
+    wait.
+    """
+    configs = {"leader.replication.throttled.replicas": "0:0", "durability": "replicated"}
+    await create_on(stage, 0, 1, configs=configs)
+    await set_rate(stage, 5000)
+    assert (await produce(stage, [LARGE], acks=1))[0] == 0
+    lag(stage)
+    assert await given(stage) > 3000
+    assert await given(stage) == 0
+    begun = asyncio.get_running_loop().time()
+    async with under_way(given(stage, wait_ms=90_000)) as waiting:
+        assert (await produce(stage, [b"more"], acks=1))[0] == 0
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        assert await waiting > 3000
+    assert 0.1 < asyncio.get_running_loop().time() - begun < 90
+
+
+@stage_of_three
+async def test_an_in_sync_follower_is_never_throttled(stage: Stage) -> None:
+    """Otherwise acks=all would be slowed down."""
+    configs = {"leader.replication.throttled.replicas": "*", "durability": "replicated"}
+    await create_on(stage, 0, 1, configs=configs)
+    await set_rate(stage, 1)
+    assert (await produce(stage, [LARGE], acks=1))[0] == 0
+    assert 1 in shown(stage).isr
+    for _ in range(3):
+        assert await given(stage) > 3000
+
+
+@stage_of_three
+async def test_only_the_listed_replicas_are_throttled(stage: Stage) -> None:
+    """By partition and by the broker that sends, which is this one."""
+    configs = {"leader.replication.throttled.replicas": "0:1,1:0", "durability": "replicated"}
+    await create_on(stage, 0, 1, configs=configs)
+    await set_rate(stage, 0)
+    assert (await produce(stage, [LARGE], acks=1))[0] == 0
+    lag(stage)
+    for _ in range(3):
+        assert await given(stage) > 3000

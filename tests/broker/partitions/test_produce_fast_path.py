@@ -1,0 +1,223 @@
+"""The fast path for produce requests gives exactly the same responses as the regular path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from broker.handlers.test_transactions import completed, producer_of
+from broker.stage import NOW_MS, Stage, StagePeer, staged
+from penstock.broker.partitions.produce_fast_path import ProduceFastPath
+from penstock.net.outbox import in_memory
+from penstock.net.session import Session
+from penstock.records.record import Record, build_batch
+from penstock.wire.codec import decode_response, encode_request
+from penstock.wire.errors import ErrorCode
+from penstock.wire.messages import MetadataRequest, ProduceRequest, ProduceResponse
+from penstock.wire.messages.base import Buffer
+
+
+def request(
+    topic: str,
+    index: int,
+    batch: bytearray,
+    acks: int = -1,
+    transactional_id: str | None = None,
+) -> ProduceRequest:
+    partition = ProduceRequest.Partition(index, batch)
+    return ProduceRequest(
+        transactional_id,
+        acks=acks,
+        timeout_ms=5000,
+        topic_data=[ProduceRequest.Topic(topic, partition_data=[partition])],
+    )
+
+
+def batch_of(value: bytes, sequence: int = -1) -> bytearray:
+    records = [Record(0, NOW_MS, b"k", value)]
+    if sequence < 0:
+        return build_batch(records)
+    return build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+async def answer(session: Session, asked: ProduceRequest, version: int, number: int) -> bytes:
+    parts = encode_request(asked, version, number, "client")
+    frame = memoryview(bytearray(b"".join(parts))[4:])
+    given = session.on_frame(frame)
+    if isinstance(given, asyncio.Future):
+        given = await asyncio.wait_for(given, 120)
+    assert given is not None
+    return b"".join(cast(Sequence[Buffer], given))
+
+
+async def answers_of(stage: Stage, asked: Sequence[ProduceRequest], version: int) -> list[bytes]:
+    """Returns the responses that one connection gets, in order."""
+    connection = stage.broker.server.new_session(StagePeer())
+    given = []
+    for number, each in enumerate(asked):
+        given.append(await answer(connection, each, version, number))
+    return given
+
+
+@pytest.mark.parametrize("version", [9, 10, 11])
+@pytest.mark.parametrize("acks", [1, -1])
+def test_the_fast_path_answers_like_the_regular_path(
+    tmp_path: Path, version: int, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Offsets, duplicates, errors, other partitions and topics: byte for byte the same."""
+    answers: list[list[bytes]] = []
+    served: list[object] = []
+    real = ProduceFastPath.serve
+
+    for name in ("lanes", "long"):
+        (tmp_path / name).mkdir()
+
+    def counted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
+        outcome = real(self, frame, version, number)
+        served.append(outcome)
+        return outcome
+
+    def script() -> list[ProduceRequest]:
+        bad = batch_of(b"bad")
+        bad[-1] ^= 1
+        return [
+            *(request("lanes", 0, batch_of(b"%d" % n, n), acks) for n in range(4)),
+            request("lanes", 1, batch_of(b"other"), acks),
+            request("lanes", 0, batch_of(b"3", 3), acks),
+            request("lanes", 0, batch_of(b"gap", 9), acks),
+            request("lanes", 0, bad, acks),
+            request("lanes", 9, batch_of(b"nowhere"), acks),
+            request("other", 0, batch_of(b"topic"), acks),
+            request("other", 0, batch_of(b"again"), acks),
+            request("lanes", 0, batch_of(b"4", 4), acks),
+        ]
+
+    @staged
+    async def scene(stage: Stage) -> None:
+        await stage.create("lanes", 2)
+        await stage.create("other", 1)
+        answers.append(await answers_of(stage, script(), version))
+
+    monkeypatch.setattr(ProduceFastPath, "serve", counted)
+    scene(tmp_path / "lanes")
+    taken = sum(outcome is not None for outcome in served)
+    assert taken >= 6
+    monkeypatch.setattr(ProduceFastPath, "serve", lambda *_: None)
+    scene(tmp_path / "long")
+    with_lanes, without = answers
+    assert with_lanes == without
+    _, first = decode_response(ProduceResponse, memoryview(with_lanes[0])[4:], version)
+    assert first.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("size", [61, 100, 126, 127, 128, 16_000, 16_383, 16_384, 2_097_200])
+def test_the_fast_path_accepts_batches_of_every_size(
+    tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The length of the batch is encoded in a varying number of bytes."""
+    taken: list[object] = []
+    real = ProduceFastPath.serve
+
+    def noted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
+        taken.append(real(self, frame, version, number))
+        return taken[-1]
+
+    @staged
+    async def scene(stage: Stage) -> None:
+        await stage.create("lanes", 1, {"max.message.bytes": "4000000"})
+        asked = [request("lanes", 0, batch_of(bytes(size)), 1) for _ in range(2)]
+        given = await answers_of(stage, asked, 9)
+        _, second = decode_response(ProduceResponse, memoryview(given[1])[4:], 9)
+        assert second.responses[0].partition_responses[0].base_offset == 1
+
+    monkeypatch.setattr(ProduceFastPath, "serve", noted)
+    scene(tmp_path)
+    assert [outcome is not None for outcome in taken] == [False, True]
+
+
+@pytest.mark.parametrize("version", [11, 12])
+@pytest.mark.parametrize("name", ["a", "transactional-" * 8, "longer-than-a-lane-takes-" * 6])
+def test_transactional_batches_take_the_fast_path(
+    tmp_path: Path, version: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Except for the first batch of each transaction, for which the coordinator is asked. A batch
+    that arrives after the end of its transaction is refused as on the regular path.
+    """
+    taken: list[bool] = []
+    real = ProduceFastPath.serve
+
+    def noted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
+        given = real(self, frame, version, number)
+        taken.append(given is not None)
+        return given
+
+    @staged
+    async def scene(stage: Stage) -> None:
+        await stage.create("lanes", 1)
+        producer = await producer_of(stage, version >= 12, name)
+        session = stage.broker.server.new_session(StagePeer())
+        codes = []
+        for _ in range(2):
+            if version < 12:
+                assert await producer.add("lanes", 0) == [0]
+            for number in range(3):
+                batch = bytearray(producer.batch("lanes", 0, [b"v"]))
+                codes.append(await code_of(session, batch, number))
+            if len(codes) == 6:
+                batch = bytearray(producer.batch("lanes", 0, [b"late"]))
+            assert not await producer.end()
+        await completed(stage, name)
+        late = await code_of(session, batch, 4)
+        assert codes == [ErrorCode.NONE] * 6
+        assert late not in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    async def code_of(session: Session, batch: bytearray, number: int) -> int:
+        asked = request("lanes", 0, batch, transactional_id=name)
+        _, given = decode_response(
+            ProduceResponse, memoryview(await answer(session, asked, version, number))[4:], version
+        )
+        return given.responses[0].partition_responses[0].error_code
+
+    monkeypatch.setattr(ProduceFastPath, "serve", noted)
+    scene(tmp_path)
+    expected = [False, True, True] * 2 + [False]
+    assert taken == (expected if len(name) < 127 else [False] * 7)
+
+
+@staged
+async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: Stage) -> None:
+    """The buffer is reused as soon as the fast path returns, even if the response is sent later."""
+    await stage.create("lanes", 1)
+    session = stage.broker.server.new_session(StagePeer())
+    await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
+    parts = encode_request(request("lanes", 0, batch_of(b"second")), 9, 2, "client")
+    memory = bytearray(b"".join(parts)[4:])
+    given = session.on_borrowed(memoryview(memory))
+    memory[:] = bytes(len(memory))
+    assert isinstance(given, asyncio.Future)
+    finished = await asyncio.wait_for(given, 120)
+    assert finished is not None
+    number, produced = decode_response(
+        ProduceResponse, memoryview(b"".join(in_memory(finished)))[4:], 9
+    )
+    assert (number, produced.responses[0].name) == (2, "lanes")
+    assert produced.responses[0].partition_responses[0].base_offset == 1
+    held = stage.hosted("lanes").log.read(1, 1000)
+    assert held is not None
+    assert b"second" in bytes(held.data)
+
+
+@staged
+async def test_only_the_fast_path_serves_borrowed_frames(stage: Stage) -> None:
+    """Everything else may keep parts of its request, and so needs a copy."""
+    await stage.create("lanes", 1)
+    session = stage.broker.server.new_session(StagePeer())
+    frame = b"".join(encode_request(request("lanes", 0, batch_of(b"v")), 9, 1, "client"))[4:]
+    assert session.on_borrowed(memoryview(bytearray(frame))) is None
+    metadata = b"".join(encode_request(MetadataRequest(), 12, 1, "client"))[4:]
+    assert session.on_borrowed(memoryview(bytearray(metadata))) is None
+    assert session.on_borrowed(memoryview(bytearray(4))) is None

@@ -1,0 +1,139 @@
+"""Brokers with full disks: others lead meanwhile, and the full ones recover by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from broker.replication.test_replication import on_three
+from broker.three_brokers import Trio
+
+
+@contextmanager
+def full_disk(cluster: Trio, *broker_ids: int) -> Iterator[None]:
+    """Makes the disks of these brokers full: only the reserve is left."""
+    guards = [cluster.broker(broker_id)._directory.space for broker_id in broker_ids]
+    for guard in guards:
+        guard._reserve = 1 << 62
+        guard.check()
+    yield
+    for guard in guards:
+        guard._reserve = 0
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.repair.disk_full.LOOK_S", 0.02)
+
+
+@on_three()
+async def test_a_leader_with_a_full_disk_is_replaced_and_comes_back(cluster: Trio) -> None:
+    """Another replica leads and accepts records. The full broker is out of the ISR until it has
+    caught up.
+    """
+    await cluster.create(min_insync_replicas="2")
+    await cluster.produce(b"before")
+    full = cluster.partition().leader
+    with full_disk(cluster, full):
+        await cluster.until(lambda: full not in cluster.partition().isr)
+        assert cluster.partition().leader not in (full, -1)
+        await cluster.produce(b"meanwhile")
+        assert cluster.values(full) == [b"before"]
+    await cluster.until(lambda: full in cluster.partition().isr)
+    assert await cluster.all_equal() == [b"before", b"meanwhile"]
+
+
+@on_three()
+async def test_a_follower_with_a_full_disk_leaves_the_isr(cluster: Trio) -> None:
+    """Producers wait neither for what it cannot store nor until it counts as lagging."""
+    await cluster.create(min_insync_replicas="2")
+    leader = cluster.partition().leader
+    full = next(each for each in (0, 1, 2) if each != leader)
+    with full_disk(cluster, full):
+        await cluster.produce(b"meanwhile")
+        await cluster.until(lambda: full not in cluster.partition().isr)
+        assert cluster.partition().leader == leader
+    await cluster.until(lambda: full in cluster.partition().isr)
+    assert await cluster.all_equal() == [b"meanwhile"]
+
+
+@on_three()
+async def test_when_all_disks_are_full_the_last_replica_stays_in_the_isr(cluster: Trio) -> None:
+    """Leaderships are not passed around between brokers that cannot write either."""
+    await cluster.create(min_insync_replicas="1")
+    await cluster.produce(b"before")
+    with full_disk(cluster, 0, 1, 2):
+        await cluster.until(lambda: len(cluster.partition().isr) == 1)
+        assert cluster.partition().leader == cluster.partition().isr[0]
+    await cluster.until(lambda: len(cluster.partition().isr) == 3)
+    await cluster.produce(b"after")
+    assert await cluster.all_equal() == [b"before", b"after"]
+
+
+@on_three(replica_lag_time_max_ms="600000")
+async def test_records_are_committed_without_a_full_follower_before_it_counts_as_lagging(
+    cluster: Trio,
+) -> None:
+    """It leaves the ISR by itself, and the leader no longer waits for it."""
+    await cluster.create(min_insync_replicas="2")
+    await cluster.produce(b"before")
+    await cluster.all_equal()
+    leader = cluster.partition().leader
+    full = next(each for each in (0, 1, 2) if each != leader)
+    with full_disk(cluster, full):
+        await cluster.produce(b"meanwhile")
+        assert full not in cluster.partition().isr
+    await cluster.until(lambda: full in cluster.partition().isr)
+    assert await cluster.all_equal() == [b"before", b"meanwhile"]
+
+
+@on_three(replica_lag_time_max_ms="100")
+async def test_a_follower_with_a_full_disk_stays_out_of_the_isr_while_it_is_full(
+    cluster: Trio,
+) -> None:
+    """Even if it has every record: it has not fetched since it left, so the leader does not add
+    it.
+    """
+    await cluster.create(min_insync_replicas="1")
+    await cluster.produce(b"before")
+    await cluster.all_equal()
+    leader = cluster.partition().leader
+    full = next(each for each in (0, 1, 2) if each != leader)
+    with full_disk(cluster, full):
+        await cluster.until(lambda: full not in cluster.partition().isr)
+        left = cluster.partition().partition_epoch
+        for _ in range(20):
+            await asyncio.sleep(0.05)
+            found = cluster.partition()
+            assert full not in found.isr
+        assert found.partition_epoch == left
+    await cluster.until(lambda: full in cluster.partition().isr)
+
+
+@on_three(replica_lag_time_max_ms="600000")
+async def test_a_follower_over_its_disk_quota_leaves_the_isr_although_the_disk_has_space(
+    cluster: Trio,
+) -> None:
+    """With a quota, the file system reports space that this broker cannot use. A test write shows
+    when there is space again.
+    """
+    await cluster.create(min_insync_replicas="2")
+    await cluster.produce(b"before")
+    await cluster.all_equal()
+    leader = cluster.partition().leader
+    full = next(each for each in (0, 1, 2) if each != leader)
+    disk = cluster.nodes[full].disk
+    disk.fail_next("pwrite", errno.EDQUOT, path_contains="/logs/", times=1_000_000)
+    await cluster.produce(b"meanwhile")
+    assert full not in cluster.partition().isr
+    assert cluster.broker(full)._directory.space.lacks_room
+    for _ in range(10):
+        await asyncio.sleep(0.05)
+        assert full not in cluster.partition().isr
+    disk.heal()
+    await cluster.until(lambda: full in cluster.partition().isr)
+    assert await cluster.all_equal() == [b"before", b"meanwhile"]
