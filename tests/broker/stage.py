@@ -22,8 +22,9 @@ from typing import TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
+from penstock.broker.context import Services
+from penstock.broker.partitions.maintenance import Maintenance
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.services import Services
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.ports import Env, Listener, Receiver, Slicing, Transport
@@ -276,3 +277,14 @@ def staged_with(
 
 
 staged = staged_with()
+
+
+def maintenance_of(services: Services) -> Maintenance:
+    """Returns the periodic work of a broker, which a test runs step by step."""
+    return Maintenance(
+        services.env,
+        services.directory,
+        services.replicas,
+        services.counters,
+        services.configs,
+    )

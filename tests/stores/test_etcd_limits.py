@@ -15,9 +15,8 @@ from aetcd import rpc
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.control.membership import Membership, Place
+from penstock.broker.control.membership import Membership, Place, Proof
 from penstock.broker.error_codes import code_of
-from penstock.broker.repair.durability_proof import Proof
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.topics import (
     TopicDefaults,

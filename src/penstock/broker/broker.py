@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.broker.config import BrokerConfig
+from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
@@ -48,7 +49,6 @@ from penstock.broker.repair.replica_repair import ReplicaRepair
 from penstock.broker.repair.scrubber import Scrubber
 from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
-from penstock.broker.services import Services
 from penstock.groups.config import GroupConfig
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
@@ -236,7 +236,9 @@ class Broker:
                 await self.controller.begin()
                 start(
                     self.controller.watch_over(),
-                    Maintenance(self._services).run(),
+                    Maintenance(
+                        self._env, self._directory, self.replicas, self.counters, self.configs
+                    ).run(),
                     self._services.isr_proposals.run(),
                     self.fetchers.run(),
                     self._offset_keeper.run(),

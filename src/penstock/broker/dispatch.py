@@ -24,12 +24,11 @@ from struct import Struct
 from types import ModuleType
 from typing import Final
 
-from penstock.broker.context import RequestContext, spawned
+from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath
-from penstock.broker.services import Services
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
@@ -186,7 +185,7 @@ class BrokerSession:
         self._now = services.counters.now
         self._dispatcher = dispatcher
         self._slicing = services.env.slicing
-        self._lanes = ProduceFastPath(services)
+        self._lanes = ProduceFastPath(services.replicas.get, services.env.clock.wall_ms)
         self._peer = peer
         self._host = peer.host
         self._overlaps = False

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 NO_LEADER: Final = -1
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
 @dataclass(frozen=True, slots=True)

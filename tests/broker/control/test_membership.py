@@ -13,8 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
-from penstock.broker.control.membership import Membership, Place
-from penstock.broker.repair.durability_proof import Proof
+from penstock.broker.control.membership import Membership, Place, Proof
 from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.draws import SimRandom

@@ -9,9 +9,9 @@ from random import Random
 from broker.stage import InTurn, NoNetwork, Stage, staged, staged_with
 from penstock.broker.coordinators.groups import ShardRuntime
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import RequestInfo
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.ports import Env
 from penstock.records.batch import iter_batches
 from penstock.runtime import SystemClock, SystemRandom

@@ -8,7 +8,7 @@ import pytest
 
 from broker.replication.test_replication import on_three
 from broker.three_brokers import Trio
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from broker.three_brokers import Trio, trio
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.metadata.image import Changed
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.stores.errors import StoreUnreachable
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

@@ -14,8 +14,9 @@ import pytest
 from broker.stage import Stage, staged
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.metrics import endpoint as endpoint_module
-from penstock.broker.metrics.endpoint import Endpoint, Page, text_page
+from penstock.broker.metrics.endpoint import Endpoint
 from penstock.broker.metrics.observability import watching
+from penstock.broker.metrics.pages import Page, text_page
 from penstock.net.sockets import SocketNetwork
 
 Address = tuple[str, int]

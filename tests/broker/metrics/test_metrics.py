@@ -12,13 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.handlers.test_group_requests import commit, commit_of, find_coordinator
 from broker.handlers.test_transactions import completed, producer_of
 from broker.replication.test_replication import on_three
-from broker.stage import NOW_MS, TIMEOUT_S, Stage, on_stage, staged, staged_with
+from broker.stage import NOW_MS, TIMEOUT_S, Stage, maintenance_of, on_stage, staged, staged_with
 from broker.three_brokers import Trio
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.metrics.names import METRICS, OTHER, Kind
 from penstock.broker.metrics.scrape import Scrapes
-from penstock.broker.partitions.maintenance import Maintenance
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import (
@@ -268,7 +267,7 @@ async def test_hanging_transactions_are_counted(stage: Stage) -> None:
 @staged
 async def test_retention_and_compaction_are_counted(stage: Stage) -> None:
     """Deleted segments, and the bytes that compaction read and reclaimed."""
-    maintenance = Maintenance(stage.services)
+    maintenance = maintenance_of(stage.services)
     await stage.create("old", configs={"retention.ms": "1"})
     await stage.create("state", configs={"cleanup.policy": "compact"})
     for topic in ("old", "state"):

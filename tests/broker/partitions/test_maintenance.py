@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from broker.metrics.test_metrics import Scraper
-from broker.stage import NOW_MS, Stage, staged
-from penstock.broker.partitions.maintenance import PAUSE_MAX_S, PAUSE_S, Maintenance
+from broker.stage import NOW_MS, Stage, maintenance_of, staged
+from penstock.broker.partitions.maintenance import PAUSE_MAX_S, PAUSE_S
 from penstock.records.record import Record, build_batch
 from penstock.sim.actors.bad_batches import bad_batch
 from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
@@ -38,7 +38,7 @@ async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(stage
     """Each pause is longer than the last, up to a maximum. A change of the log's settings ends
     it.
     """
-    maintenance = Maintenance(stage.services)
+    maintenance = maintenance_of(stage.services)
     await stage.create("bad")
     await stage.create("good")
     tried: list[str] = []
@@ -89,7 +89,7 @@ async def _nothing() -> None:
 async def test_a_failed_compaction_leaves_no_files(stage: Stage) -> None:
     await stage.create("state", configs={"cleanup.policy": "compact"})
     await fill(stage, "state", *(batch_of(b"k", b"%d" % at) for at in range(3)))
-    maintenance = Maintenance(stage.services)
+    maintenance = maintenance_of(stage.services)
     log = stage.hosted("state").log
 
     def broken(*_: object, **__: object) -> None:
@@ -129,7 +129,7 @@ async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(stage: St
         malformed,
         *(batch_of(b"a", b"%d" % at * 100) for at in range(2, 6)),
     )
-    maintenance = Maintenance(stage.services)
+    maintenance = maintenance_of(stage.services)
     before = stage.hosted("state").log.size
     await maintenance._each(COMPACTION, maintenance._clean)
     logging.getLogger("penstock.broker.partitions.maintenance").removeHandler(handler)

@@ -13,7 +13,7 @@ import pytest
 from broker.handlers.test_offsets_certain import SETTINGS, ask, commit, is_coordinated
 from broker.repair.test_replica_repair import rot
 from broker.three_brokers import Trio, trio
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.records.batch import iter_batches
 from penstock.records.record import read_records
 from penstock.storage.offset_checkpoint import read_offsets

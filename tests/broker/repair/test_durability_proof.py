@@ -8,14 +8,8 @@ from random import Random
 
 import pytest
 
-from penstock.broker.repair.durability_proof import (
-    FILE_NAME,
-    Life,
-    LosslessRecord,
-    Proof,
-    decode,
-    encode,
-)
+from penstock.broker.control.membership import Proof
+from penstock.broker.repair.durability_proof import FILE_NAME, Life, LosslessRecord, decode, encode
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.checkpoints import read_file, write_atomic
 

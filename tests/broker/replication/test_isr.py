@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from broker.followers import create_on, epoch_of, follow, produce, shown, under_way, written
-from broker.stage import NOW_MS, Stage, staged_with
-from penstock.broker.partitions.maintenance import Maintenance
+from broker.stage import NOW_MS, Stage, maintenance_of, staged_with
 from penstock.groups.formats import OffsetValue, offset_record
 from penstock.metadata.reassignment import Move, reassign
 from penstock.records.record import Record, build_batch
@@ -334,5 +333,5 @@ async def test_followers_apply_retention_to_committed_records(stage: Stage) -> N
     hosted.follower.high_watermark = 2
     services = stage.brokers[1]._services
     assert services is not None
-    await Maintenance(services)._retain(hosted)
+    await maintenance_of(services)._retain(hosted)
     assert (hosted.log.log_start_offset, hosted.log.end_offset) == (2, 3)

@@ -41,7 +41,6 @@ from typing import Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.log_format import tell
-from penstock.broker.repair.durability_proof import Proof
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import Changed, ClusterImage
 from penstock.metadata.membership import (
@@ -59,6 +58,15 @@ _PUT_OFF_S: Final = 0.5
 CARRY_SESSIONS: Final = 3
 """For how many session timeouts the store renews the lease of a broker whose event loop is busy."""
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What a broker proved about its logs: fields of `BrokerInfo`. -1 stands for no such epoch."""
+
+    lossless_since: int
+    synced_since: int
+    fsync_since: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,9 @@ from functools import partial
 from typing import Final
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.cooperative_yield import Steps, in_slices, slices_of
 from penstock.broker.coordinators.batches import bounded_batch_of
 from penstock.broker.coordinators.shard_shell import Shards, ShardShell
-from penstock.broker.handlers.large_requests import Steps, in_slices
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.broker.partitions.txn_appends import append_in_transaction, append_marker
 from penstock.groups.config import GroupConfig
@@ -44,6 +42,7 @@ from penstock.groups.hashing import partition_for_group
 from penstock.groups.image import NO_PRODUCER
 from penstock.groups.shard import GroupShard
 from penstock.metadata.image import Changed
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.partition.producers import Verification
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader

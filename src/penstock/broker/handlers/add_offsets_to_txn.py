@@ -12,8 +12,9 @@ import asyncio
 from functools import partial
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC, create_offsets_topic
+from penstock.broker.handlers.topic_creation import create_offsets_topic
 from penstock.broker.handlers.transaction_requests import ask
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.txns.effects import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

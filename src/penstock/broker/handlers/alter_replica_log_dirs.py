@@ -6,9 +6,8 @@ LOG_DIR_NOT_FOUND. The versions differ in their encoding only.
 
 from __future__ import annotations
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.services import Services
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 

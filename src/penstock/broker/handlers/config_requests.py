@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.handlers.admin_requests import decide_each, error_of, repeated
-from penstock.broker.services import Services
 from penstock.metadata.config_changes import ResourceType
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage

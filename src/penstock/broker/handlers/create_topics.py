@@ -16,12 +16,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
 from penstock.broker.handlers.large_requests import one_by_one
 from penstock.broker.handlers.topic_creation import topic_defaults
-from penstock.broker.services import Services
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id

@@ -17,11 +17,10 @@ import asyncio
 import logging
 from typing import Final
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.services import Services
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.replication import Leadership
 from penstock.storage.errors import StorageError

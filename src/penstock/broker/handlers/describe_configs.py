@@ -18,14 +18,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.handlers import log_levels
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.config_requests import require_this_broker
 from penstock.broker.handlers.fresh_topics import with_fresh_topics
-from penstock.broker.handlers.large_requests import Steps, answered
-from penstock.broker.services import Services
+from penstock.broker.handlers.large_requests import answered
 from penstock.metadata.config_changes import NO_CONFIGS, ResourceType
 from penstock.metadata.configs import BrokerConfigs, ConfigSource, ConfigType, ConfigValue
 from penstock.metadata.topics import validate_topic_name

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.authorized_operations import GROUP_OPERATIONS
-from penstock.broker.handlers.large_requests import Steps, answered
+from penstock.broker.handlers.large_requests import answered
 from penstock.groups.refusals import refuse
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse

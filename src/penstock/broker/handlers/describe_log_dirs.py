@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 
-from penstock.broker.context import RequestContext
-from penstock.broker.handlers.large_requests import Steps, answered
-from penstock.broker.services import Services
+from penstock.broker.context import RequestContext, Services
+from penstock.broker.cooperative_yield import Steps
+from penstock.broker.handlers.large_requests import answered
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.handlers.admin_requests import error_of
-from penstock.broker.handlers.large_requests import Steps, answered
+from penstock.broker.handlers.large_requests import answered
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeProducersRequest, DescribeProducersResponse

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, cast
 
+from penstock.broker.context import Services
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.services import Services
 from penstock.partition.epochs import UNDEFINED_EPOCH
 from penstock.partition.replication import Leadership, diverging_epoch
 from penstock.records.aborted import AbortedTransaction

@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from penstock.broker.context import RequestContext
-from penstock.broker.handlers.topic_creation import (
-    OFFSETS_TOPIC,
-    create_offsets_topic,
-    create_transactions_topic,
-)
-from penstock.broker.services import Services
+from penstock.broker.context import RequestContext, Services
+from penstock.broker.handlers.topic_creation import create_offsets_topic, create_transactions_topic
 from penstock.groups.hashing import partition_for_group
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.txns.formats import TOPIC
 from penstock.txns.hashing import partition_for_transactional_id
 from penstock.wire.errors import ErrorCode

@@ -14,8 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar
 
-from penstock.broker.context import RequestContext
-from penstock.broker.services import Services
+from penstock.broker.context import RequestContext, Services
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name
 from penstock.stores.errors import StoreError

@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.handlers import log_levels
 from penstock.broker.handlers.config_requests import alter_each, require_this_broker
-from penstock.broker.services import Services
 from penstock.metadata.config_changes import ConfigEdit, ResourceType, incremental_alter_configs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage

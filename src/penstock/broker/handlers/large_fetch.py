@@ -21,8 +21,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import in_slices
 from penstock.broker.handlers.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads, Reading
-from penstock.broker.handlers.large_requests import free, in_slices
+from penstock.broker.handlers.large_requests import free
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
 from penstock.broker.partitions.partition import HostedPartition

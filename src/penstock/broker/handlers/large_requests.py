@@ -14,18 +14,17 @@ Large frames are decoded on a thread, and the responses to large requests are en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from copy import copy
 from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker.context import RequestContext
-from penstock.broker.cooperative_yield import Slices
+from penstock.broker.cooperative_yield import Slices, Steps, at_once, in_slices
 from penstock.ports import Slicing
 from penstock.wire.messages.base import Struct
 
 R = TypeVar("R")
 T = TypeVar("T")
-Steps = Generator[None, None, R]
 
 _ELEMENTS: Final = Slicing().elements
 _FREED_AT_ONCE: Final = 100
@@ -37,25 +36,6 @@ def answered(context: RequestContext, steps: Steps[R], count: int) -> R | asynci
         return at_once(steps)
     context.is_large = True
     return context.spawn(in_slices(steps, context.slices()))
-
-
-def at_once(steps: Steps[R]) -> R:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: R = done.value
-            return result
-
-
-async def in_slices(steps: Steps[R], slices: Slices) -> R:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            result: R = done.value
-            return result
-        await slices.give()
 
 
 async def one_by_one(work: Callable[[T], R], elements: Iterable[T], slices: Slices) -> list[R]:

@@ -26,8 +26,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.handlers.large_requests import Steps, answered
+from penstock.broker.handlers.large_requests import answered
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.replication import Leadership
 from penstock.storage.timesearch import (

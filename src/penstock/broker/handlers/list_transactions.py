@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.large_requests import Steps, answered, portions
+from penstock.broker.cooperative_yield import Steps
+from penstock.broker.handlers.large_requests import answered, portions
 from penstock.txns.admin import unknown_states
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ListTransactionsRequest, ListTransactionsResponse

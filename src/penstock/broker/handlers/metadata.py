@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
+from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.authorized_operations import (
     CLUSTER_OPERATIONS,
     NOT_ASKED,
     TOPIC_OPERATIONS,
 )
 from penstock.broker.handlers.fresh_topics import with_fresh_topics
-from penstock.broker.handlers.large_requests import Steps, answered
+from penstock.broker.handlers.large_requests import answered
 from penstock.broker.handlers.topic_creation import create_missing
-from penstock.broker.services import Services
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.large_requests import Steps
+from penstock.broker.cooperative_yield import Steps
 from penstock.groups.offset_fetch import groups_of, response_steps
 from penstock.groups.refusals import refuse, refused_offsets
 from penstock.wire.errors import KafkaError

@@ -32,14 +32,13 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.coordinators.verification import VerificationKey, VerificationResult
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.broker.partitions.txn_appends import NotVerified
-from penstock.broker.services import Services
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 
+from penstock.broker.context import Services
 from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.services import Services
+from penstock.metadata.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.metadata.topic_ids import new_id
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
-from penstock.txns.formats import TOPIC as TRANSACTIONS_TOPIC
 from penstock.wire.errors import ErrorCode
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 _log = logging.getLogger(__name__)
 

@@ -12,31 +12,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
+from penstock.broker.metrics.pages import Droppable, Page, text_page
 from penstock.ports import Network, Receiver
 
 CONNECTIONS_MAX: Final = 64
-REQUEST_S: Final = 10.0
 _METHODS: Final = ("GET", "HEAD")
 _log = logging.getLogger(__name__)
 
 
-class Page(NamedTuple):
-    status: HTTPStatus
-    content_type: str
-    body: bytes
-
-
 Handler = Callable[[], Awaitable[Page]]
-
-
-class Droppable(Protocol):
-    def drop(self) -> None: ...
-
-
-def text_page(status: HTTPStatus, text: str) -> Page:
-    return Page(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
 class Endpoint:

@@ -22,11 +22,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.process_collector import ProcessCollector
 
 from penstock.broker.broker import Broker
+from penstock.broker.context import Services
 from penstock.broker.counters import BrokerCounters, Histogram
 from penstock.broker.metrics.gather import CoordinatorTotals, Gathered
 from penstock.broker.metrics.names import BY_NAME, OTHER, Kind
 from penstock.broker.metrics.top_topics import TopTopics
-from penstock.broker.services import Services
 from penstock.groups.group import State as GroupState
 from penstock.records.kernels import COMPILED
 from penstock.txns.transaction import State as TransactionState

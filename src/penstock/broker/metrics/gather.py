@@ -11,11 +11,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.broker.context import Services
 from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.group_lag import GroupLag, Lag
 from penstock.broker.metrics.top_topics import TopTopics, Traffic
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.services import Services
 from penstock.groups.group import State as GroupState
 from penstock.metadata.model import Partition
 from penstock.txns.transaction import State as TransactionState

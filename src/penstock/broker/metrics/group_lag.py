@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from penstock.broker.context import Services
 from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.names import OTHER
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.broker.replication.replica_requests import LIST_OFFSETS_VERSION, read_offsets
-from penstock.broker.services import Services
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 ANSWER_S: Final = 0.25

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
-from penstock.broker.services import Services
+from penstock.broker.context import Services
 from penstock.metadata.keys import CLUSTER_KEY
 from penstock.ports import Env
 from penstock.storage.files import write_all

@@ -8,7 +8,7 @@ from typing import Final, cast
 
 import h11
 
-from penstock.broker.metrics.endpoint import REQUEST_S, Endpoint, Page, text_page
+from penstock.broker.metrics.pages import REQUEST_S, Page, PageServer, text_page
 from penstock.ports import Transport
 
 _HEADERS: Final = (
@@ -19,7 +19,7 @@ _HEADERS: Final = (
 
 
 class HttpConnection(asyncio.Protocol):
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: PageServer) -> None:
         self._endpoint = endpoint
         self._http = h11.Connection(h11.SERVER)
         self._transport: Transport | None = None

@@ -17,9 +17,10 @@ from typing import Final
 
 from penstock.broker.broker import Broker
 from penstock.broker.config import METRICS_AUTO, BrokerConfig, ConfigError
-from penstock.broker.metrics.endpoint import Endpoint, Page, text_page
+from penstock.broker.metrics.endpoint import Endpoint
 from penstock.broker.metrics.event_log import EventLog
 from penstock.broker.metrics.health import Health
+from penstock.broker.metrics.pages import Page, text_page
 from penstock.broker.metrics.scrape import NotWired, Scrapes
 from penstock.ports import Env
 

@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from penstock.broker.handlers.large_requests import Steps, at_once
+from penstock.broker.cooperative_yield import Steps, at_once
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest, FetchResponse
 

@@ -20,10 +20,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.broker.counters import BrokerCounters
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.services import Services
-from penstock.metadata.configs import TopicSettings
+from penstock.broker.partitions.replicas import Replicas
+from penstock.metadata.configs import BrokerConfigs, TopicSettings
+from penstock.ports import Env
 from penstock.storage.cleaner import CleanTask, begin_clean
+from penstock.storage.directory import LogDirectory
 from penstock.storage.retain import apply_retention
 
 PAUSE_S: Final = 10.0
@@ -49,9 +52,20 @@ class _Pause:
 
 
 class Maintenance:
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._retained_at = services.env.clock.monotonic()
+    def __init__(
+        self,
+        env: Env,
+        directory: LogDirectory,
+        replicas: Replicas,
+        counters: BrokerCounters,
+        configs: Callable[[], BrokerConfigs],
+    ) -> None:
+        self._env = env
+        self._directory = directory
+        self._replicas = replicas
+        self._counters = counters
+        self._configs = configs
+        self._retained_at = env.clock.monotonic()
         self._cleaned_at = self._retained_at
         self._pauses: dict[_Key, _Pause] = {}
         self._undecodable: dict[tuple[bytes, int], int] = {}
@@ -59,14 +73,14 @@ class Maintenance:
 
     async def run(self) -> None:
         """Does the periodic work until cancelled."""
-        clock = self._services.env.clock
+        clock = self._env.clock
         while True:
             await clock.sleep(_TICK_S)
             now = clock.monotonic()
-            configs = self._services.configs()
+            configs = self._configs()
             await self._flush_due()
-            self._services.directory.space.check()
-            self._services.directory.space.take_ballast()
+            self._directory.space.check()
+            self._directory.space.take_ballast()
             retention_s = configs.int_value("log.retention.check.interval.ms") / 1000
             if now - self._retained_at >= retention_s:
                 self._retained_at = now
@@ -80,9 +94,9 @@ class Maintenance:
                 await self._each(_COMPACTION, self._clean)
 
     async def _each(self, kind: str, work: _Work) -> None:
-        now = self._services.env.clock.monotonic()
+        now = self._env.clock.monotonic()
         keys = set()
-        for hosted in self._services.replicas:
+        for hosted in self._replicas:
             key = hosted.topic_id, hosted.index, kind
             keys.add(key)
             if hosted.log.failure is not None:
@@ -102,16 +116,16 @@ class Maintenance:
             del self._pauses[key]
         for place in [place for place in self._undecodable if (*place, kind) not in keys]:
             del self._undecodable[place]
-        cleaner = self._services.counters.cleaner
+        cleaner = self._counters.cleaner
         cleaner.paused_logs = len({key[:2] for key in self._pauses})
         cleaner.undecodable_batches = sum(self._undecodable.values())
 
     def _put_off(self, key: _Key, hosted: HostedPartition, error: Exception) -> None:
         held = self._pauses.get(key)
         pause_s = PAUSE_S if held is None else min(PAUSE_MAX_S, 2 * held.pause_s)
-        now = self._services.env.clock.monotonic()
+        now = self._env.clock.monotonic()
         self._pauses[key] = _Pause(now + pause_s, pause_s, hosted.settings)
-        self._services.counters.cleaner.failures += 1
+        self._counters.cleaner.failures += 1
         _log.error(
             "%s-%d: %s failed and is paused for this partition for %g s, or until the topic's "
             "settings change: %s: %s",
@@ -124,7 +138,7 @@ class Maintenance:
         )
 
     async def _flush_due(self) -> None:
-        now_ms, replicas = self._services.now_ms(), self._services.replicas
+        now_ms, replicas = self._env.clock.wall_ms(), self._replicas
         # A pending leadership may have failed to store its leader epoch on a full disk. It tries
         # again.
         for hosted in await replicas.where(
@@ -134,9 +148,9 @@ class Maintenance:
                 replicas.flusher.request(hosted.log)
 
     async def _retain(self, hosted: HostedPartition) -> None:
-        log, flusher = hosted.log, self._services.replicas.flusher
-        now_ms = self._services.now_ms()
-        expiration_ms = self._services.configs().int_value("producer.id.expiration.ms")
+        log, flusher = hosted.log, self._replicas.flusher
+        now_ms = self._env.clock.wall_ms()
+        expiration_ms = self._configs().int_value("producer.id.expiration.ms")
         log.producers.expire(now_ms, expiration_ms)
         async with flusher.exclusive(log):
             decision = apply_retention(log, now_ms, hosted.high_watermark)
@@ -148,8 +162,8 @@ class Maintenance:
                 len(decision.delete),
                 decision.log_start_offset,
             )
-            self._services.counters.cleaner.segments_deleted += len(decision.delete)
-            await self._services.env.executor.run(log.purge)
+            self._counters.cleaner.segments_deleted += len(decision.delete)
+            await self._env.executor.run(log.purge)
 
     async def _clean(self, hosted: HostedPartition) -> None:
         log = hosted.log
@@ -157,22 +171,22 @@ class Maintenance:
             return
         task = begin_clean(
             log,
-            now_ms=self._services.now_ms(),
+            now_ms=self._env.clock.wall_ms(),
             last_stable_offset=hosted.last_stable_offset,
-            map_bytes_max=self._services.configs().int_value("log.cleaner.dedupe.buffer.size"),
+            map_bytes_max=self._configs().int_value("log.cleaner.dedupe.buffer.size"),
         )
         if task is None:
             return
-        counters = self._services.counters
+        counters = self._counters
         began = counters.now()
         try:
-            await self._services.env.executor.run(task.run)
+            await self._env.executor.run(task.run)
         except Exception:
             # Removes the half-written segments. The caller reports the error and pauses this log.
             with suppress(OSError):
                 task.discard()
             raise
-        async with self._services.replicas.flusher.exclusive(log):
+        async with self._replicas.flusher.exclusive(log):
             task.install(log)
         self._note_undecodable(hosted, task)
         counters.cleaner.on_cleaned(task.bytes_before, task.bytes_after, counters.now() - began)

@@ -27,7 +27,6 @@ from typing import Final, NamedTuple
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.partitions.parked_requests import CommitWait
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.services import Services
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.net.session import Answer, Part
 from penstock.records.batch import HEADER_SIZE
@@ -72,9 +71,11 @@ class ProduceFastPath:
 
     __slots__ = ("_find", "_lanes", "_name_at", "_now_ms")
 
-    def __init__(self, services: Services) -> None:
-        self._find = services.replicas.get
-        self._now_ms = services.env.clock.wall_ms
+    def __init__(
+        self, find: Callable[[str, int], HostedPartition | None], now_ms: Callable[[], int]
+    ) -> None:
+        self._find = find
+        self._now_ms = now_ms
         self._lanes: dict[bytes, _Lane] = {}
         self._name_at = 0
         """The position of the topic's name (of its length byte). It depends only on the lengths of

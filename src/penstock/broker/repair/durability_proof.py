@@ -36,6 +36,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from penstock.broker.control.membership import Proof
 from penstock.ports import Disk
 from penstock.storage.checkpoints import read_file, write_atomic
 
@@ -44,15 +45,6 @@ _HEAD: Final = "penstock-life 1"
 _FSYNC_SINCE: Final = "fsync_since"
 _NEVER: Final = -1
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """The fields of `BrokerInfo` with the same names. -1 means that there is no such epoch."""
-
-    lossless_since: int
-    synced_since: int
-    fsync_since: int
 
 
 _NOTHING: Final = Proof(_NEVER, _NEVER, _NEVER)

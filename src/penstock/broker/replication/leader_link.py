@@ -22,7 +22,7 @@ from typing import Final
 
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
-from penstock.broker.replication.following import Following
+from penstock.broker.replication.followed import Followed
 from penstock.broker.replication.replica_requests import (
     FETCH_VERSION,
     LIST_OFFSETS_VERSION,
@@ -54,22 +54,6 @@ _BACKOFF_MAX_S: Final = 1.0
 _RESPONSE_SLACK_BYTES: Final = 128 << 20
 """How far a response may exceed its limit: one batch is always sent whole, however large it is."""
 _FLUSH_KEY: Final = 0
-
-
-class Followed:
-    """A partition that a link fetches."""
-
-    __slots__ = ("following", "key", "lags", "link", "retry_at_ms", "timer")
-
-    def __init__(self, key: tuple[str, int], following: Following, link: LeaderLink) -> None:
-        self.key = key
-        self.following = following
-        self.link = link
-        self.lags = True
-        """In the last answer, the leader's high watermark was above the fetch offset. True before
-        the first answer."""
-        self.retry_at_ms = 0
-        self.timer: asyncio.TimerHandle | None = None
 
 
 @dataclass(frozen=True, slots=True)

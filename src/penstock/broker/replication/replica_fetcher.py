@@ -29,8 +29,9 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
+from penstock.broker.replication.followed import Followed
 from penstock.broker.replication.following import Following
-from penstock.broker.replication.leader_link import Followed, LeaderLink, LinkParts
+from penstock.broker.replication.leader_link import LeaderLink, LinkParts
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed
 from penstock.partition.follower import Effect

@@ -10,8 +10,9 @@ session, in the next request. Otherwise the leader would go on counting it at it
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from penstock.broker.replication.followed import Followed
 from penstock.metadata.configs import BrokerConfigs
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import Fetch, FetchAnswer, read_spans
@@ -23,9 +24,6 @@ from penstock.wire.messages import (
     ListOffsetsRequest,
     ListOffsetsResponse,
 )
-
-if TYPE_CHECKING:
-    from penstock.broker.replication.leader_link import Followed
 
 FETCH_VERSION: Final = 17
 LIST_OFFSETS_VERSION: Final = 7

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.broker.handlers.topic_creation import OFFSETS_TOPIC
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.client.model import TopicPartition
 from penstock.groups.hashing import partition_for_group
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.sim.actors.sends import Answered, batch_of, produce, with_cluster
 from penstock.sim.actors.stage import Actor, parse_place
 from penstock.sim.actors.transaction_work import Work
