@@ -11,7 +11,9 @@ import pytest
 
 from penstock.ports import Transport
 from penstock.sim.loop import START_S, SimLoop
-from penstock.sim.network import Machine, NetworkConfig, NodeNetwork, SimNetwork
+from penstock.sim.network.link import NetworkConfig
+from penstock.sim.network.machine import Machine
+from penstock.sim.network.network import NodeNetwork, SimNetwork
 from penstock.sim.process import Process
 
 PORT = 9092

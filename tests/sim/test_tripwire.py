@@ -17,7 +17,8 @@ from contextlib import suppress
 import pytest
 
 from penstock.sim.tripwire import NotSimulated, tripwires
-from penstock.sim.world import Unexpected, World, WorldConfig, run_world
+from penstock.sim.world import Unexpected, World, run_world
+from penstock.sim.world_config import WorldConfig
 
 MODULES = {
     module.__name__: module

@@ -16,8 +16,10 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError
 from penstock.client.model import TopicPartition
+from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.node import BrokerNode
-from penstock.sim.world import Unexpected, World, WorldConfig, run_world
+from penstock.sim.world import Unexpected, World, run_world
+from penstock.sim.world_config import WorldConfig
 from penstock.stores.errors import StoreUnreachable
 
 TOPIC = "t"
@@ -81,50 +83,50 @@ async def restart(world: World, broker: BrokerNode) -> None:
 
 
 async def kill(world: World, broker: BrokerNode) -> None:
-    world.faults.kill(broker.name)
+    ClusterFaults(world).kill(broker.name)
     await world.sleep(1)
     broker.start()
 
 
 async def power_loss(world: World, broker: BrokerNode) -> None:
-    world.faults.power_loss(broker.name)
+    ClusterFaults(world).power_loss(broker.name)
     await world.sleep(1)
     broker.start()
 
 
 async def freeze(world: World, broker: BrokerNode) -> None:
-    world.faults.freeze(broker.name)
+    ClusterFaults(world).freeze(broker.name)
     await world.sleep(20)
-    world.faults.resume(broker.name)
+    ClusterFaults(world).resume(broker.name)
 
 
 async def partition(world: World, broker: BrokerNode) -> None:
-    world.faults.isolate(broker.name)
+    ClusterFaults(world).isolate(broker.name)
     await world.sleep(20)
-    world.faults.heal()
+    ClusterFaults(world).heal()
 
 
 async def cut_from_store(world: World, broker: BrokerNode) -> None:
-    world.faults.cut_store(broker.name)
+    ClusterFaults(world).cut_store(broker.name)
     await world.sleep(20)
-    world.faults.heal()
+    ClusterFaults(world).heal()
 
 
 async def outage_of_the_store(world: World, broker: BrokerNode) -> None:
-    world.faults.store_outage()
+    ClusterFaults(world).store_outage()
     await world.sleep(20)
-    world.faults.heal()
+    ClusterFaults(world).heal()
 
 
 async def resets(world: World, broker: BrokerNode) -> None:
     for _ in range(5):
-        world.faults.reset_connections(broker.name, "client")
+        ClusterFaults(world).reset_connections(broker.name, "client")
         await world.sleep(0.3)
 
 
 async def stalls(world: World, broker: BrokerNode) -> None:
-    world.faults.stall_connections("client", broker.name, 10.0)
-    world.faults.stall_disk(broker.name, 5.0)
+    ClusterFaults(world).stall_connections("client", broker.name, 10.0)
+    ClusterFaults(world).stall_disk(broker.name, 5.0)
     await world.sleep(20)
 
 
@@ -192,12 +194,12 @@ def test_a_broker_that_exits_by_itself_is_restarted() -> None:
         client, broker = world.client("client"), world.brokers[0]
         await client.spawn(create(client.env, world))
         await client.spawn(produce(client.env, world, VALUES))
-        world.faults.kill(broker.name)
-        world.faults.cut_store(broker.name)
+        ClusterFaults(world).kill(broker.name)
+        ClusterFaults(world).cut_store(broker.name)
         broker.start()
         await world.until(lambda: len(broker.ends) == 2, 60)
         assert isinstance(broker.ends[0].error, StoreUnreachable)
-        world.faults.heal()
+        ClusterFaults(world).heal()
         await broker.ready()
         assert broker.life >= 3
         return await client.spawn(drain(client.env, world))
@@ -211,7 +213,7 @@ def test_clocks_of_nodes_can_differ() -> None:
     async def scenario(world: World) -> None:
         one, two = world.client("one").env.clock, world.client("two").env.clock
         assert one.wall_ms() == two.wall_ms()
-        world.faults.skew("two", 5000)
+        ClusterFaults(world).skew("two", 5000)
         await world.sleep(1)
         assert two.wall_ms() == one.wall_ms() + 5000
         assert two.monotonic() == one.monotonic()
@@ -269,7 +271,9 @@ FRESH = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 from test_world import chaotic
-from penstock.sim.world import WorldConfig, run_world
+from penstock.sim.faults.cluster_faults import ClusterFaults
+from penstock.sim.world import run_world
+from penstock.sim.world_config import WorldConfig
 runs = [run_world(seed, chaotic, WorldConfig(brokers=3)) for seed in (5, 6)]
 print(json.dumps([[run.trace_hash, run.steps, repr(run.error), run.hashes_fixed] for run in runs]))
 """

@@ -1,7 +1,8 @@
 """A deterministic simulation that runs the real code. Only tests and `penstock sim` import it.
 
 `world` is the entry point: a seed, a configuration and a scenario give an outcome and the hash of
-its trace. Below it: `loop` (virtual time, processes), `network` and `network_stream`, `store`,
-`disk`, `executor` and `clock` (the ports of one node), `node` (brokers and clients as machines),
-`faults` (what can be done to them), `tripwire` (what the code may not use), `trace`.
+its trace. Below it: `node` (brokers and clients as machines), `network`, `store`, `disk`,
+`executor` and `clock` (the ports of one node), `loop` (virtual time, processes), `tripwire` (what
+the code may not use), `trace`. Above it: the load (`actors`), what must hold (`checkers`), what
+can be done to a cluster (`faults`), and `seeds`, which draws all of it.
 """

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
+from typing import Any, Final, Protocol, TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.client.environment import ClientEnv
@@ -18,14 +19,14 @@ from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.draws import SimRandom
 from penstock.sim.executor import SimExecutor
-from penstock.sim.network import NodeNetwork
+from penstock.sim.loop import SimLoop
+from penstock.sim.network.network import NodeNetwork, SimNetwork
 from penstock.sim.process import Process, SimTask
-from penstock.sim.store import SimStore
+from penstock.sim.store import SimStore, StoreModel
+from penstock.sim.trace import Trace
+from penstock.sim.world_config import WorldConfig
 from penstock.stores.errors import StoreError, StoreFull
 from penstock.wire.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from penstock.sim.world import World
 
 T = TypeVar("T")
 PORT: Final = 9092
@@ -36,10 +37,35 @@ READY: Final = "ready"
 STOPPING: Final = "stopping"
 
 
+class Surroundings(Protocol):
+    """What a node uses of the world around it."""
+
+    config: WorldConfig
+    loop: SimLoop
+    network: SimNetwork
+    store: StoreModel
+    trace: Trace
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+
+    def draws(self, name: str) -> Random:
+        """Returns the random stream for one purpose."""
+
+    def tell(self, text: str) -> None:
+        """Adds a line to the event log."""
+
+    def count(self, name: str, times: int = 1) -> None: ...
+
+    def blame(self, what: str, error: BaseException | None) -> None:
+        """Records a failure that must not happen."""
+
+
 class Node:
     """What brokers and clients have in common."""
 
-    def __init__(self, world: World, name: str, host: str) -> None:
+    def __init__(self, world: Surroundings, name: str, host: str) -> None:
         self._world = world
         self._loop = world.loop
         self.name = name
@@ -119,7 +145,7 @@ class Node:
 class ClientNode(Node):
     """A machine that runs any coroutines: mostly clients."""
 
-    def __init__(self, world: World, name: str, host: str) -> None:
+    def __init__(self, world: Surroundings, name: str, host: str) -> None:
         super().__init__(world, name, host)
         self.env = ClientEnv(self._network, self._clock, self._random)
         self.start()
@@ -158,7 +184,7 @@ class BrokerNode(Node):
     """A machine with a broker, and the supervisor that restarts the broker when it exits
     by itself."""
 
-    def __init__(self, world: World, broker_id: int, host: str) -> None:
+    def __init__(self, world: Surroundings, broker_id: int, host: str) -> None:
         super().__init__(world, f"broker-{broker_id}", host)
         settings = world.config
         self.id = broker_id

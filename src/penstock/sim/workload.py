@@ -45,13 +45,14 @@ from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.executor import DiskSpeed
 from penstock.sim.faults.fault_schedule import FaultSchedule
 from penstock.sim.history import TABLE, History
-from penstock.sim.network import NetworkConfig
+from penstock.sim.network.link import NetworkConfig
 from penstock.sim.node import BrokerNode, ClientNode
 from penstock.sim.process import Process
 from penstock.sim.scenario import Scenario
 from penstock.sim.store import StoreConfig
 from penstock.sim.story import Timeline, tell_story
-from penstock.sim.world import Outcome, World, WorldConfig, run_world
+from penstock.sim.world import Outcome, World, run_world
+from penstock.sim.world_config import WorldConfig
 
 
 @dataclass(slots=True)

@@ -25,47 +25,20 @@ from dataclasses import dataclass, field
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Final, Generic, TypeVar
 
-from penstock.broker.config import BrokerConfig
 from penstock.client.connection import _software_version
-from penstock.ports import Slicing
 from penstock.sim.draws import Streams
-from penstock.sim.executor import DiskSpeed
-from penstock.sim.faults.cluster_faults import Faults
 from penstock.sim.loop import START_S, SimLoop
-from penstock.sim.network import NetworkConfig, SimNetwork
+from penstock.sim.network.network import SimNetwork
 from penstock.sim.node import BrokerNode, ClientNode, Node
 from penstock.sim.process import PROCESS
-from penstock.sim.store import StoreConfig, StoreModel
+from penstock.sim.store import StoreModel
 from penstock.sim.trace import Trace
 from penstock.sim.tripwire import tripwires
+from penstock.sim.world_config import WorldConfig
 
 T = TypeVar("T")
 Scenario = Callable[["World"], Awaitable[T]]
 _FIXED_HASHES: Final = "0"
-
-
-@dataclass(frozen=True, slots=True)
-class WorldConfig:
-    brokers: int = 3
-    kafka: tuple[tuple[str, str], ...] = ()
-    """Kafka settings that every broker gets."""
-    broker: BrokerConfig = field(default_factory=BrokerConfig)
-    """The other settings that all brokers share. Each broker gets its own id, address, directory
-    and rack."""
-    racks: int = 0
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    store: StoreConfig = field(default_factory=StoreConfig)
-    disk: DiskSpeed = field(default_factory=DiskSpeed)
-    slicing: Slicing = Slicing()  # noqa: RUF009 - Slicing is frozen
-    """How brokers divide long work into slices."""
-    capacity_bytes: int = 1 << 40
-    restart_pause_s: tuple[float, float] = (0.5, 2.0)
-    """How long the supervisor waits before it restarts a broker that exited by itself."""
-    gc_every_steps: int = 50_000
-    steps_per_instant_max: int = 100_000
-    virtual_s_max: float = 3600.0
-    keep_trace: bool = False
-    keep_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +96,6 @@ class World:
         self.nodes: dict[str, Node] = {}
         self.brokers: list[BrokerNode] = []
         self.clients: dict[str, ClientNode] = {}
-        self.faults = Faults(self)
         for _ in range(config.brokers):
             self.add_broker()
 

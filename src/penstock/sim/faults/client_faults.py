@@ -18,6 +18,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.sim.actors.cast import Actors
 from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.faults.topic_changes import Rebirth, draw_change
 from penstock.sim.history import INFO, OK, Deleted
 from penstock.sim.scenario import Scenario
@@ -39,7 +40,7 @@ class ClientFaults:
 
     def __init__(self, world: World, stage: Stage, timeline: Timeline, actors: Actors) -> None:
         self._world = world
-        self._faults: Any = Told(timeline, world.faults)
+        self._faults: Any = Told(timeline, ClusterFaults(world))
         self._timeline = timeline
         self._stage = stage
         self._actors = actors

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from penstock.sim.disk.faults import DiskFaults
-from penstock.sim.network import Link, Machine
+from penstock.sim.network.link import Link
+from penstock.sim.network.machine import Machine
 from penstock.sim.node import BrokerNode, Node
-
-if TYPE_CHECKING:
-    from penstock.sim.world import World
+from penstock.sim.world import World
 
 
-class Faults:
+class ClusterFaults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._draws = world.draws("faults")

@@ -11,16 +11,15 @@ the sender's buffer grows, and the sender is asked to pause, as in asyncio.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
-from penstock.ports import BufferedReceiver, Receiver, StreamReceiver
-
-if TYPE_CHECKING:
-    from penstock.ports import Buffer
-    from penstock.sim.network import Link, Machine, SimNetwork
-    from penstock.sim.process import Process, SimHandle
+from penstock.ports import Buffer, BufferedReceiver, Receiver, StreamReceiver
+from penstock.sim.loop import SimLoop
+from penstock.sim.network.link import Link
+from penstock.sim.process import Process, SimHandle
 
 DATA: Final = 0
 FIN: Final = 1
@@ -41,14 +40,25 @@ class _Segment:
         self.size = 0
 
 
+class Host(Protocol):
+    """What a connection uses of the machine at one of its ends."""
+
+    ends: dict[SimTransport, None]
+    read_bytes_per_s: float | None
+
+    def refuse_bytes(self, stream: Stream) -> None:
+        """Handles bytes for a connection that no longer exists here."""
+
+
 class Stream:
     """The bytes from one end to the other."""
 
     __slots__ = (
+        "_back",
         "_flight",
         "_flying",
         "_last_arrival",
-        "_network",
+        "_loop",
         "_next_read",
         "_timer",
         "_unsent",
@@ -60,9 +70,10 @@ class Stream:
         "unsent_bytes",
     )
 
-    def __init__(self, network: SimNetwork, link: Link, window_bytes: int) -> None:
-        self._network = network
-        self._window = window_bytes
+    def __init__(self, loop: SimLoop, link: Link, back: Link) -> None:
+        self._loop = loop
+        self._back = back
+        self._window = link.config.window_bytes
         self._unsent: deque[bytes] = deque()
         self._flight: deque[_Segment] = deque()
         self._flying = 0
@@ -104,7 +115,7 @@ class Stream:
             self.unsent_bytes = 0
         if not self.ended:
             self.ended = True
-            self._launch(_Segment(kind, self._network.loop.now, self._arrival(0)))
+            self._launch(_Segment(kind, self._loop.now, self._arrival(0)))
 
     def cut_off(self) -> None:
         """Ends the stream without a FIN: what had left the sender arrives, and then nothing."""
@@ -122,8 +133,19 @@ class Stream:
             self._timer.cancel()
             self._timer = None
 
+    def refuse(self) -> None:
+        """Discards everything, and answers the sender with a reset."""
+        self.forget()
+        end = self.source
+        self._loop.call_later(
+            self._back.delay(0),
+            end.lose,
+            ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"),
+            context=end.process.context,
+        )
+
     def _launch_data(self, data: bytes) -> None:
-        now = self._network.loop.now
+        now = self._loop.now
         flight = self._flight
         last = flight[-1] if flight else None
         if last is None or last.launched != now or last.kind != DATA:
@@ -140,12 +162,12 @@ class Stream:
             self._set_timer(segment.arrival)
 
     def _arrival(self, size: int) -> float:
-        return max(self._last_arrival, self._network.loop.now + self.link.delay(size))
+        return max(self._last_arrival, self._loop.now + self.link.delay(size))
 
     def _set_timer(self, when: float) -> None:
         process = self.target.process
-        context = (self._network.loop.world if process.dead else process).context
-        self._timer = self._network.loop.call_at(when, self._arrive, context=context)
+        context = (self._loop.world if process.dead else process).context
+        self._timer = self._loop.call_at(when, self._arrive, context=context)
 
     # Receiver side
 
@@ -155,7 +177,7 @@ class Stream:
             self._timer.cancel()
             self._timer = None
         if self._flight:
-            self._set_timer(max(self._flight[0].arrival, self._network.loop.now))
+            self._set_timer(max(self._flight[0].arrival, self._loop.now))
 
     def hold_until(self, when: float) -> None:
         """Delays all arrivals until that time."""
@@ -167,7 +189,7 @@ class Stream:
         if self._flight:
             first = self._flight[0]
             delay_s = pause_s + self.link.delay(first.size)
-            first.arrival = max(first.arrival, self._network.loop.now + delay_s)
+            first.arrival = max(first.arrival, self._loop.now + delay_s)
             for segment in self._flight:
                 segment.arrival = max(segment.arrival, first.arrival)
             self._last_arrival = max(self._last_arrival, first.arrival)
@@ -177,7 +199,7 @@ class Stream:
         self._timer = None
         if not self._flight:
             return
-        now, link = self._network.loop.now, self.link
+        now, link = self._loop.now, self.link
         if link.blocked:
             link.stalled[self] = None
             return
@@ -202,33 +224,33 @@ class Stream:
         segment = self._flight[0]
         if segment.kind != DATA:
             self._flight.popleft()
-            self._network.mark("end", target, segment.kind)
+            target.mark("end", segment.kind)
             if segment.kind == FIN:
                 target.on_fin()
             else:
-                target.lose(ConnectionResetError(104, "Connection reset by peer"))
+                target.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
             return
         data = b"".join(segment.parts) if len(segment.parts) > 1 else segment.parts[0]
-        size = self._network.piece(len(data), target.machine)
+        rate = target.machine.read_bytes_per_s
+        size = self.link.piece(len(data) if rate is None else min(len(data), SLOW_READ_BYTES))
         if size < len(data):
             segment.parts = [data[size:]]
             segment.size -= size
             data = data[:size]
         else:
             self._flight.popleft()
-        rate = target.machine.read_bytes_per_s
         if rate is not None:
-            self._next_read = self._network.loop.now + size / rate
+            self._next_read = self._loop.now + size / rate
         self._flying -= size
-        self._network.mark("bytes", target, size)
+        target.mark("bytes", size)
         left = target.receive(data)
         if left:
             # The receiver paused reading in the middle.
             self._put_back(left)
         if self._unsent:
-            self._network.acknowledge(self)
+            _Acknowledgement(self._loop, self._back, self.source).resend()
         if self._flight and self._timer is None:
-            self._set_timer(max(self._flight[0].arrival, self._network.loop.now))
+            self._set_timer(max(self._flight[0].arrival, self._loop.now))
 
     def _put_back(self, left: bytes) -> None:
         segment = _Segment(DATA, -1.0, 0.0)
@@ -247,8 +269,8 @@ class SimTransport:
 
     __slots__ = (
         "_high_bytes",
+        "_loop",
         "_names",
-        "_network",
         "_paused",
         "_receiver",
         "closing",
@@ -263,12 +285,12 @@ class SimTransport:
 
     def __init__(
         self,
-        network: SimNetwork,
-        machine: Machine,
+        loop: SimLoop,
+        machine: Host,
         process: Process,
         names: dict[str, tuple[str, int]],
     ) -> None:
-        self._network = network
+        self._loop = loop
         self._names = names
         self._receiver: Receiver | None = None
         self._high_bytes = _HIGH_BYTES
@@ -346,6 +368,10 @@ class SimTransport:
 
     # Called by the network
 
+    def mark(self, kind: str, size: int) -> None:
+        """Adds an event at this end to the trace."""
+        self._loop.trace.mark(kind, self.process.index, size, self.process.name)
+
     def receive(self, data: bytes) -> bytes:
         """Passes bytes to the receiver. Returns those that it did not take because it paused."""
         receiver = self._receiver
@@ -400,7 +426,7 @@ class SimTransport:
     def _go(self, error: Exception | None) -> None:
         self.lost = True
         self.machine.ends.pop(self, None)
-        self._network.loop.call_soon(self._tell_lost, error, context=self.process.context)
+        self._loop.call_soon(self._tell_lost, error, context=self.process.context)
 
     def _tell_lost(self, error: Exception | None) -> None:
         receiver, self._receiver = self._receiver, None
@@ -412,3 +438,22 @@ class SimTransport:
             self._paused = True
             if self._receiver is not None:
                 self._receiver.pause_writing()
+
+
+class _Acknowledgement:
+    """A receiver's notification, in flight, that its window has space again."""
+
+    __slots__ = ("_end", "_link", "_loop")
+
+    def __init__(self, loop: SimLoop, link: Link, end: SimTransport) -> None:
+        self._loop = loop
+        self._link = link
+        self._end = end
+
+    def resend(self, pause_s: float = 0.0) -> None:
+        link = self._link
+        if link.blocked:
+            link.stalled[self] = None
+            return
+        when = max(self._loop.now + pause_s + link.delay(0), link.clogged_until)
+        self._loop.call_at(when, self._end.on_acknowledged, context=self._end.process.context)
