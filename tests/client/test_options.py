@@ -22,7 +22,7 @@ from penstock.client.options import (
     ProducerKeywords,
     ProducerOptions,
 )
-from penstock.client.routers import DefaultRouter, RoundRobinRouter, make_router
+from penstock.client.routers import DefaultRouter, RoundRobinRouter
 from penstock.records.batch import Codec
 
 KINDS: Mapping[type[ClientOptions], type] = {
@@ -319,8 +319,8 @@ def test_options_become_cluster_and_connection_configs() -> None:
 def test_functions_become_routers() -> None:
     """A function is a router. Without one, the default router is created from the options."""
     options = producer(router=lambda topic, key, count: 0)
-    assert make_router(options) is options.router
-    made = make_router(producer(partitioner_ignore_keys=True))
+    assert options.make_router() is options.router
+    made = producer(partitioner_ignore_keys=True).make_router()
     assert isinstance(made, DefaultRouter)
     assert made.ignore_keys
 

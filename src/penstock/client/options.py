@@ -28,7 +28,7 @@ from penstock.client.connection import ConnectionConfig
 from penstock.client.errors import OptionError
 from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from penstock.client.option_values import ACKS_ALL, INT32_MAX, IsolationLevel, ResetPolicy
-from penstock.client.routers import CallableRouter, Router
+from penstock.client.routers import CallableRouter, DefaultRouter, Router
 from penstock.records.batch import Codec
 
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -227,6 +227,13 @@ class ProducerOptions(ClientOptions):
                 least_ms = min(sum(wholes), INT32_MAX)
                 completed["delivery_timeout_ms"] = max(_DELIVERY_TIMEOUT_MS, least_ms)
         return completed
+
+    def make_router(self) -> Router:
+        """Returns the router that these options specify."""
+        return self.router or DefaultRouter(
+            ignore_keys=self.partitioner_ignore_keys,
+            adaptive=self.partitioner_adaptive_partitioning_enable,
+        )
 
     def _deadline_ms(self) -> int:
         return self.max_block_ms

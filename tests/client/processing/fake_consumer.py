@@ -22,8 +22,6 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class FakeConsumer:
-    deserializes = False
-
     def __init__(self, logs: Mapping[TopicPartition, list[Text]], group: str | None = "g") -> None:
         self.logs = logs
         keywords: dict[str, Any] = {"max_poll_records": 7}

@@ -40,7 +40,7 @@ from penstock.client.blocking.on_caller import (
     wrapped,
 )
 from penstock.client.blocking.standing import Standing
-from penstock.client.consuming.consumer import Bootstrap, Topics
+from penstock.client.consuming.consumer import Bootstrap, Topics, open_raw_reader
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError, Closed
@@ -437,6 +437,7 @@ class Consumer(Standing, Generic[K, V]):
                 self._async,
                 handler,
                 replace(options, stop=stopping),
+                open_reader=open_raw_reader if self.deserializes else None,
                 producer=None if producer is None else SyncProducer(producer),
                 executor=self._on_caller if concurrency == 1 else None,
             ),

@@ -416,7 +416,8 @@ class Consumer(Standing, Generic[K, V]):
             drain_timeout_ms=drain_timeout_ms,
             stop=stop,
         )
-        return await run(self, handler, options, producer=producer)
+        open_reader = open_raw_reader if self.deserializes else None
+        return await run(self, handler, options, open_reader=open_reader, producer=producer)
 
     def at_least_once(
         self,
@@ -442,6 +443,19 @@ class Consumer(Standing, Generic[K, V]):
         from penstock.client.processing.delivery import AtMostOnce  # noqa: PLC0415
 
         return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
+
+
+def open_raw_reader(
+    options: ConsumerOptions, env: ClientEnv
+) -> Consumer[bytes | None, bytes | None]:
+    """Returns a consumer that reads single records as bytes, from the cluster of these options."""
+    return Consumer(
+        [str(address) for address in options.bootstrap],
+        env=env,
+        client_id=options.client_id,
+        auto_offset_reset="none",
+        max_poll_records=1,
+    )
 
 
 def _names(topics: Topics) -> frozenset[str]:

@@ -9,20 +9,21 @@ milliseconds. The clients for this are opened for the first dead letter and clos
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Any
 
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import NoOffset
 from penstock.client.model import Record
 from penstock.client.options import ConsumerOptions
-from penstock.client.processing.contracts import DeadLetterProducer
+from penstock.client.processing.contracts import DeadLetterProducer, RawReader
 from penstock.client.processing.dead_letter_headers import dead_letter_headers
 
-if TYPE_CHECKING:
-    from penstock.client.consuming.consumer import Consumer
-
 RawRecord = Record[bytes | None, bytes | None]
+
+OpenReader = Callable[[ConsumerOptions, ClientEnv], AbstractAsyncContextManager[RawReader]]
+"""Makes a consumer that reads records as bytes, from the cluster that the options name."""
 
 
 class DeadLetters:
@@ -32,27 +33,29 @@ class DeadLetters:
         options: ConsumerOptions,
         env: ClientEnv,
         *,
-        deserializes: bool,
+        open_reader: OpenReader | None,
         producer: DeadLetterProducer | None,
     ) -> None:
+        """Without `open_reader`, records are sent as they are: their keys and values are bytes."""
         self._topic = topic
         self._options = options
         self._env = env
-        self._deserializes = deserializes
+        self._open_reader = open_reader
         self._given = producer
         self._producer: DeadLetterProducer | None = None
-        self._reader: Consumer[bytes | None, bytes | None] | None = None
+        self._reader: RawReader | None = None
         self._one_at_a_time = asyncio.Lock()
         self._open = AsyncExitStack()
 
     async def bury(self, record: Record[Any, Any], error: Exception, attempts: int) -> None:
         """Sends a dead letter and waits until it is acknowledged."""
-        if self._given is None and self._deserializes:
-            await self.bury_raw(await self._read_again(record), error, attempts)
-        elif self._given is None:
-            await self.bury_raw(record, error, attempts)
-        else:
+        if self._given is not None:
             await self._send(self._given, record, error, attempts)
+        elif self._open_reader is not None:
+            raw = await self._read_again(record, self._open_reader)
+            await self.bury_raw(raw, error, attempts)
+        else:
+            await self.bury_raw(record, error, attempts)
 
     async def bury_raw(self, record: RawRecord, error: Exception, attempts: int) -> None:
         await self._send(await self._own_producer(), record, error, attempts)
@@ -60,11 +63,12 @@ class DeadLetters:
     async def _own_producer(self) -> DeadLetterProducer:
         async with self._one_at_a_time:
             if self._producer is None:
-                # Imported here because the clients import this package for their `run`.
+                # Dead letters are rare: most runs need no producer.
                 from penstock.client.producing.producer import Producer  # noqa: PLC0415
 
+                bootstrap = [str(address) for address in self._options.bootstrap]
                 own: DeadLetterProducer = await self._open.enter_async_context(
-                    Producer(self._bootstrap(), env=self._env, client_id=self._options.client_id)
+                    Producer(bootstrap, env=self._env, client_id=self._options.client_id)
                 )
                 self._producer = own
             return self._producer
@@ -82,9 +86,13 @@ class DeadLetters:
         headers = dead_letter_headers(record, error, attempts)
         await (await producer.send(self._topic, record.value, key=record.key, headers=headers))
 
-    async def _read_again(self, record: Record[Any, Any]) -> RawRecord:
+    async def _read_again(self, record: Record[Any, Any], open_reader: OpenReader) -> RawRecord:
         async with self._one_at_a_time:
-            reader = await self._own_reader()
+            if self._reader is None:
+                self._reader = await self._open.enter_async_context(
+                    open_reader(self._options, self._env)
+                )
+            reader = self._reader
             reader.assign([record.place])
             reader.seek(record.place, record.offset)
             found = await reader.poll(self._options.default_api_timeout_ms)
@@ -94,21 +102,3 @@ class DeadLetters:
                 "the dead-letter topic: it is no longer in the log; raise the topic's retention"
             )
         return found[0]
-
-    async def _own_reader(self) -> Consumer[bytes | None, bytes | None]:
-        if self._reader is None:
-            from penstock.client.consuming.consumer import Consumer  # noqa: PLC0415
-
-            self._reader = await self._open.enter_async_context(
-                Consumer(
-                    self._bootstrap(),
-                    env=self._env,
-                    client_id=self._options.client_id,
-                    auto_offset_reset="none",
-                    max_poll_records=1,
-                )
-            )
-        return self._reader
-
-    def _bootstrap(self) -> list[str]:
-        return [str(address) for address in self._options.bootstrap]

@@ -36,7 +36,7 @@ from penstock.client.producing.inputs import Intercepted, as_bytes, checked_head
 from penstock.client.producing.lanes import Lane
 from penstock.client.producing.tickets import DeliveryCallback
 from penstock.client.producing.topics import Topic
-from penstock.client.routers import DefaultRouter, checked, make_router
+from penstock.client.routers import DefaultRouter, checked
 from penstock.client.serializers import Serializer, serialize_with
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Producer(ProducerCore, Generic[K, V]):
             value_serializer
         )
         self._chain = producer_chain(parsed.interceptors)
-        self._router = make_router(parsed)
+        self._router = parsed.make_router()
         self._route = self._router.route
         self._trusts_router = type(self._router) is DefaultRouter
 

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.routers.base import PartitionView, Router, RoutingError, checked
+from penstock.client.routers.base import Router
 from penstock.client.routers.default import DefaultRouter
 from penstock.client.routers.meter import Distribution, DistributionMeter
+from penstock.client.routers.partition_view import PartitionView, RoutingError, checked
 from penstock.client.routers.placing import (
     CallableRouter,
     Crc32Router,
@@ -32,8 +33,6 @@ from penstock.client.routers.placing import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from penstock.client.options import ProducerOptions
 else:
     pa = Any
 
@@ -53,16 +52,7 @@ __all__ = [
     "TimeWindowRouter",
     "assign_partitions",
     "checked",
-    "make_router",
 ]
-
-
-def make_router(options: ProducerOptions) -> Router:
-    """Returns the router that the options specify."""
-    return options.router or DefaultRouter(
-        ignore_keys=options.partitioner_ignore_keys,
-        adaptive=options.partitioner_adaptive_partitioning_enable,
-    )
 
 
 def assign_partitions(
@@ -72,6 +62,6 @@ def assign_partitions(
 
     Rows without a timestamp are routed with the timestamp they will get, `now_ms`.
     """
-    from penstock.client.routers import columns  # noqa: PLC0415 (imports pyarrow)
+    from penstock.client.routers import partition_column  # noqa: PLC0415 (imports pyarrow)
 
-    return columns.assign_partitions(router, topic, rows, view, now_ms)
+    return partition_column.assign_partitions(router, topic, rows, view, now_ms)

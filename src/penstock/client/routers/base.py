@@ -7,43 +7,15 @@ serves all topics of a producer, so it must keep its state per topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.errors import ClientError
 from penstock.client.model import Headers
+from penstock.client.routers.partition_view import PartitionView, checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = Any
-
-
-class RoutingError(ClientError):
-    """A router chose a partition that the topic does not have."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionView:
-    """A topic's partitions as the producer currently knows them."""
-
-    count: int
-    available: tuple[int, ...]
-    """The partitions that have a leader. Records with a key go to their own partition nevertheless,
-    and wait there."""
-    queued_bytes: Callable[[int], int]
-    """Returns the number of bytes that wait in the producer for a partition."""
-    below: Callable[[int], int]
-    """Returns a random integer in [0, bound)."""
-    batch_size: int
-    """How many bytes of records without a key go to one partition before the next one is chosen."""
-
-    @property
-    def candidates(self) -> tuple[int, ...]:
-        """The partitions to choose from for a record without a key: all of them if none has a
-        leader."""
-        return self.available or tuple(range(self.count))
 
 
 class Router:
@@ -70,18 +42,7 @@ class Router:
         """Returns the partition of each row, as int32."""
         from penstock.client.routers import columns  # noqa: PLC0415 (imports pyarrow)
 
-        return columns.row_by_row(self, topic, rows, view)
+        def route(key: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
+            return checked(self, self.route(topic, key, headers, timestamp_ms, size, view), view)
 
-
-def checked(router: Router, partition: int, view: PartitionView) -> int:
-    """Returns the partition if the topic has it, and raises `RoutingError` otherwise."""
-    if isinstance(partition, bool) or not isinstance(partition, int):
-        raise RoutingError(
-            f"{type(router).__name__} returned {partition!r}: a partition must be a whole number"
-        )
-    if not 0 <= partition < view.count:
-        raise RoutingError(
-            f"{type(router).__name__} returned partition {partition}, "
-            f"but the topic has partitions 0 to {view.count - 1}"
-        )
-    return partition
+        return columns.row_by_row(route, rows)

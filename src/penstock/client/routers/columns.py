@@ -8,19 +8,18 @@ routers import this module when they are given columns, because it imports pyarr
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.client.model import Headers
-from penstock.client.routers.base import PartitionView, Router, RoutingError, checked
-from penstock.client.routers.default import Choose
+from penstock.client.routers.partition_view import Choose, PartitionView
 from penstock.records.arrow_input import fixed_cells, flat, timestamps
 from penstock.records.hashing import CRC32, MURMUR2, UNPLACED, fill_run, place_keys
 
-__all__ = ["CRC32", "MURMUR2", "Placed", "assign_partitions", "binary", "row_by_row", "times"]
+__all__ = ["CRC32", "MURMUR2", "Placed", "binary", "row_by_row", "times"]
 
 _ROW_OVERHEAD: Final = 12
 """The size of a record in addition to key, value and headers: lengths, deltas, counts."""
@@ -72,34 +71,17 @@ class Placed:
         )
 
 
-def assign_partitions(
-    router: Router, topic: str, rows: pa.RecordBatch, view: PartitionView, now_ms: int
+def row_by_row(
+    route: Callable[[bytes | None, Headers, int, int], int], rows: pa.RecordBatch
 ) -> pa.Array:
-    rows = _timed(rows, now_ms)
-    given = rows.column("partition") if "partition" in rows.schema.names else None
-    if given is None or given.null_count == len(rows):
-        return _checked_column(router.route_columns(topic, rows, view), len(rows), router, view)
-    try:
-        given = given.cast(pa.int32())
-    except pa.ArrowInvalid:
-        raise RoutingError(f"the partition column has type {given.type}: use int32") from None
-    _check_bounds(given, "the partition column contains", view)
-    if not given.null_count:
-        return given
-    absent = pc.is_null(given)
-    routed = router.route_columns(topic, rows.filter(absent), view)
-    routed = _checked_column(routed, given.null_count, router, view)
-    return pc.replace_with_mask(given, absent, routed)
-
-
-def row_by_row(router: Router, topic: str, rows: pa.RecordBatch, view: PartitionView) -> pa.Array:
-    """Routes row by row, for routers that can only route single records."""
+    """Calls `route(key, headers, timestamp_ms, size)` for each row, for routers that can only route
+    single records."""
     keys = binary(rows.column("key")) if "key" in rows.schema.names else pa.nulls(len(rows))
     answers = array("i")
     for key, headers, when, size in zip(
         keys.to_pylist(), _headers(rows), times(rows), row_sizes(rows).to_pylist(), strict=True
     ):
-        answers.append(checked(router, router.route(topic, key, headers, when, size, view), view))
+        answers.append(route(key, headers, when, size))
     return pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(answers)])
 
 
@@ -134,17 +116,6 @@ def binary(column: pa.Array) -> pa.Array:
     return column.cast(pa.large_binary())
 
 
-def _timed(rows: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-    if "timestamp" not in rows.schema.names:
-        now = pa.repeat(pa.scalar(now_ms, pa.int64()), len(rows))
-        return rows.append_column("timestamp", now)
-    column = rows.column("timestamp")
-    if not column.null_count:
-        return rows
-    filled = pa.array(timestamps(column, len(rows), now_ms), pa.int64())
-    return rows.set_column(rows.schema.get_field_index("timestamp"), "timestamp", filled)
-
-
 def _headers(rows: pa.RecordBatch) -> Iterator[Headers]:
     if "headers" not in rows.schema.names:
         yield from ((),) * len(rows)
@@ -160,23 +131,3 @@ def _text(name: str | bytes) -> str:
 
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
-
-
-def _checked_column(answer: Any, rows: int, router: Router, view: PartitionView) -> pa.Array:
-    who = type(router).__name__
-    if isinstance(answer, pa.ChunkedArray):
-        answer = answer.combine_chunks()
-    if not isinstance(answer, pa.Array) or len(answer) != rows or answer.null_count:
-        raise RoutingError(f"{who}.route_columns must return one partition for each of {rows} rows")
-    answer = answer.cast(pa.int32())
-    _check_bounds(answer, f"{who} returned", view)
-    return answer
-
-
-def _check_bounds(partitions: pa.Array, who: str, view: PartitionView) -> None:
-    bounds = pc.min_max(partitions)
-    for partition in (bounds["min"].as_py(), bounds["max"].as_py()):
-        if partition is not None and not 0 <= partition < view.count:
-            raise RoutingError(
-                f"{who} partition {partition}, but the topic has partitions 0 to {view.count - 1}"
-            )

@@ -9,22 +9,18 @@ less.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.model import Headers
-from penstock.client.routers.base import PartitionView, Router
+from penstock.client.routers.base import Router
+from penstock.client.routers.partition_view import Choose, PartitionView
 from penstock.records.hashing import partition_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 else:
     pa = Any
-
-
-Choose = Callable[[PartitionView, Sequence[int]], int]
-"""Chooses a partition for the next batch. The sequence holds the bytes just sent to each partition,
-in addition to those that the view reports."""
 
 
 def choose_uniformly(view: PartitionView, sent: Sequence[int]) -> int:

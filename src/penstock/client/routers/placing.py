@@ -10,8 +10,9 @@ from zlib import crc32
 
 from penstock.client.errors import OptionError
 from penstock.client.model import Headers
-from penstock.client.routers.base import PartitionView, Router, checked
+from penstock.client.routers.base import Router
 from penstock.client.routers.default import DefaultRouter, Sticky, choose_adaptively
+from penstock.client.routers.partition_view import PartitionView, checked
 
 if TYPE_CHECKING:
     import pyarrow as pa
