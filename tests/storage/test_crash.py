@@ -12,7 +12,8 @@ import pytest
 from rich.console import Console
 
 from penstock.sim.crash.case import Case, run_case
-from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.crash.log_calls import LogCalls
+from penstock.sim.crash.log_process import LogProcess
 from penstock.sim.crash.runner import main, run_cases, show
 
 
@@ -25,21 +26,22 @@ class PowerCuts(Case):
         self.config = replace(
             self.config, power_share=1.0, fault_chance=0.0, crash_chance=0.0, compact=False
         )
-        self.rig = LogRig(self.config, self.disk, self.draws)
+        self.process = LogProcess(self.config, self.disk, self.draws)
+        self.calls = LogCalls(self.process)
 
     def run(self) -> None:
-        rig, draws = self.rig, self.draws
-        rig.create()
-        while rig.counters.get("power losses", 0) < 100:
-            rig.arm(draws.randrange(0, 40))
-            before = rig.counters.get("power losses", 0)
-            while rig.counters.get("power losses", 0) == before:
+        draws = self.draws
+        self.process.create()
+        while self.process.counters.get("power losses", 0) < 100:
+            self.process.arm(draws.randrange(0, 40))
+            before = self.process.counters.get("power losses", 0)
+            while self.process.counters.get("power losses", 0) == before:
                 self.name = ("append", "append", "append", "flush", "roll", "note")[
                     draws.randrange(0, 6)
                 ]
                 getattr(self, f"_{self.name}")()
-            rig.disarm()
-            rig.check()
+            self.process.disarm()
+            self.process.check()
 
 
 CASES = 400
@@ -65,8 +67,8 @@ def test_a_hundred_power_cuts_in_a_row_lose_nothing_synced(seed: int) -> None:
     `durability=fsync`."""
     case = PowerCuts(seed)
     case.run()
-    assert case.rig.counters["power losses"] >= 100
-    assert case.rig.model.end > 100
+    assert case.process.counters["power losses"] >= 100
+    assert case.process.model.end > 100
 
 
 def test_a_case_depends_only_on_its_seed() -> None:

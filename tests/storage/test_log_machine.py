@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
 from penstock.sim.crash.config import CaseConfig
+from penstock.sim.crash.log_calls import LogCalls
 from penstock.sim.crash.log_checks import check_bounds
-from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.crash.log_process import LogProcess
 from penstock.sim.disk.disk import SimDisk
 
 FRACTIONS = st.integers(0, 100)
@@ -51,30 +52,32 @@ class LogMachine(RuleBasedStateMachine):
             short_write_chance=0.0,
             without=(),
         )
-        self.rig = LogRig(config, SimDisk(Random(seed), Random(seed + 1)), Random(seed + 2))
-        self.rig.create()
+        disk = SimDisk(Random(seed), Random(seed + 1))
+        self.process = LogProcess(config, disk, Random(seed + 2))
+        self.calls = LogCalls(self.process)
+        self.process.create()
         self.epoch = 0
 
     def offset_at(self, fraction: int) -> int:
-        log = self.rig.log
+        log = self.process.log
         return log.log_start_offset + (log.end_offset - log.log_start_offset) * fraction // 100
 
     @rule(values=VALUES, key=st.integers(0, 3), with_producer=st.booleans())
     def append(self, values: list[bytes | None], key: int, with_producer: bool) -> None:
         records = [
-            Record(number, self.rig.now_ms + number, b"key-%d" % key, value)
+            Record(number, self.process.now_ms + number, b"key-%d" % key, value)
             for number, value in enumerate(values)
         ]
         sequence = sum(
             len(batch.records) and batch.header.last_offset_delta + 1
-            for batch in self.rig.model.ledger
+            for batch in self.process.model.ledger
             if batch.header.has_producer
         )
         batch = build_batch(records)
         if with_producer:
             batch = build_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
-        self.rig.now_ms += 7
-        self.rig.append(batch, self.epoch)
+        self.process.now_ms += 7
+        self.calls.append(batch, self.epoch)
 
     @rule()
     def lead_anew(self) -> None:
@@ -82,56 +85,56 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(checkpoint=st.booleans())
     def flush(self, checkpoint: bool) -> None:
-        self.rig.flush(checkpoint=checkpoint)
+        self.calls.flush(checkpoint=checkpoint)
 
     @rule()
     def roll(self) -> None:
-        self.rig.roll()
+        self.calls.roll()
 
     @rule(fraction=FRACTIONS)
     def truncate(self, fraction: int) -> None:
-        self.rig.truncate(max(self.offset_at(fraction), self.rig.log.cleaned_offset))
+        self.calls.truncate(max(self.offset_at(fraction), self.process.log.cleaned_offset))
 
     @rule(fraction=FRACTIONS, purge=st.booleans())
     def retain(self, fraction: int, purge: bool) -> None:
-        self.rig.delete(self.offset_at(fraction))
+        self.calls.delete(self.offset_at(fraction))
         if purge:
-            self.rig.purge()
+            self.calls.purge()
 
     @precondition(lambda self: self.compact)
     @rule()
     def compact_log(self) -> None:
-        self.rig.clean(lambda: None)
+        self.calls.clean(lambda: None)
 
     @rule(calls=st.integers(0, 15))
     def be_about_to_die(self, calls: int) -> None:
-        self.rig.arm(calls)
+        self.process.arm(calls)
 
     @rule(power=st.booleans(), twice=st.booleans())
     def crash_and_recover(self, power: bool, twice: bool) -> None:
-        self.rig.crash(power=power)
-        self.rig.recover()
+        self.process.crash(power=power)
+        self.process.recover()
         if twice:
-            self.rig.check_idempotent()
+            self.process.check_idempotent()
 
     @rule()
     def stop_and_start(self) -> None:
-        if self.rig.close():
-            self.rig.recover()
+        if self.calls.close():
+            self.process.recover()
 
-    @precondition(lambda self: self.rig.log.end_offset > self.rig.log.log_start_offset)
+    @precondition(lambda self: self.process.log.end_offset > self.process.log.log_start_offset)
     @rule()
     def read(self) -> None:
-        self.rig.check_reads(3)
+        self.process.check_reads(3)
 
     @invariant()
     def bounds_hold(self) -> None:
-        check_bounds(self.rig.log)
+        check_bounds(self.process.log)
 
     def teardown(self) -> None:
-        if hasattr(self, "rig"):
-            self.rig.disarm()
-            self.rig.check()
+        if hasattr(self, "process"):
+            self.process.disarm()
+            self.process.check()
 
 
 class CompactedLogMachine(LogMachine):

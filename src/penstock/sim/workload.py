@@ -163,13 +163,13 @@ class _Run:
         await world.start_brokers()
         await _in_client(world.client("setup"), _create_topics(world, stage))
         actors = self._start_actors(world, stage)
-        mischief = FaultSchedule(world, stage, invariants, timeline, actors)
+        faults = FaultSchedule(world, stage, invariants, timeline, actors)
         async with asyncio.TaskGroup() as tasks:
-            trouble = tasks.create_task(mischief.run())
+            trouble = tasks.create_task(faults.run())
             await world.sleep(self.scenario.load_s)
             stage.over.set()
             await trouble
-        mischief.mend()
+        faults.heal()
         world.tell("all faults are removed")
         await come_together(world, stage, invariants)
         await actors.finish()

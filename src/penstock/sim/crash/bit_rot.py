@@ -15,8 +15,7 @@ from random import Random  # noqa: TID251 - only for the type: instances are see
 from typing import Final
 
 from penstock.records.batch import HEADER_SIZE, CorruptBatch, iter_batches
-from penstock.sim.crash.log_process import DIRECTORY
-from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.crash.log_process import DIRECTORY, LogProcess
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.checkpoints import Checkpoint, decode_checkpoint, read_file
 from penstock.storage.files import LOG_CHECKPOINT, parse_offset_name
@@ -38,38 +37,38 @@ UNPROTECTED: Final = frozenset((*range(8), *range(12, 16)))
 LENGTH: Final = frozenset(range(8, 12))
 
 
-def rot_some_file(rig: LogRig, *, clean: bool) -> None:
+def rot_some_file(process: LogProcess, *, clean: bool) -> None:
     """Flips one bit of a file of a random kind, if there is one.
 
     The checkpoint rots only after a clean stop: it distinguishes a torn tail from damage, and after
     a crash without it nothing else can.
     """
-    kind = KINDS[rig.draws.randrange(0, len(KINDS))]
-    if not clean and rig.draws.random() < 0.6:
+    kind = KINDS[process.draws.randrange(0, len(KINDS))]
+    if not clean and process.draws.random() < 0.6:
         kind = ".log"  # Where it matters most how the process ended.
     if kind == LOG_CHECKPOINT and not clean:
         return
-    files = rig.disk.files()
+    files = process.disk.files()
     rotted = None
     if kind == ".log" and not clean:
-        rotted = _rot_above_recovery_point(rig)
-    rotted = rotted or rig.disk.rot_random(kind)
+        rotted = _rot_above_recovery_point(process)
+    rotted = rotted or process.disk.rot_random(kind)
     if rotted is None:
         return
     path, position, bit = rotted
-    rig.tell(f"bit {bit} of byte {position} of {path} flips")
-    rig.count(f"rot in {kind}")
-    rig.rotted.add(kind)
+    process.tell(f"bit {bit} of byte {position} of {path} flips")
+    process.count(f"rot in {kind}")
+    process.rotted.add(kind)
     if kind == ".log":
-        _excuse_tail(rig, path, position, files[path])
+        _excuse_tail(process, path, position, files[path])
 
 
-def _rot_above_recovery_point(rig: LogRig) -> tuple[str, int, int] | None:
+def _rot_above_recovery_point(process: LogProcess) -> tuple[str, int, int] | None:
     """Flips a bit of a batch that was synced but is above the recovery point, and returns which.
     None if there is no such batch."""
-    point = _checkpoint(rig).recovery_point
+    point = _checkpoint(process).recovery_point
     found: list[tuple[str, int, int]] = []
-    for path, data in rig.disk.durable_files().items():
+    for path, data in process.disk.durable_files().items():
         if path.startswith(DIRECTORY) and _base_of(path) >= 0:
             with suppress(CorruptBatch):
                 for start, header in iter_batches(data):
@@ -77,25 +76,25 @@ def _rot_above_recovery_point(rig: LogRig) -> tuple[str, int, int] | None:
                         found.append((path, start, header.size))
     if not found:
         return None
-    path, start, size = found[rig.draws.randrange(0, len(found))]
-    position, bit = start + rig.draws.randrange(0, size), rig.draws.randrange(0, 8)
-    rig.disk.rot(path, position, bit)
+    path, start, size = found[process.draws.randrange(0, len(found))]
+    position, bit = start + process.draws.randrange(0, size), process.draws.randrange(0, 8)
+    process.disk.rot(path, position, bit)
     return path, position, bit
 
 
-def _checkpoint(rig: LogRig) -> Checkpoint:
-    return decode_checkpoint(read_file(rig.disk, f"{DIRECTORY}/{LOG_CHECKPOINT}") or b"")
+def _checkpoint(process: LogProcess) -> Checkpoint:
+    return decode_checkpoint(read_file(process.disk, f"{DIRECTORY}/{LOG_CHECKPOINT}") or b"")
 
 
-def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
+def _excuse_tail(process: LogProcess, path: str, position: int, data: bytes) -> None:
     """Allows the loss of the tail where rot looks like a torn tail.
 
     A CRC covers neither a batch's base offset nor its leader epoch. Where nothing else protects
     them, in bytes that were never promised, rot in them cannot be detected, so the flip is undone.
     """
-    checkpoint = _checkpoint(rig)
+    checkpoint = _checkpoint(process)
     promised = checkpoint.recovery_point
-    known = rig.known()
+    known = process.known()
     if known is not None and known.generation == checkpoint.generation:
         promised = max(promised, known.synced_offset)
     offset = parse_offset_name(path.rpartition("/")[2], ".log") or 0
@@ -109,15 +108,15 @@ def _excuse_tail(rig: LogRig, path: str, position: int, data: bytes) -> None:
         return
     if offset < checkpoint.recovery_point:
         return
-    rig.count("rot above the recovery point")
+    process.count("rot above the recovery point")
     if inside in UNPROTECTED:
-        rig.disk.corrupt(path, position, data[position : position + 1])
-        rig.tell("  and back")
+        process.disk.corrupt(path, position, data[position : position + 1])
+        process.tell("  and back")
     # With a wrong length the last batch looks as if it was not written completely.
-    ends_the_log = after == len(data) and path == max(rig.disk.files(), key=_base_of)
-    looks_torn = not rig.cache_is_intact or (inside in LENGTH and ends_the_log)
+    ends_the_log = after == len(data) and path == max(process.disk.files(), key=_base_of)
+    looks_torn = not process.cache_is_intact or (inside in LENGTH and ends_the_log)
     if offset >= promised and looks_torn:
-        rig.excuse_loss_from(offset)
+        process.excuse_loss_from(offset)
 
 
 def _base_of(path: str) -> int:

@@ -21,10 +21,10 @@ from penstock.records.batch import Codec, stamp
 from penstock.records.record import ControlMarker, ControlType, Record, build_batch, control_batch
 from penstock.sim.crash.bit_rot import rot_some_file
 from penstock.sim.crash.config import CaseConfig, draw_config
+from penstock.sim.crash.log_calls import LogCalls
 from penstock.sim.crash.log_checks import Broken, check_time
 from penstock.sim.crash.log_model import ModelBatch, model_batch
-from penstock.sim.crash.log_process import DIRECTORY, Flight, LoudLoss
-from penstock.sim.crash.log_rig import LogRig
+from penstock.sim.crash.log_process import DIRECTORY, Flight, LogProcess, LoudLoss
 from penstock.sim.disk.disk import SimDisk
 
 Fault: TypeAlias = tuple[str, int, str]
@@ -78,8 +78,8 @@ def run_case(seed: int) -> CaseResult:
     try:
         case.run()
     except LoudLoss as loss:
-        case.rig.tell(f"the rot was reported: {loss}")
-        case.rig.count("rot reported and not served")
+        case.process.tell(f"the rot was reported: {loss}")
+        case.process.count("rot reported and not served")
     except Broken as broken:
         failure = str(broken)
     except Exception:  # noqa: BLE001 - any other exception from the log is a finding too
@@ -95,9 +95,10 @@ class Case:
         self.disk = SimDisk(
             _stream(seed, "crashes"),
             _stream(seed, "faults"),
-            now_ms=lambda: self.rig.now_ms if hasattr(self, "rig") else 0,
+            now_ms=lambda: self.process.now_ms if hasattr(self, "process") else 0,
         )
-        self.rig = LogRig(self.config, self.disk, self.draws)
+        self.process = LogProcess(self.config, self.disk, self.draws)
+        self.calls = LogCalls(self.process)
         self.name = ""
         self.epoch = 0
         self.epoch_of_producer: dict[int, int] = {}
@@ -106,63 +107,71 @@ class Case:
         self._bounds = list(accumulate(weights.values()))
 
     def run(self) -> None:
-        rig, draws, config = self.rig, self.draws, self.config
+        draws, config = self.draws, self.config
         if draws.random() < 0.1:
-            rig.arm(draws.randrange(0, 12))
-        rig.create()
-        rig.disarm()
-        rig.heal()
+            self.process.arm(draws.randrange(0, 12))
+        self.process.create()
+        self.process.disarm()
+        self.process.heal()
         for _ in range(config.operations):
-            rig.now_ms += draws.randrange(0, 40)
+            self.process.now_ms += draws.randrange(0, 40)
             name = self._names[bisect_right(self._bounds, draws.randrange(0, self._bounds[-1]))]
-            if not rig.armed and name in SURGERY and draws.random() < 2 * config.crash_chance:
-                rig.arm(draws.randrange(0, 12))
-            elif not rig.armed and draws.random() < config.crash_chance / 2:
-                rig.arm(draws.randrange(0, 25))
-            rig.count(name)
+            if (
+                not self.process.armed
+                and name in SURGERY
+                and draws.random() < 2 * config.crash_chance
+            ):
+                self.process.arm(draws.randrange(0, 12))
+            elif not self.process.armed and draws.random() < config.crash_chance / 2:
+                self.process.arm(draws.randrange(0, 25))
+            self.process.count(name)
             self.name = name
             getattr(self, f"_{name}")()
-        rig.disarm()
-        rig.heal()
-        rig.check()
+        self.process.disarm()
+        self.process.heal()
+        self.process.check()
         self._end()
 
     def _end(self) -> None:
         """Ends the case with a power loss, which must leave what was promised."""
-        self.rig.tell("at the end")
-        self.rig.crash(power=True)
-        self.rig.recover()
+        self.process.tell("at the end")
+        self.process.crash(power=True)
+        self.process.recover()
 
     def result(self, failure: str | None) -> CaseResult:
         digest = blake2b(digest_size=16)
-        for line in self.rig.story:
+        for line in self.process.story:
             digest.update(line.encode())
         for path, data in self.disk.files().items():
             digest.update(path.encode() + data)
-        counters = {**self.rig.counters}
+        counters = {**self.process.counters}
         for name, times in self.disk.counters.items():
             if name.startswith("fault_") and times:
                 counters[name] = times
         return CaseResult(
-            self.seed, self.config, failure, self.rig.story, digest.hexdigest(), counters
+            self.seed, self.config, failure, self.process.story, digest.hexdigest(), counters
         )
 
     # Faults
 
     def _with_fault(self, operation: Callable[[], object]) -> None:
         """Runs the operation, perhaps with one failing disk call."""
-        rig, draws = self.rig, self.draws
-        if rig.fault_armed or rig.armed or draws.random() >= self.config.fault_chance:
+        draws = self.draws
+        if (
+            self.process.fault_armed
+            or self.process.armed
+            or draws.random() >= self.config.fault_chance
+        ):
             operation()
             return
         faults = FAULTS.get(self.name, ALL_FAULTS)
         call, code, path = faults[draws.randrange(0, len(faults))]
         skip = draws.randrange(0, 1 if path else 3)
-        rig.tell(f"the disk fails: {call} {code} after {skip}")
-        rig.fault_armed = True
+        self.process.tell(f"the disk fails: {call} {code} after {skip}")
+        self.process.fault_armed = True
         self.disk.fail_next(call, code, path_contains=path, skip=skip)
         operation()
-        rig.heal()
+        self.process.heal()
 
     # Operations
 
@@ -170,12 +179,12 @@ class Case:
         self._with_fault(self._append_one)
 
     def _append_one(self) -> None:
-        self.rig.append(self._batch(), self.epoch)
+        self.calls.append(self._batch(), self.epoch)
 
     def _append_replica(self) -> None:
-        rig, draws = self.rig, self.draws
+        draws = self.draws
         batches: list[ModelBatch] = []
-        offset = rig.log.end_offset
+        offset = self.process.log.end_offset
         for _ in range(draws.randrange(1, 5)):
             if self.config.gaps and draws.random() < 0.3:
                 offset += draws.randrange(1, 5)
@@ -185,145 +194,144 @@ class Case:
             stamp(batch, 0, offset, self.epoch)
             batches.append(model_batch(bytes(batch)))
             offset = batches[-1].next_offset
-        self._with_fault(lambda: rig.append_replica(batches))
+        self._with_fault(lambda: self.calls.append_replica(batches))
 
     def _flush(self) -> None:
-        self._with_fault(lambda: self.rig.flush(checkpoint=self.draws.random() < 0.3))
+        self._with_fault(lambda: self.calls.flush(checkpoint=self.draws.random() < 0.3))
 
     def _flush_split(self) -> None:
         """Appends while another thread flushes, between any two of its disk calls."""
-        rig, draws = self.rig, self.draws
-        log = rig.log
+        draws = self.draws
+        log = self.process.log
         plan = log.begin_flush()
-        rig.tell(f"begin_flush to {plan.end_offset}")
+        self.process.tell(f"begin_flush to {plan.end_offset}")
         for _ in range(draws.randrange(0, 3)):
-            if rig.log is log:
+            if self.process.log is log:
                 self._append_one()
-        if rig.log is not log:
+        if self.process.log is not log:
             return
 
         def meanwhile() -> None:
             if draws.random() < 0.25:
                 self._append_one()
 
-        rig.watch_calls(meanwhile)
-        self._with_fault(lambda: rig.finish_flush(plan))
+        self.process.watch_calls(meanwhile)
+        self._with_fault(lambda: self.calls.finish_flush(plan))
 
     def _note(self) -> None:
         """Stores what is synced and committed, as the broker does. The committed offset is a
         random one."""
-        rig = self.rig
-        ends = [batch.next_offset for batch in rig.model.ledger]
-        ends = [end for end in ends if end >= rig.committed_offset] or [rig.log.end_offset]
+        ends = [batch.next_offset for batch in self.process.model.ledger]
+        ends = [end for end in ends if end >= self.process.committed_offset] or [
+            self.process.log.end_offset
+        ]
         offset = ends[self.draws.randrange(0, len(ends))]
-        self._with_fault(lambda: rig.note(offset))
+        self._with_fault(lambda: self.calls.note(offset))
 
     def _roll(self) -> None:
-        rig = self.rig
-        if rig.log.active.size:
-            self._with_fault(rig.roll)
+        if self.process.log.active.size:
+            self._with_fault(self.calls.roll)
 
     def _read(self) -> None:
-        if self.rig.log.damage:
-            self.rig.check()
+        if self.process.log.damage:
+            self.process.check()
         else:
-            self._with_fault(lambda: self.rig.attempt_reads(2))
+            self._with_fault(lambda: self.calls.attempt_reads(2))
 
     def _time(self) -> None:
-        rig = self.rig
-        at_ms = rig.some_time()
-        if rig.log.damage:
+        at_ms = self.process.some_time()
+        if self.process.log.damage:
             return
         self._with_fault(
-            lambda: rig.attempt("time", lambda: check_time(rig.log, rig.model, at_ms), Flight())
+            lambda: self.calls.attempt(
+                "time", lambda: check_time(self.process.log, self.process.model, at_ms), Flight()
+            )
         )
 
     def _truncate(self) -> None:
         """Truncates, mostly at the start of a batch, as leaders ask for. Never truncates what is
         compacted: that is below the high watermark, and so all replicas agree on it."""
-        log, draws = self.rig.log, self.draws
-        agreed = self.rig.agreed_offset if self.config.transactions else 0
+        log, draws = self.process.log, self.draws
+        agreed = self.process.agreed_offset if self.config.transactions else 0
         lowest = min(max(log.log_start_offset, log.cleaned_offset, agreed), log.end_offset)
         offset = draws.randrange(lowest, log.end_offset + 1)
         if draws.random() < 0.8:
-            offset = max(lowest, self.rig.model.cut_point(offset))
-        self._with_fault(lambda: self.rig.truncate(offset))
+            offset = max(lowest, self.process.model.cut_point(offset))
+        self._with_fault(lambda: self.calls.truncate(offset))
 
     def _delete(self) -> None:
-        log = self.rig.log
+        log = self.process.log
         offset = self.draws.randrange(log.log_start_offset, log.end_offset + 1)
-        self._with_fault(lambda: self.rig.delete(offset))
+        self._with_fault(lambda: self.calls.delete(offset))
         if self.draws.random() < 0.5:
-            self.rig.purge()
+            self.calls.purge()
 
     def _reopen(self) -> None:
-        log = self.rig.log
+        log = self.process.log
         self._with_fault(self._close_and_open)
-        if self.rig.log is not log:
+        if self.process.log is not log:
             self._maybe_twice()
 
     def _close_and_open(self) -> None:
-        if self.rig.close():
-            self.rig.recover()
+        if self.calls.close():
+            self.process.recover()
 
     def _crash(self) -> None:
-        rig = self.rig
-        rig.tell("between two operations")
-        rig.crash(power=rig.draw_power())
+        self.process.tell("between two operations")
+        self.process.crash(power=self.process.draw_power())
         if self.draws.random() < 0.3:
-            rig.arm(self.draws.randrange(0, 20))
-        rig.recover()
-        rig.disarm()
+            self.process.arm(self.draws.randrange(0, 20))
+        self.process.recover()
+        self.process.disarm()
         self._maybe_twice()
 
     def _maybe_twice(self) -> None:
-        if not self.rig.armed and not self.rig.fault_armed and self.draws.random() < 0.5:
-            self.rig.check_idempotent()
+        if not self.process.armed and not self.process.fault_armed and self.draws.random() < 0.5:
+            self.process.check_idempotent()
 
     def _fill(self) -> None:
         """Leaves almost no free space for some operations, or frees space again."""
-        rig, draws = self.rig, self.draws
-        if rig.fault_armed:
-            rig.heal()
-            rig.tell("there is room on the disk again")
+        draws = self.draws
+        if self.process.fault_armed:
+            self.process.heal()
+            self.process.tell("there is room on the disk again")
             return
         room = draws.randrange(0, 1500)
         self.disk.capacity_bytes -= self.disk.free_bytes(DIRECTORY) - room
-        rig.fault_armed = True
-        rig.tell(f"only {room} bytes are left on the disk")
+        self.process.fault_armed = True
+        self.process.tell(f"only {room} bytes are left on the disk")
 
     def _rot(self) -> None:
-        rig = self.rig
-        if rig.armed or rig.fault_armed:
+        if self.process.armed or self.process.fault_armed:
             return
         clean = self.draws.random() < 0.4
         if not clean:
             if self.draws.random() < 0.5:
                 # Synced and stored, but above the recovery point of the log's own checkpoint.
                 self._append_one()
-                rig.flush(checkpoint=False)
+                self.calls.flush(checkpoint=False)
                 self._note()
-            rig.crash(power=rig.draw_power())
-        elif not rig.close():
+            self.process.crash(power=self.process.draw_power())
+        elif not self.calls.close():
             return
-        rot_some_file(rig, clean=clean)
-        rig.recover()
+        rot_some_file(self.process, clean=clean)
+        self.process.recover()
 
     def _compact(self) -> None:
         def meanwhile() -> None:
-            log = self.rig.log
+            log = self.process.log
             for _ in range(self.draws.randrange(0, 3)):
-                if self.rig.log is log:
+                if self.process.log is log:
                     choice = self.draws.randrange(0, 8)
                     (self._delete if choice == 0 else self._append)()
 
-        self._with_fault(lambda: self.rig.clean(meanwhile))
+        self._with_fault(lambda: self.calls.clean(meanwhile))
 
     def _epoch(self) -> None:
         self._raise_epoch()
         if self.draws.random() < 0.5:
-            self.rig.log.note_epoch(self.epoch)
-            self.rig.tell(f"note_epoch {self.epoch}")
+            self.process.log.note_epoch(self.epoch)
+            self.process.tell(f"note_epoch {self.epoch}")
 
     # Batches
 
@@ -345,7 +353,7 @@ class Case:
                 ControlMarker(kind, 1),
                 producer_id=producer_id,
                 producer_epoch=epoch,
-                timestamp=self.rig.now_ms,
+                timestamp=self.process.now_ms,
             )
         if not in_transaction and draws.random() < 0.05:
             epoch = self.epoch_of_producer[producer_id] = epoch + 1
@@ -362,7 +370,7 @@ class Case:
     def _position(self, producer_id: int, ahead: list[ModelBatch]) -> tuple[int, bool]:
         """Returns the producer's next sequence number, and whether it is in a transaction."""
         sequence, epoch, open_now = 0, -1, False
-        for batch in [*self.rig.model.ledger, *ahead]:
+        for batch in [*self.process.model.ledger, *ahead]:
             header = batch.header
             if header.producer_id != producer_id:
                 continue
@@ -381,7 +389,7 @@ class Case:
 
     def _records(self) -> list[Record]:
         draws, config = self.draws, self.config
-        stamp_ms = self.rig.now_ms + draws.randrange(-30, 30)
+        stamp_ms = self.process.now_ms + draws.randrange(-30, 30)
         records = []
         for offset in range(draws.randrange(1, 6)):
             key = b"key-%d" % draws.randrange(0, 6)

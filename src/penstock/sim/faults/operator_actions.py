@@ -1,0 +1,176 @@
+"""Actions of operators: they elect leaders, move replicas, add brokers, create, change and delete
+topics, and delete records."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from penstock.aio import Admin
+from penstock.client.cluster import Cluster
+from penstock.client.errors import ClientError
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
+from penstock.sim.faults.data_loss import DataLossLimit
+from penstock.sim.faults.fault_context import FaultContext
+from penstock.sim.faults.topic_changes import Rebirth, draw_change
+from penstock.sim.history import INFO, OK, Deleted
+from penstock.wire.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+)
+
+_BROKERS_MAX: Final = 6
+_SCRATCH_MAX: Final = 2
+
+
+class OperatorActions:
+    def __init__(self, context: FaultContext, losses: DataLossLimit) -> None:
+        self._context = context
+        self._world = context.world
+        self._stage = context.stage
+        self._draws = context.draws
+        self._losses = losses
+        self._scratches = 0
+        node = context.world.client("operator")
+        self.operator = Actor(context.stage, node.env, "operator", context.world.draws("operator"))
+        self._spawn_there = node.spawn
+
+    def actions(self) -> dict[str, Callable[[], None]]:
+        return {
+            "grow": self.grow,
+            "prefer": self.prefer,
+            "move": self.move,
+            "scratch": self.scratch,
+            "delete_records": self.delete_records,
+            "alter_topic": self.alter_topic,
+            "recreate_topic": self.recreate_topic,
+        }
+
+    def grow(self) -> None:
+        """Adds a broker, to which partitions may be moved."""
+        if len(self._world.brokers) < _BROKERS_MAX:
+            node = self._world.add_broker()
+            self._context.timeline.add("", f"{node.name} is new")
+            self._stage.count("fault_grow")
+            node.start()
+
+    def prefer(self) -> None:
+        place = parse_place(self._draws.choice(self._context.scenario.places))
+        request = ElectLeadersRequest(
+            topic_partitions=[ElectLeadersRequest.Topic(place.topic, [place.partition])],
+            timeout_ms=2_000,
+        )
+        self._ask("prefer", request, ElectLeadersResponse)
+
+    def move(self) -> None:
+        """Moves a partition to other replicas, as many as before. Sometimes cancels
+        the reassignment."""
+        place = parse_place(self._draws.choice(self._context.scenario.places))
+        count = self._context.scenario.topic_of(str(place)).replication_factor
+        ids = [node.id for node in self._world.brokers]
+        targets = None if self._draws.random() < 0.2 else self._draws.sample(ids, count)
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=2_000,
+            topics=[
+                AlterPartitionReassignmentsRequest.Topic(
+                    place.topic,
+                    [AlterPartitionReassignmentsRequest.Partition(place.partition, targets)],
+                )
+            ],
+        )
+        self._ask("move", request, AlterPartitionReassignmentsResponse)
+
+    def scratch(self) -> None:
+        """Creates a topic, and deletes it while transactions are open on it."""
+        if len(self._stage.scratch) >= _SCRATCH_MAX:
+            return
+        self._scratches += 1
+        name, replicas = f"scratch{self._scratches}", self._draws.choice((1, 2, 3))
+        pause_s = self._context.duration_s()
+
+        async def make(admin: Admin) -> None:
+            self._stage.scratch.append(name)
+            try:
+                await admin.create_topic(name, 1, replicas)
+                await self._stage.rest(pause_s)
+            finally:
+                self._stage.scratch.remove(name)
+            await admin.delete_topic(name)
+            self._stage.count("topics_deleted")
+
+        self._by_admin("scratch", make)
+
+    def delete_records(self) -> None:
+        places = self._context.scenario.deletable
+        if not places:
+            return
+        place, share, stage = (
+            self._draws.choice(places),
+            self._draws.random(),
+            self._stage,
+        )
+
+        async def delete(admin: Admin) -> None:
+            at, begun_ms = parse_place(place), stage.now_ms()
+            found = (await admin.list_offsets({at: "latest"}))[at]
+            offset = 0 if found is None else int(found.offset * share)
+            entry = Deleted(
+                process=self.operator.name,
+                status=INFO,
+                begun_ms=begun_ms,
+                ended_ms=begun_ms,
+                place=place,
+                offset=offset,
+            )
+            # Recorded before the deletion: a reader may be the first to see it.
+            stage.history.add(entry)
+            await admin.delete_records({at: offset})
+            stage.history.add(replace(entry, status=OK, ended_ms=stage.now_ms()))
+            stage.count("records_deleted", offset)
+
+        self._by_admin("delete records", delete)
+
+    def alter_topic(self) -> None:
+        """Changes a topic's durability, min.insync.replicas or cleanup policy."""
+        change = draw_change(self.operator, self._draws, len(self._losses))
+        if change is not None:
+            self._by_admin("alter a topic", change)
+
+    def recreate_topic(self) -> None:
+        self._by_admin("make a topic again", Rebirth(self.operator, self._draws).run)
+
+    def _by_admin(self, what: str, work: Callable[[Admin], Awaitable[None]]) -> None:
+        keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
+
+        async def ask() -> None:
+            with suppress(ClientError):
+                async with Admin(self._stage.bootstrap, env=self.operator.env, **keywords) as admin:
+                    await work(admin)
+
+        self._run_there(what, ask())
+
+    def _ask(self, name: str, request: Any, response_class: Any) -> None:
+        async def ask() -> None:
+            env = self.operator.env
+            config = self._stage.cluster_config()
+            with suppress(ClientError):
+                async with Cluster(config, env.network, env.clock, env.random) as cluster:
+                    connection = await cluster.controller_connection()
+                    await connection.call(request, response_class)
+                    self._stage.count(f"asked_{name}")
+
+        self._run_there(name, ask())
+
+    def _run_there(self, what: str, work: Coroutine[Any, Any, None]) -> None:
+        """Runs the work in the operator's process."""
+        self._context.timeline.add("", f"the operator asks: {what}")
+        task = self._spawn_there(work)
+
+        async def wait() -> None:
+            await task
+
+        self._context.act(wait())
