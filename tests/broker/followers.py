@@ -173,5 +173,5 @@ async def under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[
 
 async def written(hosted: HostedPartition, end_offset: int) -> None:
     """Waits until the leader counts its own log up to this offset."""
-    while hosted.counted_end < end_offset:  # noqa: ASYNC110 - the stage's timeout is the deadline
+    while hosted.machine.counted_end < end_offset:  # noqa: ASYNC110 - the stage's timeout is the deadline
         await asyncio.sleep(0.002)

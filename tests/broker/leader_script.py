@@ -325,7 +325,7 @@ class Scene:
         return hosted
 
     def rest(self, hosted: HostedPartition) -> None:
-        hosted.rest()
+        hosted.resign()
         self.roles.tell(hosted)
 
     @asynccontextmanager

@@ -122,7 +122,7 @@ async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged
     await stage.until(lambda: first.leadership is not None)
     produce = asyncio.ensure_future(stage.ask(asked, VERSION, ProduceResponse))
     await stage.until(lambda: first.log.end_offset == 1)
-    first.rest()
+    first.resign()
     async with replicas.flusher.exclusive(first.log):
         first.log.truncate_to(0)
     lead(leader_epoch=2)

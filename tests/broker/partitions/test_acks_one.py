@@ -75,7 +75,7 @@ async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(stag
     answered = asyncio.ensure_future(produce(stage, acks=1))
     await asyncio.sleep(0)  # the batch is written; its flush has not begun yet
     assert hosted.log.end_offset == 2
-    hosted.rest()
+    hosted.resign()
     assert (await answered)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

@@ -79,7 +79,7 @@ async def test_a_retry_in_the_next_leadership_gets_the_offset_of_the_original_ba
     assert await produce(stage, [b"a", b"b"], acks=1, sequence=0) == (0, 0)
     assert await produce(stage, [b"c"], acks=1, sequence=2) == (0, 2)
     next_term(stage, hosted)
-    assert hosted.is_beginning
+    assert hosted.machine.is_beginning
     assert await produce(stage, [b"c"], acks=1, sequence=2) == (0, 2)
     assert await produce(stage, [b"a", b"b"], acks=1, sequence=0) == (0, 0)
     assert hosted.log.end_offset == 3
@@ -92,7 +92,7 @@ async def test_batches_are_accepted_in_order_while_a_leadership_is_pending(stage
     hosted = stage.hosted("orders")
     assert await produce(stage, acks=1, sequence=0) == (0, 0)
     next_term(stage, hosted)
-    assert hosted.is_beginning
+    assert hosted.machine.is_beginning
     answers = await asyncio.gather(
         *(produce(stage, acks=1, sequence=sequence) for sequence in range(1, 6))
     )
@@ -166,7 +166,7 @@ async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(stag
     hosted = stage.hosted("orders")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pending_leadership, "WAIT_S", 0.1)
-        hosted.rest()
+        hosted.resign()
         async with under_way(produce(stage, acks=1, sequence=0)) as first:
             assert not first.done()
             second = await produce(stage, acks=1, sequence=1)
@@ -192,7 +192,7 @@ async def test_a_truncated_log_recognizes_retries_of_the_batches_it_kept(stage: 
     for sequence in range(4):
         assert await produce(stage, acks=1, sequence=sequence) == (0, sequence)
     await written(hosted, 4)
-    hosted.rest()
+    hosted.resign()
     hosted.log.truncate_to(2)
     next_term(stage, hosted)
     assert await produce(stage, acks=1, sequence=1) == (0, 1)

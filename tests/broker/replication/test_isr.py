@@ -198,10 +198,10 @@ async def test_a_topic_that_changes_to_fsync_is_flushed_on_every_replica(stage: 
     assert piece is not None
     follower.log.append_replica(piece.data, 0)
     assert (leader.log.recovery_point, follower.log.recovery_point) == (0, 0)
-    assert leader.counted_end == 1
+    assert leader.machine.counted_end == 1
     await configure(stage, durability="fsync")
     await stage.until(lambda: leader.log.recovery_point == follower.log.recovery_point == 1)
-    assert (leader.counted_end, follower.counted_end) == (1, 1)
+    assert (leader.machine.counted_end, follower.machine.counted_end) == (1, 1)
 
 
 @staged_with(brokers=2)
@@ -234,7 +234,7 @@ async def test_a_coordinator_serves_groups_once_what_it_loaded_is_committed(stag
     after = replace(before, leader_epoch=1, partition_epoch=before.partition_epoch + 1)
     stage.broker.replicas._take_role(hosted, after, stage.broker.configs())
     await stage.until(lambda: hosted.leadership is not None)
-    await stage.until(lambda: hosted.counted_end == 1)
+    await stage.until(lambda: hosted.machine.counted_end == 1)
     assert hosted.high_watermark == 0
     assert groups.loaded() == []
     await follow(stage, 1, 1, topic=name, leader_epoch=1)

@@ -252,7 +252,11 @@ async def test_a_leadership_with_followers_begins_once_its_epoch_is_synced(stage
     await written(hosted, 1)
     await follow(stage, 1, 1)
     term = new_term(stage, hosted)
-    assert (hosted.is_beginning, hosted.leadership, hosted.high_watermark) == (True, None, 1)
+    assert (hosted.machine.is_beginning, hosted.leadership, hosted.high_watermark) == (
+        True,
+        None,
+        1,
+    )
     assert (await consume(stage, 0)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     await stage.until(lambda: hosted.leadership is not None)
     assert hosted.require_leader(term.leader_epoch).high_watermark == 1

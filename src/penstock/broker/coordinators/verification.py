@@ -26,9 +26,9 @@ from typing import Any, Final, NamedTuple
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.error_codes import EXPECTED, code_of
-from penstock.broker.partitions.txn_appends import Begin
 from penstock.broker.peers.connection import Peer
 from penstock.broker.peers.link import PeerLink, code_from
+from penstock.partition.machine import Begin
 from penstock.partition.verification import NO_GUARD
 from penstock.ports import Env
 from penstock.txns.effects import Answer, Effect, Now, Token, TopicPartition

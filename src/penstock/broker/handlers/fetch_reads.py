@@ -284,7 +284,8 @@ class FetchReads:
 
         Returns `_NOTHING` if the answer has a divergence or another read replica instead of
         records."""
-        role = (hosted.require_reader if self._has_racks else hosted.require_leader)(
+        machine = hosted.machine
+        role = (machine.require_reader if self._has_racks else machine.require_leader)(
             each.leader_epoch
         )
         log = hosted.log

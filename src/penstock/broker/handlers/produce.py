@@ -37,8 +37,7 @@ from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.coordinators.verification import VerificationKey, VerificationResult
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
-from penstock.broker.partitions.partition import HostedPartition, Written
-from penstock.broker.partitions.txn_appends import NotVerified
+from penstock.broker.partitions.partition import HostedPartition, NotVerified, Written
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
@@ -182,11 +181,10 @@ class _Producing:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             found = replicas.get(batch.topic, answer.index)
             hosted = found or replicas.require(batch.topic, answer.index)
-            if acks == _ALL:
-                hosted.require_insync()
             written = hosted.append(
                 _writable(batch.asked.records),
                 self._now_ms,
+                acks_all=acks == _ALL,
                 zstd_allowed=context.version >= _ZSTD_SINCE,
                 verification=verification,
                 validated=batch.validated,
@@ -204,7 +202,7 @@ class _Producing:
             if (
                 hosted.high_watermark < end_offset
                 if acks == _ALL
-                else acks and hosted.waits_for_own_disk(end_offset)
+                else acks and hosted.machine.is_kept_by_own_disk(end_offset)
             ):
                 self._waiting.append(answer)
                 if self._commits is None:

@@ -17,10 +17,11 @@ from penstock.broker.coordinators.groups import ShardRuntime
 from penstock.broker.coordinators.verification import VerificationKey
 from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.broker.handlers.transaction_requests import then
-from penstock.broker.partitions.txn_appends import Begin, beginner
+from penstock.broker.partitions.txn_appends import beginner
 from penstock.groups.effects import Effect, Now, Token
 from penstock.groups.refusals import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
+from penstock.partition.machine import Begin
 from penstock.partition.verification import NO_GUARD
 from penstock.txns.effects import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError

@@ -114,7 +114,7 @@ class Gatherer:
         """Returns the traffic since the last scrape."""
         now = (
             hosted.appended_bytes,
-            hosted.appended_records,
+            hosted.machine.appended_records,
             hosted.sent_bytes,
             hosted.replicated_bytes,
         )

@@ -142,7 +142,7 @@ class Maintenance:
         # A pending leadership may have failed to store its leader epoch on a full disk. It tries
         # again.
         for hosted in await replicas.where(
-            lambda hosted: hosted.is_beginning or hosted.log.flush_due(now_ms)
+            lambda hosted: hosted.machine.is_beginning or hosted.log.flush_due(now_ms)
         ):
             if replicas.get(hosted.topic, hosted.index) is hosted:
                 replicas.flusher.request(hosted.log)

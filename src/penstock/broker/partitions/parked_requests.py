@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
+from penstock.partition.replication import Leadership
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ class DataWait(Generic[T]):
         "_finish",
         "_is_due",
         "_key",
+        "_led",
         "_seen",
         "_soon",
         "_stable",
@@ -168,6 +170,7 @@ class DataWait(Generic[T]):
         self._appends = appends
         self._is_due = False
         self._soon: asyncio.TimerHandle | None = None
+        self._led: dict[HostedPartition, Leadership | None] = {}
         self._seen: dict[HostedPartition, int] = {}
         self._stable: dict[HostedPartition, tuple[int, bool]] | None = {} if stable else None
         self._bytes_due = bytes_due
@@ -177,8 +180,10 @@ class DataWait(Generic[T]):
 
     def add(self, partitions: Iterable[HostedPartition]) -> None:
         """Adds partitions to the wait. The fetch has just read what they contain now."""
-        seen, stable, appends, key = self._seen, self._stable, self._appends, self._key
+        led, seen, stable = self._led, self._seen, self._stable
+        appends, key = self._appends, self._key
         for hosted in partitions:
+            led[hosted] = hosted.leadership
             seen[hosted] = self._bytes(hosted)
             if stable is not None:
                 stable[hosted] = _stability(hosted)
@@ -210,17 +215,24 @@ class DataWait(Generic[T]):
         return self._bytes_due
 
     def _on_commit(self, hosted: HostedPartition) -> None:
-        if hosted.leadership is None or self._count(hosted) <= 0:
+        if not self._still_leads(hosted) or self._count(hosted) <= 0:
             self._end()
 
     def _on_append(self, hosted: HostedPartition) -> None:
         if self._is_due:
             return
-        if hosted.leadership is not None and self._count(hosted) <= 0:
+        if not self._still_leads(hosted):
+            self.end_within(ROLES_S)
+        elif self._count(hosted) <= 0:
             self._is_due = True
             self.future.get_loop().call_soon(self._end)
         else:
-            self.end_within(ROLES_S if hosted.leadership is None else COMMITS_S)
+            self.end_within(COMMITS_S)
+
+    def _still_leads(self, hosted: HostedPartition) -> bool:
+        """Whether this broker leads the partition, and no leadership has ended meanwhile."""
+        leadership, led = hosted.leadership, self._led[hosted]
+        return leadership is not None and (led is None or led is leadership)
 
     def end_within(self, seconds: float) -> None:
         """Ends the wait at most this many seconds from now, so that more data can join the

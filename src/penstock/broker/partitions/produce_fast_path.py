@@ -114,14 +114,12 @@ class ProduceFastPath:
         if hosted is None:
             return None
         try:
-            if lane.acks == _ALL:
-                hosted.require_insync()
             base_offset, end_offset, append_time_ms = hosted.append(
-                frame[start:end], self._now_ms()
+                frame[start:end], self._now_ms(), acks_all=lane.acks == _ALL
             )
         except EXPECTED:
             return None
-        log_start = hosted.log.log_start_offset
+        machine, log_start = hosted.machine, hosted.log.log_start_offset
         answer = lane.pack(
             lane.length,
             correlation_id,
@@ -134,9 +132,9 @@ class ProduceFastPath:
             lane.rest,
         )
         if lane.acks != _ALL:
-            if not (hosted.waits_for_disk and hosted.waits_for_own_disk(end_offset)):
+            if not (machine.counts_synced and machine.is_kept_by_own_disk(end_offset)):
                 return (answer,)
-        elif hosted.high_watermark >= end_offset:
+        elif machine.high_watermark >= end_offset:
             return (answer,)
         return self._wait(lane, index, correlation_id, answer, hosted, end_offset)
 

@@ -148,7 +148,7 @@ class Replicas:
         """Gives up the roles of partitions whose logs have failed, whatever found the failure."""
         for hosted in self:
             if hosted.log.failure is not None and (
-                hosted.is_beginning or (hosted.leadership or hosted.follower) is not None
+                hosted.machine.is_beginning or (hosted.leadership or hosted.follower) is not None
             ):
                 self._rest(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -166,7 +166,7 @@ class Replicas:
             return
         place = topic, index
         hosted = self._hosted.get(place)
-        refused = self._refused.get(place) if hosted is None else hosted.refused
+        refused = self._refused.get(place) if hosted is None else hosted.machine.retry_window
         if refused is None:
             # The image does not show this topic yet, or the topic does not exist.
             if len(self._refused) >= _REFUSED_MAX:
@@ -356,7 +356,8 @@ class Replicas:
         settings = self._configs().settings(topic.configs)
         self._unopened.pop((topic.name, index), None)
         hosted = HostedPartition(topic.name, topic.topic_id, index, log, settings, self.flusher)
-        hosted.refused = self._refused.pop((topic.name, index), hosted.refused)
+        machine = hosted.machine
+        machine.retry_window = self._refused.pop((topic.name, index), machine.retry_window)
         self._hosted[topic.name, index] = hosted
         self._by_directory[log.directory] = hosted
 
@@ -366,8 +367,8 @@ class Replicas:
         before = hosted.leadership, hosted.follower
         broker_id = self._broker_id
         if hosted.log.failure is not None:
-            if hosted.is_beginning or before != (None, None):
-                hosted.rest(ErrorCode.KAFKA_STORAGE_ERROR)
+            if hosted.machine.is_beginning or before != (None, None):
+                hosted.resign(ErrorCode.KAFKA_STORAGE_ERROR)
         elif partition.leader == broker_id and self.broker_epoch == partition.leader_broker_epoch:
             hosted.lead(
                 broker_id,
@@ -383,14 +384,14 @@ class Replicas:
             and self.broker_epoch >= 0
         ):
             hosted.follow(partition, configs.int_value("replica.fetch.backoff.ms"))
-        elif hosted.is_beginning or before != (None, None):
-            hosted.rest()
+        elif hosted.machine.is_beginning or before != (None, None):
+            hosted.resign()
         self._tell_role(hosted, *before)
 
     def _tell_role(
         self, hosted: HostedPartition, led: Leadership | None, followed: Follower | None
     ) -> None:
-        if hosted.is_beginning:
+        if hosted.machine.is_beginning:
             self._beginning[hosted] = None
             self._all_begun.clear()
         elif self._beginning:
@@ -410,7 +411,7 @@ class Replicas:
 
     def _rest(self, hosted: HostedPartition, code: ErrorCode) -> None:
         before = hosted.leadership, hosted.follower
-        hosted.rest(code)
+        hosted.resign(code)
         self._tell_role(hosted, *before)
 
     # Logs that failed

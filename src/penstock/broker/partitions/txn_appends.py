@@ -1,53 +1,20 @@
-"""The checks that a partition makes before it accepts a transactional batch or a marker.
+"""Appends what this broker writes for transactional producers: offsets of a group, and markers.
 
-The first batch of a transaction on a partition must be verified with the transaction coordinator
-(`NotVerified`, see `partition.verification`). Later batches need no verification. Markers end
-transactions, and are refused if they come too late.
+Offsets are written in the producer's transaction, which must be verified like a client's batch
+(`partition.verification`). Markers end transactions, and are refused if they come too late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-from penstock.partition.producers import ProducerStates, Verification
+from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.partition.machine import Begin
+from penstock.partition.producers import Verification
 from penstock.records.batch import BatchHeader, read_header
 from penstock.records.record import ControlMarker, ControlType, control_batch
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.txns.effects import Marker
-from penstock.wire.errors import ErrorCode, KafkaError
-
-if TYPE_CHECKING:
-    from penstock.broker.partitions.partition import HostedPartition, Written
-
-
-Begin = Callable[[], int | None]
-"""Takes a guard for the time of a verification. Returns None if no verification is needed."""
-
-
-class NotVerified(KafkaError):
-    """A batch would begin a transaction on this partition. The caller must verify it with the
-    coordinator and then append it again with the guard."""
-
-    def __init__(self, header: BatchHeader, begin: Begin) -> None:
-        super().__init__(
-            ErrorCode.INVALID_TXN_STATE,
-            f"the transaction of producer {header.producer_id} has not been verified with its "
-            "coordinator",
-        )
-        self.producer_id = header.producer_id
-        self.producer_epoch = header.producer_epoch
-        self.begin = begin
-
-
-def require_open(states: ProducerStates, header: BatchHeader, now_ms: int) -> Verification:
-    """Returns the `Verification` for a transactional batch that came without one, or raises
-    `NotVerified`."""
-    begin = partial(states.begin_verification, header, now_ms)
-    if begin() is not None:
-        raise NotVerified(header, begin)
-    return Verification()
 
 
 def beginner(hosted: HostedPartition, producer_id: int, producer_epoch: int, now_ms: int) -> Begin:

@@ -73,7 +73,7 @@ class Following:
     @property
     def waits_for_flush(self) -> bool:
         """Whether some records of the log do not count yet, because they are not synced."""
-        return self.hosted.counted_end < self.hosted.log.end_offset
+        return self.hosted.machine.counted_end < self.hosted.log.end_offset
 
     def request_flush(self) -> None:
         self._flusher.request(self.hosted.log)

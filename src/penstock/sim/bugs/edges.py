@@ -17,7 +17,6 @@ from penstock.broker.control.membership import Membership
 from penstock.broker.dispatch import BrokerSession
 from penstock.broker.partitions import partition as hosted_module
 from penstock.broker.partitions import replicas as replicas_module
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.partitions.topic_rules import follower_rules
 from penstock.broker.repair.disk_full import DiskFullGuard
@@ -30,6 +29,7 @@ from penstock.metadata.image import TopicChange
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.partition.follower import AdvanceLogStart, BatchSpan, Follower, FollowerRules
 from penstock.partition.leader import AppendRules, check_batch
+from penstock.partition.machine import PartitionMachine
 from penstock.partition.replication import InSyncRules, Leadership
 from penstock.records.batch import HeaderFields, validate_fields
 from penstock.sim.bugs.planting import Plant, bug, patch
@@ -134,13 +134,13 @@ def _ends_on_a_full_store(patches: ExitStack) -> None:
 @_bug("min-isr-change-ignored")
 def _keeps_min_isr(patches: ExitStack) -> None:
     """A leader uses the min.insync.replicas that the topic had when its log was opened."""
-    rules = HostedPartition._insync_rules
-    first: dict[int, tuple[HostedPartition, InSyncRules]] = {}
+    rules = PartitionMachine._insync_rules
+    first: dict[int, tuple[PartitionMachine[Any], InSyncRules]] = {}
 
-    def stale(self: HostedPartition) -> InSyncRules:
+    def stale(self: PartitionMachine[Any]) -> InSyncRules:
         return first.setdefault(id(self), (self, rules(self)))[1]
 
-    patch(patches, HostedPartition, "_insync_rules", stale)
+    patch(patches, PartitionMachine, "_insync_rules", stale)
 
 
 @_bug("deleted-topic-comes-back")
@@ -262,7 +262,7 @@ def _refuses_gaps(patches: ExitStack) -> None:
 @_bug("acks-one-answered-before-the-flush")
 def _answers_unflushed(patches: ExitStack) -> None:
     """A leader that is the only in-sync replica answers acks=1 before it has flushed."""
-    patch(patches, HostedPartition, "waits_for_own_disk", lambda self, end_offset: False)
+    patch(patches, PartitionMachine, "is_kept_by_own_disk", lambda self, end_offset: False)
 
 
 @_bug("reads-overtake-writes")

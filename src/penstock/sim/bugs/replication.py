@@ -33,6 +33,7 @@ from penstock.metadata.keys import PREFIX
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import Effect, Follower, LogView
+from penstock.partition.machine import PartitionMachine
 from penstock.partition.producers import ProducerStates
 from penstock.partition.replication import AlterIsr, Leadership, Replica
 from penstock.ports import Put
@@ -204,13 +205,13 @@ def _counts_unsynced(patches: ExitStack) -> None:
 @_bug("dedup-lost-on-failover")
 def _forgets_producers(patches: ExitStack) -> None:
     """A new leader knows nothing about earlier producers."""
-    begin = HostedPartition._begin
+    begin = PartitionMachine._begin
 
-    def forgetful(self: HostedPartition, term: Any) -> None:
-        self.log.producers.clear()
-        begin(self, term)
+    def forgetful(self: PartitionMachine[Any], term: Any) -> Any:
+        self._log.producers.clear()
+        return begin(self, term)
 
-    patch(patches, HostedPartition, "_begin", forgetful)
+    patch(patches, PartitionMachine, "_begin", forgetful)
 
 
 @_bug("duplicates-appended")
@@ -240,19 +241,20 @@ def _wrong_duplicate_offset(patches: ExitStack) -> None:
 @_bug("serves-before-its-epoch-is-durable")
 def _serves_early(patches: ExitStack) -> None:
     """A new leader begins before its epoch is stored, and continues in its predecessor's epoch."""
-    lead, append = HostedPartition.lead, AppendLog.append
+    lead, append = PartitionMachine.lead, AppendLog.append
 
-    def at_once(self: HostedPartition, *given: Any, **named: Any) -> None:
-        lead(self, *given, **named)
-        if self._beginning is not None:
-            self._begin(self._beginning)
+    def at_once(self: PartitionMachine[Any], *given: Any, **named: Any) -> Any:
+        effects = lead(self, *given, **named)
+        if self._beginning is None:
+            return effects
+        return [*effects, *self._begin(self._beginning)]
 
     def in_the_old_epoch(self: AppendLog, batch: Any, leader_epoch: int, *given: Any) -> Any:
         return append(self, batch, self._epoch if self._epoch >= 0 else leader_epoch, *given)
 
     patch(patches, AppendLog, "note_epoch", lambda self, epoch: None)
     patch(patches, AppendLog, "append", in_the_old_epoch)
-    patch(patches, HostedPartition, "lead", at_once)
+    patch(patches, PartitionMachine, "lead", at_once)
 
 
 @_bug("leads-on-after-a-restart")

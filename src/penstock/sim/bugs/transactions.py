@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from penstock.broker.partitions import partition as hosted_module
-from penstock.broker.partitions.partition import HostedPartition
 from penstock.groups import offset_fetch
 from penstock.groups.image import ShardImage
-from penstock.partition.producers import ProducerStates, Verification
+from penstock.partition.machine import Append, Decision, PartitionMachine, Refuse
+from penstock.partition.producers import ProducerRefused, ProducerStates
+from penstock.partition.replication import Leadership
+from penstock.partition.sequence_gate import check_sequence
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.storage.segment_state import SegmentState
@@ -204,7 +205,7 @@ def _tears(patches: ExitStack) -> None:
 def _all_is_stable(patches: ExitStack) -> None:
     """Readers of committed records receive records of undecided transactions."""
     patch(
-        patches, HostedPartition, "last_stable_offset", property(lambda self: self.high_watermark)
+        patches, PartitionMachine, "last_stable_offset", property(lambda self: self.high_watermark)
     )
 
 
@@ -231,10 +232,22 @@ def _takes_on_trust(patches: ExitStack) -> None:
     """A partition does not verify batches with the coordinator: a late one begins a
     hanging transaction."""
 
-    def trusting(states: ProducerStates, header: BatchHeader, now_ms: int) -> Verification | None:
-        return None
+    in_sequence = PartitionMachine._in_sequence
 
-    patch(patches, hosted_module, "require_open", trusting)
+    def trusting(
+        self: PartitionMachine[Any], header: BatchHeader, leadership: Leadership, *given: Any
+    ) -> Decision:
+        now_ms, verification = given
+        if verification is not None or not header.is_transactional:
+            return in_sequence(self, header, leadership, *given)
+        producers = self._log.producers
+        try:
+            seen = check_sequence(header, producers, self.retry_window, leadership, now_ms)
+        except ProducerRefused as error:
+            return Refuse(error)
+        return seen or Append(leadership.epoch)
+
+    patch(patches, PartitionMachine, "_in_sequence", trusting)
 
 
 @_bug("late-markers-accepted")

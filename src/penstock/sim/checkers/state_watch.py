@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.follower import Follower
+from penstock.partition.machine import PartitionMachine
 from penstock.partition.replication import Leadership
 from penstock.storage.log_state import LogState
 
 WATCHED: Final[dict[type, frozenset[str]]] = {
     LogState: frozenset({"_end_offset", "_recovery_point", "_failure"}),
-    HostedPartition: frozenset({"log", "leadership", "follower", "_high_watermark"}),
+    HostedPartition: frozenset({"log"}),
+    PartitionMachine: frozenset({"leadership", "follower", "_restored_high_watermark"}),
     Leadership: frozenset({"high_watermark"}),
     Follower: frozenset({"high_watermark"}),
 }
