@@ -42,8 +42,8 @@ def test_the_client_uses_the_transaction_version_of_the_cluster(kafka: ApacheKaf
 
     async def is_older() -> bool:
         async with aio.Producer(kafka.bootstrap, transactional_id="which-way") as producer:
-            assert producer._transactions is not None
-            return producer._transactions.is_older
+            assert producer._core.transactions is not None
+            return producer._core.transactions.is_older
 
     assert asyncio.run(is_older()) == (f"{FEATURE}={LEVEL}" not in kafka.features)
 

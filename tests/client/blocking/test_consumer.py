@@ -285,7 +285,7 @@ def test_an_interrupted_poll_loses_nothing(live_broker: Broker) -> None:
         assert first.offset == 0
         # Simulates an interrupt after the event loop finished the poll, but before the caller got
         # its result.
-        consumer._wait(consumer._poll(5_000, 5))
+        consumer._thread.wait(consumer._thread._poll(5_000, 5))
         assert [record.offset for record in take(consumer, 19)] == list(range(1, 20))
         assert consumer.position(TopicPartition(topic, 0)) == 20
 
@@ -296,7 +296,7 @@ def test_closing_does_not_commit_records_that_were_never_returned(live_broker: B
     group = live_broker.new_name("group")
     with member(live_broker, topic, group) as consumer:
         assert len(consumer.poll(5_000, max_records=3)) == 3
-        consumer._wait(consumer._poll(5_000, 5))
+        consumer._thread.wait(consumer._thread._poll(5_000, 5))
     with member(live_broker, topic, group) as consumer:
         assert next(consumer).offset == 3
 

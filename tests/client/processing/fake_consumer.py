@@ -22,6 +22,8 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class FakeConsumer:
+    deserializes = False
+
     def __init__(self, logs: Mapping[TopicPartition, list[Text]], group: str | None = "g") -> None:
         self.logs = logs
         keywords: dict[str, Any] = {"max_poll_records": 7}

@@ -14,24 +14,18 @@ Listeners, offset stores and handlers of `run` are called on the thread that wai
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Iterable,
-    Iterator,
-)
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
+from penstock.client.admin.offsets import FoundOffset
 from penstock.client.blocking.caller_executor import CallerExecutor
+from penstock.client.blocking.consumer_thread import ConsumerThread
 from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
 from penstock.client.blocking.on_caller import (
     StoreOnCaller,
@@ -39,13 +33,14 @@ from penstock.client.blocking.on_caller import (
     listener_on_caller,
     wrapped,
 )
-from penstock.client.blocking.standing import Standing
-from penstock.client.consuming.consumer import Bootstrap, Topics, open_raw_reader
+from penstock.client.consuming.consumer import Bootstrap, ConsumerArguments, Topics
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
+from penstock.client.consuming.core import OnCommit
+from penstock.client.consuming.group_offsets import CommitOffsets
 from penstock.client.environment import ClientEnv
-from penstock.client.errors import ClientError, Closed
-from penstock.client.model import K, Record, TopicPartition, V
-from penstock.client.options import ConsumerKeywords
+from penstock.client.membership.steps import Identity
+from penstock.client.metrics import ConsumerMetrics
+from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
 from penstock.client.processing.contracts import Handler, OnError, Ordering, RunSummary
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
@@ -58,11 +53,8 @@ if TYPE_CHECKING:
     from penstock.client.blocking.producer import Producer
     from penstock.client.consuming.ranges import Bound
 
-_CLOSE_TURN_S: Final = 30.0
-"""How long `close` waits for another thread to return from its call."""
 
-
-class Consumer(Standing, Generic[K, V]):
+class Consumer(Generic[K, V]):
     """Reads records from topics, as a member of a consumer group or on its own.
 
         with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
@@ -76,12 +68,7 @@ class Consumer(Standing, Generic[K, V]):
     def __init__(
         self: Consumer[bytes | None, bytes | None],
         bootstrap_servers: Bootstrap = ...,
-        *,
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -89,11 +76,7 @@ class Consumer(Standing, Generic[K, V]):
         bootstrap_servers: Bootstrap = ...,
         *,
         key_deserializer: Deserializer[K],
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -101,11 +84,7 @@ class Consumer(Standing, Generic[K, V]):
         bootstrap_servers: Bootstrap = ...,
         *,
         value_deserializer: Deserializer[V],
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -114,11 +93,7 @@ class Consumer(Standing, Generic[K, V]):
         *,
         key_deserializer: Deserializer[K],
         value_deserializer: Deserializer[V],
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     def __init__(
         self,
@@ -143,49 +118,28 @@ class Consumer(Standing, Generic[K, V]):
             env=env,
             **options,
         )
-        super().__init__(core, on_caller)
+        self._async = core
+        self._on_caller = on_caller
+        self._thread = ConsumerThread(core, on_caller)
         self.bootstrap_servers = bootstrap_servers
         self.options = core.options
         self.env = core.env
         self.deserializes = core.deserializes
         self._reading = core._reading
         self._iterator: int | None = None
-        self._iteration: asyncio.Task[Any] | None = None
-        self._closing = threading.Event()
-        self._listeners: list[tuple[object, object]] = []
-        self._life.watch(self)
 
     # -- starting and closing -------------------------------------------------------------------
 
     def start(self) -> None:
         """Connects now. Otherwise the first call connects."""
-        self._life.portal()
+        self._thread.start()
 
     def close(self, timeout_s: float | None = None) -> None:
         """Commits offsets if auto-commit is on, leaves the group and closes the connections.
 
         May be called from any thread. A `poll` or `run` in another thread is ended first.
         """
-        if self._turns.is_mine:
-            raise ClientError(
-                "close() was called from a listener or handler of this consumer, which is still "
-                "running: return from it first"
-            )
-        self._closing.set()
-        if self._life.is_closed or not self._life.is_started or self._life.is_forked:
-            self._life.close()
-            return
-        self._life.portal().tell(self._interrupt)
-        outermost = self._turns.wait(_CLOSE_TURN_S if timeout_s is None else timeout_s)
-        try:
-            self._life.close(timeout_s, on_caller=self._on_caller if outermost else None)
-        finally:
-            self._turns.end(outermost)
-
-    def _interrupt(self) -> None:
-        self._async.wakeup()
-        if self._iteration is not None:
-            self._iteration.cancel()
+        self._thread.close(timeout_s)
 
     def __enter__(self) -> Self:
         self.start()
@@ -216,32 +170,43 @@ class Consumer(Standing, Generic[K, V]):
         `on_lost`. It is called inside `poll`, on the thread that polls.
         """
         wrapper = listener_on_caller(self._on_caller, listener)
-        self._wait(self._async.subscribe(topics, pattern=pattern, listener=wrapper))
+        self._thread.wait(self._async.subscribe(topics, pattern=pattern, listener=wrapper))
 
     def unsubscribe(self) -> None:
         """Stops reading: leaves the group, or gives up the assigned partitions."""
-        self._wait(self._async.unsubscribe())
+        self._thread.wait(self._async.unsubscribe())
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions, independently of any group assignment."""
-        self._do(self._async.assign, places)
+        self._thread.do(self._async.assign, places)
 
     def subscription(self) -> frozenset[str]:
         """Returns the subscribed topics; with a pattern, the topics that match it at the moment."""
-        return self._do(self._async.subscription)
+        return self._thread.do(self._async.subscription)
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that this consumer reads at the moment."""
+        return self._thread.do(self._async.assignment)
+
+    @property
+    def membership(self) -> tuple[str, Identity]:
+        """The group's name, and this consumer's membership when it last returned records.
+
+        Used to commit offsets in a producer's transaction.
+        """
+
+        async def look() -> tuple[str, Identity]:
+            return self._async.membership
+
+        return self._thread.wait(look())
 
     def add_listener(self, listener: object) -> None:
         """Adds a rebalance listener. It is called before the listener given to `subscribe`."""
-        wrapper = listener_on_caller(self._on_caller, listener)
-        assert wrapper is not None
-        self._listeners.append((listener, wrapper))
-        self._do(self._async.add_listener, wrapper)
+        self._thread.add_listener(listener)
 
     def remove_listener(self, listener: object) -> None:
         """Removes a listener that `add_listener` added."""
-        for pair in [pair for pair in self._listeners if pair[0] is listener]:
-            self._listeners.remove(pair)
-            self._do(self._async.remove_listener, pair[1])
+        self._thread.remove_listener(listener)
 
     # -- records --------------------------------------------------------------------------------
 
@@ -251,15 +216,7 @@ class Consumer(Standing, Generic[K, V]):
         If none are buffered, waits up to the timeout for the first ones, and then returns an empty
         list.
         """
-        self._check_open()
-        self._wait(self._poll(timeout_ms, max_records))
-        records, self._kept.records = self._kept.records, []
-        return records
-
-    async def _poll(self, timeout_ms: int, max_records: int | None) -> None:
-        # Kept in an attribute rather than returned, because Ctrl-C may interrupt the caller between
-        # the end of this coroutine and the arrival of its result.
-        self._kept.records = await self._async.poll(timeout_ms, max_records)
+        return self._thread.poll(timeout_ms, max_records)
 
     def __iter__(self) -> Iterator[Record[K, V]]:
         return self
@@ -274,41 +231,127 @@ class Consumer(Standing, Generic[K, V]):
         return record
 
     def _next_run(self) -> int:
-        if self._closing.is_set():
-            raise StopIteration
-        reading = self._reading
-        if reading.at < len(reading.run) and self._iterator is not None:
-            raise ClientError(
-                "another thread is iterating over this consumer: give each thread its own consumer"
-            )
+        thread, reading = self._thread, self._reading
+        thread.check_iterator(self._iterator)
         self._iterator = get_ident()
         if reading.at < len(reading.run):
             return reading.at
-        if not self._wait(self._iterate()):
+        if not thread.wait(thread.next_run()):
             raise StopIteration
         return 0
 
-    async def _iterate(self) -> bool:
-        if self._closing.is_set():
-            return False
-        self._iteration = asyncio.current_task()
-        try:
-            return await self._async._next_run()
-        except asyncio.CancelledError:
-            if self._closing.is_set():
-                return False
-            raise
-        finally:
-            self._iteration = None
-
     def wakeup(self) -> None:
         """Ends the current `poll`, or the next one, at once. May be called from any thread."""
-        if self._life.is_started and not self._life.is_closed:
-            self._life.portal().tell(self._async.wakeup)
+        self._thread.wakeup()
 
-    def _check_open(self) -> None:
-        if self._closing.is_set():
-            raise Closed("the consumer has been closed: make a new one")
+    # -- positions ------------------------------------------------------------------------------
+
+    def position(self, place: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        """Returns the offset of the next record to be returned. Waits until it is known."""
+        return self._thread.wait(self._async.position(place, timeout_ms=timeout_ms))
+
+    def known_position(self, place: TopicPartition) -> int | None:
+        """Returns the position if it is known, and None otherwise. Does not wait."""
+        return self._thread.do(self._async.known_position, place)
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns all positions that are known. `commit()` commits these."""
+        return self._thread.do(self._async.positions)
+
+    def seek(self, place: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Moves the position: the record at this offset is returned next, whatever was
+        prefetched."""
+        self._thread.do(self._async.seek, place, offset)
+
+    def seek_to_beginning(self, *places: TopicPartition) -> None:
+        """Seeks to the first record of these partitions, or of all assigned partitions."""
+        self._thread.do(self._async.seek_to_beginning, *places)
+
+    def seek_to_end(self, *places: TopicPartition) -> None:
+        """Seeks to the end of these partitions, or of all assigned partitions."""
+        self._thread.do(self._async.seek_to_end, *places)
+
+    def seek_to_time(self, when: int | datetime, *places: TopicPartition) -> None:
+        """Seeks to the first record at or after a time: milliseconds since 1970, or a datetime."""
+        self._thread.do(self._async.seek_to_time, when, *places)
+
+    def pause(self, *places: TopicPartition) -> None:
+        """Pauses these partitions: none of their records are returned until `resume`.
+
+        Their positions do not change.
+        """
+        self._thread.do(self._async.pause, *places)
+
+    def resume(self, *places: TopicPartition) -> None:
+        """Resumes paused partitions."""
+        self._thread.do(self._async.resume, *places)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that are paused."""
+        return self._thread.do(self._async.paused)
+
+    def lag(self, place: TopicPartition) -> int | None:
+        """Returns the number of offsets between the position and the end, or None while it is
+        unknown."""
+        return self._thread.do(self._async.lag, place)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    def commit(self, offsets: CommitOffsets | None = None) -> None:
+        """Commits these offsets, or all positions, for the group, and waits for the answer."""
+        self._thread.wait(self._async.commit(offsets))
+
+    def commit_nowait(
+        self, offsets: CommitOffsets | None = None, on_commit: OnCommit | None = None
+    ) -> None:
+        """Commits like `commit`, without waiting. Commits keep their order.
+
+        A failure is passed to `on_commit`, on the consumer's own thread, or logged if there is
+        none.
+        """
+        self._thread.do(self._async.commit_nowait, offsets, on_commit)
+
+    def committed(self, *places: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Returns the group's committed offsets of these partitions, or of all assigned
+        partitions."""
+        return self._thread.wait(self._async.committed(*places))
+
+    def hold_auto_commit(self) -> None:
+        """Stops auto-commit until `release_auto_commit` has been called once for each hold."""
+        self._thread.do(self._async.hold_auto_commit)
+
+    def release_auto_commit(self) -> None:
+        """Undoes one `hold_auto_commit`."""
+        self._thread.do(self._async.release_auto_commit)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int | datetime]
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        """Returns the first record at or after each time, or None where there is no such record."""
+        return self._thread.wait(self._async.offsets_for_times(times))
+
+    def beginning_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
+        return self._thread.wait(self._async.beginning_offsets(places))
+
+    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the offset that the next record will get; with read_committed, the last stable
+        offset."""
+        return self._thread.wait(self._async.end_offsets(places))
+
+    # -- the cluster ----------------------------------------------------------------------------
+
+    def partitions_for(self, topic: str) -> int:
+        """Returns the number of the topic's partitions."""
+        return self._thread.wait(self._async.partitions_for(topic))
+
+    def topics(self) -> dict[str, int]:
+        """Returns all topics with their numbers of partitions."""
+        return self._thread.wait(self._async.topics())
+
+    def metrics(self) -> ConsumerMetrics:
+        """Returns a snapshot of this consumer's metrics."""
+        return self._thread.do(self._async.metrics)
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -330,8 +373,8 @@ class Consumer(Standing, Generic[K, V]):
         how much is taken from the buffers, counted as received, compressed or not. A single batch
         that is larger is returned nevertheless.
         """
-        self._check_open()
-        return self._wait(
+        self._thread.check_open()
+        return self._thread.wait(
             self._async.poll_table(
                 timeout_ms, max_rows=max_rows, max_bytes=max_bytes, headers=headers
             )
@@ -355,27 +398,10 @@ class Consumer(Standing, Generic[K, V]):
         determined when the first batch is requested: records that are written later are not part of
         the range.
         """
-        batches = self._do(
+        batches = self._thread.do(
             self._async.read_batches, topic, start, end, partitions=partitions, headers=headers
         )
-        return self._each(batches)
-
-    def _each(self, batches: AsyncIterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        async def following() -> pa.RecordBatch | None:
-            return await anext(batches, None)
-
-        async def end() -> None:
-            if isinstance(batches, AsyncGenerator):
-                await batches.aclose()
-
-        try:
-            while (batch := self._wait(following())) is not None:
-                yield batch
-        finally:
-            # The generator may be closed early, perhaps by the garbage collector while another call
-            # is running. `_wait` would refuse that, so this call bypasses it.
-            with suppress(Closed, RuntimeError):
-                self._life.call(end())
+        return self._thread.batches(batches)
 
     def read_table(
         self,
@@ -388,7 +414,7 @@ class Consumer(Standing, Generic[K, V]):
     ) -> pa.Table:
         """Reads all records of a range into one Arrow table, which must fit into memory. See
         `read_batches`."""
-        return self._wait(
+        return self._thread.wait(
             self._async.read_table(topic, start, end, partitions=partitions, headers=headers)
         )
 
@@ -431,34 +457,16 @@ class Consumer(Standing, Generic[K, V]):
             in_progress_max=in_progress_max,
             drain_timeout_ms=drain_timeout_ms,
         )
-        return self._until(
+        return self._thread.until(
             stop,
             lambda stopping: run(
                 self._async,
                 handler,
                 replace(options, stop=stopping),
-                open_reader=open_raw_reader if self.deserializes else None,
                 producer=None if producer is None else SyncProducer(producer),
                 executor=self._on_caller if concurrency == 1 else None,
             ),
         )
-
-    def _until(
-        self,
-        stop: threading.Event | None,
-        work: Callable[[asyncio.Event], Coroutine[Any, Any, RunSummary]],
-    ) -> RunSummary:
-        """Waits for work that ends some time after it was asked to stop, by `stop` or by
-        `close`."""
-        self._check_open()
-        stopping = asyncio.Event()
-        portal = self._life.portal()
-
-        def look() -> None:
-            if self._closing.is_set() or (stop is not None and stop.is_set()):
-                portal.tell(stopping.set)
-
-        return self._wait(work(stopping), watch=look)
 
     def at_least_once(
         self,

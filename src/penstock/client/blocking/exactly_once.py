@@ -52,7 +52,7 @@ def exactly_once(
     def transform(records: list[Record[K, V]]) -> list[ProducerRecord[Any, Any]]:
         return list(handler(records))
 
-    return consumer._until(
+    return consumer._thread.until(
         stop,
         lambda stopping: exactly_once_into(
             _Sink(producer),

@@ -16,17 +16,23 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
-from penstock.client.consuming.core import ConsumerCore
+from penstock.client.admin.offsets import FoundOffset
+from penstock.client.consuming.core import ConsumerCore, OnCommit
 from penstock.client.consuming.decoding import RecordMaker
-from penstock.client.consuming.fetching import let_fetches_start
-from penstock.client.consuming.standing import Standing
+from penstock.client.consuming.group_offsets import CommitOffsets, GroupOffsets
+from penstock.client.consuming.log_offsets import LogOffsets
+from penstock.client.consuming.partition_control import PartitionControl
+from penstock.client.consuming.polling import Poller
 from penstock.client.environment import ClientEnv, default_environment
-from penstock.client.errors import ClientError, Closed, OptionError
-from penstock.client.model import K, Record, TopicPartition, V
+from penstock.client.errors import ClientError
+from penstock.client.membership.steps import Identity
+from penstock.client.metrics import ConsumerMetrics
+from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
 from penstock.client.options import ConsumerKeywords, ConsumerOptions
 from penstock.client.serializers import Deserializer, deserialize_with
 
@@ -46,11 +52,18 @@ if TYPE_CHECKING:
 
 Bootstrap = str | Sequence[str]
 Topics = str | Iterable[str]
-_FOREVER_S: Final = 3600.0
-"""Iteration has no timeout. It wakes up this often to check again."""
 
 
-class Consumer(Standing, Generic[K, V]):
+class ConsumerArguments(ConsumerKeywords, total=False):
+    """The keyword arguments of both consumers, except the deserializers."""
+
+    topics: Topics | None
+    listener: object | None
+    offset_store: OffsetStore | None
+    env: ClientEnv | None
+
+
+class Consumer(Generic[K, V]):
     """Reads records from topics, as a member of a consumer group or on its own.
 
         async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
@@ -65,12 +78,7 @@ class Consumer(Standing, Generic[K, V]):
     def __init__(
         self: Consumer[bytes | None, bytes | None],
         bootstrap_servers: Bootstrap = ...,
-        *,
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -78,11 +86,7 @@ class Consumer(Standing, Generic[K, V]):
         bootstrap_servers: Bootstrap = ...,
         *,
         key_deserializer: Deserializer[K],
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -90,11 +94,7 @@ class Consumer(Standing, Generic[K, V]):
         bootstrap_servers: Bootstrap = ...,
         *,
         value_deserializer: Deserializer[V],
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     @overload
     def __init__(
@@ -103,11 +103,7 @@ class Consumer(Standing, Generic[K, V]):
         *,
         key_deserializer: Deserializer[K],
         value_deserializer: Deserializer[V],
-        topics: Topics | None = ...,
-        listener: object | None = ...,
-        offset_store: OffsetStore | None = ...,
-        env: ClientEnv | None = ...,
-        **options: Unpack[ConsumerKeywords],
+        **options: Unpack[ConsumerArguments],
     ) -> None: ...
     def __init__(
         self,
@@ -121,13 +117,17 @@ class Consumer(Standing, Generic[K, V]):
         env: ClientEnv | None = None,
         **options: Any,
     ) -> None:
-        parsed = ConsumerOptions.parse(bootstrap_servers, options)
-        env = default_environment() if env is None else env
+        self.options = ConsumerOptions.parse(bootstrap_servers, options)
+        self.env = default_environment() if env is None else env
         key, value = deserialize_with(key_deserializer), deserialize_with(value_deserializer)
-        super().__init__(parsed, env, ConsumerCore(parsed, env, RecordMaker(key, value)))
+        self._core = ConsumerCore(self.options, self.env, RecordMaker(key, value))
+        self._reading = self._core.reading
+        self._poller: Poller[K, V] = Poller(self._core)
+        self._control = PartitionControl(self._core)
+        self._group_offsets = GroupOffsets(self._core, self._control)
+        self._log_offsets = LogOffsets(self._core)
         self.bootstrap_servers = bootstrap_servers
         self.deserializes = key is not None or value is not None
-        self._polling = False
         self._core.listeners.set_users(listener)
         if offset_store is not None:
             from penstock.client.processing.stores import StoreListener  # noqa: PLC0415
@@ -198,6 +198,18 @@ class Consumer(Standing, Generic[K, V]):
         """Returns the subscribed topics; with a pattern, the topics that match it at the moment."""
         return self._core.subscription.topics
 
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that this consumer reads at the moment."""
+        return frozenset(self._core.subscription.states)
+
+    @property
+    def membership(self) -> tuple[str, Identity]:
+        """The group's name, and this consumer's membership when it last returned records.
+
+        Used to commit offsets in a producer's transaction.
+        """
+        return self._core.membership
+
     def add_listener(self, listener: object) -> None:
         """Adds a rebalance listener. It is called before the listener given to `subscribe`."""
         self._core.listeners.add(listener)
@@ -216,24 +228,7 @@ class Consumer(Standing, Generic[K, V]):
         If none are buffered, waits up to the timeout for the first ones, and then returns an empty
         list.
         """
-        limit = self.options.max_poll_records if max_records is None else max_records
-        if limit < 1:
-            raise OptionError(f"max_records is {limit}: give 1 or more")
-        core = self._core
-        deadline = self.env.clock.monotonic() + timeout_ms / 1000
-        self._begin_poll()
-        try:
-            while True:
-                core.news.clear()
-                await core.attend()
-                records: list[Record[K, V]] = self._reading.collect(limit)
-                if records:
-                    return self._handed_out(records)
-                core.raise_error(again=True)
-                if not await core.wait(deadline):
-                    return []
-        finally:
-            self._polling = False
+        return await self._poller.poll(timeout_ms, max_records)
 
     def __aiter__(self) -> AsyncIterator[Record[K, V]]:
         return self
@@ -242,53 +237,127 @@ class Consumer(Standing, Generic[K, V]):
         reading = self._reading
         at = reading.at
         if at == len(reading.run):
-            if not await self._next_run():
+            if not await self._poller.next_run():
                 raise StopAsyncIteration
             at = 0
         reading.at = at + 1
         return reading.run[at]
 
-    async def _next_run(self) -> bool:
-        """Prepares the next records to iterate over. Returns False once the consumer is closed."""
-        core, reading = self._core, self._reading
-        self._begin_poll()
-        try:
-            while True:
-                core.news.clear()
-                reading.drop_run()
-                await core.attend()
-                if reading.begin_run(self.options.max_poll_records):
-                    core.wake_fetcher()
-                    reading.run = self._handed_out(reading.run)
-                    if reading.run:
-                        return True
-                    reading.skip_run()
-                    continue
-                core.raise_error(again=True)
-                await core.wait(self.env.clock.monotonic() + _FOREVER_S)
-        except Closed:
-            return False
-        finally:
-            self._polling = False
-
-    def _begin_poll(self) -> None:
-        if self._polling:
-            raise ClientError(
-                "this consumer is being polled by another task: give each task its own consumer"
-            )
-        self._polling = True
-        self._core.meter.polls += 1
-
-    def _handed_out(self, records: list[Record[K, V]]) -> list[Record[K, V]]:
-        core = self._core
-        core.meter.records += len(records)
-        core.note_handed_out()
-        core.wake_fetcher()
-        return records if core.chain is None else core.chain.on_consume(records)
-
     def wakeup(self) -> None:
         """Ends the current `poll`, or the next one, at once. Call it on the event loop."""
         self._core.wakeup()
+
+    # -- positions ------------------------------------------------------------------------------
+
+    async def position(self, place: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        """Returns the offset of the next record to be returned. Waits until it is known."""
+        return await self._control.position(place, timeout_ms=timeout_ms)
+
+    def known_position(self, place: TopicPartition) -> int | None:
+        """Returns the position if it is known, and None otherwise. Does not wait."""
+        return self._control.known_position(place)
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Returns all positions that are known. `commit()` commits these."""
+        return self._control.positions()
+
+    def seek(self, place: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Moves the position: the record at this offset is returned next, whatever was
+        prefetched."""
+        self._control.seek(place, offset)
+
+    def seek_to_beginning(self, *places: TopicPartition) -> None:
+        """Seeks to the first record of these partitions, or of all assigned partitions."""
+        self._control.seek_to_beginning(*places)
+
+    def seek_to_end(self, *places: TopicPartition) -> None:
+        """Seeks to the end of these partitions, or of all assigned partitions."""
+        self._control.seek_to_end(*places)
+
+    def seek_to_time(self, when: int | datetime, *places: TopicPartition) -> None:
+        """Seeks to the first record at or after a time: milliseconds since 1970, or a datetime."""
+        self._control.seek_to_time(when, *places)
+
+    def pause(self, *places: TopicPartition) -> None:
+        """Pauses these partitions: none of their records are returned until `resume`.
+
+        Their positions do not change.
+        """
+        self._control.pause(*places)
+
+    def resume(self, *places: TopicPartition) -> None:
+        """Resumes paused partitions."""
+        self._control.resume(*places)
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """Returns the partitions that are paused."""
+        return self._control.paused()
+
+    def lag(self, place: TopicPartition) -> int | None:
+        """Returns the number of offsets between the position and the end, or None while it is
+        unknown."""
+        return self._control.lag(place)
+
+    # -- offsets --------------------------------------------------------------------------------
+
+    async def commit(self, offsets: CommitOffsets | None = None) -> None:
+        """Commits these offsets, or all positions, for the group, and waits for the answer."""
+        await self._group_offsets.commit(offsets)
+
+    def commit_nowait(
+        self, offsets: CommitOffsets | None = None, on_commit: OnCommit | None = None
+    ) -> None:
+        """Commits like `commit`, without waiting. Commits keep their order.
+
+        A failure is passed to `on_commit`, or logged if there is none.
+        """
+        self._group_offsets.commit_nowait(offsets, on_commit)
+
+    async def committed(
+        self, *places: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Returns the group's committed offsets of these partitions, or of all assigned
+        partitions."""
+        return await self._group_offsets.committed(*places)
+
+    def hold_auto_commit(self) -> None:
+        """Stops auto-commit until `release_auto_commit` has been called once for each hold."""
+        self._core.auto_commit_holds += 1
+
+    def release_auto_commit(self) -> None:
+        """Undoes one `hold_auto_commit`."""
+        self._core.auto_commit_holds -= 1
+
+    async def offsets_for_times(
+        self, times: Mapping[TopicPartition, int | datetime]
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        """Returns the first record at or after each time, or None where there is no such record."""
+        return await self._log_offsets.for_times(times)
+
+    async def beginning_offsets(
+        self, places: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
+        return await self._log_offsets.beginnings(places)
+
+    async def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the offset that the next record will get; with read_committed, the last stable
+        offset."""
+        return await self._log_offsets.ends(places)
+
+    # -- the cluster ----------------------------------------------------------------------------
+
+    async def partitions_for(self, topic: str) -> int:
+        """Returns the number of the topic's partitions."""
+        return await self._core.cluster.partitions(topic)
+
+    async def topics(self) -> dict[str, int]:
+        """Returns all topics with their numbers of partitions."""
+        return await self._core.list_topics()
+
+    def metrics(self) -> ConsumerMetrics:
+        """Returns a snapshot of this consumer's metrics."""
+        return self._core.snapshot()
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -310,32 +379,7 @@ class Consumer(Standing, Generic[K, V]):
         how much is taken from the buffers, counted as received, compressed or not. A single batch
         that is larger is returned nevertheless.
         """
-        from penstock.client.consuming.tables import (  # noqa: PLC0415 -- only when used
-            PARTITION_BYTES,
-            TablePoll,
-        )
-
-        core = self._core
-        core.fetch_for_tables(PARTITION_BYTES)
-        tables = TablePoll(core.subscription, self._reading, self.options, headers=headers)
-        deadline = self.env.clock.monotonic() + timeout_ms / 1000
-        self._begin_poll()
-        try:
-            while True:
-                core.news.clear()
-                await core.attend()
-                await let_fetches_start()
-                table = tables.take(max_rows, max_bytes)
-                if table.num_rows:
-                    core.meter.records += table.num_rows
-                    core.note_handed_out()
-                    core.wake_fetcher()
-                    return table
-                core.raise_error(again=True)
-                if not await core.wait(deadline):
-                    return table
-        finally:
-            self._polling = False
+        return await self._poller.poll_table(timeout_ms, max_rows, max_bytes, headers=headers)
 
     def read_batches(
         self,
@@ -416,8 +460,7 @@ class Consumer(Standing, Generic[K, V]):
             drain_timeout_ms=drain_timeout_ms,
             stop=stop,
         )
-        open_reader = open_raw_reader if self.deserializes else None
-        return await run(self, handler, options, open_reader=open_reader, producer=producer)
+        return await run(self, handler, options, producer=producer)
 
     def at_least_once(
         self,
@@ -443,19 +486,6 @@ class Consumer(Standing, Generic[K, V]):
         from penstock.client.processing.delivery import AtMostOnce  # noqa: PLC0415
 
         return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
-
-
-def open_raw_reader(
-    options: ConsumerOptions, env: ClientEnv
-) -> Consumer[bytes | None, bytes | None]:
-    """Returns a consumer that reads single records as bytes, from the cluster of these options."""
-    return Consumer(
-        [str(address) for address in options.bootstrap],
-        env=env,
-        client_id=options.client_id,
-        auto_offset_reset="none",
-        max_poll_records=1,
-    )
 
 
 def _names(topics: Topics) -> frozenset[str]:

@@ -58,6 +58,9 @@ class PolledConsumer(Protocol[K, V]):
 class RunConsumer(PolledConsumer[K, V], Protocol[K, V]):
     """What `run` needs from a consumer."""
 
+    @property
+    def deserializes(self) -> bool: ...
+
     def wakeup(self) -> None: ...
 
     def pause(self, *places: TopicPartition) -> None: ...
@@ -69,16 +72,6 @@ class RunConsumer(PolledConsumer[K, V], Protocol[K, V]):
     def add_listener(self, listener: object) -> None: ...
 
     def remove_listener(self, listener: object) -> None: ...
-
-
-class RawReader(Protocol):
-    """Reads single records again, as bytes."""
-
-    def assign(self, places: Iterable[TopicPartition]) -> None: ...
-
-    def seek(self, place: TopicPartition, offset: int) -> None: ...
-
-    async def poll(self, timeout_ms: int) -> list[Record[bytes | None, bytes | None]]: ...
 
 
 class DeadLetterProducer(Protocol):

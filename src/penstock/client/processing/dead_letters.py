@@ -9,21 +9,16 @@ milliseconds. The clients for this are opened for the first dead letter and clos
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from typing import Any
 
+from penstock.client.consuming.raw_reader import RawReader, RawRecord
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import NoOffset
 from penstock.client.model import Record
 from penstock.client.options import ConsumerOptions
-from penstock.client.processing.contracts import DeadLetterProducer, RawReader
+from penstock.client.processing.contracts import DeadLetterProducer
 from penstock.client.processing.dead_letter_headers import dead_letter_headers
-
-RawRecord = Record[bytes | None, bytes | None]
-
-OpenReader = Callable[[ConsumerOptions, ClientEnv], AbstractAsyncContextManager[RawReader]]
-"""Makes a consumer that reads records as bytes, from the cluster that the options name."""
 
 
 class DeadLetters:
@@ -33,14 +28,13 @@ class DeadLetters:
         options: ConsumerOptions,
         env: ClientEnv,
         *,
-        open_reader: OpenReader | None,
+        deserializes: bool,
         producer: DeadLetterProducer | None,
     ) -> None:
-        """Without `open_reader`, records are sent as they are: their keys and values are bytes."""
         self._topic = topic
         self._options = options
         self._env = env
-        self._open_reader = open_reader
+        self._deserializes = deserializes
         self._given = producer
         self._producer: DeadLetterProducer | None = None
         self._reader: RawReader | None = None
@@ -51,9 +45,8 @@ class DeadLetters:
         """Sends a dead letter and waits until it is acknowledged."""
         if self._given is not None:
             await self._send(self._given, record, error, attempts)
-        elif self._open_reader is not None:
-            raw = await self._read_again(record, self._open_reader)
-            await self.bury_raw(raw, error, attempts)
+        elif self._deserializes:
+            await self.bury_raw(await self._read_again(record), error, attempts)
         else:
             await self.bury_raw(record, error, attempts)
 
@@ -86,19 +79,15 @@ class DeadLetters:
         headers = dead_letter_headers(record, error, attempts)
         await (await producer.send(self._topic, record.value, key=record.key, headers=headers))
 
-    async def _read_again(self, record: Record[Any, Any], open_reader: OpenReader) -> RawRecord:
+    async def _read_again(self, record: Record[Any, Any]) -> RawRecord:
         async with self._one_at_a_time:
             if self._reader is None:
-                self._reader = await self._open.enter_async_context(
-                    open_reader(self._options, self._env)
-                )
-            reader = self._reader
-            reader.assign([record.place])
-            reader.seek(record.place, record.offset)
-            found = await reader.poll(self._options.default_api_timeout_ms)
-        if not found or found[0].offset != record.offset:
+                reader = RawReader(self._options, self._env)
+                self._reader = await self._open.enter_async_context(reader)
+            found = await self._reader.read(record.place, record.offset)
+        if found is None:
             raise NoOffset(
                 f"cannot send offset {record.offset} of {record.place}, whose handler failed, to "
                 "the dead-letter topic: it is no longer in the log; raise the topic's retention"
             )
-        return found[0]
+        return found

@@ -11,7 +11,7 @@ from penstock.client.processing.contracts import (
     RunConsumer,
     RunSummary,
 )
-from penstock.client.processing.dead_letters import DeadLetters, OpenReader
+from penstock.client.processing.dead_letters import DeadLetters
 from penstock.client.processing.engine import Run
 from penstock.client.processing.run_options import RunOptions
 
@@ -24,16 +24,14 @@ async def run(
     handler: Handler[K, V],
     options: RunOptions,
     *,
-    open_reader: OpenReader | None = None,
     producer: DeadLetterProducer | None = None,
     executor: Executor | None = None,
 ) -> RunSummary:
     """Handles records until `options.stop` is set, the run is cancelled, or it fails.
 
     `producer` sends the dead letters, with the keys and values that the handler received. Without a
-    producer they are sent as the bytes in which they were received: if the consumer deserializes,
-    a consumer from `open_reader` reads them again. `executor` runs a handler that is a plain
-    function.
+    producer they are sent as the bytes in which they were received. `executor` runs a handler that
+    is a plain function.
     """
     letters = None
     if options.dead_letter_topic is not None:
@@ -41,7 +39,7 @@ async def run(
             options.dead_letter_topic,
             consumer.options,
             consumer.env,
-            open_reader=open_reader,
+            deserializes=consumer.deserializes,
             producer=producer,
         )
     try:

@@ -3,7 +3,7 @@
 `send` serializes and routes the record, packs it into a batch and returns. It waits only for buffer
 memory, or for the metadata of a topic that it has not sent to before. Sending happens in the
 background (`sending`). Each record's `Delivery` reports its outcome, success or failure, so no
-record is lost silently. `core` has everything that does not happen per record.
+record is lost silently. `core` does everything that does not happen per record.
 
 The work per record is kept to a few microseconds: no task, no future, and a single copy, into the
 batch. Everything else happens once per batch.
@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Unpack, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, Unpack, overload
 
-from penstock.client.environment import ClientEnv
+from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.errors import (
     ClientError,
     OptionError,
@@ -27,6 +28,7 @@ from penstock.client.errors import (
     UnknownTopicYet,
 )
 from penstock.client.interceptors import producer_chain
+from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import Headers, K, V
 from penstock.client.options import ProducerKeywords, ProducerOptions
 from penstock.client.producing.batches import RECORD_OVERHEAD, Batch, record_bytes_max
@@ -36,6 +38,7 @@ from penstock.client.producing.inputs import Intercepted, as_bytes, checked_head
 from penstock.client.producing.lanes import Lane
 from penstock.client.producing.tickets import DeliveryCallback
 from penstock.client.producing.topics import Topic
+from penstock.client.producing.transactions import Transaction
 from penstock.client.routers import DefaultRouter, checked
 from penstock.client.serializers import Serializer, serialize_with
 
@@ -44,6 +47,9 @@ if TYPE_CHECKING:
 
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
 _NO_TIMESTAMP: Final = -1
+ERROR_CLOSE_S: Final = 5.0
+"""When the body of `async with` fails, records that were already sent get this long to be
+delivered."""
 
 
 class _Prepared(NamedTuple):
@@ -57,7 +63,7 @@ class _Prepared(NamedTuple):
     bytes_max: int
 
 
-class Producer(ProducerCore, Generic[K, V]):
+class Producer(Generic[K, V]):
     """Sends records to topics.
 
         async with Producer("localhost:9092", linger_ms=5) as producer:
@@ -123,7 +129,16 @@ class Producer(ProducerCore, Generic[K, V]):
         **options: Unpack[ProducerKeywords],
     ) -> None:
         parsed = ProducerOptions.parse(bootstrap_servers, dict(options))
-        super().__init__(bootstrap_servers, parsed, env, lock)
+        self.bootstrap_servers = bootstrap_servers
+        self.options = parsed
+        self.env = env or default_environment()
+        self._core = core = ProducerCore(parsed, self.env, lock)
+        self._accumulator = core.accumulator
+        self._room = core.room
+        self._known = core.known
+        self._usable = core.usable
+        self._lock = core.lock
+        self._from_threads = lock is not None
         self._wall_ms = self.env.clock.wall_ms
         self._serialize_key: Callable[[Any], bytes | None] | None = serialize_with(key_serializer)
         self._serialize_value: Callable[[Any], bytes | None] | None = serialize_with(
@@ -133,6 +148,41 @@ class Producer(ProducerCore, Generic[K, V]):
         self._router = parsed.make_router()
         self._route = self._router.route
         self._trusts_router = type(self._router) is DefaultRouter
+
+    # -- starting and closing -------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Connects to the cluster. The producer belongs to the running event loop from now on."""
+        await self._core.start()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Delivers the buffered records and disconnects. No more records are accepted.
+
+        Records that are not delivered within `timeout_s` fail with `Closed`. Without a timeout,
+        each record gets its full `delivery_timeout_ms`. An open transaction is aborted, except with
+        a timeout of 0: then the coordinator aborts it when its transaction timeout is over.
+        """
+        await self._core.close(timeout_s)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close(None if error is None else ERROR_CLOSE_S)
+
+    @property
+    def is_started(self) -> bool:
+        return self._core.is_started
+
+    @property
+    def is_closed(self) -> bool:
+        return self._core.is_closed
 
     # -- records --------------------------------------------------------------------------------
 
@@ -162,9 +212,9 @@ class Producer(ProducerCore, Generic[K, V]):
         try:
             known = self._known.get(topic)
             if known is None:
-                known = await self._learn(topic)
+                known = await self._core.learn(topic)
             if partition is not None and partition >= known.view.count:
-                known = await self._learn(topic, afresh=True)
+                known = await self._core.learn(topic, afresh=True)
             buffered = self._buffer(known, value, key, headers, partition, timestamp_ms, watch)
             if isinstance(buffered, _Prepared):
                 buffered = await self._buffer_when_room(buffered, watch)
@@ -335,8 +385,48 @@ class Producer(ProducerCore, Generic[K, V]):
         from penstock.client.producing import tables  # noqa: PLC0415 (imports pyarrow)
 
         self._usable()
-        known = self._known.get(topic) or await self._learn(topic)
+        known = self._known.get(topic) or await self._core.learn(topic)
         intake = tables.Intake(
             self._accumulator, self._router, self._room, self.options, self.env, self._lock
         )
         return await intake.send(known, table, self._usable)
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """Starts a transaction: read-committed consumers see all of its records or none.
+
+            async with producer.transaction() as transaction:
+                await producer.send("orders", b"42")
+                await transaction.send_offsets({place: 43}, consumer)
+
+        Leaving the block commits the transaction, and returns when the commit is decided. An error
+        in the block aborts it. Requires `transactional_id`.
+        """
+        return self._core.transaction()
+
+    # -- topics, flush, metrics -----------------------------------------------------------------
+
+    async def partitions_for(self, topic: str) -> int:
+        """Returns the topic's number of partitions.
+
+        Makes the topic known to `send_nowait`, and creates it if auto-creation is on.
+        """
+        known = self._known.get(topic) or await self._core.learn(topic)
+        return known.view.count
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Sends all buffered records without linger. Waits until each is delivered or has failed.
+
+        Raises `DeadlineExceeded` after `timeout_s`; delivery of the records continues nevertheless.
+        Failed records are reported by their deliveries, not here.
+        """
+        await self._core.flush(timeout_s)
+
+    def add_room_listener(self, listener: Callable[[], None]) -> None:
+        """Registers a function that is called on the event loop whenever buffer memory is freed."""
+        self._room.add_listener(listener)
+
+    def metrics(self) -> ProducerMetrics:
+        """Returns a snapshot of this producer's metrics."""
+        return self._core.metrics()

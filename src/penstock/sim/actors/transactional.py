@@ -119,7 +119,7 @@ class _Transactor:
         actor, stage = self._actor, self._actor.stage
         await producer.start()
         # The library does not expose it: only a checker needs it.
-        transactions = producer._transactions
+        transactions = producer._core.transactions
         assert transactions is not None
         stage.fence(transactions._identity.producer_id, transactions._identity.epoch)
         stage.count("transactors_started")
@@ -231,7 +231,7 @@ class _Transactor:
 
 def _ending_of(producer: BytesProducer, name: str) -> EndTxnRequest:
     """Returns the request that aborts the transaction that the producer has just begun."""
-    transactions = producer._transactions
+    transactions = producer._core.transactions
     assert transactions is not None
     identity = transactions._identity
     return EndTxnRequest(name, identity.producer_id, identity.epoch, False)
