@@ -15,12 +15,14 @@ from penstock.partition.epochs import LeaderEpochs
 from penstock.records.batch import BatchHeader, validate
 from penstock.sim.disk.disk import SimDisk, SimFile
 from penstock.storage import cleaner, recovery, scan
-from penstock.storage.append_log import AppendLog
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic
 from penstock.storage.files import LOG_CHECKPOINT
 from penstock.storage.flush import FlushPlan
 from penstock.storage.index import decode_entries
-from penstock.storage.log import Log
+from penstock.storage.log_compaction import LogCompaction
+from penstock.storage.log_files import LogFiles
+from penstock.storage.log_flusher import LogFlusher
+from penstock.storage.log_truncation import LogTruncation
 from penstock.storage.recovery import _Opening
 from penstock.storage.scan import BadBatch
 from penstock.storage.segment import Segment
@@ -88,32 +90,32 @@ def checkpoint_before_data() -> AbstractContextManager[Any]:
 @planted
 def flush_promises_later_appends() -> AbstractContextManager[Any]:
     """Records appended while the flush ran count as flushed."""
-    original = AppendLog.end_flush
+    original = LogFlusher.end_flush
 
-    def end_flush(self: AppendLog, plan: FlushPlan) -> None:
-        plan.end_offset = self.end_offset
+    def end_flush(self: LogFlusher, plan: FlushPlan) -> None:
+        plan.end_offset = self._state.end_offset
         original(self, plan)
 
-    return patch.object(AppendLog, "end_flush", end_flush)
+    return patch.object(LogFlusher, "end_flush", end_flush)
 
 
 @planted
 def flush_forgets_later_appends() -> AbstractContextManager[Any]:
     """Files that became dirty while the flush ran count as clean."""
-    original = AppendLog.end_flush
+    original = LogFlusher.end_flush
 
-    def end_flush(self: AppendLog, plan: FlushPlan) -> None:
+    def end_flush(self: LogFlusher, plan: FlushPlan) -> None:
         original(self, plan)
-        self._dirty = {}
+        self._state.dirty = {}
 
-    return patch.object(AppendLog, "end_flush", end_flush)
+    return patch.object(LogFlusher, "end_flush", end_flush)
 
 
 @planted
 def fsync_retried() -> AbstractContextManager[Any]:
     """A failed fsync is retried, and the second result is trusted."""
 
-    def flush(self: AppendLog, *, checkpoint: bool = False) -> None:
+    def flush(self: LogFlusher, *, checkpoint: bool = False) -> None:
         plan = self.begin_flush(checkpoint=checkpoint)
         try:
             plan.run()
@@ -121,7 +123,7 @@ def fsync_retried() -> AbstractContextManager[Any]:
             plan.run()
         self.end_flush(plan)
 
-    return patch.object(AppendLog, "flush", flush)
+    return patch.object(LogFlusher, "flush", flush)
 
 
 @planted
@@ -276,40 +278,42 @@ def recovery_without_directory_fsync() -> AbstractContextManager[Any]:
 @planted
 def truncation_keeps_the_recovery_point() -> AbstractContextManager[Any]:
     """Offsets that were truncated count as flushed when they are assigned again."""
-    original = Log.truncate_to
+    original = LogTruncation.truncate_to
 
-    def truncate_to(self: Log, offset: int) -> None:
-        promised = self._recovery_point
+    def truncate_to(self: LogTruncation, offset: int) -> None:
+        promised = self._state.recovery_point
         original(self, offset)
-        self._recovery_point = promised
+        self._state.recovery_point = promised
 
-    return patch.object(Log, "truncate_to", truncate_to)
+    return patch.object(LogTruncation, "truncate_to", truncate_to)
 
 
 @planted
 def truncation_without_fsync() -> AbstractContextManager[Any]:
-    return without_during(Log, "_cut_from", SimFile, "fsync")
+    return without_during(LogTruncation, "_cut_from", SimFile, "fsync")
 
 
 @planted
 def deletion_before_the_checkpoint() -> AbstractContextManager[Any]:
     """Segments are deleted first, and the new log start offset is stored afterwards."""
-    original = Log.delete_before
+    original = LogTruncation.delete_before
 
-    def delete_before(self: Log, offset: int) -> int:
+    def delete_before(self: LogTruncation, offset: int) -> int:
         late: list[Checkpoint] = []
-        with patch.object(Log, "_write_checkpoint", lambda _, checkpoint: late.append(checkpoint)):
+        with patch.object(
+            LogFiles, "write_checkpoint", lambda _, checkpoint: late.append(checkpoint)
+        ):
             start = original(self, offset)
         for checkpoint in late:
-            self._write_checkpoint(checkpoint)
+            self._files.write_checkpoint(checkpoint)
         return start
 
-    return patch.object(Log, "delete_before", delete_before)
+    return patch.object(LogTruncation, "delete_before", delete_before)
 
 
 @planted
 def swap_without_directory_fsync() -> AbstractContextManager[Any]:
-    return without_during(Log, "swap_in", SimDisk, "sync_directory")
+    return without_during(LogCompaction, "swap_in", SimDisk, "sync_directory")
 
 
 @planted

@@ -9,9 +9,9 @@ import pytest
 from penstock.partition.epochs import EpochStart
 from penstock.records.batch import Codec, CorruptBatch, iter_batches, read_header, validate
 from penstock.records.record import Record, build_batch
-from penstock.storage.append_log import Appended
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogOffline, StorageError
+from penstock.storage.log_appender import Appended
 
 from .bench import NOW_MS, LogBench, append, append_batch, offsets_of, record, records_of
 

@@ -257,7 +257,7 @@ def test_the_compaction_lag_delays_or_forces_a_round(bench: LogBench) -> None:
     log.flush()
     assert try_begin(log) is None
     assert try_begin(log, now_ms=NOW_MS + 5000) is not None
-    log.config = LogConfig(
+    log.state.config = LogConfig(
         segment_bytes=1000, compact=True, max_compaction_lag_ms=1000, min_cleanable_dirty_ratio=1
     )
     assert try_begin(log) is None

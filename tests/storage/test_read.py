@@ -12,7 +12,7 @@ from penstock.records.batch import iter_batches
 from penstock.records.record import build_batch
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged, LogOffline, OffsetOutOfRange, StorageError
-from penstock.storage.read_log import LogSlice
+from penstock.storage.log_reader import LogSlice
 
 from .bench import LogBench, append, append_batch, offsets_of, record, records_of
 

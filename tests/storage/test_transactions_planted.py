@@ -21,7 +21,7 @@ from penstock.sim.crash.case import run_case
 from penstock.storage import cleaner
 from penstock.storage.aborted import AbortedIndex
 from penstock.storage.aborted_recovery import AbortedOpening
-from penstock.storage.read_log import ReadLog
+from penstock.storage.log_reader import LogReader
 from penstock.storage.segment import Segment
 
 SEEDS_MAX = 600
@@ -87,14 +87,14 @@ def search_ends_with_the_first_segment() -> AbstractContextManager[Any]:
 
 @planted
 def segment_that_holds_the_offset_is_not_looked_at() -> AbstractContextManager[Any]:
-    original = ReadLog._aborted_from
+    original = LogReader._aborted_from
 
-    def aborted_from(self: ReadLog, offset: int) -> Any:
+    def aborted_from(self: LogReader, offset: int) -> Any:
         found = original(self, offset)
         next(found, None)
         return found
 
-    return patch.object(ReadLog, "_aborted_from", aborted_from)
+    return patch.object(LogReader, "_aborted_from", aborted_from)
 
 
 @planted

@@ -261,7 +261,7 @@ def test_gaps_left_by_compaction_are_reported(tmp_path: Path) -> None:
     sample.log.append_replica(
         build_batch([Record(90, START_MS + 90, b"k", b"v")], leader_epoch=0), START_MS
     )
-    sample.log.cleaned_offset = sample.log.sparse_offset = 41
+    sample.log.state.cleaned_offset = sample.log.state.sparse_offset = 41
     sample.close()
     home = Path(sample.directory)
     (gaps,) = verified(home).findings

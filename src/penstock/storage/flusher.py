@@ -19,9 +19,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from penstock.ports import Executor
-from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import DiskTrouble, LogOffline, StorageError
 from penstock.storage.flush import FlushPlan, lacks_descriptors
+from penstock.storage.log import Log
 
 _LOOK_AGAIN_S: Final = 0.005
 _RETRY_FIRST_S: Final = 0.1
@@ -34,7 +34,7 @@ class _Queue:
 
     __slots__ = ("lock", "log", "queued", "retries", "waiters")
 
-    def __init__(self, log: AppendLog) -> None:
+    def __init__(self, log: Log) -> None:
         self.log = log
         self.lock = asyncio.Lock()
         self.queued = False
@@ -50,7 +50,7 @@ class Flusher:
         self,
         executor: Executor,
         concurrency: int = 4,
-        on_flushed: Callable[[AppendLog], None] = lambda _: None,
+        on_flushed: Callable[[Log], None] = lambda _: None,
     ) -> None:
         self._executor = executor
         self._on_flushed = on_flushed
@@ -76,7 +76,7 @@ class Flusher:
             finally:
                 self._tasks = None
 
-    def request(self, log: AppendLog) -> None:
+    def request(self, log: Log) -> None:
         """Requests a flush of the log, without waiting for it."""
         queue = self._queue(log)
         if not queue.queued:
@@ -86,7 +86,7 @@ class Flusher:
             else:
                 self._tasks.create_task(self._flush(queue))
 
-    async def wait_durable(self, log: AppendLog, offset: int) -> None:
+    async def wait_durable(self, log: Log, offset: int) -> None:
         """Waits until everything below `offset` survives a power loss."""
         if log.recovery_point >= offset:
             return
@@ -98,18 +98,18 @@ class Flusher:
         await done
 
     @asynccontextmanager
-    async def exclusive(self, log: AppendLog) -> AsyncIterator[None]:
+    async def exclusive(self, log: Log) -> AsyncIterator[None]:
         """Holds back the log's flushes while it is truncated, swapped or closed."""
         async with self._queue(log).lock:
             yield
 
-    def forget(self, log: AppendLog) -> None:
+    def forget(self, log: Log) -> None:
         """Drops a log that was closed or deleted. Requests that still wait for it fail."""
         queue = self._queues.pop(log.directory, None)
         if queue is not None:
             self._settle(queue, LogOffline(f"{log.directory} was closed"))
 
-    def _queue(self, log: AppendLog) -> _Queue:
+    def _queue(self, log: Log) -> _Queue:
         queue = self._queues.get(log.directory)
         if queue is None or queue.log is not log:
             queue = self._queues[log.directory] = _Queue(log)
@@ -156,7 +156,7 @@ class Flusher:
         finally:
             queue.queued = False
 
-    async def _carry_out(self, log: AppendLog, plan: FlushPlan) -> DiskTrouble | None:
+    async def _carry_out(self, log: Log, plan: FlushPlan) -> DiskTrouble | None:
         """Runs the plan to its end even if cancelled, because a running thread cannot be stopped.
 
         Returns an error if the plan could not open a file and must be made and run again.

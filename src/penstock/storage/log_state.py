@@ -1,7 +1,8 @@
 """The state of a log: its segments, offsets, and what is not yet synced.
 
-`read_log.ReadLog` adds reads to it, `append_log.AppendLog` adds appends and flushes, and `log.Log`
-adds truncation and deletion. A log that failed refuses all further calls.
+The parts of a `log.Log` share one `LogState`: reader, appender, flusher, truncation, compaction and
+closing. Each of them reads and assigns its attributes. Code outside this package reads them through
+`Log`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,7 @@ from penstock.storage.aborted_recovery import aborted_notes
 from penstock.storage.checkpoints import Checkpoint
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
-from penstock.storage.errors import (
-    LogOffline,
-)
+from penstock.storage.errors import LogOffline
 from penstock.storage.files import FilePool
 from penstock.storage.flush import FlushPlan
 from penstock.storage.index import ENTRY_SIZE, IndexCache
@@ -59,48 +58,49 @@ class LogParts:
 
 
 class LogState:
-    """The segments, the offsets, and what is not yet synced. Created only by `recovery`."""
+    """The segments, the offsets, and what is not yet synced."""
 
     # Slots: there are many logs, and these attributes are read on every append.
     __slots__ = (
-        "_active",
-        "_bases",
-        "_dirty",
-        "_dirty_active",
-        "_dirty_since_ms",
-        "_disk",
-        "_end_offset",
-        "_epoch",
-        "_epochs_dirty",
-        "_failure",
-        "_flushing",
-        "_log_start_offset",
-        "_names_dirty",
-        "_recovery_point",
-        "_roll_at_ms",
-        "_roll_bytes",
-        "_roll_config",
-        "_roll_offset",
-        "_segments",
-        "_space",
-        "_unindexed_offset",
+        "active",
+        "bases",
         "cache",
         "changed",
         "cleaned_offset",
         "config",
         "damage",
         "directory",
+        "dirty",
+        "dirty_active",
+        "dirty_since_ms",
+        "disk",
+        "end_offset",
+        "epoch",
         "epochs",
+        "epochs_dirty",
+        "failure",
+        "flushing",
         "generation",
+        "log_start_offset",
+        "names_dirty",
         "noted_point",
         "partition",
         "pool",
         "producers",
+        "recovery_point",
         "restored_high_watermark",
+        "roll_at_ms",
+        "roll_bytes",
+        "roll_config",
+        "roll_offset",
+        "segments",
+        "space",
         "sparse_offset",
         "suspect",
         "topic",
         "topic_id",
+        "truncations",
+        "unindexed_offset",
     )
 
     def __init__(
@@ -125,25 +125,34 @@ class LogState:
         `recovery_point`."""
         self.pool = pool
         self.cache = cache
-        self._disk = pool.disk
-        self._space = space
-        self._segments = parts.segments
-        self._bases = [segment.base_offset for segment in parts.segments]
-        self._activate(parts.segments[-1])
-        self._log_start_offset = parts.log_start_offset
-        self._end_offset = parts.end_offset
-        self._recovery_point = parts.recovery_point
-        self._epoch = parts.epochs.latest
+        self.disk = pool.disk
+        self.space = space
+        self.segments = parts.segments
+        self.bases = [segment.base_offset for segment in parts.segments]
+        """The base offsets of `segments`, for a binary search."""
+        self.activate(parts.segments[-1])
+        self.log_start_offset = parts.log_start_offset
+        self.end_offset = parts.end_offset
+        """The offset that the next record will get."""
+        self.recovery_point = parts.recovery_point
+        """Offsets below this survive a power loss."""
+        self.epoch = parts.epochs.latest
         self.reconfigure(parts.config)
-        self._dirty: dict[str, None] = dict.fromkeys(parts.dirty)
-        self._dirty_active: Segment | None = None
-        self._dirty_since_ms = 0
-        self._names_dirty = parts.names_dirty
-        self._epochs_dirty = parts.epochs_dirty
-        self._flushing: FlushPlan | None = None
-        self._unindexed_offset = parts.unindexed_offset
+        self.dirty: dict[str, None] = dict.fromkeys(parts.dirty)
+        """Files whose content no flush begun so far will sync."""
+        self.dirty_active: Segment | None = None
+        self.dirty_since_ms = 0
+        self.names_dirty = parts.names_dirty
+        """Files were created or removed since the last checkpoint."""
+        self.epochs_dirty = parts.epochs_dirty
+        self.flushing: FlushPlan | None = None
+        self.unindexed_offset = parts.unindexed_offset
         """Base offset of the first segment that was sealed since the last flush."""
-        self._failure: str | None = None
+        self.failure: str | None = None
+        """Why the log is offline; None if it is not."""
+        self.truncations = 0
+        """How often the log was truncated. Work prepared before a truncation (compaction, a scrub)
+        is invalid after it."""
         self.suspect = False
         """A read found bad bytes that are not yet quarantined."""
         self.changed = False
@@ -152,94 +161,54 @@ class LogState:
     def reconfigure(self, config: LogConfig) -> None:
         """Applies changed limits. Segments that are already sealed stay as they are."""
         self.config = config
-        self._roll_config = config.roll
+        self.roll_config = config.roll
         # The index gets at most one entry per interval. Below this size neither the segment nor its
         # index can be full.
         entries_max = config.segment_index_bytes // ENTRY_SIZE
-        self._roll_bytes = min(
-            config.segment_bytes, entries_max * (config.index_interval_bytes + 1)
-        )
-        self._active.index_interval_bytes = config.index_interval_bytes
-        self._roll_at_ms = ASK_ALWAYS
-
-    def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.topic}-{self.partition} "
-            f"[{self._log_start_offset}, {self._end_offset}) in {len(self._segments)} segments)"
-        )
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """The offset that the next record will get."""
-        return self._end_offset
-
-    @property
-    def lacks_space(self) -> bool:
-        """Whether the disk is full, or was for the last append that failed."""
-        return self._space.lacks_room
-
-    @property
-    def recovery_point(self) -> int:
-        """Offsets below this survive a power loss."""
-        return self._recovery_point
-
-    @property
-    def segments(self) -> list[Segment]:
-        return self._segments
-
-    @property
-    def active(self) -> Segment:
-        return self._active
-
-    @property
-    def size(self) -> int:
-        return sum(segment.size for segment in self._segments)
-
-    @property
-    def failure(self) -> str | None:
-        """Why the log is offline; None if it is not."""
-        return self._failure
+        self.roll_bytes = min(config.segment_bytes, entries_max * (config.index_interval_bytes + 1))
+        self.active.index_interval_bytes = config.index_interval_bytes
+        self.roll_at_ms = ASK_ALWAYS
 
     @property
     def needs_flush(self) -> bool:
-        return bool(self._dirty or self._names_dirty or self._epochs_dirty)
+        return bool(self.dirty or self.names_dirty or self.epochs_dirty)
 
-    def flush_due(self, now_ms: int) -> bool:
-        """Whether the topic's flush policy (flush.messages, flush.ms) requires a flush now."""
-        return self.needs_flush and (
-            self._end_offset - self._recovery_point >= self.config.flush_messages
-            or (bool(self._dirty) and now_ms - self._dirty_since_ms >= self.config.flush_ms)
-        )
-
-    def _activate(self, segment: Segment) -> None:
+    def activate(self, segment: Segment) -> None:
         """Makes this segment the active one, and resets what is known about when to roll."""
-        self._active = segment
-        self._roll_at_ms = ASK_ALWAYS
-        self._roll_offset = -1
+        self.active = segment
+        self.roll_at_ms = ASK_ALWAYS
+        self.roll_offset = -1
 
     def fail(self, reason: str) -> None:
         """Takes this log offline: it refuses all further calls until it is recovered."""
-        if self._failure is None:
-            self._failure = f"{reason}; repair the disk and restart the broker"
+        if self.failure is None:
+            self.failure = f"{reason}; repair the disk and restart the broker"
 
-    def _refuse(self) -> NoReturn:
-        raise LogOffline(f"{self.directory} is offline: {self._failure}")
+    def refuse(self) -> NoReturn:
+        """Raises the error for a log that is offline."""
+        raise LogOffline(f"{self.directory} is offline: {self.failure}")
 
-    def _checkpoint(self, recovery_point: int) -> Checkpoint:
-        unindexed = self._unindexed_offset
+    def note_cut(self) -> None:
+        """Invalidates the stored synced offset and high watermark, since records may be gone from
+        the end of this log.
+
+        Raises the generation; the next checkpoint stores it.
+        """
+        self.generation += 1
+        self.names_dirty = self.changed = True
+
+    def checkpoint(self, recovery_point: int) -> Checkpoint:
+        """Returns a checkpoint of the log as it is, with this recovery point."""
+        unindexed = self.unindexed_offset
         return Checkpoint(
             recovery_point=recovery_point,
-            indexed_offset=self._active.base_offset if unindexed is None else unindexed,
-            log_start_offset=self._log_start_offset,
+            indexed_offset=self.active.base_offset if unindexed is None else unindexed,
+            log_start_offset=self.log_start_offset,
             cleaned_offset=self.cleaned_offset,
             sparse_offset=self.sparse_offset,
             generation=self.generation,
-            segment_bases=tuple(self._bases),
+            segment_bases=tuple(self.bases),
             damage=tuple(self.damage),
             epochs=self.epochs.entries,
-            aborted=aborted_notes(self._segments),
+            aborted=aborted_notes(self.segments),
         )

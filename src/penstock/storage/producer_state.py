@@ -12,8 +12,16 @@ from collections.abc import Collection, Sequence
 
 from crc32c import crc32c
 
-from penstock.partition.producer_snapshot import CorruptSnapshot, decode_with_times
-from penstock.partition.producers import CompletedTransaction, ProducerStates
+from penstock.partition.producer_snapshot import (
+    CorruptSnapshot,
+    decode_with_times,
+    encode_snapshot,
+)
+from penstock.partition.producers import (
+    BATCHES_REMEMBERED,
+    CompletedTransaction,
+    ProducerStates,
+)
 from penstock.ports import Buffer, Disk
 from penstock.records.batch import BatchHeader
 from penstock.records.record import read_control, read_records
@@ -35,6 +43,11 @@ def snapshots(disk: Disk, directory: str) -> list[int]:
     """Returns the offsets of the snapshots in a log's directory, in ascending order."""
     offsets = (parse_offset_name(name, SNAPSHOT) for name in disk.listdir(directory))
     return [offset for offset in offsets if offset is not None]
+
+
+def snapshot_of(producers: ProducerStates) -> bytes:
+    """Returns the content of a snapshot of these producers."""
+    return encode_snapshot(producers.entries(BATCHES_REMEMBERED), producers.append_times())
 
 
 def note_producer(

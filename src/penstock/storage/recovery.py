@@ -122,7 +122,7 @@ def create_log(
         generation=now_ms,
     )
     log = Log(parts, resources.pool, resources.cache, resources.space)
-    log.changed = True
+    log.state.changed = True
     return log
 
 
@@ -221,7 +221,7 @@ class _Opening(Salvage):
         self.report.damage = list(self.damage)
         resources = self.resources
         log = Log(parts, resources.pool, resources.cache, resources.space)
-        log.changed = not clean
+        log.state.changed = not clean
         return log, self.report
 
     # The directory

@@ -19,8 +19,8 @@ from penstock.records.compression import (
     DecompressedTooLarge,
     decompressed,
 )
-from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import disk_trouble
+from penstock.storage.log import Log
 from penstock.storage.segment import Segment
 
 QUICK_BYTES_MAX: Final = 64 << 10
@@ -97,12 +97,12 @@ Search = Generator[Look, TimedOffset | None, TimedOffset | None]
 _ANY_TIME: Final = -(1 << 62)
 
 
-def offset_for_time(log: AppendLog, timestamp_ms: int) -> TimedOffset | None:
+def offset_for_time(log: Log, timestamp_ms: int) -> TimedOffset | None:
     """Returns the first record at or after a timestamp."""
     return _drive(search_time(log, timestamp_ms))
 
 
-def newest_record(log: AppendLog) -> TimedOffset | None:
+def newest_record(log: Log) -> TimedOffset | None:
     """Returns the record with the highest timestamp."""
     return _drive(search_newest(log))
 
@@ -119,7 +119,7 @@ def _drive(search: Search) -> TimedOffset | None:
         return result
 
 
-def search_time(log: AppendLog, timestamp_ms: int) -> Search:
+def search_time(log: Log, timestamp_ms: int) -> Search:
     with disk_trouble(f"{log.directory} could not be read"):
         for segment in list(log.segments):
             if segment.largest_timestamp() >= timestamp_ms:
@@ -129,7 +129,7 @@ def search_time(log: AppendLog, timestamp_ms: int) -> Search:
     return None
 
 
-def search_newest(log: AppendLog) -> Search:
+def search_newest(log: Log) -> Search:
     newest: TimedOffset | None = None
     with disk_trouble(f"{log.directory} could not be read"):
         for segment in list(log.segments):

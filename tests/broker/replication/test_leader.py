@@ -385,7 +385,7 @@ async def test_a_leader_epoch_lost_by_a_truncation_is_stored_again(stage: Stage)
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
     term = new_term(stage, hosted)
-    hosted.log._forget_unwritten_epochs()
+    hosted.log._appender._forget_unwritten_epochs()
     assert hosted.log.epochs.latest < term.leader_epoch
     await stage.until(lambda: hosted.leadership is not None)
     assert hosted.log.epochs.latest == term.leader_epoch

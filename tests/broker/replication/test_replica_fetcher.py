@@ -364,10 +364,10 @@ async def test_a_follower_fetches_again_when_its_disk_has_space_again(scene: Sce
     asked.answer(given("t", 0, batch(0, b"x" * 1000), high_watermark=1))
     await asyncio.sleep(0.01)
     assert (hosted.log.end_offset, hosted.high_watermark) == (0, 0)
-    hosted.log._space.probe()
+    hosted.log.state.space.probe()
     assert hosted.log.lacks_space
     scene.disk.capacity_bytes = used + (8 << 20)
-    hosted.log._space.probe()
+    hosted.log.state.space.probe()
     scene.fetchers.retry(hosted)
     asked = await scene.leader(7).asked()
     assert asked.partitions["t", 0].fetch_offset == 0

@@ -116,7 +116,7 @@ def test_two_leaders_in_one_epoch_are_detected(cluster: Cluster) -> None:
 def test_leader_epochs_that_decrease_are_detected(cluster: Cluster) -> None:
     """I7: no batch of an older leader follows a batch of a newer one."""
     cluster.write(1, b"c", epoch=3)
-    cluster.nodes[1].log._epoch = 0
+    cluster.nodes[1].log.state.epoch = 0
     cluster.nodes[1].log.epochs.truncate_from_end(0)
     cluster.write(1, b"d", epoch=1)
     assert breaks(cluster) == "I7"

@@ -19,9 +19,9 @@ def state_of(invariants: Invariants) -> list[tuple[Any, ...]]:
             node.id,
             broker,
             hosted,
-            hosted.log._end_offset,
-            hosted.log._recovery_point,
-            hosted.log._failure,
+            hosted.log.state.end_offset,
+            hosted.log.state.recovery_point,
+            hosted.log.state.failure,
             hosted.leadership,
             hosted.high_watermark,
         )

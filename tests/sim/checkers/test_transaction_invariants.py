@@ -165,9 +165,9 @@ def test_a_log_that_failed_during_a_truncation_may_lack_uncommitted_records_only
         cluster.write(1, b"d")
         cluster.check()
     end = node.log.end_offset
-    node.log._failure = "the disk failed"
+    node.log.state.failure = "the disk failed"
     cluster.check()
-    node.log._failure = None
+    node.log.state.failure = None
     node.log.truncate_to(end - 1)
     shadow = ShadowLog(node.log, node.bench.sim.peek)
     shadow.refresh()

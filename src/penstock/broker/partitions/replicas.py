@@ -37,7 +37,6 @@ from penstock.partition.replication import Leadership
 from penstock.partition.retry_window import RetryWindow
 from penstock.ports import Buffer, Env
 from penstock.records.batch import HEADER_SIZE, read_header
-from penstock.storage.append_log import AppendLog
 from penstock.storage.directory import LogDirectory
 from penstock.storage.errors import StorageError
 from penstock.storage.flusher import Flusher
@@ -524,7 +523,7 @@ class Replicas:
         self._rest(hosted, code)
         self._by_directory.pop(hosted.log.directory, None)
 
-    def _on_flushed(self, log: AppendLog) -> None:
+    def _on_flushed(self, log: Log) -> None:
         hosted = self._by_directory.get(log.directory)
         if hosted is not None and hosted.log is log:
             before = hosted.leadership, hosted.follower

@@ -41,8 +41,8 @@ from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.edges import EDGE_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
-from penstock.storage.append_log import AppendLog
 from penstock.storage.errors import StorageError
+from penstock.storage.log_appender import LogAppender
 from penstock.wire.errors import ErrorCode
 
 BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS, **EDGE_BUGS}
@@ -241,7 +241,7 @@ def _wrong_duplicate_offset(patches: ExitStack) -> None:
 @_bug("serves-before-its-epoch-is-durable")
 def _serves_early(patches: ExitStack) -> None:
     """A new leader begins before its epoch is stored, and continues in its predecessor's epoch."""
-    lead, append = PartitionMachine.lead, AppendLog.append
+    lead, append = PartitionMachine.lead, LogAppender.append
 
     def at_once(self: PartitionMachine[Any], *given: Any, **named: Any) -> Any:
         effects = lead(self, *given, **named)
@@ -249,11 +249,12 @@ def _serves_early(patches: ExitStack) -> None:
             return effects
         return [*effects, *self._begin(self._beginning)]
 
-    def in_the_old_epoch(self: AppendLog, batch: Any, leader_epoch: int, *given: Any) -> Any:
-        return append(self, batch, self._epoch if self._epoch >= 0 else leader_epoch, *given)
+    def in_the_old_epoch(self: LogAppender, batch: Any, leader_epoch: int, *given: Any) -> Any:
+        epoch = self._state.epoch
+        return append(self, batch, epoch if epoch >= 0 else leader_epoch, *given)
 
-    patch(patches, AppendLog, "note_epoch", lambda self, epoch: None)
-    patch(patches, AppendLog, "append", in_the_old_epoch)
+    patch(patches, LogAppender, "note_epoch", lambda self, epoch: None)
+    patch(patches, LogAppender, "append", in_the_old_epoch)
     patch(patches, PartitionMachine, "lead", at_once)
 
 

@@ -248,17 +248,17 @@ class Invariants:
             self._meet(broker_id, seen, replicas)
         # Compares pairwise by position, because this runs at every step of a run.
         for one, hosted in zip(seen.values(), replicas.values(), strict=True):
-            log, led = hosted.log, hosted.leadership
+            log, led = hosted.log.state, hosted.leadership
             if hosted is not one.hosted:
                 break
-            if log._failure is not None:
+            if log.failure is not None:
                 truth = self.truths.get(one.place)
                 chains = {} if truth is None else truth.chains
                 self.txns.on_failed(broker_id, one.place, chains)
                 continue
             if (
-                log._end_offset == one.end_offset
-                and log._recovery_point == one.recovery_point
+                log.end_offset == one.end_offset
+                and log.recovery_point == one.recovery_point
                 and led is one.led
                 and (hosted if led is None else led).high_watermark == one.high_watermark
             ):

@@ -18,7 +18,7 @@ from penstock.partition.replication import Leadership
 from penstock.storage.log_state import LogState
 
 WATCHED: Final[dict[type, frozenset[str]]] = {
-    LogState: frozenset({"_end_offset", "_recovery_point", "_failure"}),
+    LogState: frozenset({"end_offset", "recovery_point", "failure"}),
     HostedPartition: frozenset({"log"}),
     PartitionMachine: frozenset({"leadership", "follower", "_restored_high_watermark"}),
     Leadership: frozenset({"high_watermark"}),

@@ -9,15 +9,8 @@ from typing import NamedTuple
 
 from penstock.partition.transactions import AbortedEntry, TransactionIndex, aborted_entries
 from penstock.records.aborted import AbortedTransaction
-from penstock.records.batch import (
-    BatchHeader,
-)
-from penstock.storage.errors import (
-    DiskTrouble,
-    LogDamaged,
-    OffsetOutOfRange,
-    disk_trouble,
-)
+from penstock.records.batch import BatchHeader
+from penstock.storage.errors import DiskTrouble, LogDamaged, OffsetOutOfRange, disk_trouble
 from penstock.storage.log_state import LogState
 from penstock.storage.spans import FileSpan, find_span
 
@@ -30,10 +23,13 @@ class LogSlice(NamedTuple):
     position: int
 
 
-class ReadLog(LogState):
+class LogReader:
     """The read operations of a log."""
 
-    __slots__ = ()
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
 
     def read(self, offset: int, bytes_max: int, upper_offset: int | None = None) -> LogSlice | None:
         """Returns whole batches, starting with the one that contains `offset`; None at the end.
@@ -73,14 +69,15 @@ class ReadLog(LogState):
     def _aborted_in(
         self, offset: int, segment_base: int, end_position: int, last_stable_offset: int
     ) -> list[AbortedTransaction]:
+        state = self._state
         if next(self._aborted_from(offset), None) is None:
             return []
-        number = bisect_right(self._bases, segment_base) - 1
-        with disk_trouble(f"{self.directory} could not be read"):
-            end_offset = self._segments[number].offset_at(end_position)
+        number = bisect_right(state.bases, segment_base) - 1
+        with disk_trouble(f"{state.directory} could not be read"):
+            end_offset = state.segments[number].offset_at(end_position)
         if end_offset is None:
-            is_last = number == len(self._bases) - 1
-            end_offset = self._end_offset if is_last else self._bases[number + 1]
+            is_last = number == len(state.bases) - 1
+            end_offset = state.end_offset if is_last else state.bases[number + 1]
         end_offset = min(end_offset, last_stable_offset)
         return [
             AbortedTransaction(entry.producer_id, entry.first_offset)
@@ -93,42 +90,44 @@ class ReadLog(LogState):
         return aborted_entries(self._aborted_from(start_offset), start_offset, end_offset)
 
     def _aborted_from(self, offset: int) -> Iterator[TransactionIndex]:
-        first = max(0, bisect_right(self._bases, offset) - 1)
-        for segment in islice(self._segments, first, None):
+        state = self._state
+        first = max(0, bisect_right(state.bases, offset) - 1)
+        for segment in islice(state.segments, first, None):
             if segment.aborted is not None:
                 yield segment.aborted.index
 
     def _read(
         self, offset: int, bytes_max: int, upper_offset: int | None, memory_max: int | None
     ) -> LogSlice | FileSpan | None:
-        if self._failure is not None:
-            self._refuse()
-        if not self._log_start_offset <= offset <= self._end_offset:
-            raise OffsetOutOfRange(offset, self._log_start_offset, self._end_offset)
-        upper = self._end_offset if upper_offset is None else min(upper_offset, self._end_offset)
+        state = self._state
+        if state.failure is not None:
+            state.refuse()
+        if not state.log_start_offset <= offset <= state.end_offset:
+            raise OffsetOutOfRange(offset, state.log_start_offset, state.end_offset)
+        upper = state.end_offset if upper_offset is None else min(upper_offset, state.end_offset)
         if offset >= upper:
             return None
-        for damage in self.damage:
+        for damage in state.damage:
             if damage.start_offset <= offset < damage.end_offset:
                 raise LogDamaged(
-                    f"offsets [{damage.start_offset}, {damage.end_offset}) of {self.directory} are "
-                    f"quarantined: {damage.reason}; read them from another replica"
+                    f"offsets [{damage.start_offset}, {damage.end_offset}) of {state.directory} "
+                    f"are quarantined: {damage.reason}; read them from another replica"
                 )
-        at = bisect_right(self._bases, offset) - 1
+        at = bisect_right(state.bases, offset) - 1
         try:
-            for number in range(at, len(self._segments)):
-                segment = self._segments[number]
+            for number in range(at, len(state.segments)):
+                segment = state.segments[number]
                 if segment.base_offset >= upper:
                     return None
                 found = segment.locate(offset)
                 if found is not None:
                     return self._slice(number, found, bytes_max, upper, memory_max)
         except LogDamaged:
-            self.suspect = True
+            state.suspect = True
             raise
         except OSError as error:
             raise DiskTrouble(
-                f"offset {offset} of {self.directory} could not be read: {error}"
+                f"offset {offset} of {state.directory} could not be read: {error}"
             ) from error
         return None
 
@@ -140,10 +139,11 @@ class ReadLog(LogState):
         upper: int,
         memory_max: int | None,
     ) -> LogSlice | FileSpan | None:
+        state = self._state
         position, header = found
-        segment = self._segments[number]
-        is_last = segment is self._active
-        end_offset = self._end_offset if is_last else self._bases[number + 1]
+        segment = state.segments[number]
+        is_last = segment is state.active
+        end_offset = state.end_offset if is_last else state.bases[number + 1]
         if header.last_offset >= end_offset:
             raise LogDamaged(
                 f"{segment.path}: the batch at byte {position} ends with offset "
@@ -153,7 +153,7 @@ class ReadLog(LogState):
         if header.base_offset >= upper:
             return None
         limit = segment.size
-        if upper < self._end_offset:
+        if upper < state.end_offset:
             beyond = segment.locate(upper)
             if beyond is not None:
                 # A batch that contains the bound is left out: only batches that end below it are
@@ -176,6 +176,6 @@ class ReadLog(LogState):
             limit,
             header.size,
             end_offset=end_offset,
-            epoch_at=self.epochs.epoch_at,
+            epoch_at=state.epochs.epoch_at,
         )
         return LogSlice(data, segment.base_offset, position)
