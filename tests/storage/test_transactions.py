@@ -545,11 +545,11 @@ def test_verification_finds_a_wrong_list(bench: LogBench, entries: list[AbortedE
     some_history(log)
     segment = log.segments[1]
     assert segment.aborted is not None
-    segment.aborted = AbortedIndex(segment.aborted_path, entries)
+    segment.aborted = AbortedIndex(segment.files.aborted_path, entries)
     if entries:
         segment.aborted.write(log.pool)
     else:
-        bench.disk.unlink(segment.aborted_path)
+        bench.disk.unlink(segment.files.aborted_path)
     log.close()
     found = verify_directory(bench.disk, bench.directory)
     assert not found.sound

@@ -147,8 +147,8 @@ class CleanTask:
         self.bytes_after += target.size
         indexes = target.take_indexes()
         if transactions.kept:
-            target.aborted = AbortedIndex(target.aborted_path, transactions.kept)
-            indexes.append((target.aborted_path, target.aborted.take()))
+            target.aborted = AbortedIndex(target.files.aborted_path, transactions.kept)
+            indexes.append((target.files.aborted_path, target.aborted.take()))
         for name, data in indexes:
             write_durably(self.disk, name + CLEANED, data)
         replaced = [
@@ -213,7 +213,7 @@ class CleanTask:
     def discard(self) -> None:
         """Removes the files of a round that failed."""
         for segment, _ in self.done:
-            segment.drop_cleaned()
+            segment.files.drop_cleaned()
         self.done.clear()
 
     def install(self, log: Log) -> int:
@@ -221,7 +221,7 @@ class CleanTask:
         if log.truncations != self.truncations:
             # Segments may have grown again and look exactly like those that were read.
             for segment, _ in self.done:
-                segment.drop_cleaned()
+                segment.files.drop_cleaned()
             return 0
         log.note_sparse(self.cleaned_offset)
         installed = sum(log.swap_in(segment, group) for segment, group in self.done)
@@ -311,5 +311,5 @@ def _target(log: Log, segment: Segment) -> Segment:
         created_ms=segment.created_ms,
         index_interval_bytes=log.config.index_interval_bytes,
     )
-    target.hold_indexes()
+    target.files.hold_indexes()
     return target

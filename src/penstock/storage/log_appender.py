@@ -220,7 +220,7 @@ class LogAppender:
             self._append_failed(error)
         if state.unindexed_offset is None:
             state.unindexed_offset = sealed.base_offset
-        for path in sealed.written_paths():
+        for path in sealed.files.written_paths():
             state.dirty[path] = None
         state.dirty[segment.path] = None
         state.dirty[snapshot] = None

@@ -40,7 +40,7 @@ class LogCompaction:
             for held, (segment, size) in zip(state.segments[first:after], replaced, strict=True)
         )
         if not same:
-            cleaned.drop_cleaned()
+            cleaned.files.drop_cleaned()
             return False
         covered = (cleaned.base_offset, state.bases[after])
         name = swap_name(*covered)
@@ -50,7 +50,7 @@ class LogCompaction:
             state.disk.rename(cleaned.path + CLEANED, f"{state.directory}/{name}")
             state.disk.sync_directory(state.directory)
             finish_swap(state.disk, state.directory, name, covered)
-            for path in cleaned.paths()[1:]:
+            for path in cleaned.files.paths()[1:]:
                 if state.disk.exists(path + CLEANED):
                     state.disk.rename(path + CLEANED, path)
             for segment, _ in replaced[1:]:

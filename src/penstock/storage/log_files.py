@@ -56,7 +56,7 @@ class LogFiles:
         """Closes the files of a segment that is no longer read from or written to."""
         state = self._state
         segment.cuts += 1
-        for path in segment.paths():
+        for path in segment.files.paths():
             state.pool.forget(path)
             state.dirty.pop(path, None)
         segment.index.clear()
@@ -65,7 +65,7 @@ class LogFiles:
         """Renames the files of a segment that was removed from the log. `purge` unlinks them."""
         state = self._state
         self.forget(segment)
-        for path in segment.paths():
+        for path in segment.files.paths():
             if state.disk.exists(path):
                 state.disk.rename(path, path + DELETED)
 

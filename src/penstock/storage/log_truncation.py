@@ -122,7 +122,7 @@ class LogTruncation:
         if active.aborted is not None and active.aborted.crc is None:
             # The file lists transactions that were truncated and is not trusted. Sealing the
             # segment replaces or removes it.
-            state.dirty.pop(active.aborted_path, None)
+            state.dirty.pop(active.files.aborted_path, None)
         # The log start offset may be inside the batch that was removed.
         state.end_offset = max(offset, state.log_start_offset)
         state.damage = [

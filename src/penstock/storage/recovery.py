@@ -211,7 +211,7 @@ class _Opening(Salvage):
             epochs=self.epochs,
             producers=producers,
             damage=self.damage,
-            dirty=[path for segment in self.scanned for path in segment.written_paths()],
+            dirty=[path for segment in self.scanned for path in segment.files.written_paths()],
             names_dirty=self.unnoted,
             epochs_dirty=self.epochs_dirty,
             unindexed_offset=self.scanned[0].base_offset if self.scanned else None,

@@ -174,7 +174,7 @@ class Salvage:
         """Rebuilds the indexes of one segment from its batches, keeping every byte of the
         segment."""
         self.report.notes.append(f"rebuilt the indexes of {segment.path}")
-        segment.hold_indexes()
+        segment.files.hold_indexes()
         self._scan_segment(segment, torn=lambda *_: False, epochs=False)
         segment.seal_durably()
         self.names_changed = True

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from penstock.partition.epochs import UNDEFINED_EPOCH
+from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.ports import File
 from penstock.records.batch import (
     HEADER_SIZE,
@@ -25,6 +26,7 @@ from penstock.records.batch import (
     read_header,
     validate,
 )
+from penstock.storage.errors import LogDamaged
 
 SCAN_CHUNK_BYTES: Final = 1 << 20
 HEADER_CHUNK_BYTES: Final = 8 << 10
@@ -230,3 +232,45 @@ def _is_sound(file: File, position: int, size: int, end: int) -> bool:
     except CorruptBatch:
         return False
     return True
+
+
+Holes = tuple[tuple[int, int], ...]
+"""Quarantined ranges of a file, as [start, end) positions in ascending order."""
+
+
+def headers_outside(
+    holes: Holes, file: File, path: str, start: int, end: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yields what `scan_headers` finds outside the holes. Raises `LogDamaged` for a bad batch."""
+    try:
+        for hole_start, hole_end in holes:
+            if start <= hole_start:
+                yield from scan_headers(file, start, hole_start)
+            start = max(start, hole_end)
+        yield from scan_headers(file, start, end)
+    except BadBatch as error:
+        raise _damaged(path, error) from error
+
+
+def batches_outside(
+    holes: Holes, file: File, path: str, start: int, end: int, *, base_offset: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yields what `scan_batches` finds outside the holes. Raises `LogDamaged` for a bad batch."""
+    offset_min = base_offset
+    offset_end = base_offset + RELATIVE_OFFSET_MAX + 1
+    try:
+        for hole_start, hole_end in (*holes, (end, end)):
+            if start > hole_start:
+                continue
+            for position, header, _ in scan_batches(
+                file, start, hole_start, offset_min=offset_min, offset_end=offset_end
+            ):
+                yield position, header
+                offset_min = header.next_offset
+            start = hole_end
+    except BadBatch as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: str, error: BadBatch) -> LogDamaged:
+    return LogDamaged(f"{path} is damaged {error}; read from another replica, or restore the file")

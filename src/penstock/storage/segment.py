@@ -11,11 +11,10 @@ that were read show where the last whole batch ends, and whether the index was r
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 
 from penstock.partition.epochs import UNDEFINED_EPOCH
-from penstock.partition.retention import RELATIVE_OFFSET_MAX
+from penstock.partition.producers import CompletedTransaction
 from penstock.ports import Buffer, File
 from penstock.records.batch import (
     HEADER_SIZE,
@@ -23,24 +22,85 @@ from penstock.records.batch import (
     BatchHeader,
     read_header,
 )
-from penstock.storage.checkpoints import write_atomic
+from penstock.storage.aborted import AbortedIndex
 from penstock.storage.errors import LogDamaged
-from penstock.storage.files import Handle, write_all
-from penstock.storage.index import SPILL_ENTRIES, begin_file
-from penstock.storage.scan import (
-    BadBatch,
-    read_fitting,
-    scan_batches,
-    scan_headers,
-    sound_prefix,
-)
-from penstock.storage.segment_state import SegmentState
+from penstock.storage.files import FilePool, Handle, write_all
+from penstock.storage.index import IndexCache
+from penstock.storage.scan import batches_outside, headers_outside, read_fitting, sound_prefix
+from penstock.storage.segment_files import SegmentFiles
 
 
-class Segment(SegmentState):
+class Segment:
     """A segment that can be appended to, read and truncated."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_appended_from",
+        "_handle",
+        "_next_header",
+        "_next_position",
+        "_since_indexed",
+        "aborted",
+        "base_offset",
+        "created_ms",
+        "cuts",
+        "damaged",
+        "files",
+        "first_timestamp",
+        "index",
+        "index_interval_bytes",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "pool",
+        "size",
+        "time_index",
+        "verified",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        pool: FilePool,
+        cache: IndexCache,
+        *,
+        created_ms: int,
+        index_interval_bytes: int = 4096,
+    ) -> None:
+        self.base_offset = base_offset
+        self.files = files = SegmentFiles(directory, base_offset, pool, cache)
+        self.path = files.log_path
+        self.index = files.index
+        self.time_index = files.time_index
+        self.pool = pool
+        self._handle: Handle | None = None
+        self._next_position = 0
+        """Where the last read ended, a batch boundary. 0 if it may no longer be one."""
+        self._next_header: BatchHeader | None = None
+        """The header of the batch at that position, if the read saw it."""
+        self.size = 0
+        self.cuts = 0
+        """Grows whenever existing bytes may be gone: after a truncation, a quarantine, or the
+        removal of the segment from its log."""
+        self.verified = 0
+        """Bytes from the start of the file whose CRCs this process has checked."""
+        self._appended_from = -1
+        """Where this process began to append after bytes that it had not verified; -1 if it did
+        not."""
+        self.damaged: tuple[tuple[int, int], ...] = ()
+        """Quarantined ranges of the file, as [start, end) positions. They are never read."""
+        self.aborted: AbortedIndex | None = None
+        """The transactions aborted by markers in this segment; None if there never were any."""
+        self.index_interval_bytes = index_interval_bytes
+        self.created_ms = created_ms
+        self.first_timestamp: int | None = None
+        """The highest timestamp of the first batch. The age of the segment is counted from it."""
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self._since_indexed = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path}, {self.size} bytes)"
 
     # Writing
 
@@ -105,32 +165,31 @@ class Segment(SegmentState):
             file.truncate(self.size)
             file.fsync()
 
+    def note_aborted(self, ended: CompletedTransaction) -> None:
+        """Records a transaction that was aborted by a marker in this segment."""
+        if self.aborted is None:
+            self.aborted = AbortedIndex(self.files.aborted_path)
+        self.aborted.add(ended)
+
     def seal(self) -> None:
         """Writes all index entries, including the last timestamp, to files. Called when appends
         end."""
         self._index_last_timestamp()
-        for index in (self.index, self.time_index):
-            index.spill()
-            if self.size and not index.spilled:
-                # An index may have no entries, but a sealed segment must have its file.
-                begin_file(self.pool, index.path)
+        self.files.seal_indexes(has_batches=self.size > 0)
         if self.aborted is not None:
             self.aborted.write(self.pool)
 
-    def hold_indexes(self) -> None:
-        """Keeps all index entries in memory. Used while the index files still belong to another
-        segment."""
-        self.index.spill_at = self.time_index.spill_at = sys.maxsize
+    def seal_durably(self) -> None:
+        """Writes the held indexes atomically. The index files of a sealed segment are trusted when
+        the log is opened."""
+        self._index_last_timestamp()
+        self.files.write_held_indexes()
 
     def take_indexes(self) -> list[tuple[str, bytes]]:
-        """Returns the held indexes as path and content. From now on they count as written to
-        files."""
+        """Returns the held indexes, including the last timestamp, as path and content. From now on
+        they count as written to files."""
         self._index_last_timestamp()
-        taken = []
-        for index in (self.index, self.time_index):
-            taken.append((index.path, index.encode()))
-            index.mark_spilled()
-        return taken
+        return self.files.take_indexes()
 
     def _index_last_timestamp(self) -> None:
         if self.max_timestamp > NO_TIMESTAMP:
@@ -141,12 +200,7 @@ class Segment(SegmentState):
     def reset(self) -> None:
         """Discards everything derived from the data, before the data is scanned again."""
         self.cuts += 1
-        for path in (self.index.path, self.time_index.path):
-            self.pool.forget(path)
-            if self.pool.disk.exists(path):
-                self.pool.disk.unlink(path)
-        self.index.clear()
-        self.time_index.clear()
+        self.files.remove_indexes()
         self.first_timestamp = None
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_offset = self.base_offset
@@ -274,53 +328,23 @@ class Segment(SegmentState):
         """Rebuilds both indexes from the data, after they turned out to be wrong."""
         holes, verified, appended_from = self.damaged, self.verified, self._appended_from
         self.reset()
-        self.hold_indexes()
+        self.files.hold_indexes()
         self.damaged = holes
         for position, header in self._checked():
             self.note(position, header.size, header.last_offset, header.max_timestamp)
         self.verified, self._appended_from = verified, appended_from
         self.seal_durably()
 
-    def seal_durably(self) -> None:
-        """Writes the held indexes atomically, so that each file is complete or absent. The index
-        files of a sealed segment are trusted when the log is opened."""
-        for path, data in self.take_indexes():
-            write_atomic(self.pool.disk, self.directory, path.rpartition("/")[2], data)
-        self.index.spill_at = self.time_index.spill_at = SPILL_ENTRIES
-
-    def _checked(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Yields the batches from `start` on, outside quarantined ranges, and verifies each one."""
-        offset_min = self.base_offset
-        limit = self.base_offset + RELATIVE_OFFSET_MAX + 1
-        try:
-            for hole_start, hole_end in (*self.damaged, (self.size, self.size)):
-                if start > hole_start:
-                    continue
-                for position, header, _ in scan_batches(
-                    self.file, start, hole_start, offset_min=offset_min, offset_end=limit
-                ):
-                    yield position, header
-                    offset_min = header.next_offset
-                start = hole_end
-        except BadBatch as error:
-            raise LogDamaged(
-                f"{self.path} is damaged {error}; read from another replica, or restore the file"
-            ) from error
-
     def headers(self, start: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yields the batches from position `start`, a batch boundary, skipping quarantined
         ranges."""
-        file = self.file
-        try:
-            for hole_start, hole_end in self.damaged:
-                if start <= hole_start:
-                    yield from scan_headers(file, start, hole_start)
-                start = max(start, hole_end)
-            yield from scan_headers(file, start, self.size)
-        except BadBatch as error:
-            raise LogDamaged(
-                f"{self.path} is damaged {error}; read from another replica, or restore the file"
-            ) from error
+        return headers_outside(self.damaged, self.file, self.path, start, self.size)
+
+    def _checked(self, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Yields the batches from `start` on, outside quarantined ranges, and verifies each one."""
+        return batches_outside(
+            self.damaged, self.file, self.path, start, self.size, base_offset=self.base_offset
+        )
 
     def read(
         self,

@@ -16,7 +16,7 @@ from penstock.partition.replication import Leadership
 from penstock.partition.sequence_gate import check_sequence
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.planting import Plant, bug, patch
-from penstock.storage.segment_state import SegmentState
+from penstock.storage.segment import Segment
 from penstock.txns import ending, markers, multi_commit
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.txns.core import Core
@@ -224,7 +224,7 @@ def _stable_early(patches: ExitStack) -> None:
 @_bug("aborted-list-incomplete")
 def _lists_nothing(patches: ExitStack) -> None:
     """Aborted transactions are missing from the list that readers receive."""
-    patch(patches, SegmentState, "note_aborted", lambda self, ended: None)
+    patch(patches, Segment, "note_aborted", lambda self, ended: None)
 
 
 @_bug("transactions-not-verified")
