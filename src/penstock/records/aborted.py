@@ -8,10 +8,14 @@ transactional batches are skipped. After the marker the producer may have begun 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from penstock.records.batch import BatchHeader
-from penstock.records.record import read_records
+from penstock.records.record import ControlType, read_records
+
+_KEY_TYPE: Final = slice(2, 4)
+"""The bytes of a control record's key that hold its type, after the version."""
+_ABORT: Final = ControlType.ABORT.to_bytes(2, "big")
 
 
 class AbortedTransaction(NamedTuple):
@@ -44,6 +48,6 @@ class AbortedProducers:
 def _is_abort(batch: memoryview, header: BatchHeader, bytes_max: int) -> bool:
     """Returns whether this control batch is an abort marker. There may be other kinds."""
     return any(
-        record.key is not None and record.key[2:4] == b"\x00\x00"
+        record.key is not None and record.key[_KEY_TYPE] == _ABORT
         for record in read_records(batch, header, max_bytes=bytes_max)
     )

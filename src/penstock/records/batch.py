@@ -34,7 +34,15 @@ MAGIC: Final = 2
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
 """Bytes of base offset and length, which `batch_length` does not include."""
-CRC_START: Final = 21
+BATCH_LENGTH_START: Final = 8
+"""Where a field begins, in bytes from the start of the batch."""
+LEADER_EPOCH_START: Final = 12
+MAGIC_START: Final = 16
+CRC_FIELD_START: Final = 17
+ATTRIBUTES_START: Final = 21
+MAX_TIMESTAMP_START: Final = 35
+CRC_START: Final = ATTRIBUTES_START
+"""The first byte that the CRC covers."""
 NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
@@ -235,7 +243,7 @@ def check_fields(header: BatchHeader) -> None:
 def stamp(buffer: bytearray | memoryview, position: int, base_offset: int, epoch: int) -> None:
     """Sets the base offset and the leader epoch in place. The CRC does not cover them."""
     _OFFSET.pack_into(buffer, position, base_offset)
-    _EPOCH.pack_into(buffer, position + 12, epoch)
+    _EPOCH.pack_into(buffer, position + LEADER_EPOCH_START, epoch)
 
 
 stamp_prefix = Struct(">qii").pack_into
@@ -246,8 +254,8 @@ length, epoch)."""
 def stamp_append_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> BatchHeader:
     """Changes a batch to log-append time. The CRC covers these bytes, so it is computed again."""
     header = read_header(buffer, position)
-    _ATTRIBUTES.pack_into(buffer, position + CRC_START, header.attributes | LOG_APPEND_TIME)
-    _MAX_TIMESTAMP.pack_into(buffer, position + 35, now_ms)
+    _ATTRIBUTES.pack_into(buffer, position + ATTRIBUTES_START, header.attributes | LOG_APPEND_TIME)
+    _MAX_TIMESTAMP.pack_into(buffer, position + MAX_TIMESTAMP_START, now_ms)
     seal(buffer, position, header.size)
     return read_header(buffer, position)
 
@@ -256,7 +264,7 @@ def stamp_max_timestamp(
     buffer: bytearray | memoryview, position: int, max_timestamp: int
 ) -> BatchHeader:
     """Corrects the max timestamp. The CRC covers it, so it is computed again."""
-    _MAX_TIMESTAMP.pack_into(buffer, position + 35, max_timestamp)
+    _MAX_TIMESTAMP.pack_into(buffer, position + MAX_TIMESTAMP_START, max_timestamp)
     header = read_header(buffer, position)
     seal(buffer, position, header.size)
     return read_header(buffer, position)
@@ -265,7 +273,7 @@ def stamp_max_timestamp(
 def seal(buffer: bytearray | memoryview, position: int, size: int) -> None:
     """Computes and stores the CRC of the batch of `size` bytes at `position`."""
     checksum = crc32c(memoryview(buffer)[position + CRC_START : position + size])
-    _CRC.pack_into(buffer, position + 17, checksum)
+    _CRC.pack_into(buffer, position + CRC_FIELD_START, checksum)
 
 
 def write_header(buffer: bytearray | memoryview, position: int, header: BatchHeader) -> None:

@@ -18,8 +18,11 @@ from penstock.partition.epochs import UNDEFINED_EPOCH
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.ports import File
 from penstock.records.batch import (
+    BATCH_LENGTH_START,
     HEADER_SIZE,
+    LEADER_EPOCH_START,
     LOG_OVERHEAD,
+    MAGIC_START,
     BatchHeader,
     CorruptBatch,
     iter_batches,
@@ -35,7 +38,6 @@ FIRST_CHUNK_BYTES: Final = 1 << 10
 WALK_BYTES: Final = 64 << 10
 """If the index entry is further than this before the end of a read, the read first checks whether
 the batch there fits, instead of reading bytes that it would drop."""
-MAGIC_POSITION: Final = 16
 
 
 class BadBatch(Exception):
@@ -97,7 +99,7 @@ def read_fitting(
         if last_offset not in (-1, header.last_offset):
             return None, None
         last_offset = -1
-        size = header[1] + LOG_OVERHEAD
+        size = header.batch_length + LOG_OVERHEAD
         if size < HEADER_SIZE or position + size > end:
             # A bad length ends the good part. The next read reports the error.
             return data[:at], header if HEADER_SIZE <= size <= limit - position else None
@@ -155,7 +157,8 @@ def _needed(chunk: memoryview, at: int, remaining: int) -> int:
     """Returns how many bytes the batch at `at` needs, as far as the chunk shows."""
     if len(chunk) - at < HEADER_SIZE:
         return HEADER_SIZE
-    length = int.from_bytes(chunk[at + 8 : at + 12], "big", signed=True) + LOG_OVERHEAD
+    field = chunk[at + BATCH_LENGTH_START : at + LEADER_EPOCH_START]
+    length = int.from_bytes(field, "big", signed=True) + LOG_OVERHEAD
     # Do not read by an impossible length; `validate` reports it.
     return length if HEADER_SIZE <= length <= remaining else HEADER_SIZE
 
@@ -207,16 +210,16 @@ def find_batch(file: File, start: int, end: int, offset_min: int, offset_end: in
         chunk = file.pread(min(SCAN_CHUNK_BYTES, end - position), position)
         # A batch may begin anywhere in the chunk where a whole header fits.
         begins = len(chunk) - HEADER_SIZE + 1
-        at = chunk.find(b"\x02", MAGIC_POSITION, max(0, begins) + MAGIC_POSITION)
+        at = chunk.find(b"\x02", MAGIC_START, max(0, begins) + MAGIC_START)
         while at >= 0:
-            candidate = at - MAGIC_POSITION
+            candidate = at - MAGIC_START
             base_offset = int.from_bytes(chunk[candidate : candidate + 8], "big", signed=True)
             if offset_min <= base_offset < offset_end:
                 header = read_header(chunk, candidate)
                 place = position + candidate
                 if header.last_offset < offset_end and _is_sound(file, place, header.size, end):
                     return place
-            at = chunk.find(b"\x02", at + 1, begins + MAGIC_POSITION)
+            at = chunk.find(b"\x02", at + 1, begins + MAGIC_START)
         if begins <= 0:
             # The file is shorter than it was.
             return None

@@ -224,8 +224,8 @@ class Segment:
         if self.aborted is not None:
             self.aborted.truncate(end_offset)
         self.damaged = tuple(hole for hole in self.damaged if hole[0] < size)
-        last_entry = self.index.last()
-        self._since_indexed = size - (last_entry[1] if last_entry else 0)
+        _, indexed = self.index.last() or (0, 0)
+        self._since_indexed = size - indexed
         self._scan_timestamps()
 
     def quarantine(self, start: int, end: int) -> None:
@@ -252,14 +252,15 @@ class Segment:
             if last == offset:
                 return start, indexed
         for position, header in self.headers(beyond):
-            if header[0] <= last:
+            first = header.base_offset
+            if first <= last:
                 raise LogDamaged(
-                    f"{self.path}: offset {header[0]} follows offset {last} at byte {position}; "
+                    f"{self.path}: offset {first} follows offset {last} at byte {position}; "
                     "read from another replica, or restore the file"
                 )
-            last = header[0] + header[6]
+            last = first + header.last_offset_delta
             if last >= offset:
-                if header[0] > offset:
+                if first > offset:
                     self._prove(start, position)
                 return position, header
         self._prove(start, self.size)
@@ -273,7 +274,9 @@ class Segment:
             if header is None or not HEADER_SIZE <= header.size <= self.size - position:
                 return None
             self._next_header = header
-        return (position, header) if header[0] == offset and header[6] >= 0 else None
+        if header.base_offset == offset and header.last_offset_delta >= 0:
+            return position, header
+        return None
 
     def offset_at(self, position: int) -> int | None:
         """Returns the base offset of the batch at a batch boundary. None if there is no batch, or
@@ -316,13 +319,14 @@ class Segment:
         entry = self.index.lookup(relative)
         if entry is None:
             return 0, None
-        header = self._header_at(entry[1])
-        if header is not None and header.last_offset == self.base_offset + entry[0]:
-            whole = HEADER_SIZE <= header.size <= self.size - entry[1]
-            return entry[1], header if whole else None
+        relative_last, position = entry
+        header = self._header_at(position)
+        if header is not None and header.last_offset == self.base_offset + relative_last:
+            whole = HEADER_SIZE <= header.size <= self.size - position
+            return position, header if whole else None
         self.reindex()
-        entry = self.index.lookup(relative)
-        return (entry[1] if entry is not None else 0), None
+        _, position = self.index.lookup(relative) or (0, 0)
+        return position, None
 
     def reindex(self) -> None:
         """Rebuilds both indexes from the data, after they turned out to be wrong."""
@@ -441,29 +445,32 @@ class Segment:
             self.reindex()
             return
         if last is not None:
-            self.max_timestamp = last[0]
-            self.max_timestamp_offset = self.base_offset + last[1]
+            self.max_timestamp, relative = last
+            self.max_timestamp_offset = self.base_offset + relative
         self._load_first_timestamp()
 
     def time_entry_is_right(self, entry: tuple[int, int]) -> bool:
         """Whether a time index entry matches an existing batch and its timestamp."""
-        offset = self.base_offset + entry[1]
-        found = self.locate(offset)
+        timestamp, relative = entry
+        found = self.locate(self.base_offset + relative)
+        if found is None:
+            return False
+        _, header = found
         return (
-            found is not None
-            and found[1].last_offset == offset
-            and found[1].max_timestamp == entry[0]
+            header.last_offset == self.base_offset + relative and header.max_timestamp == timestamp
         )
 
     def resume(self) -> None:
         """Continues appending to a segment that a clean stop sealed."""
-        last = self.index.last()
-        self._since_indexed = self.size - (last[1] if last else 0)
+        _, indexed = self.index.last() or (0, 0)
+        self._since_indexed = self.size - indexed
         self.load_timestamps()
 
     def _load_first_timestamp(self) -> None:
-        first = next(self.headers(0), None)
-        self.first_timestamp = first[1].max_timestamp if first else None
+        self.first_timestamp = None
+        for _, header in self.headers(0):
+            self.first_timestamp = header.max_timestamp
+            break
 
     def _scan_timestamps(self) -> None:
         """Finds the highest timestamp in the time index and in the batches after its last entry."""

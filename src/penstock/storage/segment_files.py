@@ -1,7 +1,7 @@
 """The files of a segment: their names, and its two indexes, which are written and removed together.
 
 A segment has a `.log` file, an `.index` of offsets, a `.timeindex`, and a `.txnindex` if a marker
-in it aborted a transaction. The segment fills the indexes in memory. This module moves them to disk.
+in it aborted a transaction. The segment fills the indexes in memory, this module writes them.
 """
 
 from __future__ import annotations

@@ -141,18 +141,22 @@ def search_newest(log: Log) -> Search:
 def _newest(segment: Segment, start_offset: int) -> Search:
     """Searches for the newest record of a segment at or above `start_offset`."""
     found = segment.locate(segment.max_timestamp_offset) if segment.max_timestamp >= 0 else None
-    if found is not None and found[1].base_offset < start_offset:
-        # The newest record is below the log start offset: search all visible batches.
-        visible = (
-            (position, header)
-            for position, header in segment.headers(0)
-            if header.last_offset >= start_offset and not header.is_control
-        )
-        found = max(visible, key=lambda batch: batch[1].max_timestamp, default=None)
     if found is None:
         return None
-    batch = segment.read(found[0], 0, segment.size, found[1].size)
-    return (yield Look(batch, found[1], start_offset, None))
+    position, header = found
+    if header.base_offset < start_offset:
+        # The newest record is below the log start offset: search all visible batches.
+        visible = (
+            (at, each)
+            for at, each in segment.headers(0)
+            if each.last_offset >= start_offset and not each.is_control
+        )
+        newest = max(visible, key=lambda batch: batch[1].max_timestamp, default=None)
+        if newest is None:
+            return None
+        position, header = newest
+    batch = segment.read(position, 0, segment.size, header.size)
+    return (yield Look(batch, header, start_offset, None))
 
 
 def _search(segment: Segment, timestamp_ms: int, start_offset: int) -> Search:
@@ -176,4 +180,5 @@ def _indexed_offset(segment: Segment, timestamp_ms: int) -> int:
     ):
         segment.reindex()
         entry = segment.time_index.lookup(timestamp_ms)
-    return segment.base_offset + (entry[1] if entry is not None else 0)
+    _, relative = entry or (0, 0)
+    return segment.base_offset + relative

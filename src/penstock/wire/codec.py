@@ -49,6 +49,9 @@ _RESPONSE_FRAME: Final = struct.Struct(">ii")
 _INT32: Final = struct.Struct(">i")
 _INT16: Final = struct.Struct(">h")
 _UNSUPPORTED_VERSION: Final = _INT16.pack(ErrorCode.UNSUPPORTED_VERSION)
+_CORRELATION_ID_BYTES: Final = 4
+_ERROR_CODE: Final = slice(4, 6)
+"""Where an ApiVersions response in version 0 has its error code: after the correlation id."""
 _MALFORMED: Final = (IndexError, UnicodeDecodeError, struct.error)
 _UNENCODABLE: Final = (AttributeError, TypeError, UnicodeEncodeError, ValueError, struct.error)
 
@@ -205,8 +208,8 @@ def decode_response(
     A broker that does not support the requested version of ApiVersions answers in version 0.
     """
     correlation_id = response_correlation_id(frame)
-    position = 4
-    if message_class.API_KEY == _API_VERSIONS and frame[4:6] == _UNSUPPORTED_VERSION:
+    position = _CORRELATION_ID_BYTES
+    if message_class.API_KEY == _API_VERSIONS and frame[_ERROR_CODE] == _UNSUPPORTED_VERSION:
         version = 0
     codec = _codec(message_class, version)
     if codec.flexible and message_class.API_KEY != _API_VERSIONS:
