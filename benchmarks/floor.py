@@ -72,10 +72,7 @@ class Working(ABC):
     """Work that keeps no reference to a frame."""
 
     @abstractmethod
-    def on_frame(self, frame: memoryview) -> list[bytes]: ...
-
-    def on_borrowed(self, frame: memoryview) -> list[bytes]:
-        return self.on_frame(frame)
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> list[bytes]: ...
 
     def may_overlap(self, frame: memoryview) -> bool:
         return True
@@ -91,7 +88,7 @@ class Appender(Working):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._position = 0
 
-    def on_frame(self, frame: memoryview) -> list[bytes]:
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> list[bytes]:
         batch = frame[BATCH_AT:]
         crc32c(batch[CRC_FROM:])
         self._position += os.pwrite(self._file, batch, self._position)
@@ -105,7 +102,7 @@ class Appender(Working):
 
 
 class Nothing(Working):
-    def on_frame(self, frame: memoryview) -> list[bytes]:
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> list[bytes]:
         return [ANSWER]
 
 
@@ -113,7 +110,7 @@ class Reader(Working):
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_RDONLY)
 
-    def on_frame(self, frame: memoryview) -> list[bytes]:
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> list[bytes]:
         position, size = _fetch.unpack(frame)
         data = os.pread(self._file, size, position)
         return [_length.pack(len(data)), data]

@@ -40,7 +40,7 @@ from benchmarks.load import (
     cpu_seconds,
 )
 from benchmarks.scale import READY, BrokerProcess, Client, create_topics
-from benchmarks.unwatched import on_borrowed
+from benchmarks.unwatched import on_frame
 from penstock.broker.counters import BrokerCounters
 from penstock.broker.dispatch import BrokerSession
 from penstock.net.session import Answer
@@ -127,10 +127,10 @@ def added_ns(repeats: int) -> float:
     """Returns the time added to a produce request on the fast path; one in 32 is timed."""
     counters = BrokerCounters(SystemClock())
     session = BrokerSession.__new__(BrokerSession)
-    session._lanes = _Lane()  # type: ignore[assignment]
+    session._fast_path = _Lane()  # type: ignore[assignment]
     session._now, session._answered = counters.now, counters.requests.answered
     frame = memoryview(bytes(100))
-    least = {BrokerSession.on_borrowed: float("inf"), on_borrowed: float("inf")}
+    least = {BrokerSession.on_frame: float("inf"), on_frame: float("inf")}
     for _ in range(repeats):
         for serve, before in list(least.items()):
             began = time.perf_counter()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 from penstock.broker import dispatch
@@ -12,17 +13,20 @@ from penstock.cli.main import main
 from penstock.net.session import Answer
 
 
-def on_borrowed(self: dispatch.BrokerSession, frame: memoryview) -> Answer:
-    """`BrokerSession.on_borrowed` without metrics."""
+def on_frame(self: dispatch.BrokerSession, frame: memoryview, borrowed: bool = False) -> Answer:
+    """`BrokerSession.on_frame` without metrics on the fast path."""
+    refusal = None
     if len(frame) > dispatch._SHORTEST:
         api_key, version, correlation_id = dispatch._start(frame)
         if api_key == dispatch._PRODUCE:
-            answer = self._lanes.serve(frame, version, correlation_id)
-            self._overlaps = answer is not None
-            return answer
-    return None
+            answer = self._fast_path.serve(frame, version, correlation_id)
+            if isinstance(answer, tuple | asyncio.Future):
+                self._overlaps = True
+                return answer
+            refusal = answer
+    return self._serve_decoded(memoryview(bytearray(frame)) if borrowed else frame, refusal)
 
 
 if __name__ == "__main__":
-    dispatch.BrokerSession.on_borrowed = on_borrowed  # type: ignore[method-assign]
+    dispatch.BrokerSession.on_frame = on_frame  # type: ignore[method-assign]
     main(sys.argv[1:])

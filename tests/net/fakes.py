@@ -232,16 +232,11 @@ class Script:
     frames: list[bytes] = field(default_factory=list)
     futures: dict[bytes, asyncio.Future[Sequence[Part] | None]] = field(default_factory=dict)
     closed: int = 0
-    at_once: bool = False
-    """Whether frames in borrowed memory are served in place, if they are to be echoed."""
-
-    def on_borrowed(self, frame: memoryview) -> Answer:
-        return self.on_frame(frame) if self.at_once and bytes(frame[:1]) == b"e" else None
 
     def may_overlap(self, frame: memoryview) -> bool:
         return b"s" not in (bytes(frame[:1]), self.frames[-1][:1])
 
-    def on_frame(self, frame: memoryview) -> Answer:
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> Answer:
         body = bytes(frame)
         self.frames.append(body)
         match body[:1]:

@@ -56,10 +56,10 @@ class FromFile(Script):
         self.file = file
         self.ranges: list[Range] = []
 
-    def on_frame(self, frame: memoryview) -> Answer:
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> Answer:
         body = bytes(frame)
         if body[:1] != b"r":
-            return super().on_frame(frame)
+            return super().on_frame(frame, borrowed)
         position, size = map(int, body[1:].split())
         self.ranges.append(Range(self.file, position, size))
         return answer_of(b"<" + body, self.ranges[-1], b">")

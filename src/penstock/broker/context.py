@@ -82,6 +82,7 @@ class RequestContext:
         "is_appended",
         "is_large",
         "is_replica",
+        "refusal",
         "services",
         "version",
     )
@@ -97,6 +98,8 @@ class RequestContext:
         commit. The connection's next produce request may then begin."""
         self.is_replica = False
         """Set by a fetch from a broker that is registered with the broker epoch it names."""
+        self.refusal: Exception | None = None
+        """The error with which the fast path has refused the only batch of a produce request."""
         self.is_large = False
         """The response is large, so it is encoded on a thread. Read when the response is ready."""
 

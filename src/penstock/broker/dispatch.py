@@ -28,7 +28,7 @@ from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import free
-from penstock.broker.partitions.produce_fast_path import ProduceFastPath
+from penstock.broker.partitions.produce_fast_path import ProduceFastPath, Served
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
@@ -168,8 +168,8 @@ class BrokerSession:
         "_answered",
         "_counters",
         "_dispatcher",
+        "_fast_path",
         "_host",
-        "_lanes",
         "_now",
         "_overlaps",
         "_peer",
@@ -185,7 +185,7 @@ class BrokerSession:
         self._now = services.counters.now
         self._dispatcher = dispatcher
         self._slicing = services.env.slicing
-        self._lanes = ProduceFastPath(services.replicas.get, services.env.clock.wall_ms)
+        self._fast_path = ProduceFastPath(services.replicas.get, services.env.clock.wall_ms)
         self._peer = peer
         self._host = peer.host
         self._overlaps = False
@@ -194,32 +194,36 @@ class BrokerSession:
     def may_overlap(self, frame: memoryview) -> bool:
         return self._overlaps and len(frame) > _SHORTEST and _key(frame)[0] == _PRODUCE
 
-    def on_borrowed(self, frame: memoryview) -> Answer:
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> Answer:
+        refusal: Exception | None = None
         if len(frame) > _SHORTEST:
             api_key, version, correlation_id = _start(frame)
             if api_key == _PRODUCE:
                 left = self._answered.left
-                if not left:
-                    return self._serve_timed(frame, version, correlation_id)
-                answer = self._lanes.serve(frame, version, correlation_id)
-                if answer.__class__ is tuple:
-                    self._answered.left = left - 1
-                    self._overlaps = True
-                elif answer is not None:
+                if left:
+                    answer = self._fast_path.serve(frame, version, correlation_id)
+                    if answer.__class__ is tuple:
+                        self._answered.left = left - 1
+                        self._overlaps = True
+                        return answer
+                else:
+                    answer = self._serve_timed(frame, version, correlation_id)
+                    if answer.__class__ is tuple:
+                        return answer
+                if isinstance(answer, asyncio.Future):
                     self._overlaps = True
                     self._watch(answer)
-                return answer
-        return None
+                    return answer
+                if isinstance(answer, Exception):
+                    refusal = answer
+        return self._serve_decoded(memoryview(bytearray(frame)) if borrowed else frame, refusal)
 
-    def _serve_timed(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
+    def _serve_timed(self, frame: memoryview, version: int, correlation_id: int) -> Served:
         began = self._now()
-        answer = self._lanes.serve(frame, version, correlation_id)
+        answer = self._fast_path.serve(frame, version, correlation_id)
         if answer.__class__ is tuple:
             self._answered.end(self._now() - began, self._answered.begin())
             self._overlaps = True
-        elif answer is not None:
-            self._overlaps = True
-            self._watch(answer)
         return answer
 
     def _watch(self, answer: Answer) -> None:
@@ -231,10 +235,9 @@ class BrokerSession:
             began, stands_for = now(), waited.begin()
             answer.add_done_callback(lambda _: waited.end(now() - began, stands_for))
 
-    def on_frame(self, frame: memoryview) -> Answer:
-        answer = self.on_borrowed(frame)
-        if answer is not None:
-            return answer
+    def _serve_decoded(self, frame: memoryview, refusal: Exception | None) -> Answer:
+        """Serves a request through its handler. `refusal` is the error with which the fast path has
+        refused the request's batch."""
         began = self._now()
         self._overlaps = False
         if len(frame) > self._slicing.frame_bytes and (
@@ -248,6 +251,7 @@ class BrokerSession:
         context = RequestContext(
             self._services, header.api_version, header.client_id or "", self._host
         )
+        context.refusal = refusal
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)
         except ProtocolError:
@@ -255,7 +259,7 @@ class BrokerSession:
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             response = self._refuse(request, header, error)
         if isinstance(request, ProduceRequest):
-            self._lanes.learn(frame, header, request)
+            self._fast_path.learn(frame, header, request)
             self._overlaps = context.is_appended
         elif context.is_replica:
             self._peer.is_replica = True
@@ -287,7 +291,7 @@ class BrokerSession:
         except Exception as error:  # noqa: BLE001 - every failure has an answer
             response = self._refuse(request, header, error)
         if isinstance(request, ProduceRequest):
-            self._lanes.learn(frame, header, request)
+            self._fast_path.learn(frame, header, request)
         elif context.is_replica:
             self._peer.is_replica = True
         return await self._encode_large(request, header, context, response, began)

@@ -295,8 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         """Passes the waiting frames, and then these, to the session as far as the limits allow."""
         session, config, counters = self._session, self._shared.config, self._shared.counters
         assert session is not None
-        on_frame, on_borrowed = session.on_frame, session.on_borrowed
-        may_overlap = session.may_overlap
+        on_frame, may_overlap = session.on_frame, session.may_overlap
         pending, waiting = self._pending, self._waiting
         waiting.extend(frames)
         out: list[Part] = []
@@ -315,9 +314,7 @@ class Connection(asyncio.BufferedProtocol):
             served += size
             requests += 1
             try:
-                answer = on_borrowed(frame) if borrowed else on_frame(frame)
-                if answer is None and borrowed:
-                    answer = on_frame(memoryview(bytearray(frame)))
+                answer = on_frame(frame, borrowed)
             except Exception as error:  # noqa: BLE001 - _fail logs it
                 self._fail(error)
                 break

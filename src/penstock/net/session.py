@@ -40,14 +40,11 @@ a file is read as the peer accepts it, which may take long.
 class Session(Protocol):
     """The protocol logic of one connection. Calls come one at a time, in request order."""
 
-    def on_borrowed(self, frame: memoryview) -> Answer:
-        """Serves a request whose memory is reused as soon as this returns: the session may read it
-        and write into it, but must keep no part of it. Returns None if it cannot serve the request
-        in this way; `on_frame` then gets it in separate memory."""
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> Answer:
+        """Serves a request, given without its length. The memory is writable.
 
-    def on_frame(self, frame: memoryview) -> Answer:
-        """Serves a request, given without its length. The memory is writable, and the session may
-        keep it.
+        The session may keep the memory unless it is `borrowed`: then it is reused as soon as this
+        returns, and a session that needs any part of it later must copy the frame first.
 
         A `ProtocolError`, raised here or by the future, closes the connection once the answers to
         earlier requests have been sent. So does any other exception, which is also logged.

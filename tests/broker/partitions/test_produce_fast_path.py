@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from broker.handlers.test_transactions import completed, producer_of
 from broker.stage import NOW_MS, Stage, StagePeer, staged
+from penstock.broker.partitions import partition
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
+from penstock.partition.record_validation import validate_batch
 from penstock.records.record import Record, build_batch
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages import MetadataRequest, ProduceRequest, ProduceResponse
+from penstock.wire.messages import ProduceRequest, ProduceResponse
 from penstock.wire.messages.base import Buffer
 
 
@@ -152,7 +154,7 @@ def test_transactional_batches_take_the_fast_path(
 
     def noted(self: ProduceFastPath, frame: memoryview, version: int, number: int) -> object:
         given = real(self, frame, version, number)
-        taken.append(given is not None)
+        taken.append(isinstance(given, tuple | asyncio.Future))
         return given
 
     @staged
@@ -196,7 +198,7 @@ async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: Stage) -> No
     await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
     parts = encode_request(request("lanes", 0, batch_of(b"second")), 9, 2, "client")
     memory = bytearray(b"".join(parts)[4:])
-    given = session.on_borrowed(memoryview(memory))
+    given = session.on_frame(memoryview(memory), borrowed=True)
     memory[:] = bytes(len(memory))
     assert isinstance(given, asyncio.Future)
     finished = await asyncio.wait_for(given, 120)
@@ -212,12 +214,42 @@ async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: Stage) -> No
 
 
 @staged
-async def test_only_the_fast_path_serves_borrowed_frames(stage: Stage) -> None:
-    """Everything else may keep parts of its request, and so needs a copy."""
+async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_buffer(
+    stage: Stage,
+) -> None:
+    """Its handler may keep parts of the request until it is answered."""
     await stage.create("lanes", 1)
     session = stage.broker.server.new_session(StagePeer())
-    frame = b"".join(encode_request(request("lanes", 0, batch_of(b"v")), 9, 1, "client"))[4:]
-    assert session.on_borrowed(memoryview(bytearray(frame))) is None
-    metadata = b"".join(encode_request(MetadataRequest(), 12, 1, "client"))[4:]
-    assert session.on_borrowed(memoryview(bytearray(metadata))) is None
-    assert session.on_borrowed(memoryview(bytearray(4))) is None
+    parts = encode_request(request("lanes", 0, batch_of(b"first")), 9, 1, "client")
+    memory = bytearray(b"".join(parts)[4:])
+    given = session.on_frame(memoryview(memory), borrowed=True)
+    memory[:] = bytes(len(memory))
+    assert isinstance(given, asyncio.Future)
+    await asyncio.wait_for(given, 120)
+    held = stage.hosted("lanes").log.read(0, 1000)
+    assert held is not None
+    assert b"first" in bytes(held.data)
+
+
+@staged
+async def test_a_batch_that_the_fast_path_refuses_is_validated_once(stage: Stage) -> None:
+    """The regular path answers the error that the fast path has met."""
+    await stage.create("lanes", 1)
+    session = stage.broker.server.new_session(StagePeer())
+    validated = []
+
+    def counting(*given: Any) -> Any:
+        validated.append(given)
+        return validate_batch(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partition, "validate_batch", counting)
+        for number, sequence in enumerate((0, 1, 7)):
+            given = await answer(session, request("lanes", 0, batch_of(b"v", sequence)), 9, number)
+            _, produced = decode_response(ProduceResponse, memoryview(given)[4:], 9)
+            code = produced.responses[0].partition_responses[0].error_code
+            assert (code, len(validated)) == (
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if sequence == 7 else ErrorCode.NONE,
+                number + 1,
+            )
+    assert stage.hosted("lanes").log.end_offset == 2

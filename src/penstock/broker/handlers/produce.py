@@ -78,7 +78,7 @@ def handle(
         context.is_large = True
         return context.spawn(producing.in_slices())
     for batch in producing.batches():
-        producing.append(batch)
+        producing.append(batch, refusal=context.refusal)
     if producing.is_unfinished:
         return producing.later()
     if request.acks == 0:
@@ -172,8 +172,11 @@ class _Producing:
         verification: Verification | None = None,
         *,
         may_wait: bool = True,
+        refusal: Exception | None = None,
     ) -> None:
-        """Appends a batch and fills in its answer, or registers the batch to be appended later."""
+        """Appends a batch and fills in its answer, or registers the batch to be appended later.
+
+        With `refusal` the batch was refused a moment ago, and is not tried again."""
         context, acks, answer = self._context, self._request.acks, batch.answer
         replicas = context.services.replicas
         try:
@@ -181,6 +184,8 @@ class _Producing:
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             found = replicas.get(batch.topic, answer.index)
             hosted = found or replicas.require(batch.topic, answer.index)
+            if refusal is not None:
+                raise refusal
             written = hosted.append(
                 _writable(batch.asked.records),
                 self._now_ms,

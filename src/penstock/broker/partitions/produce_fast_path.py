@@ -13,8 +13,8 @@ A transactional id is part of the constant bytes. The first batch of a transacti
 takes the regular path, because the coordinator must be asked. Later batches take the fast path.
 
 A lane handles only the common case. Everything else (an error, a request of another shape, an old
-version) is left to `handlers/produce.py`. An append that raised has changed nothing, so the regular
-path meets the same error and answers it.
+version) is left to `handlers/produce.py`. It gets the error of a batch that was refused here, so
+the batch is not validated again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from penstock.broker.error_codes import EXPECTED
 from penstock.broker.partitions.parked_requests import CommitWait
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
-from penstock.net.session import Answer, Part
+from penstock.net.session import Part
 from penstock.records.batch import HEADER_SIZE
 from penstock.wire.codec import RequestHeader, encode_response
 from penstock.wire.errors import ErrorCode
@@ -52,6 +52,10 @@ _partition: Final = Struct(">i4B").unpack_from
 _OUTCOME: Final = ">ihqqq"
 """Partition, error code, base offset, append time, log start offset."""
 _OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
+
+
+Served = tuple[bytes] | asyncio.Future[Sequence[Part] | None] | Exception | None
+"""What the fast path returns: see `ProduceFastPath.serve`."""
 
 
 class _Lane(NamedTuple):
@@ -81,10 +85,11 @@ class ProduceFastPath:
         """The position of the topic's name (of its length byte). It depends only on the lengths of
         client id and transactional id."""
 
-    def serve(self, frame: memoryview, version: int, correlation_id: int) -> Answer:
-        """Returns the answer to a Produce request, or None if it must take the regular path.
+    def serve(self, frame: memoryview, version: int, correlation_id: int) -> Served:
+        """Returns the answer to a Produce request, or a future of it.
 
-        Keeps no reference to the frame.
+        Returns None if the request must take the regular path, and the error if its batch was
+        refused: the regular path then answers that error. Keeps no reference to the frame.
         """
         name_at = self._name_at
         if not name_at or len(frame) <= name_at:
@@ -117,8 +122,8 @@ class ProduceFastPath:
             base_offset, end_offset, append_time_ms = hosted.append(
                 frame[start:end], self._now_ms(), acks_all=lane.acks == _ALL
             )
-        except EXPECTED:
-            return None
+        except EXPECTED as error:
+            return error
         machine, log_start = hosted.machine, hosted.log.log_start_offset
         answer = lane.pack(
             lane.length,
