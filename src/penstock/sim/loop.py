@@ -34,6 +34,7 @@ from contextvars import Context, copy_context
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
+from penstock.sim.failures import describe
 from penstock.sim.process import PROCESS, Process, SimFuture, SimHandle, SimTask
 from penstock.sim.trace import FLUSH_BYTES, Trace, pack_step
 
@@ -418,7 +419,7 @@ class SimLoop(_Base):
             return
         error = context.get("exception")
         process = copy_context().get(PROCESS) or self.world
-        said = f"{process.name}: {context.get('message')}: {error!r}"
+        said = f"{process.name}: {context.get('message')}: {describe(error) if error else error}"
         self.unexpected.append(said)
         self.trace.show(said)
         if error is not None and self.trace.keep:

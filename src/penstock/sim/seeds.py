@@ -320,7 +320,13 @@ def replay(chosen: argparse.Namespace, console: Console) -> int:
     for violation in verdict.violations:
         console.print(f"FAILED: {violation}", markup=False, highlight=False, style="bold red")
     if verdict.trouble:
-        console.print(f"FAILED: {verdict.trouble}", markup=False, style="bold red")
+        console.print(
+            f"FAILED: {verdict.trouble}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+            style="bold red",
+        )
     return 1 if verdict.failed else 0
 
 

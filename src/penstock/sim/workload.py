@@ -9,6 +9,7 @@ because the step that broke it is where to look for the bug.
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,7 @@ from penstock.sim.checkers.logs import Violation
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
 from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.executor import DiskSpeed
+from penstock.sim.failures import describe
 from penstock.sim.faults.fault_schedule import FaultSchedule
 from penstock.sim.history import TABLE, History
 from penstock.sim.network.link import NetworkConfig
@@ -62,7 +64,7 @@ class Verdict:
     scenario: Scenario
     violations: list[Violation] = field(default_factory=list)
     trouble: str = ""
-    """What ended the run, if it was not a violation of a rule."""
+    """What ended the run, if it was not a violation of a rule: one line, then the traceback."""
     trace_hash: str = ""
     steps: int = 0
     virtual_s: float = 0.0
@@ -313,7 +315,7 @@ def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
     if isinstance(error, InvariantBroken):
         verdict.violations = [error.violation]
     elif error is not None:
-        verdict.trouble = f"{type(error).__name__}: {error}"
+        verdict.trouble = f"{describe(error)}\n{''.join(traceback.format_exception(error))}"
     else:
         verdict.violations = outcome.value or []
     if verdict.failed and run.timeline is not None:

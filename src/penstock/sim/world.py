@@ -27,6 +27,7 @@ from typing import Final, Generic, TypeVar
 
 from penstock.client.connection import _software_version
 from penstock.sim.draws import Streams
+from penstock.sim.failures import describe
 from penstock.sim.loop import START_S, SimLoop
 from penstock.sim.network.network import SimNetwork
 from penstock.sim.node import BrokerNode, ClientNode, Node
@@ -178,8 +179,11 @@ class World:
 
     def blame(self, what: str, error: BaseException | None) -> None:
         """Records a failure that must not happen."""
-        said = "".join(traceback.format_exception(error)) if error is not None else ""
-        self.unexpected.append(f"{what}: {error!r}\n{said}")
+        if error is None:
+            self.unexpected.append(what)
+        else:
+            said = "".join(traceback.format_exception(error))
+            self.unexpected.append(f"{what}: {describe(error)}\n{said}")
 
 
 class _Tap(logging.Handler):
