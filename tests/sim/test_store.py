@@ -120,6 +120,36 @@ def test_a_lease_expires_while_its_holder_is_cut_off() -> None:
     play(scenario)
 
 
+def test_a_lease_is_late_while_a_renewal_is_not_answered_or_is_overdue() -> None:
+    """Such a lease may expire after the fault that lost the answer was healed."""
+
+    async def scenario(model: StoreModel, store: SimStore) -> None:
+        lease = await store.grant_lease(3.0)
+        unused = await store.grant_lease(3.0)
+        await store.commit((), [Put("/brokers/1", b"", lease)])
+        assert model.late_leases() == frozenset()
+        await asyncio.sleep(1.1)
+        assert model.late_leases() == {lease}
+        assert await store.keep_alive(lease)
+        assert model.late_leases() == frozenset()
+        model.cut("node", True)
+        renewing = asyncio.ensure_future(store.keep_alive(lease))
+        await asyncio.sleep(0.1)
+        model.cut("node", False)
+        assert model.late_leases() == {lease}
+        assert await renewing
+        renewed_at = model.loop.now
+        assert model.late_leases() == frozenset()
+        await asyncio.sleep(3.1)
+        assert [(each.lease, each.holder) for each in model.expiries] == [
+            (unused, "node"),
+            (lease, "node"),
+        ]
+        assert model.expiries[-1].renewed_at == pytest.approx(renewed_at, abs=0.1)
+
+    play(scenario)
+
+
 def test_no_lease_expires_while_the_whole_store_is_down() -> None:
     """After the outage every lease gets its full time again."""
 

@@ -54,8 +54,21 @@ class StoreConfig:
 
 @dataclass(slots=True)
 class _Lease:
+    holder: str
     ttl_s: float
     deadline: float
+    renewed_at: float
+    """When the last renewal arrived, or when it was granted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """A lease that was not renewed in time."""
+
+    lease: int
+    holder: str
+    renewed_at: float
+    """The time of the loop."""
 
 
 class StoreModel:
@@ -66,6 +79,9 @@ class StoreModel:
         self.revision = 0
         self.entries: dict[str, KeyValue] = {}
         self.leases: dict[int, _Lease] = {}
+        self.renewing: set[int] = set()
+        """Leases whose holder has sent a renewal that is not answered yet."""
+        self.expiries: list[Expiry] = []
         self.unreachable_from: dict[str, None] = {}
         """Names of nodes that cannot reach the store."""
         self.outage = False
@@ -129,6 +145,20 @@ class StoreModel:
     def is_cut(self, name: str) -> bool:
         return self.outage or name in self.unreachable_from
 
+    def late_leases(self) -> frozenset[int]:
+        """Returns the leases in use that may expire soon, although all faults have been healed.
+
+        The holder waits for the answer to a renewal, which may never come, or it has not sent a
+        renewal for longer than it should, because it was frozen.
+        """
+        used = sorted({entry.lease for entry in self.entries.values() if entry.lease})
+        return frozenset(
+            number
+            for number in used
+            if number in self.renewing
+            or self.loop.now - self.leases[number].renewed_at > self.leases[number].ttl_s / 3
+        )
+
     # Operations of the store, each at one instant
 
     def get(self, key: str) -> KeyValue | None:
@@ -155,11 +185,12 @@ class StoreModel:
         if self.full:
             raise StoreFull("the simulated store is full: wait until it has room")
 
-    def grant_lease(self, ttl_s: float) -> int:
+    def grant_lease(self, ttl_s: float, holder: str) -> int:
         self._require_room()
         self._last_lease += 1
-        deadline = self.loop.now + ttl_s
-        self.leases[self._last_lease] = _Lease(ttl_s, deadline)
+        now = self.loop.now
+        deadline = now + ttl_s
+        self.leases[self._last_lease] = _Lease(holder, ttl_s, deadline, now)
         self._expire_at(self._last_lease, deadline)
         return self._last_lease
 
@@ -167,7 +198,8 @@ class StoreModel:
         lease = self.leases.get(number)
         if lease is None:
             return False
-        lease.deadline = self.loop.now + lease.ttl_s
+        lease.renewed_at = self.loop.now
+        lease.deadline = lease.renewed_at + lease.ttl_s
         return True
 
     def revoke_lease(self, number: int) -> None:
@@ -222,6 +254,7 @@ class StoreModel:
             self._expire_at(number, lease.deadline)
             return
         self.loop.trace.tell(f"store: lease {number} expires")
+        self.expiries.append(Expiry(number, lease.holder, lease.renewed_at))
         self.revoke_lease(number)
 
     # Watches
@@ -314,12 +347,16 @@ class SimStore:
     async def grant_lease(self, ttl_s: float) -> int:
         if not ttl_s > 0:
             raise ValueError(f"a lease of {ttl_s} s: ask for more than 0")
-        return await self._repeat(lambda: self._model.grant_lease(ttl_s))
+        return await self._repeat(lambda: self._model.grant_lease(ttl_s, self._name))
 
     async def keep_alive(self, lease: int, carry_s: float = 0.0) -> bool:
         """Renews a lease. `carry_s` is ignored, as with etcd: a frozen process is frozen as
         a whole."""
-        return await self._repeat(lambda: self._model.keep_alive(lease))
+        self._model.renewing.add(lease)
+        try:
+            return await self._repeat(lambda: self._model.keep_alive(lease))
+        finally:
+            self._model.renewing.discard(lease)
 
     @property
     def full(self) -> str | None:

@@ -65,6 +65,8 @@ class Stage:
     """Returns up to which offset a topic partition has been synced on any disk."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
+    requests: list[str] = field(default_factory=list)
+    """What an operator has asked for with an admin client, and what is not done yet."""
     reborn: dict[str, None] = field(default_factory=dict)
     """Topics that an operator is deleting and creating again at the moment."""
     scratch: list[str] = field(default_factory=list)

@@ -269,7 +269,7 @@ class Episodes:
 
     async def _slow_leases(self) -> bool:
         session_s = self._stage.scenario.session_timeout_s
-        before = self._scene.lives()
+        before = self._scene.note_lives()
         self._hands.faults.slow_store(min(session_s / 5, EXCHANGE_S_MAX) / 2)
         await self._stage.rest(3 * session_s)
         self._hands.faults.slow_store(0.0)
@@ -278,7 +278,7 @@ class Episodes:
 
     async def _full_store(self) -> bool:
         """Meanwhile brokers must commit changes: a follower falls behind."""
-        before, committed = self._scene.lives(), self._scene.committed()
+        before, committed = self._scene.note_lives(), self._scene.committed()
         faults, scenario = self._hands.faults, self._stage.scenario
         faults.full_store()
         if self.draws.random() < 0.5:
@@ -292,6 +292,8 @@ class Episodes:
         await self._scene.demand(
             "reading what was committed while the store is full",
             lambda: self._scene.read(committed),
+            # A broker that has lost its lease cannot register again, and no other can take over.
+            is_excused=lambda: self._scene.lost_to_earlier_faults(before),
         )
         faults.full_store(on=False)
         faults.heal(network=False)
@@ -304,12 +306,12 @@ class Episodes:
             place
             for place in self._stage.scenario.places
             if scene.leader_of(place) >= 0
-            and len(scene.replicas_of(place)) > max(1, scene.setting(place)[1])
+            and len(scene.replicas_of(place)) > max(1, scene.min_insync(place))
         ]
         if not places:
             return False
         place = self.draws.choice(places)
-        before = scene.lives()
+        before = scene.note_lives()
         name = self._world.brokers[scene.leader_of(place)].name
         self._hands.faults.fill_disk(name, self.draws.choice(ROOMS))
         what = f"writing to {place} while the disk of its leader is full"

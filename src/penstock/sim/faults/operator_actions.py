@@ -14,7 +14,7 @@ from penstock.client.errors import ClientError
 from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
-from penstock.sim.faults.topic_changes import Rebirth, draw_change
+from penstock.sim.faults.topic_changes import ALTER, Rebirth, draw_change
 from penstock.sim.history import INFO, OK, Deleted
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -138,7 +138,7 @@ class OperatorActions:
         """Changes a topic's durability, min.insync.replicas or cleanup policy."""
         change = draw_change(self.operator, self._draws, len(self._losses))
         if change is not None:
-            self._by_admin("alter a topic", change)
+            self._by_admin(ALTER, change)
 
     def recreate_topic(self) -> None:
         self._by_admin("make a topic again", Rebirth(self.operator, self._draws).run)
@@ -147,10 +147,15 @@ class OperatorActions:
         keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
 
         async def ask() -> None:
-            with suppress(ClientError):
+            try:
                 async with Admin(self._stage.bootstrap, env=self.operator.env, **keywords) as admin:
                     await work(admin)
+            except ClientError:
+                pass
+            finally:
+                self._stage.requests.remove(what)
 
+        self._stage.requests.append(what)
         self._run_there(what, ask())
 
     def _ask(self, name: str, request: Any, response_class: Any) -> None:

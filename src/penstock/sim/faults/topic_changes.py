@@ -20,6 +20,8 @@ from penstock.sim.actors.readers import BytesConsumer
 from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import COPIES, INFO, OK, TABLE, Probe
 
+ALTER: Final = "alter a topic"
+"""The name of the request that `draw_change` makes."""
 REBORN: Final = "reborn"
 _RECORDS: Final = 4
 _POLLS_MAX: Final = 20

@@ -21,7 +21,7 @@ from penstock.client.errors import ClientError, TopicNotFound
 from penstock.sim.actors.sends import Answered, batch_of, produce
 from penstock.sim.actors.stage import parse_place
 from penstock.sim.faults.scene import ANSWER_S, Scene
-from penstock.sim.faults.topic_changes import REBORN, Rebirth
+from penstock.sim.faults.topic_changes import ALTER, REBORN, Rebirth
 from penstock.sim.node import BrokerNode
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -59,6 +59,8 @@ class TopicEpisodes:
     # Settings
 
     async def _min_insync(self) -> bool:
+        # A request of an earlier fault must not change the setting during the episode.
+        await self._scene.wait(lambda: ALTER not in self._stage.requests, ANSWER_S)
         places = [
             place
             for place in self._stage.scenario.places
