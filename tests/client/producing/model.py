@@ -15,7 +15,8 @@ from typing import Any, cast
 from penstock.client.errors import ClientError, ConnectionLost
 from penstock.client.metrics import ProducerMeter
 from penstock.client.model import TopicPartition
-from penstock.client.producing.accumulator import Accumulator, AccumulatorConfig
+from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.answers import Answers, Settled
 from penstock.client.producing.batches import Batch, record_bytes_max
 from penstock.client.producing.sequences import Identity

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from client.producing.model import LEADER, World
 from penstock.client.errors import DeliveryTimedOut, RecordTooLarge
-from penstock.client.producing.accumulator import AccumulatorConfig
+from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.batches import Batch
 from penstock.client.producing.sequences import EPOCH_MAX, Identity
 from penstock.records.batch import NO_PRODUCER_ID

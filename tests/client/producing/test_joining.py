@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from client.producing.model import World
-from penstock.client.producing.accumulator import JOINING_BYTES, AccumulatorConfig
+from penstock.client.producing.accumulator import JOINING_BYTES
+from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.sequences import Identity
 
 BATCH_SIZE = 4 * JOINING_BYTES

@@ -33,9 +33,9 @@ from penstock.client.blocking.on_caller import (
     listener_on_caller,
     wrapped,
 )
-from penstock.client.consuming.consumer import Bootstrap, ConsumerArguments, Topics
+from penstock.client.consuming.consumer import Bootstrap, ConsumerArguments
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
-from penstock.client.consuming.core import OnCommit
+from penstock.client.consuming.core import OnCommit, Topics
 from penstock.client.consuming.group_offsets import CommitOffsets
 from penstock.client.environment import ClientEnv
 from penstock.client.membership.steps import Identity

@@ -22,14 +22,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from penstock.client.admin.offsets import FoundOffset
-from penstock.client.consuming.core import ConsumerCore, OnCommit
+from penstock.client.consuming.core import ConsumerCore, OnCommit, Topics
 from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.group_offsets import CommitOffsets, GroupOffsets
 from penstock.client.consuming.log_offsets import LogOffsets
 from penstock.client.consuming.partition_control import PartitionControl
 from penstock.client.consuming.polling import Poller
 from penstock.client.environment import ClientEnv, default_environment
-from penstock.client.errors import ClientError
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from penstock.client.processing.stores import OffsetStore
 
 Bootstrap = str | Sequence[str]
-Topics = str | Iterable[str]
 
 
 class ConsumerArguments(ConsumerKeywords, total=False):
@@ -135,7 +133,7 @@ class Consumer(Generic[K, V]):
             self.hold_auto_commit()
             self.add_listener(StoreListener(self, offset_store))
         if topics is not None:
-            self._core.begin_with(_names(topics))
+            self._core.begin_with(topics)
 
     # -- starting and closing -------------------------------------------------------------------
 
@@ -175,20 +173,11 @@ class Consumer(Generic[K, V]):
         listener is any object that has some of the methods `on_assigned`, `on_revoked` and
         `on_lost`, plain or async.
         """
-        names = _names(topics)
-        if bool(names) == (pattern is not None):
-            raise ClientError(
-                "subscribe needs either topics or a pattern: give exactly one of them"
-            )
-        if pattern is not None and isinstance(pattern, str):
-            pattern = re.compile(pattern)
-        if listener is not None:
-            self._core.listeners.set_users(listener)
-        await self._core.follow(names, pattern)
+        await self._core.subscribe(topics, pattern, listener)
 
     async def unsubscribe(self) -> None:
         """Stops reading: leaves the group, or gives up the assigned partitions."""
-        await self._core.unfollow()
+        await self._core.unsubscribe()
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions, independently of any group assignment."""
@@ -353,7 +342,7 @@ class Consumer(Generic[K, V]):
 
     async def topics(self) -> dict[str, int]:
         """Returns all topics with their numbers of partitions."""
-        return await self._core.list_topics()
+        return await self._core.topics.counts()
 
     def metrics(self) -> ConsumerMetrics:
         """Returns a snapshot of this consumer's metrics."""
@@ -486,7 +475,3 @@ class Consumer(Generic[K, V]):
         from penstock.client.processing.delivery import AtMostOnce  # noqa: PLC0415
 
         return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
-
-
-def _names(topics: Topics) -> frozenset[str]:
-    return frozenset([topics] if isinstance(topics, str) else topics)

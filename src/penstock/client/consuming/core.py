@@ -2,6 +2,7 @@
 
     subscription  what is read, and the position in each partition   (pure)
     reading       moves records from the buffers to the caller       (pure)
+    topics        the metadata of the topics that are read
     fetcher       prefetches, in its own task
     positions     finds start positions, in the fetcher's rounds
     member        the group membership: which partitions to read     (with `subscribe` and a group)
@@ -32,10 +33,10 @@ from penstock.client.consuming.listeners import Listeners
 from penstock.client.consuming.positions import Positions
 from penstock.client.consuming.reading import Reading
 from penstock.client.consuming.subscription import Subscription
+from penstock.client.consuming.topic_tracker import TopicTracker
 from penstock.client.environment import ClientEnv
-from penstock.client.errors import BrokerError, ClientError, Closed
+from penstock.client.errors import ClientError, Closed
 from penstock.client.interceptors import consumer_chain
-from penstock.client.membership.assignors import assignor_named
 from penstock.client.membership.autocommit import AutoCommit
 from penstock.client.membership.commits import Commits
 from penstock.client.membership.member import GroupMember
@@ -44,7 +45,6 @@ from penstock.client.membership.steps import NOBODY, Identity
 from penstock.client.metrics import ConsumerMeter, ConsumerMetrics
 from penstock.client.model import OffsetAndMetadata, TopicPartition
 from penstock.client.options import PARTITION_FETCH_BYTES, ConsumerOptions
-from penstock.wire.errors import ErrorCode
 
 YIELD_S: Final = 0.001
 """How often polls that always find buffered records yield to other tasks."""
@@ -56,6 +56,7 @@ CLOSE_S: Final = 30.0
 _log: Final = logging.getLogger("penstock.client")
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Topics = str | Iterable[str]
 OnCommit = Callable[[Offsets, ClientError | None], None]
 
 
@@ -85,12 +86,8 @@ class ConsumerCore:
         self._read_as: Identity | None = None
         self._commits: Commits | None = None
         self._auto_commit: AutoCommit | None = None
-        self._topics_changed = False
-        self._topic_error: ClientError | None = None
+        self.topics = TopicTracker(self.subscription, options, lambda: self.cluster, self.news.set)
         self._seen_topics: set[str] = set()
-        self._known_topics: set[str] = set()
-        self._topic_ids: dict[str, list[bytes]] = {}
-        """All ids that each topic has had. The last one is the id of the topic that is read now."""
         self._wanted_topics: frozenset[str] = frozenset()
         """The topics that the group member was last given."""
         self._to_announce: list[TopicPartition] = []
@@ -134,7 +131,7 @@ class ConsumerCore:
             positions,
             self.options,
             self.meter,
-            refresh=self._refresh,
+            refresh=self.topics.refresh,
             on_news=self.news.set,
         )
         self._background = asyncio.create_task(self._fetcher.run(), name="penstock fetches")
@@ -176,21 +173,31 @@ class ConsumerCore:
 
     # -- subscriptions --------------------------------------------------------------------------
 
-    def begin_with(self, topics: Iterable[str]) -> None:
+    def begin_with(self, topics: Topics) -> None:
         """Sets the topics to subscribe to when the consumer starts."""
-        self.subscription.follow(topics)
-        self._topics_changed = True
+        self.subscription.follow(_names(topics))
+        self.topics.changed = True
 
-    async def follow(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> None:
-        names = frozenset(topics)
+    async def subscribe(
+        self, topics: Topics, pattern: str | re.Pattern[str] | None, listener: object | None
+    ) -> None:
+        names = _names(topics)
+        if bool(names) == (pattern is not None):
+            raise ClientError(
+                "subscribe needs either topics or a pattern: give exactly one of them"
+            )
+        if isinstance(pattern, str):
+            pattern = re.compile(pattern)
+        if listener is not None:
+            self.listeners.set_users(listener)
         if pattern is not None and self._cluster is not None:
-            names = await self._matching(pattern)
+            names = await self.topics.matching(pattern)
         self.reading.drop_run()
         self.subscription.follow(names, pattern)
-        self._topics_changed = True
+        self.topics.changed = True
         self.refresh_soon()
 
-    async def unfollow(self) -> None:
+    async def unsubscribe(self) -> None:
         self.reading.drop_run()
         if self._member is not None:
             member, self._member, self._read_as = self._member, None, None
@@ -202,7 +209,7 @@ class ConsumerCore:
             self._auto_commit = None
         self.subscription.clear()
         self._seen_topics.clear()
-        self._topics_changed = False
+        self.topics.changed = False
         self.wake_fetcher()
 
     def assign(self, places: Iterable[TopicPartition]) -> None:
@@ -221,39 +228,6 @@ class ConsumerCore:
             )
         self.refresh_soon()
 
-    async def _matching(self, pattern: re.Pattern[str]) -> frozenset[str]:
-        return frozenset(filter(pattern.fullmatch, await self.list_topics()))
-
-    async def _refresh(self) -> bool:
-        """Refreshes the metadata of the topics that are read. Returns whether all of them are
-        known."""
-        subscription = self.subscription
-        if subscription.pattern is not None:
-            matching = await self._matching(subscription.pattern)
-            if subscription.pattern is not None and matching != subscription.topics:
-                subscription.follow(matching, subscription.pattern)
-        names = subscription.topics.union(place.topic for place in subscription.states)
-        if not names:
-            return True
-        cluster = self.cluster
-        # A metadata request may create only topics that never existed. A deleted topic stays
-        # deleted.
-        new = names - self._known_topics if subscription.pattern is None else frozenset()
-        if old := names - new:
-            await cluster.refresh(old)
-        if new:
-            await cluster.refresh(new, auto_create=self.options.allow_auto_create_topics)
-        self._known_topics |= {name for name in new if cluster.known_partitions(name)}
-        self._topics_changed = True
-        self.news.set()
-        for name in names:
-            known = cluster.known_topic(name)
-            if known is not None and known.error_code != ErrorCode.NONE:
-                error = BrokerError(known.error_code, subject=f"topic {name}")
-                if not error.retriable:
-                    self._topic_error = error
-        return all(cluster.known_partitions(name) is not None for name in names)
-
     # -- at each poll ---------------------------------------------------------------------------
 
     async def attend(self) -> None:
@@ -263,9 +237,9 @@ class ConsumerCore:
         if self._background is not None and self._background.done():
             self._background.result()
         await self._let_others_run()
-        if self._topics_changed:
-            self._topics_changed = False
-            self._notice_recreated(cluster)
+        if self.topics.changed:
+            self.topics.changed = False
+            self._renew_recreated(cluster)
             await self._follow_topics(cluster)
         if self._to_announce:
             places, self._to_announce = self._to_announce, []
@@ -274,9 +248,7 @@ class ConsumerCore:
             await self._member.poll()
         elif self._auto_commit is not None:
             self._commit_if_due()
-        if self._topic_error is not None:
-            error, self._topic_error = self._topic_error, None
-            raise error
+        self.topics.raise_error()
         self.raise_error(again=False)
 
     async def _let_others_run(self) -> None:
@@ -287,27 +259,18 @@ class ConsumerCore:
             await asyncio.sleep(0)
             self._yielded_at = self.env.clock.monotonic()
 
-    def _notice_recreated(self, cluster: Cluster) -> None:
+    def _renew_recreated(self, cluster: Cluster) -> None:
         """Resets the positions of topics that were deleted and created again.
 
-        Such a topic shares only its name with the old one. All its records were written after this
-        consumer began to read, as with a partition that was added, so it is read from the
-        beginning.
+        All records of such a topic were written after this consumer began to read, as with a
+        partition that was added, so it is read from the beginning.
         """
-        states = self.subscription.states
-        for name in self.subscription.topics.union(place.topic for place in states):
-            known = cluster.known_topic(name)
-            if known is None or known.error_code != ErrorCode.NONE or not any(known.topic_id):
-                continue
-            ids = self._topic_ids.setdefault(name, [known.topic_id])
-            # A broker with stale metadata may still report an older id.
-            if known.topic_id not in ids:
-                ids.append(known.topic_id)
-                self.reading.drop_run()
-                self.subscription.renew(
-                    [place for place in states if place.topic == name], EARLIEST
-                )
-                self.wake_fetcher()
+        for name in self.topics.recreated(cluster):
+            self.reading.drop_run()
+            self.subscription.renew(
+                [place for place in self.subscription.states if place.topic == name], EARLIEST
+            )
+            self.wake_fetcher()
 
     async def _follow_topics(self, cluster: Cluster) -> None:
         if not self.subscription.follows_topics:
@@ -346,27 +309,7 @@ class ConsumerCore:
             assert options.group_id is not None
             self._member = GroupMember(
                 cluster,
-                MembershipOptions(
-                    group_id=options.group_id,
-                    group_instance_id=options.group_instance_id,
-                    client_rack=options.client_rack or None,
-                    session_timeout_ms=options.session_timeout_ms,
-                    heartbeat_interval_ms=options.heartbeat_interval_ms,
-                    max_poll_interval_ms=options.max_poll_interval_ms,
-                    rebalance_timeout_ms=options.rebalance_timeout_ms,
-                    assignors=tuple(
-                        assignor_named(each) if isinstance(each, str) else each
-                        for each in options.partition_assignment_strategy
-                    ),
-                    enable_auto_commit=options.enable_auto_commit,
-                    auto_commit_interval_ms=options.auto_commit_interval_ms,
-                    require_stable=bool(options.isolation_level),
-                    metadata_max_age_ms=options.metadata_max_age_ms,
-                    request_timeout_ms=options.request_timeout_ms,
-                    default_api_timeout_ms=options.default_api_timeout_ms,
-                    retry_backoff_ms=options.retry_backoff_ms,
-                    retry_backoff_max_ms=options.retry_backoff_max_ms,
-                ),
+                MembershipOptions.of(options.group_id, options),
                 self,
             )
         return self._member
@@ -510,16 +453,6 @@ class ConsumerCore:
         if self.chain is not None:
             self.chain.on_commit(offsets)
 
-    async def list_topics(self) -> dict[str, int]:
-        known = await self.cluster.metadata(None)
-        return {
-            topic.name: len(topic.partitions)
-            for topic in sorted(known.topics, key=lambda topic: topic.name or "")
-            if topic.name is not None
-            and topic.error_code == ErrorCode.NONE
-            and not (topic.is_internal and self.options.exclude_internal_topics)
-        }
-
     def snapshot(self) -> ConsumerMetrics:
         self.reading.settle()
         if self._member is not None:
@@ -531,3 +464,7 @@ class ConsumerCore:
             if (lag := state.lag(committed_only=committed_only)) is not None
         }
         return self.meter.snapshot(self.held_bytes, lags)
+
+
+def _names(topics: Topics) -> frozenset[str]:
+    return frozenset([topics] if isinstance(topics, str) else topics)

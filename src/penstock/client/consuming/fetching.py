@@ -29,12 +29,14 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.consuming.buffer import Answer, Ledger, Piece, measure
 from penstock.client.consuming.decoding import damaged
+from penstock.client.consuming.fetch_flight import FetchFlight, FetchLane, Wanted
+from penstock.client.consuming.fetch_settings import FetchMeter, FetchOptions
 from penstock.client.consuming.positions import Positions
 from penstock.client.consuming.sessions import Asked, FetchSession
 from penstock.client.consuming.subscription import UNKNOWN, PartitionState, Subscription
@@ -73,75 +75,6 @@ _SESSION_LOST: Final = frozenset(
 _log: Final = logging.getLogger("penstock.client")
 
 
-class FetchOptions(Protocol):
-    """The consumer options that fetching uses."""
-
-    @property
-    def fetch_min_bytes(self) -> int: ...
-    @property
-    def fetch_max_bytes(self) -> int: ...
-    @property
-    def max_partition_fetch_bytes(self) -> int: ...
-    @property
-    def fetch_max_wait_ms(self) -> int: ...
-    @property
-    def queued_bytes_max(self) -> int: ...
-    @property
-    def isolation_level(self) -> int: ...
-    @property
-    def client_rack(self) -> str: ...
-    @property
-    def metadata_max_age_ms(self) -> int: ...
-    @property
-    def request_timeout_ms(self) -> int: ...
-
-
-class FetchMeter(Protocol):
-    """Counters that are updated once per response."""
-
-    fetches: int
-    batches: int
-    record_bytes: int
-
-    @property
-    def fetch_latency(self) -> LatencyMeter: ...
-
-
-class LatencyMeter(Protocol):
-    def add(self, seconds: float, count: int = 1) -> None: ...
-
-
-class _Wanted(NamedTuple):
-    """A partition in a fetch, with the token that shows whether the response is still current."""
-
-    state: PartitionState
-    token: int
-    asked: Asked
-
-
-class _Lane(NamedTuple):
-    """One of a broker's connections for fetches."""
-
-    broker_id: int
-    number: int
-
-
-class _Flight:
-    """A fetch in flight, and the most that it may return."""
-
-    __slots__ = ("connection", "room", "wanted")
-
-    def __init__(self, wanted: Mapping[TopicPartition, _Wanted], room: int) -> None:
-        self.wanted = wanted
-        self.room = room
-        self.connection: Connection | None = None
-        """The connection it was sent on; None until it is sent."""
-
-    def covers(self, state: PartitionState) -> bool:
-        each = self.wanted.get(state.place)
-        return each is not None and each.token == state.token
-
-
 class Fetcher:
     """Prefetches the assigned partitions in the background. See the module's docstring."""
 
@@ -173,8 +106,8 @@ class Fetcher:
         self._news = asyncio.Event()
         self._tasks = asyncio.TaskGroup()
         self._ledger = Ledger()
-        self._flights: dict[_Lane, _Flight] = {}
-        self._sessions: dict[_Lane, FetchSession] = defaultdict(FetchSession)
+        self._flights: dict[FetchLane, FetchFlight] = {}
+        self._sessions: dict[FetchLane, FetchSession] = defaultdict(FetchSession)
         self._answers = 0
         self._turn = 0
         self._turns: dict[int, int] = {}
@@ -241,7 +174,7 @@ class Fetcher:
             states = brokers[broker_id]
             self._turn += 1
             self._turns[broker_id] = self._turn
-            flight = _Flight(self._wanted(states, room), room)
+            flight = FetchFlight(self._wanted(states, room), room)
             self._flights[lane] = flight
             self._tasks.create_task(self._fetch(lane, flight))
 
@@ -258,8 +191,8 @@ class Fetcher:
             ):
                 flight.connection.close()
 
-    def _free_lane(self, broker_id: int) -> _Lane | None:
-        lanes = (_Lane(broker_id, number) for number in range(_LANES))
+    def _free_lane(self, broker_id: int) -> FetchLane | None:
+        lanes = (FetchLane(broker_id, number) for number in range(_LANES))
         return next((lane for lane in lanes if lane not in self._flights), None)
 
     def _by_broker(self, now: float) -> dict[int, list[tuple[PartitionState, int]]]:
@@ -312,10 +245,10 @@ class Fetcher:
 
     def _wanted(
         self, states: Iterable[tuple[PartitionState, int]], room: int
-    ) -> dict[TopicPartition, _Wanted]:
+    ) -> dict[TopicPartition, Wanted]:
         bytes_max = min(self.partition_bytes, room)
         return {
-            state.place: _Wanted(state, state.token, Asked(state.fetch_offset, epoch, bytes_max))
+            state.place: Wanted(state, state.token, Asked(state.fetch_offset, epoch, bytes_max))
             for state, epoch in sorted(states, key=lambda pair: pair[0].served)
         }
 
@@ -359,7 +292,7 @@ class Fetcher:
             self._news.set()
             self._on_news()
 
-    async def _fetch(self, lane: _Lane, flight: _Flight) -> None:
+    async def _fetch(self, lane: FetchLane, flight: FetchFlight) -> None:
         """Fetches once. A failure postpones each partition; nothing is raised."""
         clock = self._cluster.clock
         started = clock.monotonic()
@@ -380,7 +313,7 @@ class Fetcher:
             self._news.set()
 
     async def _ask(
-        self, connection: Connection, session: FetchSession, flight: _Flight
+        self, connection: Connection, session: FetchSession, flight: FetchFlight
     ) -> FetchResponse:
         options = self._options
         request = FetchRequest(
@@ -402,7 +335,7 @@ class Fetcher:
     # -- responses ------------------------------------------------------------------------------
 
     def _on_answer(
-        self, lane: _Lane, answer: FetchResponse, wanted: Mapping[TopicPartition, _Wanted]
+        self, lane: FetchLane, answer: FetchResponse, wanted: Mapping[TopicPartition, Wanted]
     ) -> None:
         session = self._sessions[lane]
         if answer.error_code:
@@ -489,7 +422,7 @@ class Fetcher:
             self.look_afresh(self._cluster.clock.monotonic())
         self._positions.put_off(state, BrokerError(code, subject=str(state.place)))
 
-    def _put_off_all(self, wanted: Mapping[TopicPartition, _Wanted], error: ClientError) -> None:
+    def _put_off_all(self, wanted: Mapping[TopicPartition, Wanted], error: ClientError) -> None:
         for place, each in wanted.items():
             if self._subscription.current(place, each.token) is not None:
                 self.look_afresh(self._cluster.clock.monotonic())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
-from penstock.client.membership.assignors import DEFAULT, Assignor
+from penstock.client.membership.assignors import DEFAULT, Assignor, assignor_named
+from penstock.client.options import ConsumerOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,31 @@ class MembershipOptions:
     retry_backoff_max_ms: int = 1_000
     leave_on_close: bool | None = None
     """None: leave, unless the member is static."""
+
+    @classmethod
+    def of(cls, group_id: str, options: ConsumerOptions) -> Self:
+        """Returns the options of a consumer's membership in this group."""
+        return cls(
+            group_id=group_id,
+            group_instance_id=options.group_instance_id,
+            client_rack=options.client_rack or None,
+            session_timeout_ms=options.session_timeout_ms,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+            max_poll_interval_ms=options.max_poll_interval_ms,
+            rebalance_timeout_ms=options.rebalance_timeout_ms,
+            assignors=tuple(
+                assignor_named(each) if isinstance(each, str) else each
+                for each in options.partition_assignment_strategy
+            ),
+            enable_auto_commit=options.enable_auto_commit,
+            auto_commit_interval_ms=options.auto_commit_interval_ms,
+            require_stable=bool(options.isolation_level),
+            metadata_max_age_ms=options.metadata_max_age_ms,
+            request_timeout_ms=options.request_timeout_ms,
+            default_api_timeout_ms=options.default_api_timeout_ms,
+            retry_backoff_ms=options.retry_backoff_ms,
+            retry_backoff_max_ms=options.retry_backoff_max_ms,
+        )
 
     @property
     def is_cooperative(self) -> bool:

@@ -32,7 +32,6 @@ the first unfinished record of each partition. Polling or running again therefor
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable
@@ -51,6 +50,7 @@ from penstock.client.processing.contracts import (
     RunSummary,
 )
 from penstock.client.processing.dead_letters import DeadLetters
+from penstock.client.processing.failure_policy import FailurePolicy
 from penstock.client.processing.lanes import Lane, Lanes
 from penstock.client.processing.run_options import RunOptions
 from penstock.client.processing.tracker import Tracker, Window
@@ -85,6 +85,7 @@ class Run(Generic[K, V]):
         self._consumer = consumer
         self._options = options
         self._letters = letters
+        self._policy = FailurePolicy(options, has_dead_letters=letters is not None)
         self._clock = consumer.env.clock
         self._tracker = Tracker()
         self._lanes: Lanes[Job[K, V]] = Lanes()
@@ -337,34 +338,20 @@ class Run(Generic[K, V]):
     async def _decide(
         self, record: Record[Any, Any], error: Exception, attempts: int
     ) -> ErrorAction:
-        options, buried = self._options, self._letters is not None
-        if isinstance(error, OptionError):
+        try:
+            return await self._policy.decide(record, error, attempts)
+        except Exception as raised:  # noqa: BLE001 - it ends the run, as it could not decide
+            raised.__cause__ = error
+            self._fail(raised)
             return "fail"
-        if options.on_error is not None:
-            try:
-                answer = options.on_error(record, error, attempts)
-                if inspect.isawaitable(answer):
-                    answer = await answer
-            except Exception as raised:  # noqa: BLE001 - it ends the run, as it could not decide
-                raised.__cause__ = error
-                self._fail(raised)
-                return "fail"
-            if answer == "dead_letter" and not buried:
-                return "fail"
-            if answer is not None:
-                return answer
-        if attempts <= options.retries:
-            return "retry"
-        return "dead_letter" if buried else "fail"
 
     async def _back_off(self, attempts: int) -> None:
-        options = self._options
-        pause_ms = min(options.retry_backoff_ms * 2 ** (attempts - 1), options.retry_backoff_max_ms)
+        pause_s = self._policy.pause_s(attempts, self._consumer.env.random)
         task = asyncio.current_task()
         assert task is not None
         self._backing_off.add(task)
         try:
-            await self._clock.sleep(pause_ms / 1000 * (0.5 + self._consumer.env.random.uniform()))
+            await self._clock.sleep(pause_s)
         finally:
             self._backing_off.discard(task)
 

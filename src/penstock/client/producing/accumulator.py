@@ -30,11 +30,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from penstock.client.errors import ClientError, DeliveryTimedOut, RecordTooLarge
+from penstock.client.errors import ClientError, DeliveryTimedOut
 from penstock.client.model import Headers, TopicPartition
+from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.batches import BATCH_OVERHEAD, Batch, grown
 from penstock.client.producing.lanes import Lane
 from penstock.client.producing.sequences import WINDOW_MAX, Identity
@@ -44,18 +44,6 @@ from penstock.records.kernels import append_record
 BATCH_BYTES_MIN: Final = 1024
 """The smallest limit on batches, even if a broker seems to accept only smaller ones."""
 JOINING_BYTES: Final = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class AccumulatorConfig:
-    batch_size: int = 16_384
-    linger_s: float = 0.005
-    buffer_memory: int = 32 << 20
-    max_request_size: int = 1 << 20
-    delivery_timeout_s: float = 120.0
-    attempts_max: int = 1 << 31
-    idempotent: bool = True
-    transactional: bool = False
 
 
 class Accumulator:
@@ -148,7 +136,7 @@ class Accumulator:
         now: float,
     ) -> Batch | None:
         """Adds a record to a new batch. Returns None if the buffer is full."""
-        self.check_size(lane.place, bytes_max)
+        self.config.check_size(lane.place, bytes_max)
         if not self.has_room(bytes_max):
             return None
         if lane.open is not None:
@@ -187,18 +175,6 @@ class Accumulator:
     def has_room(self, bytes_max: int) -> bool:
         needed = BATCH_OVERHEAD + grown(HEADER_SIZE + bytes_max)
         return self.buffered_bytes + needed <= self.config.buffer_memory
-
-    def check_size(self, place: TopicPartition, bytes_max: int) -> None:
-        limit = min(
-            self.config.max_request_size,
-            (self.config.buffer_memory - BATCH_OVERHEAD) // 9 * 8,
-        )
-        if HEADER_SIZE + bytes_max > limit:
-            raise RecordTooLarge(
-                f"{place}: a record of {bytes_max} bytes is more than this producer allows: raise "
-                f"max_request_size (now {self.config.max_request_size}), and buffer_memory (now "
-                f"{self.config.buffer_memory}) if that is smaller"
-            )
 
     def _close_open(self, lane: Lane) -> None:
         if lane.open is not None:

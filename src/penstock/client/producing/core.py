@@ -27,7 +27,8 @@ from penstock.client.errors import (
 from penstock.client.metrics import ProducerMeter, ProducerMetrics
 from penstock.client.model import TopicPartition
 from penstock.client.options import ProducerOptions
-from penstock.client.producing.accumulator import Accumulator, AccumulatorConfig
+from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.deliveries import all_over
 from penstock.client.producing.room import Room
 from penstock.client.producing.sending import Sender

@@ -337,7 +337,7 @@ class Producer(Generic[K, V]):
             record = _Prepared(lane, timestamp_ms, key, value, headers, size)
             batch = None if self._room.is_waited_for else self._append_new(record)
             if batch is None:
-                accumulator.check_size(lane.place, size)
+                accumulator.config.check_size(lane.place, size)
                 accumulator.hurry()
                 self._usable().wake()
                 return record
