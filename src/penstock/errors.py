@@ -5,7 +5,7 @@ The docstring of `penstock.client.errors`, which defines them, shows the class t
 
 from __future__ import annotations
 
-from penstock.client.consuming.decoding import DeserializationFailed
+from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import (
     ApiNotServed,
     BrokerError,

@@ -18,7 +18,7 @@ from client.admin.test_admin import test_validate_only_creates_nothing as valida
 from client.blocking import test_consumer as sync_consumer
 from client.blocking import test_producer as sync_producer
 from client.consuming import test_consumer as consumer
-from client.consuming import test_made_again as made_again
+from client.consuming import test_recreated_topics as made_again
 from client.consuming import test_tables as tables
 from client.membership import test_member as member
 from client.processing import test_live as processing

@@ -22,7 +22,7 @@ from client.consuming.rig import (
 from client.rig import cluster_of
 from penstock.client.admin.operations import create_partitions, delete_topics
 from penstock.client.consuming.consumer import Consumer
-from penstock.client.consuming.decoding import DeserializationFailed
+from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import ClientError, Closed, OptionError, TopicNotFound
 from penstock.client.interceptors import ConsumerInterceptor
 from penstock.client.model import OffsetAndMetadata, Record, TopicPartition

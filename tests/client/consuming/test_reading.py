@@ -7,8 +7,8 @@ import gc
 import pytest
 
 from client.consuming.logs import MadeLog, piece_of
-from penstock.client.consuming.decoding import DeserializationFailed, RecordMaker
 from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.record_decoder import DeserializationFailed, RecordMaker
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.errors import BrokerError
 from penstock.client.model import TopicPartition

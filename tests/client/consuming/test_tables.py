@@ -16,8 +16,8 @@ from client.consuming.rig import NOW_MS, batch_of, consumer_of, numbered, produc
 from client.rig import cluster_of
 from penstock.client.admin.offsets import delete_records
 from penstock.client.consuming.consumer import Consumer
-from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.consuming.tables import SCHEMA, TablePoll
 from penstock.client.errors import BrokerError, OptionError, OutsideLog, TopicNotFound

@@ -17,10 +17,10 @@ from penstock.client.metrics import ProducerMeter
 from penstock.client.model import TopicPartition
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.accumulator_config import AccumulatorConfig
-from penstock.client.producing.answers import Answers, Settled
+from penstock.client.producing.batch_outcome import BatchOutcome
 from penstock.client.producing.batches import Batch, record_bytes_max
+from penstock.client.producing.produce_responses import ProduceResponses, Settled
 from penstock.client.producing.sequences import Identity
-from penstock.client.producing.tickets import Ticket
 from penstock.records.batch import Codec, validate
 from penstock.records.record import read_records
 from penstock.wire.errors import ErrorCode
@@ -89,19 +89,19 @@ class _NoTopics:
 class Sent:
     place: TopicPartition
     value: bytes
-    ticket: Ticket
+    outcome: BatchOutcome
     index: int
 
     def error(self) -> ClientError | None:
-        return self.ticket.leaf(self.index)[0].error
+        return self.outcome.leaf(self.index)[0].error
 
     def offset(self) -> int:
-        ticket, index = self.ticket.leaf(self.index)
-        return ticket.base_offset + index
+        outcome, index = self.outcome.leaf(self.index)
+        return outcome.base_offset + index
 
     @property
     def settled(self) -> bool:
-        return self.ticket.leaf(self.index)[0].settled
+        return self.outcome.leaf(self.index)[0].settled
 
 
 class World:
@@ -114,7 +114,9 @@ class World:
         self.lanes = {place: self.accumulator.lane(place) for place in self.places}
         self.meter = ProducerMeter()
         topics = cast(Any, _NoTopics())
-        self.answers = Answers(self.accumulator, topics, self.meter, lambda failures: 0.1)
+        self.responses = ProduceResponses(
+            self.accumulator, topics, self.meter, lambda failures: 0.1
+        )
         self.requests: deque[list[Batch]] = deque()
         self.sent: list[Sent] = []
         self.fatal: ClientError | None = None
@@ -134,7 +136,7 @@ class World:
         batch = batch or self.accumulator.append_new(*args, self.now)
         if batch is None:
             return False
-        self.sent.append(Sent(place, value, batch.ticket, batch.count - 1))
+        self.sent.append(Sent(place, value, batch.outcome, batch.count - 1))
         return True
 
     def pump(self) -> None:
@@ -143,7 +145,7 @@ class World:
             self._next_producer_id += 1
             self.accumulator.identify(Identity(self._next_producer_id, 0))
         for batch, error in self.accumulator.expire(self.now):
-            batch.ticket.fail(error)
+            batch.outcome.fail(error)
         lanes = self.accumulator.ready(self.now)
         while len(self.requests) < self.in_flight_max:
             batches = self.accumulator.drain(lanes, LEADER, self.now)
@@ -165,7 +167,7 @@ class World:
             code, offset = self._treat(batch, fate)
             answers.append(ProduceResponse.Partition(batch.place.partition, code, offset))
         response = ProduceResponse([ProduceResponse.Topic("topic", partition_responses=answers)])
-        self._act(self.answers.on_answer(batches, response, self.now))
+        self._act(self.responses.on_answer(batches, response, self.now))
 
     def _treat(self, batch: Batch, fate: str) -> tuple[int, int]:
         if fate == "refused":
@@ -186,7 +188,7 @@ class World:
         lost, self.requests = self.requests, deque()
         for batches in lost:
             error = ConnectionLost("lost")
-            self._act(self.answers.on_lost(batches, error, self.now, maybe_written=True))
+            self._act(self.responses.on_lost(batches, error, self.now, maybe_written=True))
 
     def _act(self, settled: Settled) -> None:
         for settle in settled.settlements:

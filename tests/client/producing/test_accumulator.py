@@ -472,7 +472,7 @@ def test_sealed_batches_are_sent_after_earlier_records() -> None:
     assert order == [(1, 1), (3, 2), (1, 5)]
     while world.requests:
         world.answer_next()
-    assert batch.ticket.base_offset == 2
+    assert batch.outcome.base_offset == 2
     assert world.accumulator.buffered_bytes == 0
 
 

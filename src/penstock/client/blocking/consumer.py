@@ -24,15 +24,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from penstock.client.admin.offsets import FoundOffset
-from penstock.client.blocking.caller_executor import CallerExecutor
-from penstock.client.blocking.consumer_thread import ConsumerThread
-from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
-from penstock.client.blocking.on_caller import (
+from penstock.client.blocking.caller_callbacks import (
     StoreOnCaller,
     SyncProducer,
     listener_on_caller,
     wrapped,
 )
+from penstock.client.blocking.caller_executor import CallerExecutor
+from penstock.client.blocking.consumer_thread import ConsumerThread
+from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
 from penstock.client.consuming.consumer import Bootstrap, ConsumerArguments
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.consuming.core import OnCommit, Topics

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from penstock.client.blocking.caller_callbacks import listener_on_caller
 from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.blocking.lifecycle import Lifecycle
-from penstock.client.blocking.on_caller import listener_on_caller
 from penstock.client.blocking.thread_guard import ThreadGuard
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.errors import ClientError, Closed

@@ -16,7 +16,7 @@ from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError, Closed, CommitFailed, OptionError
 from penstock.client.model import Record, TopicPartition
 from penstock.client.options import ConsumerOptions
-from penstock.client.processing.handout import Handout, next_offsets
+from penstock.client.processing.record_queue import RecordQueue, next_offsets
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -60,7 +60,7 @@ class _Loop(Generic[K, V]):
         self._consumer = consumer
         self._max_records = max_records
         self._idle_timeout_ms = idle_timeout_ms
-        self._handout: Handout[K, V] = Handout()
+        self._queue: RecordQueue[K, V] = RecordQueue()
         self._held = False
 
     def __enter__(self) -> Self:
@@ -134,7 +134,7 @@ class AtLeastOnce(_Loop[K, V]):
         self._commit_at = self._clock.monotonic() + self._commit_interval_s
 
     def __next__(self) -> Record[K, V]:
-        record = self._handout.take()
+        record = self._queue.take()
         if self._clock.monotonic() >= self._commit_at and not self._commit():
             record = None
         while record is None:
@@ -142,8 +142,8 @@ class AtLeastOnce(_Loop[K, V]):
             records = self._poll()
             if not records:
                 raise StopIteration
-            self._handout.give(records)
-            record = self._handout.take()
+            self._queue.give(records)
+            record = self._queue.take()
         return record
 
     def __exit__(
@@ -153,7 +153,7 @@ class AtLeastOnce(_Loop[K, V]):
         traceback: TracebackType | None,
     ) -> None:
         if error is None:
-            self._handout.finish()
+            self._queue.finish()
         try:
             self._commit()
         except ClientError:
@@ -164,24 +164,24 @@ class AtLeastOnce(_Loop[K, V]):
                 "could not commit the last records; they will be delivered again", exc_info=True
             )
         finally:
-            self._set_back(self._handout.undone())
-            self._handout.drop()
+            self._set_back(self._queue.undone())
+            self._queue.drop()
             self._release()
 
     def _commit(self) -> bool:
         """Commits finished records. Returns False if the group has rebalanced: the records held
         here may then belong to other members and are dropped."""
         self._commit_at = self._clock.monotonic() + self._commit_interval_s
-        offsets = self._handout.done()
+        offsets = self._queue.done()
         if not offsets:
             return True
         try:
             self._consumer.commit(offsets)
         except CommitFailed as error:
             _log.warning("dropping the polled records: cannot commit their offsets: %s", error)
-            self._handout.drop()
+            self._queue.drop()
             return False
-        self._handout.mark_committed()
+        self._queue.mark_committed()
         return True
 
 
@@ -202,14 +202,14 @@ class AtMostOnce(_Loop[K, V]):
         super().__init__(consumer, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
 
     def __next__(self) -> Record[K, V]:
-        record = self._handout.take()
+        record = self._queue.take()
         while record is None:
             records = self._poll()
             if not records:
                 raise StopIteration
             if self._commit(records):
-                self._handout.give(records)
-                record = self._handout.take()
+                self._queue.give(records)
+                record = self._queue.take()
         return record
 
     def __exit__(
@@ -218,8 +218,8 @@ class AtMostOnce(_Loop[K, V]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        waiting = self._handout.waiting()
-        self._handout.drop()
+        waiting = self._queue.waiting()
+        self._queue.drop()
         try:
             if waiting:
                 assigned = self._consumer.assignment()

@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, TypeVar
 
+from penstock.client.blocking.caller_callbacks import wrapped
 from penstock.client.blocking.consumer import Consumer
-from penstock.client.blocking.on_caller import wrapped
 from penstock.client.blocking.producer import Producer
 from penstock.client.blocking.transactions import Transaction
 from penstock.client.interceptors import ProducerRecord

@@ -25,10 +25,10 @@ from penstock.client.errors import BufferExhausted, TopicNotFound, UnknownTopicY
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import K, V
 from penstock.client.options import ProducerKeywords
+from penstock.client.producing.batch_outcome import DeliveryCallback
 from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import ERROR_CLOSE_S
 from penstock.client.producing.producer import Producer as AsyncProducer
-from penstock.client.producing.tickets import DeliveryCallback
 from penstock.client.serializers import Serializer
 from penstock.runtime import give_way
 

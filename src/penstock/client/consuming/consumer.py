@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.consuming.core import ConsumerCore, OnCommit, Topics
-from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.group_offsets import CommitOffsets, GroupOffsets
 from penstock.client.consuming.log_offsets import LogOffsets
 from penstock.client.consuming.partition_control import PartitionControl
-from penstock.client.consuming.polling import Poller
+from penstock.client.consuming.poller import Poller
+from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics

@@ -27,11 +27,11 @@ from typing import Final
 
 from penstock.client.admin.offsets import EARLIEST
 from penstock.client.cluster import Cluster
-from penstock.client.consuming.decoding import RecordMaker
-from penstock.client.consuming.fetching import Fetcher
+from penstock.client.consuming.fetcher import Fetcher
 from penstock.client.consuming.listeners import Listeners
 from penstock.client.consuming.positions import Positions
 from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.consuming.topic_tracker import TopicTracker
 from penstock.client.environment import ClientEnv

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.client.admin.offsets import EARLIEST, LATEST, list_offsets
 from penstock.client.cluster import Cluster
-from penstock.client.consuming.fetching import Fetcher, let_fetches_start
+from penstock.client.consuming.fetcher import Fetcher, let_fetches_start
 from penstock.client.consuming.positions import Positions, milliseconds
 from penstock.client.consuming.subscription import PartitionState, Subscription
 from penstock.client.consuming.tables import PARTITION_BYTES, TABLE_BYTES, Part, decode_parts

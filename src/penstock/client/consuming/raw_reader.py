@@ -6,9 +6,9 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.consuming.core import ConsumerCore
-from penstock.client.consuming.decoding import RecordMaker
 from penstock.client.consuming.partition_control import PartitionControl
-from penstock.client.consuming.polling import Poller
+from penstock.client.consuming.poller import Poller
+from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.environment import ClientEnv
 from penstock.client.model import Record, TopicPartition
 from penstock.client.options import ConsumerOptions

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.client.consuming.buffer import Piece, Rows
-from penstock.client.consuming.decoding import DeserializationFailed, RecordMaker, damaged
+from penstock.client.consuming.record_decoder import DeserializationFailed, RecordMaker, damaged
 from penstock.client.consuming.subscription import PartitionState, Subscription
 from penstock.client.model import Record
 from penstock.records.batch import CorruptBatch

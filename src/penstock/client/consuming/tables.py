@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from penstock.client.consuming.buffer import Span
-from penstock.client.consuming.decoding import damaged
 from penstock.client.consuming.reading import Reading
+from penstock.client.consuming.record_decoder import damaged
 from penstock.client.consuming.subscription import PartitionState, Subscription
 from penstock.client.options import ConsumerOptions
 from penstock.records.arrow_output import HEADERS_TYPE, TIMESTAMP_TYPE

@@ -31,7 +31,7 @@ from typing import Generic, Self, TypeVar
 from penstock.client.errors import ClientError, Closed, CommitFailed, OptionError
 from penstock.client.model import Record, TopicPartition
 from penstock.client.processing.contracts import PolledConsumer
-from penstock.client.processing.handout import Handout, next_offsets
+from penstock.client.processing.record_queue import RecordQueue, next_offsets
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -58,7 +58,7 @@ class _Loop(Generic[K, V]):
         self._consumer = consumer
         self._max_records = max_records
         self._idle_timeout_ms = idle_timeout_ms
-        self._handout: Handout[K, V] = Handout()
+        self._queue: RecordQueue[K, V] = RecordQueue()
         self._held = False
 
     async def __aenter__(self) -> Self:
@@ -116,7 +116,7 @@ class AtLeastOnce(_Loop[K, V]):
         self._commit_at = self._clock.monotonic() + self._commit_interval_s
 
     async def __anext__(self) -> Record[K, V]:
-        record = self._handout.take()
+        record = self._queue.take()
         if self._clock.monotonic() >= self._commit_at and not await self._commit():
             record = None
         while record is None:
@@ -124,8 +124,8 @@ class AtLeastOnce(_Loop[K, V]):
             records = await self._poll()
             if not records:
                 raise StopAsyncIteration
-            self._handout.give(records)
-            record = self._handout.take()
+            self._queue.give(records)
+            record = self._queue.take()
         return record
 
     async def __aexit__(
@@ -135,7 +135,7 @@ class AtLeastOnce(_Loop[K, V]):
         traceback: TracebackType | None,
     ) -> None:
         if error is None:
-            self._handout.finish()
+            self._queue.finish()
         try:
             await self._commit()
         except ClientError:
@@ -146,8 +146,8 @@ class AtLeastOnce(_Loop[K, V]):
                 "could not commit the last records; they will be delivered again", exc_info=True
             )
         finally:
-            self._set_back(self._handout.undone())
-            self._handout.drop()
+            self._set_back(self._queue.undone())
+            self._queue.drop()
             self._held = False
             self._consumer.release_auto_commit()
 
@@ -155,16 +155,16 @@ class AtLeastOnce(_Loop[K, V]):
         """Commits finished records. Returns False if the group has rebalanced: the records held
         here may then belong to other members and are dropped."""
         self._commit_at = self._clock.monotonic() + self._commit_interval_s
-        offsets = self._handout.done()
+        offsets = self._queue.done()
         if not offsets:
             return True
         try:
             await self._consumer.commit(offsets)
         except CommitFailed as error:
             _log.warning("dropping the polled records: cannot commit their offsets: %s", error)
-            self._handout.drop()
+            self._queue.drop()
             return False
-        self._handout.mark_committed()
+        self._queue.mark_committed()
         return True
 
 
@@ -181,14 +181,14 @@ class AtMostOnce(_Loop[K, V]):
         super().__init__(consumer, max_records=max_records, idle_timeout_ms=idle_timeout_ms)
 
     async def __anext__(self) -> Record[K, V]:
-        record = self._handout.take()
+        record = self._queue.take()
         while record is None:
             records = await self._poll()
             if not records:
                 raise StopAsyncIteration
             if await self._commit(records):
-                self._handout.give(records)
-                record = self._handout.take()
+                self._queue.give(records)
+                record = self._queue.take()
         return record
 
     async def __aexit__(
@@ -197,8 +197,8 @@ class AtMostOnce(_Loop[K, V]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        waiting = self._handout.waiting()
-        self._handout.drop()
+        waiting = self._queue.waiting()
+        self._queue.drop()
         try:
             assigned = self._consumer.assignment()
             ours = {place: offset for place, offset in waiting.items() if place in assigned}

@@ -3,10 +3,10 @@
     poll -> lanes -> workers -> tracker -> commit
 
 One coroutine polls and commits. `concurrency` workers take lanes (`lanes.py`) and call the handler
-(`calling.py`). Finished records go to the tracker (`tracker.py`), and only offsets that the tracker
-calls safe are ever committed. So whatever happens, even a crash of the process, every record is
-handled at least once. A record is handled again only if it, or an earlier record of its partition,
-was not finished and committed.
+(`handler_calls.py`). Finished records go to the tracker (`tracker.py`), and only offsets that the
+tracker calls safe are ever committed. So whatever happens, even a crash of the process, every
+record is handled at least once. A record is handled again only if it, or an earlier record of its
+partition, was not finished and committed.
 
 *Limits.* At most `in_progress_max` records are held. A partition that holds more than its share is
 paused until half of them have finished, so that one slow partition does not starve the others.
@@ -39,10 +39,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from penstock.client.consuming.decoding import DeserializationFailed
+from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import ClientError, CommitFailed, OptionError
 from penstock.client.model import Record, TopicPartition
-from penstock.client.processing.calling import Caller, Job, Piece, is_async
 from penstock.client.processing.contracts import (
     ErrorAction,
     Handler,
@@ -51,6 +50,7 @@ from penstock.client.processing.contracts import (
 )
 from penstock.client.processing.dead_letters import DeadLetters
 from penstock.client.processing.failure_policy import FailurePolicy
+from penstock.client.processing.handler_calls import HandlerCalls, Job, Piece, is_async
 from penstock.client.processing.lanes import Lane, Lanes
 from penstock.client.processing.run_options import RunOptions
 from penstock.client.processing.tracker import Tracker, Window
@@ -97,7 +97,7 @@ class Run(Generic[K, V]):
             executor = self._own_pool = ThreadPoolExecutor(
                 options.concurrency, thread_name_prefix="penstock-run"
             )
-        self._caller: Caller[K, V] = Caller(handler, self._finish, self._clock, executor)
+        self._calls: HandlerCalls[K, V] = HandlerCalls(handler, self._finish, self._clock, executor)
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[asyncio.Task[None], Piece[K, V]] = {}
         self._backing_off: set[asyncio.Task[None]] = set()
@@ -274,7 +274,7 @@ class Run(Generic[K, V]):
     async def _handle(self, piece: Piece[K, V]) -> None:
         while piece.done < len(piece.jobs):
             before = piece.done
-            error = await self._caller.call(piece)
+            error = await self._calls.call(piece)
             if error is not None:
                 if not await self._settle(piece.jobs[piece.done], error):
                     return
@@ -305,7 +305,7 @@ class Run(Generic[K, V]):
                 await self._back_off(attempts)
                 self._retried += 1
                 again = Piece((job,))
-                error = await self._caller.call(again)
+                error = await self._calls.call(again)
                 if not again.done and error is None:
                     return False
                 attempts += 1
@@ -385,7 +385,7 @@ class Run(Generic[K, V]):
         the group has rebalanced: then other members have those records anyway.
         """
         self._plan_commit()
-        self._caller.collect()
+        self._calls.collect()
         offsets = self._tracker.committable(places)
         if not offsets or self._consumer.options.group_id is None:
             return

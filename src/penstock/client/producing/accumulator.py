@@ -13,7 +13,7 @@ Time: a batch that is not acknowledged within `delivery_timeout_s` of its first 
 whatever state it is. Batches are created in the order of their deadlines, so checking the oldest is
 enough.
 
-Methods return what the caller must act on: the shell settles tickets outside its lock.
+Methods return what the caller must act on: the shell settles outcomes outside its lock.
 
 Transactions: a partition joins a transaction with the first batch it gets, and that takes a round
 trip to the coordinator. So when a transaction's first batch reaches `JOINING_BYTES`, everything
@@ -323,7 +323,7 @@ class Accumulator:
         return True
 
     def on_too_large(self, batch: Batch) -> tuple[Batch, ...]:
-        """Splits the batch. The caller transfers its ticket to the parts."""
+        """Splits the batch. The caller transfers its outcome to the parts."""
         lane = self._lanes[batch.place]
         limit = max(batch.size // 2, BATCH_BYTES_MIN)
         self._limits[batch.place.topic] = min(limit, self.batch_limit(batch.place.topic))

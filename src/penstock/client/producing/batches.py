@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Final
 
 from penstock.client.model import Headers, TopicPartition
-from penstock.client.producing.tickets import Ticket
+from penstock.client.producing.batch_outcome import BatchOutcome
 from penstock.records.batch import (
     HEADER_SIZE,
     MAGIC,
@@ -80,12 +80,12 @@ class Batch:
         "is_transactional",
         "max_timestamp",
         "number",
+        "outcome",
         "packed",
         "place",
         "producer_id",
         "record_bytes",
         "sequence",
-        "ticket",
         "uncertain",
     )
 
@@ -94,7 +94,7 @@ class Batch:
         self.number = number
         """The batches of a partition are sent in the order of this number. It has no other
         meaning."""
-        self.ticket = Ticket(place)
+        self.outcome = BatchOutcome(place)
         self.created_at = created_at
         self.deadline = deadline
         self.count = 0
@@ -187,7 +187,7 @@ class Batch:
         return self.sequence != NO_SEQUENCE
 
     def halves(self) -> tuple[Batch, Batch]:
-        """Returns two batches with the records of this one. Its ticket must be split among theirs.
+        """Returns two batches with the records of this one. Its outcome must be split among theirs.
 
         They keep its numbers: nothing of it was written, so its sequences are free, and batches
         sent after it keep their own.

@@ -29,9 +29,9 @@ from penstock.client.model import TopicPartition
 from penstock.client.options import ProducerOptions
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.accumulator_config import AccumulatorConfig
+from penstock.client.producing.buffer_memory import BufferMemory
 from penstock.client.producing.deliveries import all_over
-from penstock.client.producing.room import Room
-from penstock.client.producing.sending import Sender
+from penstock.client.producing.sender import Sender
 from penstock.client.producing.sequences import Identity
 from penstock.client.producing.topics import Topic, Topics
 from penstock.client.producing.transactions import Join, Transaction, Transactions
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class ProducerCore:
-    """Owns the parts of a producer. `accumulator`, `room` and `known` are used for each record."""
+    """Owns the parts of a producer. Records use `accumulator`, `memory` and `known`."""
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class ProducerCore:
                 transactional=options.transactional_id is not None,
             )
         )
-        self.room = Room(self.env.clock, options.max_block_ms / 1000, options.buffer_memory)
+        self.memory = BufferMemory(
+            self.env.clock, options.max_block_ms / 1000, options.buffer_memory
+        )
         self._cluster: Cluster | None = None
         self._topics: Topics | None = None
         self._sender: Sender | None = None
@@ -103,7 +105,7 @@ class ProducerCore:
             self._meter,
             self.lock,
             from_threads=self._from_threads,
-            on_freed=self.room.on_freed,
+            on_freed=self.memory.on_freed,
             on_fatal=self._fail,
         )
         self._sender.wake()
@@ -172,8 +174,8 @@ class ProducerCore:
             batches = self.accumulator.fail_all()
         for batch in batches:
             self._meter.failed_records += batch.count
-            batch.ticket.fail(error)
-        self.room.on_freed()
+            batch.outcome.fail(error)
+        self.memory.on_freed()
 
     def usable(self) -> Sender:
         """Returns the sender, or raises the reason why nothing can be sent."""
@@ -271,15 +273,15 @@ class ProducerCore:
             return
         with self.lock:
             self.accumulator.hurry()
-            tickets = [batch.ticket for batch in self.accumulator.incomplete()]
+            outcomes = [batch.outcome for batch in self.accumulator.incomplete()]
         sender.wake()
         try:
             async with asyncio.timeout(timeout_s):
-                await all_over(tickets)
+                await all_over(outcomes)
                 if self.options.acks == 0:
                     await sender.vouch()
         except TimeoutError:
-            left = sum(not ticket.is_over for ticket in tickets)
+            left = sum(not outcome.is_over for outcome in outcomes)
             last = sender.last_error or RequestTimedOut(f"{left} batches are not acknowledged yet")
             raise DeadlineExceeded("flush", timeout_s or 0.0, last) from None
 

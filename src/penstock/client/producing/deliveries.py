@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.client.errors import ClientError, RequestTimedOut
 from penstock.client.model import RecordMetadata
-from penstock.client.producing.tickets import DeliveryCallback, Ticket
+from penstock.client.producing.batch_outcome import BatchOutcome, DeliveryCallback
 
 
 class Delivery:
@@ -19,37 +19,37 @@ class Delivery:
     called from any thread; only `await` needs the event loop.
     """
 
-    __slots__ = ("_index", "_ticket", "_timestamp")
+    __slots__ = ("_index", "_outcome", "_timestamp")
 
-    def __init__(self, ticket: Ticket, index: int, timestamp: int) -> None:
-        self._ticket = ticket
+    def __init__(self, outcome: BatchOutcome, index: int, timestamp: int) -> None:
+        self._outcome = outcome
         self._index = index
         self._timestamp = timestamp
 
     def done(self) -> bool:
         """Returns whether the outcome is known."""
-        return self._ticket.leaf(self._index)[0].settled
+        return self._outcome.leaf(self._index)[0].settled
 
     def outcome(self) -> RecordMetadata:
         """Returns the metadata or raises the error. The delivery must be done."""
-        ticket, index = self._ticket.leaf(self._index)
-        if not ticket.settled:
+        outcome, index = self._outcome.leaf(self._index)
+        if not outcome.settled:
             raise RuntimeError("the record is still on its way: await the delivery first")
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.metadata(index, self._timestamp)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.metadata(index, self._timestamp)
 
     def error(self) -> ClientError | None:
         """Returns the error, or None if the record was delivered. The delivery must be done."""
-        ticket, _ = self._ticket.leaf(self._index)
-        if not ticket.settled:
+        outcome, _ = self._outcome.leaf(self._index)
+        if not outcome.settled:
             raise RuntimeError("the record is still on its way: await the delivery first")
-        return ticket.error
+        return outcome.error
 
     def add_callback(self, callback: DeliveryCallback) -> None:
         """Registers a callback for the metadata or the error. It is called on the event loop, or
         immediately if the outcome is already known."""
-        self._ticket.watch_record(self._index, self._timestamp, callback)
+        self._outcome.watch_record(self._index, self._timestamp, callback)
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Blocks until the outcome is known. Returns the metadata or raises the error.
@@ -68,7 +68,7 @@ class Delivery:
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "on its way"
-        return f"<Delivery to {self._ticket.place}: {state}>"
+        return f"<Delivery to {self._outcome.place}: {state}>"
 
 
 Watch = Callable[[Callable[[], None]], None]
@@ -105,11 +105,11 @@ def wait_in_thread(watch: Watch, timeout_s: float | None) -> None:
         raise RequestTimedOut(f"not delivered within {timeout_s:g} s; it is still on its way")
 
 
-async def all_over(tickets: Sequence[Ticket]) -> None:
+async def all_over(outcomes: Sequence[BatchOutcome]) -> None:
     """Waits until the outcome of every record is known."""
-    if not tickets:
+    if not outcomes:
         return
-    waiting = len(tickets)
+    waiting = len(outcomes)
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def one_over() -> None:
@@ -118,6 +118,6 @@ async def all_over(tickets: Sequence[Ticket]) -> None:
         if not waiting and not over.done():
             over.set_result(None)
 
-    for ticket in tickets:
-        ticket.watch_batch(one_over)
+    for outcome in outcomes:
+        outcome.watch_batch(one_over)
     await over

@@ -2,7 +2,7 @@
 
 `send` serializes and routes the record, packs it into a batch and returns. It waits only for buffer
 memory, or for the metadata of a topic that it has not sent to before. Sending happens in the
-background (`sending`). Each record's `Delivery` reports its outcome, success or failure, so no
+background (`sender`). Each record's `Delivery` reports its outcome, success or failure, so no
 record is lost silently. `core` does everything that does not happen per record.
 
 The work per record is kept to a few microseconds: no task, no future, and a single copy, into the
@@ -31,12 +31,17 @@ from penstock.client.interceptors import producer_chain
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import Headers, K, V
 from penstock.client.options import ProducerKeywords, ProducerOptions
+from penstock.client.producing.batch_outcome import DeliveryCallback
 from penstock.client.producing.batches import RECORD_OVERHEAD, Batch, record_bytes_max
 from penstock.client.producing.core import ProducerCore
 from penstock.client.producing.deliveries import Delivery
-from penstock.client.producing.inputs import Intercepted, as_bytes, checked_headers, serialized
 from penstock.client.producing.lanes import Lane
-from penstock.client.producing.tickets import DeliveryCallback
+from penstock.client.producing.record_input import (
+    Intercepted,
+    as_bytes,
+    checked_headers,
+    serialized,
+)
 from penstock.client.producing.topics import Topic
 from penstock.client.producing.transactions import Transaction
 from penstock.client.routers import DefaultRouter, checked
@@ -134,7 +139,7 @@ class Producer(Generic[K, V]):
         self.env = env or default_environment()
         self._core = core = ProducerCore(parsed, self.env, lock)
         self._accumulator = core.accumulator
-        self._room = core.room
+        self._memory = core.memory
         self._known = core.known
         self._usable = core.usable
         self._lock = core.lock
@@ -217,7 +222,7 @@ class Producer(Generic[K, V]):
                 known = await self._core.learn(topic, afresh=True)
             buffered = self._buffer(known, value, key, headers, partition, timestamp_ms, watch)
             if isinstance(buffered, _Prepared):
-                buffered = await self._buffer_when_room(buffered, watch)
+                buffered = await self._buffer_when_free(buffered, watch)
         except ClientError as error:
             if self._chain is not None:
                 seen.on_refused(error)
@@ -258,7 +263,7 @@ class Producer(Generic[K, V]):
                 raise self._not_known(topic)
             buffered = self._buffer(known, value, key, headers, partition, timestamp_ms, watch)
             if isinstance(buffered, _Prepared):
-                raise self._room.exhausted(0.0)
+                raise self._memory.exhausted(0.0)
         except ClientError as error:
             if self._chain is not None:
                 seen.on_refused(error)
@@ -335,7 +340,7 @@ class Producer(Generic[K, V]):
         batch = accumulator.append_open(lane, timestamp_ms, key, value, headers, size)
         if batch is None:
             record = _Prepared(lane, timestamp_ms, key, value, headers, size)
-            batch = None if self._room.is_waited_for else self._append_new(record)
+            batch = None if self._memory.is_waited_for else self._append_new(record)
             if batch is None:
                 accumulator.config.check_size(lane.place, size)
                 accumulator.hurry()
@@ -345,15 +350,15 @@ class Producer(Generic[K, V]):
         if watch is not None:
             # Registered under the lock, because the batch can complete on the event loop at any
             # time after.
-            batch.ticket.watch_record(index, timestamp_ms, watch)
+            batch.outcome.watch_record(index, timestamp_ms, watch)
         if accumulator.has_news:
             self._usable().wake()
-        return Delivery(batch.ticket, index, timestamp_ms)
+        return Delivery(batch.outcome, index, timestamp_ms)
 
     def _append_new(self, record: _Prepared) -> Batch | None:
         return self._accumulator.append_new(*record, self.env.clock.monotonic())
 
-    async def _buffer_when_room(
+    async def _buffer_when_free(
         self, record: _Prepared, watch: DeliveryCallback | None
     ) -> Delivery:
         deliveries: list[Delivery] = []
@@ -364,14 +369,14 @@ class Producer(Generic[K, V]):
                 self._accumulator.hurry()
                 batch = self._accumulator.append_open(*record) or self._append_new(record)
                 if batch is not None:
-                    delivery = Delivery(batch.ticket, batch.count - 1, record.timestamp)
+                    delivery = Delivery(batch.outcome, batch.count - 1, record.timestamp)
                     if watch is not None:
                         delivery.add_callback(watch)
                     deliveries.append(delivery)
             sender.wake()
             return batch is not None
 
-        await self._room.wait_for(attempt)
+        await self._memory.wait_for(attempt)
         return deliveries[0]
 
     # -- tables ---------------------------------------------------------------------------------
@@ -387,7 +392,7 @@ class Producer(Generic[K, V]):
         self._usable()
         known = self._known.get(topic) or await self._core.learn(topic)
         intake = tables.Intake(
-            self._accumulator, self._router, self._room, self.options, self.env, self._lock
+            self._accumulator, self._router, self._memory, self.options, self.env, self._lock
         )
         return await intake.send(known, table, self._usable)
 
@@ -425,7 +430,7 @@ class Producer(Generic[K, V]):
 
     def add_room_listener(self, listener: Callable[[], None]) -> None:
         """Registers a function that is called on the event loop whenever buffer memory is freed."""
-        self._room.add_listener(listener)
+        self._memory.add_listener(listener)
 
     def metrics(self) -> ProducerMetrics:
         """Returns a snapshot of this producer's metrics."""

@@ -20,11 +20,11 @@ from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError, OptionError, RecordTooLarge, SerializationFailed
 from penstock.client.options import ProducerOptions
 from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.batch_outcome import NO_OFFSET, BatchOutcome
 from penstock.client.producing.batches import BATCH_OVERHEAD, RECORD_OVERHEAD
+from penstock.client.producing.buffer_memory import BufferMemory
 from penstock.client.producing.deliveries import wait_in_thread, waiter
-from penstock.client.producing.room import Room
-from penstock.client.producing.sending import Sender
-from penstock.client.producing.tickets import NO_OFFSET, Ticket
+from penstock.client.producing.sender import Sender
 from penstock.client.producing.topics import Topic
 from penstock.client.routers import Router, assign_partitions
 from penstock.records.batch import HEADER_SIZE, read_header
@@ -75,21 +75,21 @@ class TableDelivery:
     `await` it. If it raises an error, some of the rows may have been written nevertheless.
     """
 
-    __slots__ = ("_counts", "_tickets", "_topic")
+    __slots__ = ("_counts", "_outcomes", "_topic")
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._tickets: list[Ticket] = []
+        self._outcomes: list[BatchOutcome] = []
         self._counts: dict[int, int] = {}
 
-    def add(self, ticket: Ticket, count: int) -> None:
-        self._tickets.append(ticket)
-        partition = ticket.place.partition
+    def add(self, outcome: BatchOutcome, count: int) -> None:
+        self._outcomes.append(outcome)
+        partition = outcome.place.partition
         self._counts[partition] = self._counts.get(partition, 0) + count
 
     def done(self) -> bool:
         """Returns whether the outcome of every row is known."""
-        return all(ticket.is_over for ticket in self._tickets)
+        return all(outcome.is_over for outcome in self._outcomes)
 
     def outcome(self) -> TableMetadata:
         """Returns the metadata or raises the first error. The delivery must be done."""
@@ -103,13 +103,13 @@ class TableDelivery:
 
     def error(self) -> ClientError | None:
         """Returns the first error, or None."""
-        leaves = (leaf for ticket in self._tickets for leaf in ticket.leaves())
+        leaves = (leaf for outcome in self._outcomes for leaf in outcome.leaves())
         return next((leaf.error for leaf in leaves if leaf.error is not None), None)
 
     def _ranges(self) -> dict[int, tuple[OffsetRange, ...]]:
         ranges: dict[int, list[OffsetRange]] = {}
-        for ticket in self._tickets:
-            for leaf in ticket.leaves():
+        for outcome in self._outcomes:
+            for leaf in outcome.leaves():
                 if leaf.base_offset == NO_OFFSET:
                     continue
                 found = ranges.setdefault(leaf.place.partition, [])
@@ -123,7 +123,7 @@ class TableDelivery:
     def add_callback(self, callback: TableCallback) -> None:
         """Registers a callback for the metadata or the first error. May be called from any
         thread."""
-        waiting = [None] * len(self._tickets)
+        waiting = [None] * len(self._outcomes)
 
         def tell() -> None:
             error = self.error()
@@ -136,8 +136,8 @@ class TableDelivery:
 
         if not waiting:
             tell()
-        for ticket in self._tickets:
-            ticket.watch_batch(one_over)
+        for outcome in self._outcomes:
+            outcome.watch_batch(one_over)
 
     def result(self, timeout_s: float | None = None) -> TableMetadata:
         """Blocks until all outcomes are known. Returns the metadata or raises the first error.
@@ -162,14 +162,14 @@ class Intake:
         self,
         accumulator: Accumulator,
         router: Router,
-        room: Room,
+        memory: BufferMemory,
         options: ProducerOptions,
         env: ClientEnv,
         lock: AbstractContextManager[Any],
     ) -> None:
         self._accumulator = accumulator
         self._router = router
-        self._room = room
+        self._memory = memory
         self._options = options
         self._env = env
         self._lock = lock
@@ -193,8 +193,8 @@ class Intake:
                 sender.wake()
                 return True
 
-            if self._room.is_waited_for or not take():
-                await self._room.wait_for(take)
+            if self._memory.is_waited_for or not take():
+                await self._memory.wait_for(take)
             # Let the sender send what was added, and let other tasks run.
             await asyncio.sleep(0)
         return delivery
@@ -229,7 +229,7 @@ class Intake:
             for data in batches:
                 count = read_header(data).record_count
                 batch = self._accumulator.append_sealed(lane, data, count, now)
-                delivery.add(batch.ticket, count)
+                delivery.add(batch.outcome, count)
 
     def _check_sizes(self, topic: Topic, encoded: Mapping[int, Sequence[memoryview]]) -> None:
         largest = max((len(data) for batches in encoded.values() for data in batches), default=0)

@@ -21,7 +21,7 @@ from penstock.client.routers.base import Router
 from penstock.client.routers.default import DefaultRouter
 from penstock.client.routers.meter import Distribution, DistributionMeter
 from penstock.client.routers.partition_view import PartitionView, RoutingError, checked
-from penstock.client.routers.placing import (
+from penstock.client.routers.strategies import (
     CallableRouter,
     Crc32Router,
     GeographicRouter,

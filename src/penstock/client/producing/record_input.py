@@ -8,7 +8,7 @@ from typing import Any
 from penstock.client.errors import ClientError, SerializationFailed
 from penstock.client.interceptors import ProducerChain, ProducerRecord
 from penstock.client.model import Headers, RecordMetadata
-from penstock.client.producing.tickets import DeliveryCallback
+from penstock.client.producing.batch_outcome import DeliveryCallback
 
 
 class Intercepted:

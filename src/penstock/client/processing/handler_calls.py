@@ -59,7 +59,7 @@ class Piece(Generic[K, V]):
         return self.jobs[done].record.offset if done < len(self.jobs) else None
 
 
-class Caller(Generic[K, V]):
+class HandlerCalls(Generic[K, V]):
     """Calls the handler for the jobs of a piece, until one fails or is no longer needed.
 
     `finish` is called on the event loop for each job that was handled.

@@ -34,10 +34,10 @@ from typing import Final
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.consuming.buffer import Answer, Ledger, Piece, measure
-from penstock.client.consuming.decoding import damaged
 from penstock.client.consuming.fetch_flight import FetchFlight, FetchLane, Wanted
 from penstock.client.consuming.fetch_settings import FetchMeter, FetchOptions
 from penstock.client.consuming.positions import Positions
+from penstock.client.consuming.record_decoder import damaged
 from penstock.client.consuming.sessions import Asked, FetchSession
 from penstock.client.consuming.subscription import UNKNOWN, PartitionState, Subscription
 from penstock.client.errors import BrokerError, ClientError

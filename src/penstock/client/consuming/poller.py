@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Generic
 
 from penstock.client.consuming.core import ConsumerCore
-from penstock.client.consuming.fetching import let_fetches_start
+from penstock.client.consuming.fetcher import let_fetches_start
 from penstock.client.errors import ClientError, Closed, OptionError
 from penstock.client.model import K, Record, V
 

@@ -16,9 +16,9 @@ from penstock.client.errors import BrokerError, ClientError, ConnectionLost, Fen
 from penstock.client.metrics import ProducerMeter
 from penstock.client.model import TopicPartition
 from penstock.client.producing.accumulator import Accumulator
+from penstock.client.producing.batch_outcome import NO_APPEND_TIME, NO_OFFSET
 from penstock.client.producing.batches import Batch
 from penstock.client.producing.sequences import NOT_WRITTEN, Verdict, judge
-from penstock.client.producing.tickets import NO_APPEND_TIME, NO_OFFSET
 from penstock.client.producing.topics import Topics
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceResponse
@@ -34,7 +34,7 @@ class Settled(NamedTuple):
     """Whether the known leaders may be out of date."""
 
 
-class Answers:
+class ProduceResponses:
     def __init__(
         self,
         accumulator: Accumulator,
@@ -138,7 +138,7 @@ class Answers:
         meter.batches += 1
         meter.wire_bytes += batch.size
         meter.distribution.add(batch.place.topic, batch.place.partition, batch.count)
-        return partial(batch.ticket.succeed, offset, batch.count, append_time_ms)
+        return partial(batch.outcome.succeed, offset, batch.count, append_time_ms)
 
     def _again(
         self,
@@ -165,7 +165,7 @@ class Answers:
         if batch.abandoned:
             return []
         self._meter.failed_records += batch.count
-        return [partial(batch.ticket.fail, error)]
+        return [partial(batch.outcome.fail, error)]
 
     def _split(self, batch: Batch) -> list[Settlement]:
         parts = self._accumulator.on_too_large(batch)
@@ -174,7 +174,7 @@ class Answers:
         self._meter.splits += 1
         first, second = parts
         return [
-            partial(batch.ticket.split, ((0, first.ticket), (first.count, second.ticket))),
+            partial(batch.outcome.split, ((0, first.outcome), (first.count, second.outcome))),
         ]
 
 

@@ -1,11 +1,11 @@
 """The outcome of a batch, and the callbacks that wait for it. Pure.
 
-All records of a batch have the same outcome, so they share one ticket; a record only needs its
-index. A ticket ends once, in one of two ways: it is settled, with the offset of the first record or
-an error; or its batch is split, and it forwards everything to the tickets of the parts.
+All records of a batch have the same outcome, so they share one object; a record only needs its
+index. A `BatchOutcome` ends once, in one of two ways: it is settled, with the offset of the first
+record or an error; or its batch is split, and it forwards everything to the outcomes of the parts.
 
 Callbacks may be added from any thread, without a lock. The adding thread puts the callback into the
-list and then checks whether the ticket has ended; the ending thread marks the end and then checks
+list and then checks whether the outcome has ended; the ending thread marks the end and then checks
 the list. Whichever comes second sees what the other did, and removing an item from a list is
 atomic, so each callback runs exactly once.
 """
@@ -37,7 +37,7 @@ class _BatchWatch(NamedTuple):
     callback: Callable[[], object]
 
 
-class Ticket:
+class BatchOutcome:
     """The outcome of one batch, shared by its records. See the module's docstring."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Ticket:
         self.count = 0
         """The number of records. Known once the batch has succeeded."""
         self.error: ClientError | None = None
-        self.parts: Sequence[tuple[int, Ticket]] = ()
+        self.parts: Sequence[tuple[int, BatchOutcome]] = ()
         self._watches: list[_RecordWatch | _BatchWatch] = []
 
     # -- settling -------------------------------------------------------------------------------
@@ -79,26 +79,26 @@ class Ticket:
         self.settled = True
         self._run()
 
-    def split(self, parts: Sequence[tuple[int, Ticket]]) -> None:
-        """Forwards to the tickets of the parts. Each comes with the index of its first record."""
+    def split(self, parts: Sequence[tuple[int, BatchOutcome]]) -> None:
+        """Forwards to the outcomes of the parts. Each comes with the index of its first record."""
         assert not self.settled and not self.parts
         self.parts = parts
         self._run()
 
     # -- queries --------------------------------------------------------------------------------
 
-    def leaf(self, index: int) -> tuple[Ticket, int]:
-        """Returns the ticket that has, or will have, a record's outcome, and the record's index
+    def leaf(self, index: int) -> tuple[BatchOutcome, int]:
+        """Returns the part that has, or will have, a record's outcome, and the record's index
         there."""
-        ticket = self
-        while ticket.parts:
-            for first, part in reversed(ticket.parts):
+        outcome = self
+        while outcome.parts:
+            for first, part in reversed(outcome.parts):
                 if index >= first:
-                    ticket, index = part, index - first
+                    outcome, index = part, index - first
                     break
-        return ticket, index
+        return outcome, index
 
-    def leaves(self) -> list[Ticket]:
+    def leaves(self) -> list[BatchOutcome]:
         if not self.parts:
             return [self]
         return [leaf for _, part in self.parts for leaf in part.leaves()]
@@ -146,8 +146,8 @@ class Ticket:
 
     def _forward(self, watch: _RecordWatch | _BatchWatch) -> None:
         if isinstance(watch, _RecordWatch):
-            ticket, index = self.leaf(watch.at)
-            ticket.watch_record(index, watch.timestamp, watch.callback)
+            outcome, index = self.leaf(watch.at)
+            outcome.watch_record(index, watch.timestamp, watch.callback)
             return
         waiting = [part for _, part in self.parts]
 

@@ -16,7 +16,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Handout(Generic[K, V]):
+class RecordQueue(Generic[K, V]):
     def __init__(self) -> None:
         self._records: Sequence[Record[K, V]] = ()
         self._next = 0

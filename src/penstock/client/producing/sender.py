@@ -32,10 +32,10 @@ from penstock.client.errors import (
 from penstock.client.metrics import ProducerMeter
 from penstock.client.options import ProducerOptions
 from penstock.client.producing.accumulator import Accumulator
-from penstock.client.producing.answers import Answers, Settled
+from penstock.client.producing.background_tasks import BackgroundTasks
 from penstock.client.producing.batches import Batch
-from penstock.client.producing.chores import Chores
 from penstock.client.producing.lanes import NOBODY, Lane
+from penstock.client.producing.produce_responses import ProduceResponses, Settled
 from penstock.client.producing.sequences import Identity
 from penstock.client.producing.topics import Topics
 from penstock.client.producing.transactions import Join
@@ -97,8 +97,8 @@ class Sender:
         self._from_threads = from_threads
         self._on_freed = on_freed
         self._on_fatal = on_fatal
-        self._answers = Answers(accumulator, topics, meter, self._backoff_s)
-        self._chores = Chores(self._crash)
+        self._responses = ProduceResponses(accumulator, topics, meter, self._backoff_s)
+        self._background = BackgroundTasks(self._crash)
         self._nodes: dict[int, _Node] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -134,16 +134,16 @@ class Sender:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        await self._chores.close()
+        await self._background.close()
 
     def take_failure(self) -> ClientError | None:
         """Returns the first failure of a batch since the last call, if any, and clears it."""
-        failure, self._answers.failure = self._answers.failure, None
+        failure, self._responses.failure = self._responses.failure, None
         return failure
 
     def note_failure(self, error: ClientError) -> None:
         """Notes that something that was sent will not be delivered."""
-        self._answers.failure = self._answers.failure or error
+        self._responses.failure = self._responses.failure or error
 
     def join_by_request(self, join: Join, version_max: int) -> None:
         """Sends to partitions only after they have joined the transaction, with request versions in
@@ -192,7 +192,7 @@ class Sender:
         for batch, error in expired:
             self.note_failure(error)
             self._meter.failed_records += batch.count
-            batch.ticket.fail(error)
+            batch.outcome.fail(error)
         if expired:
             self._on_freed()
 
@@ -217,14 +217,14 @@ class Sender:
         config = self._accumulator.config
         if self._accumulator.wants_identity and config.idempotent and not config.transactional:
             if self._identify_after <= now:
-                self._chores.start("identify", self._identify)
+                self._background.start("identify", self._identify)
             else:
                 next_at = min(next_at, self._identify_after)
         if self._join is not None and self._accumulator.outside:
-            self._chores.start("join", partial(self._join_outside, self._join))
+            self._background.start("join", partial(self._join_outside, self._join))
         if self._is_stale and self._topics.names():
             if self._refresh_after <= now:
-                self._chores.start("refresh", self._refresh)
+                self._background.start("refresh", self._refresh)
             else:
                 next_at = min(next_at, self._refresh_after)
         self._set_timer(now, next_at)
@@ -289,7 +289,7 @@ class Sender:
         if self._options.acks == 0:
             self._begin(node)
             name = f"tell {next(self._numbers)}"
-            self._chores.start(name, partial(self._tell, node, connection, request, batches))
+            self._background.start(name, partial(self._tell, node, connection, request, batches))
             return
         try:
             future = connection.submit(request, ProduceResponse, version_max=self._version_max)
@@ -323,7 +323,7 @@ class Sender:
             await connection.tell(request)
             node.told = True
             with self._lock:
-                settled = self._answers.on_written(batches)
+                settled = self._responses.on_written(batches)
         except ClientError as error:
             settled = self._lost(batches, error, maybe_written=False)
         except asyncio.CancelledError:
@@ -341,7 +341,7 @@ class Sender:
             response = future.result()
             self._meter.request_latency.add(now - sent_at)
             with self._lock:
-                settled = self._answers.on_answer(batches, response, now)
+                settled = self._responses.on_answer(batches, response, now)
         except ClientError as error:
             settled = self._lost(batches, error, maybe_written=True)
         except Exception as error:  # noqa: BLE001 - senders must not hang, whatever it is
@@ -355,7 +355,7 @@ class Sender:
         self.last_error = error
         now = self._cluster.clock.monotonic()
         with self._lock:
-            return self._answers.on_lost(batches, error, now, maybe_written=maybe_written)
+            return self._responses.on_lost(batches, error, now, maybe_written=maybe_written)
 
     def _begin(self, node: _Node) -> None:
         node.requests += 1
@@ -374,7 +374,7 @@ class Sender:
         self._on_freed()
         self.wake()
 
-    # -- chores ---------------------------------------------------------------------------------
+    # -- background tasks -----------------------------------------------------------------------
 
     def _is_connected(self, node: _Node, now: float) -> bool:
         """Returns whether requests can be written now. If not, starts to open a connection."""
@@ -386,7 +386,7 @@ class Sender:
             node.connection = None
             self._is_stale = True
         if node.retry_at <= now:
-            self._chores.start(f"connect {node.broker_id}", partial(self._connect, node))
+            self._background.start(f"connect {node.broker_id}", partial(self._connect, node))
         return False
 
     async def _connect(self, node: _Node) -> None:

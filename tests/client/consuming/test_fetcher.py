@@ -12,7 +12,7 @@ import pytest
 from client.consuming.rig import batch_of, consumer_of, drain, run
 from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
 from penstock.client.consuming import positions
-from penstock.client.consuming.fetching import Fetcher
+from penstock.client.consuming.fetcher import Fetcher
 from penstock.client.consuming.positions import EpochEnd
 from penstock.client.consuming.subscription import Need
 from penstock.client.consuming.tables import PARTITION_BYTES

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 
-class Chores:
+class BackgroundTasks:
     """Runs at most one task per name at a time. Errors are passed to `on_failure`."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:

@@ -14,7 +14,7 @@ from penstock.client.errors import BufferExhausted
 from penstock.ports import Clock
 
 
-class Room:
+class BufferMemory:
     def __init__(self, clock: Clock, max_block_s: float, buffer_memory: int) -> None:
         self._clock = clock
         self._max_block_s = max_block_s
