@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.groups.effects import LogRecord
+from penstock.coordination.effects import LogRecord
 from penstock.groups.formats import (
     GroupEntry,
     GroupKey,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.coordination.effects import Now, Reply, SetTimer
+from penstock.coordination.invariants import InvariantViolated
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import Now, Reply, RequestInfo, SetTimer, TimerKind
+from penstock.groups.effects import RequestInfo, TimerKind
 from penstock.groups.formats import OffsetValue, group_record, offset_record
-from penstock.groups.group import Group, InvariantViolated, State
+from penstock.groups.group import Group, State
 from penstock.wire.codec import encode_embedded
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

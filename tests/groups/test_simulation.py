@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.coordination.effects import Token
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import RequestInfo, Token
+from penstock.groups.effects import RequestInfo
 from penstock.groups.group import State
 from penstock.groups.image import ShardImage
 from penstock.wire.errors import ErrorCode

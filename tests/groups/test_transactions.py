@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.coordination.effects import Append, LogRecord
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import Append, LogRecord, RequestInfo
+from penstock.groups.effects import RequestInfo
 from penstock.groups.formats import OffsetValue, offset_record
 from penstock.groups.image import ShardImage
 from penstock.wire.errors import ErrorCode

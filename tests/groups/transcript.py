@@ -25,8 +25,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.coordination.effects import LogRecord, Token
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import LogRecord, RequestInfo, Token
+from penstock.groups.effects import RequestInfo
 from penstock.groups.formats import GroupEntry, OffsetEntry, read_record
 from penstock.groups.offset_fetch import response_of
 from penstock.wire.codec import decode_embedded, encode, encode_embedded

@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 
-from penstock.groups.config import GroupConfig
-from penstock.groups.effects import (
+from penstock.coordination.effects import (
     Append,
     CancelTimer,
-    Effect,
     LogRecord,
     Now,
     Reply,
     SetTimer,
-    TimerKey,
     Token,
 )
+from penstock.groups.config import GroupConfig
+from penstock.groups.effects import Effect, TimerKey
 from penstock.groups.shard import GroupShard
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.base import Response

@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from penstock.coordination.effects import Token
 from penstock.txns.config import TransactionConfig
-from penstock.txns.effects import SendMarkers, Token, TopicPartition
+from penstock.txns.effects import SendMarkers, TopicPartition
 from penstock.wire.errors import ErrorCode
 
 from .partitions import Partition

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.txns.hashing import id_beside, partition_for_transactional_id
-from penstock.wire.java import java_hash, utf16_units
+from penstock.txns.hashing import id_beside
+from penstock.wire.java import java_hash, partition_of, utf16_units
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ def test_the_hash_is_javas(text: str, code: int) -> None:
 
 def test_the_smallest_hash_goes_to_partition_zero() -> None:
     """Its absolute value does not fit into 32 bits. Kafka's Utils.abs returns 0 for it."""
-    assert partition_for_transactional_id("polygenelubricants", 50) == 0
-    assert partition_for_transactional_id("hello", 50) == 99162322 % 50
+    assert partition_of("polygenelubricants", 50) == 0
+    assert partition_of("hello", 50) == 99162322 % 50
 
 
 def test_utf16_code_units() -> None:
@@ -37,6 +37,4 @@ def test_ids_made_for_an_anchor_share_its_partition(anchor: str, number: int, co
     found = id_beside(anchor, f"{anchor}#{number}", count)
     assert found.startswith(f"{anchor}#{number}~")
     assert found == id_beside(anchor, f"{anchor}#{number}", count)
-    assert partition_for_transactional_id(found, count) == partition_for_transactional_id(
-        anchor, count
-    )
+    assert partition_of(found, count) == partition_of(anchor, count)

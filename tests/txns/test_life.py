@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.coordination.invariants import InvariantViolated
 from penstock.txns.effects import EndedTogether
 from penstock.txns.formats import transaction_record
-from penstock.txns.transaction import InvariantViolated, State, Transaction
+from penstock.txns.transaction import State, Transaction
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import EndTxnResponse, InitProducerIdResponse
 

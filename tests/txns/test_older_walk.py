@@ -14,9 +14,10 @@ from functools import partial
 
 import pytest
 
+from penstock.coordination.effects import Token
+from penstock.coordination.invariants import InvariantViolated
 from penstock.partition.verification import Guards
-from penstock.txns.effects import Token
-from penstock.txns.transaction import InvariantViolated, Producer
+from penstock.txns.transaction import Producer
 from penstock.wire.errors import ErrorCode
 
 from .test_walk import WAIT_AGAIN, Client, Walk, walked

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from penstock.coordination.invariants import InvariantViolated
 from penstock.partition.producers import ProducerStates
 from penstock.partition.transactions import TransactionIndex
 from penstock.txns import adding, ending, initializing, markers
@@ -14,7 +15,7 @@ from penstock.txns.core import Core, Doing
 from penstock.txns.ending import Verdict
 from penstock.txns.formats import transaction_record
 from penstock.txns.shard import TransactionShard
-from penstock.txns.transaction import InvariantViolated, State, Transaction
+from penstock.txns.transaction import State, Transaction
 from penstock.wire.errors import ErrorCode
 
 from .partitions import Partition
@@ -98,10 +99,10 @@ def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) ->
         transaction = core.image.get(asked.transactional_id)
         code = adding.why_not(transaction, asked.producer, asked.transactional_id)
         if code is ErrorCode.NONE and asked.transactional_id not in core.busy:
-            core.reply(*asked.answer(code))
+            core.effects.reply(*asked.answer(code))
             core.begin(asked.transactional_id, Doing.ADDING, transaction)
             head = transaction.joined_by(asked.partitions, now.wall_ms)
-            core.append([transaction_record(head)], Silent(asked.transactional_id), now)
+            core.appends.start([transaction_record(head)], Silent(asked.transactional_id), now)
         else:
             add(core, asked, now)
 

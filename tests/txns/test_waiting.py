@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.txns.effects import Token
+from penstock.coordination.effects import Token
 from penstock.txns.transaction import Producer, State
 from penstock.wire.errors import ErrorCode
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.txns.effects import Token
+from penstock.coordination.effects import Token
 from penstock.txns.transaction import Producer
 from penstock.wire.errors import ErrorCode
 

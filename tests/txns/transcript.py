@@ -40,16 +40,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from groups.transcript import code_name, duration_ms
+from penstock.coordination.effects import LogRecord, Reply, Token
 from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
     Answer,
     Effect,
     EndedTogether,
-    LogRecord,
-    Reply,
     SendMarkers,
-    Token,
     TopicPartition,
 )
 from penstock.txns.formats import read_record, transaction_record
@@ -153,7 +151,6 @@ class Stage(World):
         self.say = say
         self.on_reply = on_reply
         self.states: dict[str, str] = {}
-        self._answered_late: set[Token] = set()
         self._is_loading = False
         self._depth = 0
         super().__init__(config)
@@ -169,17 +166,12 @@ class Stage(World):
             for transaction in self.shard.core.image.transactions.values():
                 self.say(f"loaded: {show_transaction(transaction)}")
         self._depth += 1
-        effects = [effect for effect in effects if self._is_wanted(effect)]
         for effect in effects:
             self._tell(effect)
         super().carry_out(effects)
         self._depth -= 1
         if not self._depth:
             self._tell_states()
-
-    def _is_wanted(self, effect: Effect) -> bool:
-        """After `on_append_late` a request is answered twice; a shell ignores the second answer."""
-        return not (isinstance(effect, Reply) and effect.token in self._answered_late)
 
     def _tell(self, effect: Effect) -> None:
         match effect:
@@ -225,9 +217,7 @@ class Stage(World):
 
     def report_late(self) -> None:
         for append in self.waiting:
-            effects = self.shard.on_append_late(append.append_id)
-            self.carry_out(effects)
-            self._answered_late.update(each.token for each in effects if isinstance(each, Reply))
+            self.carry_out(self.shard.on_append_late(append.append_id))
 
     def answer_marker(self, where: TopicPartition, code: ErrorCode) -> None:
         sent = next(each for each in self.sent if where in each.partitions)

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from penstock.coordination.effects import (
+    Append,
+    CancelTimer,
+    LogRecord,
+    Now,
+    Reply,
+    SetTimer,
+    Token,
+)
 from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
     Answer,
-    Append,
-    CancelTimer,
     Effect,
     EndedTogether,
     EndTransactions,
-    LogRecord,
     Member,
-    Now,
-    Reply,
     SendMarkers,
-    SetTimer,
     TimerKey,
-    Token,
     TopicPartition,
 )
 from penstock.txns.shard import TransactionShard

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.coordination.effects import Now, Token
 from penstock.groups.core import Core
-from penstock.groups.effects import Now, Token
 from penstock.groups.group import Group, Member, State
 from penstock.groups.offsets import Buried, all_offsets, bury, tombstones
 from penstock.groups.refusals import offsets_append_error
@@ -94,7 +94,7 @@ def delete_groups(core: Core, request: DeleteGroupsRequest, token: Token, now: N
             doomed.append(group)
     outcome = GroupsDeleted(Buried(tuple(group.group_id for group in doomed)), codes, token)
     if not doomed:
-        core.reply(token, outcome.response(ErrorCode.NONE))
+        core.effects.reply(token, outcome.response(ErrorCode.NONE))
         return
     records = []
     for group in doomed:
@@ -110,14 +110,14 @@ class GroupsDeleted:
 
     def committed(self, core: Core, now: Now) -> None:
         self.buried.committed(core, now)
-        core.reply(self.token, self.response(ErrorCode.NONE))
+        core.effects.reply(self.token, self.response(ErrorCode.NONE))
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
         self.buried.failed(core, error, now)
-        core.reply(self.token, self.response(offsets_append_error(error)))
+        core.effects.reply(self.token, self.response(offsets_append_error(error)))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(self.token, self.response(code))
+        core.effects.reply(self.token, self.response(code))
 
     def response(self, code: ErrorCode) -> DeleteGroupsResponse:
         """`code` is the result of the deletion, for the groups that could be deleted at all."""

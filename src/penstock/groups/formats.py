@@ -15,7 +15,7 @@ import struct
 from functools import cache
 from typing import Final, NamedTuple, TypeVar
 
-from penstock.groups.effects import LogRecord
+from penstock.coordination.effects import LogRecord
 from penstock.wire.compile_decode import Decoder, compile_decoder
 from penstock.wire.compile_encode import Encoder, compile_encoder
 from penstock.wire.errors import ProtocolError

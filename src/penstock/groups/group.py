@@ -32,7 +32,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
 
-from penstock.groups.effects import Token
+from penstock.coordination.effects import Token
+from penstock.coordination.invariants import InvariantViolated
 from penstock.groups.formats import NO_TIMESTAMP, GroupValue
 from penstock.groups.image import TopicPartition
 from penstock.wire.codec import decode_at
@@ -41,10 +42,6 @@ from penstock.wire.messages.embedded import ConsumerProtocolSubscription
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 UNKNOWN_MEMBER: Final = ""
-
-
-class InvariantViolated(AssertionError):
-    """The coordinator's state is inconsistent: stop the shard and load it from the log again."""
 
 
 class State(Enum):

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.coordination.effects import Now, Token
 from penstock.groups.core import Core
-from penstock.groups.effects import Now, RequestInfo, TimerKey, TimerKind, Token
+from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
 from penstock.groups.formats import group_record
 from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, Parked, State
 from penstock.groups.limits import MEMBER_ID_SUFFIX_BYTES, fits_a_string
@@ -80,7 +81,7 @@ def join_group(
         known_id = joiner.member_id
         if error.code is ErrorCode.GROUP_MAX_SIZE_REACHED:
             known_id = UNKNOWN_MEMBER
-        core.reply(token, join_error(error.code, known_id, info.version))
+        core.effects.reply(token, join_error(error.code, known_id, info.version))
 
 
 def _join(core: Core, joiner: Joiner, now: Now) -> None:
@@ -170,8 +171,8 @@ def _join_as_stranger(core: Core, group: Group, joiner: Joiner, now: Now) -> Non
         return
     lapses_ms = now.ticks_ms + joiner.session_timeout_ms
     group.pending_members[member_id] = lapses_ms
-    core.set_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id), lapses_ms)
-    core.reply(token, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id, version))
+    core.effects.set_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id), lapses_ms)
+    core.effects.reply(token, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id, version))
 
 
 def _add_member(core: Core, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
@@ -209,11 +210,11 @@ def _join_again(core: Core, group: Group, joiner: Joiner, now: Now) -> None:
     unchanged = list(member.protocols.items()) == list(joiner.protocols.items())
     if group.state is State.COMPLETING and unchanged:
         # Most likely it did not receive the answer to its last join.
-        core.reply(joiner.parked.token, join_response(group, member.member_id))
+        core.effects.reply(joiner.parked.token, join_response(group, member.member_id))
     elif group.state is State.STABLE and unchanged and group.leader_id != member.member_id:
         # Nothing changed; it may fetch its assignment. If the leader joins again, however, it has
         # seen a change that members do not know of, such as a topic with more partitions.
-        core.reply(joiner.parked.token, join_response(group, member.member_id))
+        core.effects.reply(joiner.parked.token, join_response(group, member.member_id))
     else:
         _update(member, joiner)
         _rejoin(core, group, member, joiner, now)
@@ -242,7 +243,7 @@ def _replace_static(core: Core, group: Group, joiner: Joiner, member_id: str, no
         _rejoin(core, group, member, joiner, now)
         return
     assignments = {other.member_id: other.assignment for other in group.members.values()}
-    core.append(
+    core.appends.start(
         [group_record(group.group_id, group.to_value(assignments))],
         ReplacementStored(
             group.group_id, group.generation, old_id, old_leader_id, member_id, before, joiner
@@ -281,10 +282,10 @@ class ReplacementStored:
             self._answer_gone(core, group)
         elif version >= _SKIP_ASSIGNMENT_SINCE:
             leads = group.leader_id == self.member_id
-            core.reply(token, join_response(group, self.member_id, skip_assignment=leads))
+            core.effects.reply(token, join_response(group, self.member_id, skip_assignment=leads))
         else:
             leader_id = self.old_leader_id
-            core.reply(token, join_response(group, self.member_id, leader_id=leader_id))
+            core.effects.reply(token, join_response(group, self.member_id, leader_id=leader_id))
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
         token, version = self.joiner.parked
@@ -300,15 +301,15 @@ class ReplacementStored:
             member.rebalance_timeout_ms = self.before.rebalance_timeout_ms
             member.session_timeout_ms = self.before.session_timeout_ms
             core.extend_session(group, member, now)
-        core.reply(token, join_error(group_append_error(error), UNKNOWN_MEMBER, version))
+        core.effects.reply(token, join_error(group_append_error(error), UNKNOWN_MEMBER, version))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
         token, version = self.joiner.parked
-        core.reply(token, join_error(code, UNKNOWN_MEMBER, version))
+        core.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))
 
     def _answer_gone(self, core: Core, group: Group) -> None:
         """Answers a member that was removed or replaced while its record was being appended."""
         token, version = self.joiner.parked
         replaced = self.joiner.instance_id in group.static_members
         code = ErrorCode.FENCED_INSTANCE_ID if replaced else ErrorCode.UNKNOWN_MEMBER_ID
-        core.reply(token, join_error(code, UNKNOWN_MEMBER, version))
+        core.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from penstock.groups.effects import LogRecord
+from penstock.coordination.batches import record_bytes
+from penstock.coordination.effects import LogRecord
 from penstock.groups.formats import OffsetValue, offset_record
 from penstock.groups.image import TopicPartition
-from penstock.groups.parts import record_bytes
 from penstock.wire.errors import ErrorCode, KafkaError
 
 STRING_BYTES_MAX: Final = (1 << 15) - 1

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.coordination.effects import Now, Token
 from penstock.groups.core import Core
-from penstock.groups.effects import Now, RequestInfo, Token
+from penstock.groups.effects import RequestInfo
 from penstock.groups.formats import group_record
 from penstock.groups.group import UNKNOWN_MEMBER, Group, Parked, State
 from penstock.groups.rebalance import (
@@ -62,7 +63,7 @@ def sync_group(
     try:
         _sync(core, request, Parked(token, info.version), now)
     except KafkaError as error:
-        core.reply(token, sync_error(error.code))
+        core.effects.reply(token, sync_error(error.code))
 
 
 def _sync(core: Core, request: SyncGroupRequest, parked: Parked, now: Now) -> None:
@@ -86,7 +87,7 @@ def _sync(core: Core, request: SyncGroupRequest, parked: Parked, now: Now) -> No
         core.cancel_sync_timer(group)
     if group.state is State.STABLE:
         core.extend_session(group, member, now)
-        core.reply(parked.token, _sync_response(group, member.assignment))
+        core.effects.reply(parked.token, _sync_response(group, member.assignment))
         return
     evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
     group.syncing[member.member_id] = parked
@@ -99,7 +100,7 @@ def _store_assignment(core: Core, group: Group, request: SyncGroupRequest, now: 
     given = {entry.member_id: entry.assignment for entry in request.assignments}
     assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
     group.assignment_in_flight = True
-    core.append(
+    core.appends.start(
         [group_record(group.group_id, group.to_value(assignments))],
         AssignmentStored(group.group_id, group.generation, assignments),
         now,
@@ -125,7 +126,7 @@ class AssignmentStored:
         parked_syncs, group.syncing = group.syncing, {}
         for member_id, parked in parked_syncs.items():
             member = group.members[member_id]
-            core.reply(parked.token, _sync_response(group, member.assignment))
+            core.effects.reply(parked.token, _sync_response(group, member.assignment))
             core.extend_session(group, member, now)
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
@@ -167,7 +168,7 @@ def heartbeat(
         code = _heartbeat(core, request, now)
     except KafkaError as error:
         code = error.code
-    core.reply(token, HeartbeatResponse(error_code=code))
+    core.effects.reply(token, HeartbeatResponse(error_code=code))
 
 
 def _heartbeat(core: Core, request: HeartbeatRequest, now: Now) -> ErrorCode:
@@ -193,14 +194,14 @@ def leave_group(
         group = _require_group(core, request.group_id)
     except KafkaError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
-            core.reply(token, leave_error(error.code))
+            core.effects.reply(token, leave_error(error.code))
             return
         results = [_left(one, ErrorCode.UNKNOWN_MEMBER_ID) for one in leaving]
-        core.reply(token, _leave_response(results, is_batched))
+        core.effects.reply(token, _leave_response(results, is_batched))
         return
     members_before = len(group.members)
     results = [_left(one, _leave(core, group, one)) for one in leaving]
-    core.reply(token, _leave_response(results, is_batched))
+    core.effects.reply(token, _leave_response(results, is_batched))
     if len(group.members) < members_before or group.state is State.PREPARING:
         rebalance_or_complete(core, group, now)
 

@@ -21,8 +21,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.groups.core import Core, Outcome
-from penstock.groups.effects import LogRecord, Now, RequestInfo, TimerKey, TimerKind, Token
+from penstock.coordination.effects import LogRecord, Now, Token
+from penstock.coordination.in_flight import Outcome
+from penstock.groups.core import Core
+from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
 from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
 from penstock.groups.image import TopicPartition
@@ -53,7 +55,7 @@ def offset_commit(
         group = _committing_group(core, request, info, now)
     except KafkaError as error:
         code = error.code
-        core.reply(token, commit_response(request, lambda topic, partition: code))
+        core.effects.reply(token, commit_response(request, lambda topic, partition: code))
         return
     metadata_max = core.config.offset_metadata_max
     # A partition that is named twice is committed once, with its last offset, as in Kafka.
@@ -64,17 +66,17 @@ def offset_commit(
                 about = topic.name, partition.partition_index
                 offsets[about] = _offset_value(request, partition, now)
     if not offsets:
-        core.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
+        core.effects.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
         return
     try:
         records = commit_records(group.group_id, offsets.items(), core.batch_bytes_max())
     except KafkaError as error:
-        core.reply(token, _commit_outcome(request, metadata_max, error.code))
+        core.effects.reply(token, _commit_outcome(request, metadata_max, error.code))
         return
     stored = tuple(offsets)
     group.commits_in_flight.update(stored)
     core.groups[group.group_id] = group
-    core.append_in_parts(
+    core.appends.start_batches(
         records, CommitStored(group.group_id, stored, request, metadata_max, token), now
     )
 
@@ -147,7 +149,7 @@ class CommitStored:
         self._finish(core, offsets_append_error(error))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+        core.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
 
     def _finish(self, core: Core, code: ErrorCode) -> None:
         in_flight = core.groups[self.group_id].commits_in_flight
@@ -155,7 +157,7 @@ class CommitStored:
         for about in self.stored:
             if not in_flight[about]:
                 del in_flight[about]
-        core.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+        core.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
 
 
 def _commit_outcome(
@@ -180,7 +182,7 @@ def offset_delete(
     group = core.groups.get(request.group_id)
     code = _why_not_delete_offsets(group)
     if group is None or code is not ErrorCode.NONE:
-        core.reply(token, OffsetDeleteResponse(error_code=code))
+        core.effects.reply(token, OffsetDeleteResponse(error_code=code))
         return
     topics = []
     records: list[LogRecord] = []
@@ -198,9 +200,9 @@ def offset_delete(
             records += tombstones(group, [about for about in abouts if _holds(core, group, about)])
     response = OffsetDeleteResponse(topics=topics)
     if records:
-        core.append_in_parts(records, OffsetsDeleted(token, response), now)
+        core.appends.start_batches(records, OffsetsDeleted(token, response), now)
     else:
-        core.reply(token, response)
+        core.effects.reply(token, response)
 
 
 def _why_not_delete_offsets(group: Group | None) -> ErrorCode:
@@ -217,13 +219,13 @@ class OffsetsDeleted:
     response: OffsetDeleteResponse
 
     def committed(self, core: Core, now: Now) -> None:
-        core.reply(self.token, self.response)
+        core.effects.reply(self.token, self.response)
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
         self.abandoned(core, offsets_append_error(error))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(self.token, OffsetDeleteResponse(error_code=code))
+        core.effects.reply(self.token, OffsetDeleteResponse(error_code=code))
 
 
 # Expiry and deletion
@@ -259,7 +261,7 @@ def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
             held = image.offsets_of(group_id), image.pending_of(group_id), group.commits_in_flight
             gone = dict.fromkeys(about for each in held for about in each if about[0] in names)
             if gone:
-                core.append_in_parts(tombstones(group, gone), Forgotten(), now)
+                core.appends.start_batches(tombstones(group, gone), Forgotten(), now)
 
 
 def expire(core: Core, now: Now) -> None:
@@ -272,8 +274,10 @@ def expire(core: Core, now: Now) -> None:
         if group.state is State.EMPTY and not leftover and not group.pending_members:
             bury(core, [group], tombstones(group, expired), Buried((group.group_id,)), now)
         elif expired:
-            core.append_in_parts(tombstones(group, expired), Forgotten(), now)
-    core.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms)
+            core.appends.start_batches(tombstones(group, expired), Forgotten(), now)
+    core.effects.set_timer(
+        EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms
+    )
 
 
 def _expired_offsets(core: Core, group: Group, now: Now) -> list[TopicPartition]:
@@ -296,7 +300,7 @@ def _expired_offsets(core: Core, group: Group, now: Now) -> list[TopicPartition]
 
 
 def bury(
-    core: Core, groups: Sequence[Group], records: list[LogRecord], outcome: Outcome, now: Now
+    core: Core, groups: Sequence[Group], records: list[LogRecord], outcome: Outcome[Core], now: Now
 ) -> None:
     """Deletes groups: their own tombstones are added to `records` as the last ones."""
     for group in groups:
@@ -304,7 +308,7 @@ def bury(
             records.append(group_record(group.group_id, None))
         group.transition(State.DEAD, group.state_since_ms)
     if records:
-        core.append_in_parts(records, outcome, now)
+        core.appends.start_batches(records, outcome, now)
     else:
         outcome.committed(core, now)
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.coordination.effects import Now
 from penstock.groups.core import Core
-from penstock.groups.effects import Now, TimerKey, TimerKind
+from penstock.groups.effects import TimerKey, TimerKind
 from penstock.groups.formats import group_record
 from penstock.groups.group import Group, Member, State
 from penstock.groups.refusals import join_error, sync_error
@@ -79,13 +80,13 @@ def complete(core: Core, group: Group, now: Now) -> None:
         return
     group.next_generation(now.wall_ms)
     if group.state is State.EMPTY:
-        core.append([group_record(group.group_id, group.to_value({}))], EmptyStored(), now)
+        core.appends.start([group_record(group.group_id, group.to_value({}))], EmptyStored(), now)
         return
     core.rebalances += 1
     joined, group.joining = group.joining, {}
     for member in group.members.values():
         if parked := joined.get(member.member_id):
-            core.reply(parked.token, join_response(group, member.member_id))
+            core.effects.reply(parked.token, join_response(group, member.member_id))
         member.is_new = False
         core.extend_session(group, member, now)
         group.pending_syncs[member.member_id] = None
@@ -145,7 +146,7 @@ def on_pending_timer(core: Core, group: Group, member_id: str, now: Now) -> None
 
 def forget_pending(core: Core, group: Group, member_id: str) -> None:
     if group.pending_members.pop(member_id, None) is not None:
-        core.cancel_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id))
+        core.effects.cancel_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id))
 
 
 def remove_member(
@@ -163,9 +164,9 @@ def evict_parked(core: Core, group: Group, member_id: str, code: ErrorCode) -> N
     """Answers a member's parked requests with an error."""
     if join := group.joining.pop(member_id, None):
         known_id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member_id
-        core.reply(join.token, join_error(code, known_id, join.version))
+        core.effects.reply(join.token, join_error(code, known_id, join.version))
     if sync := group.syncing.pop(member_id, None):
-        core.reply(sync.token, sync_error(code))
+        core.effects.reply(sync.token, sync_error(code))
 
 
 def drop_assignments(core: Core, group: Group, code: ErrorCode, now: Now) -> None:

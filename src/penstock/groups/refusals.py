@@ -1,14 +1,11 @@
-"""Error responses for every group request, in the form of each version.
-
-Also the error codes for a record that could not be appended: the failure is the coordinator's, so
-the client gets a coordinator error and looks the coordinator up again.
-"""
+"""Error responses for every group request, in the form of each version."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from penstock.coordination.append_errors import append_error
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -38,42 +35,24 @@ from penstock.wire.messages.base import Request, Response
 
 _NO_GENERATION: Final = -1
 _NO_OFFSET: Final = -1
-_MOVED: Final = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
-}
 _ASK_AGAIN: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
 """Another broker, or this one a little later, can answer."""
-_TOO_LARGE: Final = (
-    ErrorCode.MESSAGE_TOO_LARGE,
-    ErrorCode.RECORD_LIST_TOO_LARGE,
-    ErrorCode.INVALID_FETCH_SIZE,
-)
 
 
 def group_append_error(error: ErrorCode) -> ErrorCode:
     """Returns a member's error code for a group record that could not be appended."""
-    if error in _TOO_LARGE:
-        return ErrorCode.UNKNOWN_SERVER_ERROR
     if error is ErrorCode.REQUEST_TIMED_OUT:
         return ErrorCode.REBALANCE_IN_PROGRESS
-    return _MOVED.get(error, error)
+    return append_error(error)
 
 
 def offsets_append_error(error: ErrorCode) -> ErrorCode:
     """Returns a client's error code for offsets that could not be appended."""
-    if error in _TOO_LARGE:
-        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-    if error is ErrorCode.REQUEST_TIMED_OUT:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return _MOVED.get(error, error)
+    return append_error(error, ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
 
 
 def join_error(code: ErrorCode, member_id: str, version: int) -> JoinGroupResponse:

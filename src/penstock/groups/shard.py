@@ -1,23 +1,16 @@
 """The groups of one partition of `__consumer_offsets`: the entry point of this package.
 
-Every call is synchronous and returns a list of effects, to be carried out in order. The shell that
-runs a shard must follow these rules:
-
-- It reports each `Append` once, by `on_committed` or `on_append_failed`, in the order of the
-  appends. While the outcome is unknown it reports neither. `on_committed` also replays the records
-  here.
-- It appends transaction markers itself, and reports them by `on_marker` once they are committed, in
-  log order with respect to the appends.
-- Each token gets exactly one `Reply`, sooner or later; `unload` answers those that are left.
-- Timers may fire late, or without need: the shard checks them.
-- To load a partition, it calls `replay` for every record, `replay_marker` for every marker, and
-  then `on_loaded`. Only then may it pass in requests.
+`coordination.shard` gives the rules for the shell that runs a shard. In addition, the shell appends
+transaction markers itself. It reports them by `on_marker` once they are committed, in log order
+with respect to the appends, and calls `replay_marker` for those that it finds when it loads the
+log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable
 
+from penstock.coordination.effects import Now, Token
 from penstock.groups import (
     admin,
     joining,
@@ -29,7 +22,7 @@ from penstock.groups import (
 )
 from penstock.groups.config import GroupConfig
 from penstock.groups.core import Core
-from penstock.groups.effects import Effect, Now, RequestInfo, TimerKey, TimerKind, Token
+from penstock.groups.effects import Effect, RequestInfo, TimerKey, TimerKind
 from penstock.groups.formats import NO_TIMESTAMP
 from penstock.groups.group import Group
 from penstock.groups.image import NO_PRODUCER
@@ -70,50 +63,50 @@ class GroupShard:
         self, request: JoinGroupRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         joining.join_group(self.core, request, info, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def sync_group(
         self, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         membership.sync_group(self.core, request, info, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def heartbeat(
         self, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         membership.heartbeat(self.core, request, info, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def leave_group(
         self, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         membership.leave_group(self.core, request, info, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def offset_commit(
         self, request: OffsetCommitRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         offsets.offset_commit(self.core, request, info, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def offset_delete(
         self, request: OffsetDeleteRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         offsets.offset_delete(self.core, request, info, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
     ) -> list[Effect]:
         """`guard` is the partition's guard from the verification of the transaction; 0 for none."""
         transactions.txn_offset_commit(self.core, request, guard, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def delete_groups(
         self, request: DeleteGroupsRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         admin.delete_groups(self.core, request, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     # Queries
 
@@ -156,32 +149,32 @@ class GroupShard:
                     rebalance.on_session_timer(self.core, group, key.member_id, now)
                 case TimerKind.PENDING:
                     rebalance.on_pending_timer(self.core, group, key.member_id, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def on_committed(self, append_id: int, now: Now) -> list[Effect]:
-        self.core.on_committed(append_id, now)
-        return self.core.take_effects()
+        self.core.appends.on_committed(append_id, now)
+        return self.core.effects.take()
 
     def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self.core.on_append_failed(append_id, error, now)
-        return self.core.take_effects()
+        self.core.appends.on_failed(append_id, error, now)
+        return self.core.effects.take()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
         """Answers requests that wait for an append that takes too long.
 
         The outcome of the append must still be reported.
         """
-        self.core.on_append_late(append_id)
-        return self.core.take_effects()
+        self.core.appends.on_late(append_id)
+        return self.core.effects.take()
 
     def on_marker(self, producer_id: int, *, committed: bool) -> list[Effect]:
         """Notes that a producer's transaction has ended on this partition."""
         self.core.image.end_transaction(producer_id, committed=committed)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def forget_topics(self, names: Collection[str], now: Now) -> list[Effect]:
         offsets.forget_topics(self.core, names, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     # Lifecycle
 
@@ -209,16 +202,15 @@ class GroupShard:
                 rebalance.begin(core, group, now)
         for group_id in sorted(core.image.group_ids()):
             core.groups.setdefault(group_id, Group(group_id, NO_TIMESTAMP))
-        core.set_timer(
+        core.effects.set_timer(
             offsets.EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms
         )
-        return core.take_effects()
+        return core.effects.take()
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Answers all waiting requests: this broker no longer coordinates these groups."""
         core = self.core
-        for in_flight in core.in_flight.values():
-            in_flight.outcome.abandoned(core, code)
+        core.appends.abandon(code)
         for group in core.groups.values():
             for member_id, member in group.members.items():
                 rebalance.evict_parked(core, group, member_id, code)
@@ -227,10 +219,13 @@ class GroupShard:
                 rebalance.forget_pending(core, group, member_id)
             core.cancel_join_timer(group)
             core.cancel_sync_timer(group)
-        core.cancel_timer(offsets.EXPIRY_TIMER)
+        core.effects.cancel_timer(offsets.EXPIRY_TIMER)
         core.groups.clear()
-        core.in_flight.clear()
-        return core.take_effects()
+        return core.effects.take()
+
+    def take_effects(self) -> list[Effect]:
+        """Returns the effects that a call had decided on before it raised."""
+        return self.core.effects.take()
 
     def verify(self) -> None:
         """Checks the invariants of every group; for tests and simulations."""

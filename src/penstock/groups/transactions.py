@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.coordination.effects import Now, Token, TransactionalProducer
 from penstock.groups.core import Core
-from penstock.groups.effects import Now, Token, TransactionalProducer
 from penstock.groups.formats import OffsetValue
 from penstock.groups.group import UNKNOWN_MEMBER, Group, State
 from penstock.groups.image import TopicPartition
@@ -33,7 +33,7 @@ def txn_offset_commit(
         group = _committing_group(core, request, now)
     except KafkaError as error:
         code = error.code
-        core.reply(token, txn_commit_response(request, lambda partition: code))
+        core.effects.reply(token, txn_commit_response(request, lambda partition: code))
         return
     metadata_max = core.config.offset_metadata_max
     offsets: dict[TopicPartition, OffsetValue] = {}
@@ -47,19 +47,19 @@ def txn_offset_commit(
                     now.wall_ms,
                 )
     if not offsets:
-        core.reply(token, _outcome(request, metadata_max, ErrorCode.NONE))
+        core.effects.reply(token, _outcome(request, metadata_max, ErrorCode.NONE))
         return
     try:
         records = commit_records(group.group_id, offsets.items(), core.batch_bytes_max())
     except KafkaError as error:
-        core.reply(token, _outcome(request, metadata_max, error.code))
+        core.effects.reply(token, _outcome(request, metadata_max, error.code))
         return
     stored = tuple(offsets)
     group.commits_in_flight.update(stored)
     group.unstable_in_flight.update(stored)
     core.groups[group.group_id] = group
     # These may be several batches of one transaction, which is aborted if one of them is refused.
-    core.append_in_parts(
+    core.appends.start_batches(
         records,
         PendingStored(group.group_id, stored, request, metadata_max, token),
         now,
@@ -103,7 +103,7 @@ class PendingStored:
         self._finish(core, offsets_append_error(error))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(self.token, _outcome(self.request, self.metadata_max, code))
+        core.effects.reply(self.token, _outcome(self.request, self.metadata_max, code))
 
     def _finish(self, core: Core, code: ErrorCode) -> None:
         group = core.groups[self.group_id]
@@ -112,7 +112,7 @@ class PendingStored:
             for about in self.stored:
                 if not in_flight[about]:
                     del in_flight[about]
-        core.reply(self.token, _outcome(self.request, self.metadata_max, code))
+        core.effects.reply(self.token, _outcome(self.request, self.metadata_max, code))
 
 
 def _outcome(

@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from penstock.coordination.append_errors import append_error
+from penstock.coordination.effects import LogRecord, Now, Token
 from penstock.txns.core import Addition, Core, Doing
-from penstock.txns.effects import Answer, LogRecord, Now, Token, TopicPartition
+from penstock.txns.effects import Answer, TopicPartition
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import append_error, in_version
+from penstock.txns.refusals import in_version
 from penstock.txns.transaction import EPOCH_LAST_USABLE, Producer, State, Transaction
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -114,7 +116,7 @@ def add_partitions(
     producer = Producer(request.producer_id, request.producer_epoch)
     asked = _AskedPartitions(request.transactional_id, producer, wanted, may_wait, version, token)
     if request.verify_only:
-        core.reply(*_verify(core, asked))
+        core.effects.reply(*_verify(core, asked))
     else:
         _add(core, asked, now)
 
@@ -149,21 +151,21 @@ def _add(core: Core, asked: Addition, now: Now) -> None:
     if code is ErrorCode.CONCURRENT_TRANSACTIONS and _may_park(core, asked):
         core.park(asked, now)
     elif code is not ErrorCode.NONE or transaction is None or not asked.partitions:
-        core.reply(*asked.answer(code))
+        core.effects.reply(*asked.answer(code))
     elif busy is None and _holds_all(transaction, asked.partitions):
-        core.reply(*asked.answer(ErrorCode.NONE))
+        core.effects.reply(*asked.answer(ErrorCode.NONE))
     else:
         head = transaction.joined_by(asked.partitions, now.wall_ms)
         record = transaction_record(head)
         if not _fits(core, record):
-            core.reply(*asked.answer(append_error(ErrorCode.MESSAGE_TOO_LARGE)))
+            core.effects.reply(*asked.answer(append_error(ErrorCode.MESSAGE_TOO_LARGE)))
             return
         if busy is None:
             core.begin(asked.transactional_id, Doing.ADDING, head)
         else:
             busy.head = head
             busy.count += 1
-        core.append([record], Added(asked, now.ticks_ms), now)
+        core.appends.start([record], Added(asked, now.ticks_ms), now)
 
 
 def _fits(core: Core, record: LogRecord) -> bool:
@@ -226,14 +228,14 @@ class Added:
         transaction = core.image.transactions[transactional_id]
         if transactional_id not in core.deadlines_ms:
             core.set_deadline(transactional_id, self.since_ms + transaction.timeout_ms)
-        core.reply(*self.asked.answer(ErrorCode.NONE))
+        core.effects.reply(*self.asked.answer(ErrorCode.NONE))
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
         core.finish(self.asked.transactional_id)
-        core.reply(*self.asked.answer(append_error(error)))
+        core.effects.reply(*self.asked.answer(append_error(error)))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(*self.asked.answer(code))
+        core.effects.reply(*self.asked.answer(code))
 
 
 # Waiting for the previous transaction
@@ -260,7 +262,7 @@ def join_next(
             head = joined
             additions.append(Added(asked, now.ticks_ms))
         else:
-            core.reply(*asked.answer(code))
+            core.effects.reply(*asked.answer(code))
     return head, additions
 
 

@@ -8,13 +8,15 @@ and was not used for a long time is forgotten: if its producer returns, it gets 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from penstock.records.batch import HEADER_SIZE
+from penstock.coordination.batches import split
+from penstock.coordination.effects import Now
 from penstock.txns.core import Core, Doing
-from penstock.txns.effects import LogRecord, Now, TimerKey, TimerKind
+from penstock.txns.effects import TimerKey, TimerKind
 from penstock.txns.formats import tombstone
 from penstock.txns.patterns import IdPattern
 from penstock.txns.transaction import NO_TIMESTAMP, STATES_BY_TITLE, State, Transaction
@@ -26,7 +28,6 @@ from penstock.wire.messages import (
 )
 
 EXPIRY_TIMER: Final = TimerKey(TimerKind.EXPIRY)
-_AROUND_RECORD_MAX: Final = 32
 
 
 def describe(core: Core, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
@@ -109,30 +110,13 @@ def expire(core: Core, now: Now) -> None:
         and transaction.transactional_id not in core.busy
         and now.wall_ms - transaction.update_ms >= core.config.id_expiration_ms
     ]
-    for part in _parts(expired, core.batch_bytes_max()):
-        for transactional_id, _ in part:
+    left = iter(expired)
+    for batch in split(map(tombstone, expired), core.batch_bytes_max()):
+        transactional_ids = tuple(islice(left, len(batch)))
+        for transactional_id in transactional_ids:
             core.begin(transactional_id, Doing.EXPIRING)
-        ids = tuple(transactional_id for transactional_id, _ in part)
-        core.append([record for _, record in part], Forgotten(ids), now)
-    core.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms)
-
-
-def _parts(
-    transactional_ids: Sequence[str], batch_bytes_max: int
-) -> Iterator[list[tuple[str, LogRecord]]]:
-    """Yields groups of tombstones that fit into one batch each."""
-    part: list[tuple[str, LogRecord]] = []
-    size = HEADER_SIZE
-    for transactional_id in transactional_ids:
-        record = tombstone(transactional_id)
-        grows = _AROUND_RECORD_MAX + len(record.key)
-        if part and size + grows > batch_bytes_max:
-            yield part
-            part, size = [], HEADER_SIZE
-        part.append((transactional_id, record))
-        size += grows
-    if part:
-        yield part
+        core.appends.start(batch, Forgotten(transactional_ids), now)
+    core.effects.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms)
 
 
 @dataclass(frozen=True, slots=True)

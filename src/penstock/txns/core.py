@@ -20,40 +20,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from penstock.coordination.effects import Append, EffectList, Now, Token
+from penstock.coordination.in_flight import AppendsInFlight
+from penstock.coordination.invariants import InvariantViolated
 from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
     Answer,
-    Append,
-    CancelTimer,
-    Effect,
-    LogRecord,
     Marker,
-    Now,
-    Reply,
     SendMarkers,
-    SetTimer,
     TimerKey,
     TimerKind,
-    Token,
     TopicPartition,
 )
 from penstock.txns.image import ShardImage
-from penstock.txns.transaction import InvariantViolated, Producer, Transaction
+from penstock.txns.transaction import Producer, Transaction
 from penstock.wire.errors import ErrorCode
-
-
-class Outcome(Protocol):
-    """What happens once the result of an append is known."""
-
-    def committed(self, core: Core, now: Now) -> None: ...
-
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
-
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        """Answers the waiting requests: the result is late, or the shard is unloaded before it."""
 
 
 class Allocation(Protocol):
@@ -64,11 +48,6 @@ class Allocation(Protocol):
     def refused(self, core: Core, error: ErrorCode, now: Now) -> None: ...
 
     def abandoned(self, core: Core, code: ErrorCode) -> None: ...
-
-
-class InFlight(NamedTuple):
-    records: tuple[LogRecord, ...]
-    outcome: Outcome
 
 
 class Doing(Enum):
@@ -130,53 +109,19 @@ class Core:
         self.config: Final = config
         self.coordinator_epoch: Final = coordinator_epoch
         self.batch_bytes_max: Final = batch_bytes_max
-        self.image = ShardImage()
+        self.image: Final = ShardImage()
+        self.effects: Final = EffectList[Answer, TimerKey, AllocateProducerIds | SendMarkers]()
+        self.appends: Final = AppendsInFlight(self, self.effects, self._replay, batch_bytes_max)
         self.busy: dict[str, Busy] = {}
         self.deadlines_ms: dict[str, int] = {}
         self.markings: dict[str, Marking] = {}
-        self.in_flight: dict[int, InFlight] = {}
         self.allocations: dict[int, Allocation] = {}
         self.parked: dict[str, list[Addition]] = {}
-        self._next_append_id = 0
         self._next_allocation_id = 0
-        self._effects: list[Effect] = []
 
-    def take_effects(self) -> list[Effect]:
-        effects, self._effects = self._effects, []
-        return effects
-
-    def reply(self, token: Token, answer: Answer) -> None:
-        self._effects.append(Reply(token, answer))
-
-    def send_markers(
-        self, transactional_id: str, marker: Marker, partitions: Sequence[TopicPartition]
-    ) -> None:
-        self._effects.append(SendMarkers(transactional_id, marker, tuple(partitions)))
-
-    # Appends
-
-    def append(self, records: Sequence[LogRecord], outcome: Outcome, now: Now) -> None:
-        append_id = self._next_append_id
-        self._next_append_id += 1
-        self.in_flight[append_id] = InFlight(tuple(records), outcome)
-        self._effects.append(Append(append_id, tuple(records), now.wall_ms))
-
-    def on_committed(self, append_id: int, now: Now) -> None:
-        in_flight = self._finish(append_id)
-        for record in in_flight.records:
+    def _replay(self, append: Append) -> None:
+        for record in append.records:
             self.image.replay(record.key, record.value)
-        in_flight.outcome.committed(self, now)
-
-    def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> None:
-        self._finish(append_id).outcome.failed(self, error, now)
-
-    def _finish(self, append_id: int) -> InFlight:
-        oldest = next(iter(self.in_flight), None)
-        if append_id != oldest:
-            raise InvariantViolated(
-                f"append {append_id} was reported before append {oldest}: report appends in order"
-            )
-        return self.in_flight.pop(append_id)
 
     # Producer ids
 
@@ -184,7 +129,7 @@ class Core:
         allocation_id = self._next_allocation_id
         self._next_allocation_id += 1
         self.allocations[allocation_id] = allocation
-        self._effects.append(AllocateProducerIds(allocation_id, count))
+        self.effects.add(AllocateProducerIds(allocation_id, count))
 
     # Changes in progress
 
@@ -210,32 +155,26 @@ class Core:
         transactional_id = addition.transactional_id
         if transactional_id not in self.parked:
             key = TimerKey(TimerKind.PATIENCE, transactional_id)
-            self.set_timer(key, now.ticks_ms + self.config.ending_patience_ms)
+            self.effects.set_timer(key, now.ticks_ms + self.config.ending_patience_ms)
         self.parked.setdefault(transactional_id, []).append(addition)
 
     def unpark(self, transactional_id: str) -> list[Addition]:
         parked = self.parked.pop(transactional_id, [])
         if parked:
-            self.cancel_timer(TimerKey(TimerKind.PATIENCE, transactional_id))
+            self.effects.cancel_timer(TimerKey(TimerKind.PATIENCE, transactional_id))
         return parked
 
     def send_away(self, transactional_id: str, code: ErrorCode) -> None:
         """Answers the parked additions with an error; their clients ask again."""
         for addition in self.unpark(transactional_id):
-            self.reply(*addition.answer(code))
+            self.effects.reply(*addition.answer(code))
 
     # Timers
 
-    def set_timer(self, key: TimerKey, at_ms: int) -> None:
-        self._effects.append(SetTimer(key, at_ms))
-
-    def cancel_timer(self, key: TimerKey) -> None:
-        self._effects.append(CancelTimer(key))
-
     def set_deadline(self, transactional_id: str, at_ms: int) -> None:
         self.deadlines_ms[transactional_id] = at_ms
-        self.set_timer(TimerKey(TimerKind.TIMEOUT, transactional_id), at_ms)
+        self.effects.set_timer(TimerKey(TimerKind.TIMEOUT, transactional_id), at_ms)
 
     def clear_deadline(self, transactional_id: str) -> None:
         if self.deadlines_ms.pop(transactional_id, None) is not None:
-            self.cancel_timer(TimerKey(TimerKind.TIMEOUT, transactional_id))
+            self.effects.cancel_timer(TimerKey(TimerKind.TIMEOUT, transactional_id))

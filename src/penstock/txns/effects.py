@@ -1,18 +1,16 @@
-"""The inputs of a transaction shard other than wire requests, and its effects.
+"""The effects of a transaction shard, its timers, and the requests that are not Kafka's.
 
-A shard answers each call with a list of effects, to be carried out in order. It never waits: a
-request that must wait is identified by its token, and exactly one later effect is the `Reply` to
-it. Records that must be durable first are an `Append`; the shell reports its outcome by its id, and
-likewise for producer ids and markers.
+In addition to the effects that all coordinators have, a transaction shard asks for producer ids and
+sends markers. The shell reports the results of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+from penstock.coordination import effects
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddOffsetsToTxnResponse,
@@ -20,16 +18,6 @@ from penstock.wire.messages import (
     EndTxnResponse,
     InitProducerIdResponse,
 )
-
-Token = Hashable
-"""Identifies a request that expects an answer; only the shell knows its meaning."""
-
-
-class Now(NamedTuple):
-    """Two clocks: timers use ticks, which never jump; what is stored in the log is wall time."""
-
-    ticks_ms: int
-    wall_ms: int
 
 
 class TopicPartition(NamedTuple):
@@ -51,11 +39,6 @@ class TimerKind(Enum):
 class TimerKey(NamedTuple):
     kind: TimerKind
     transactional_id: str = ""
-
-
-class LogRecord(NamedTuple):
-    key: bytes
-    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,34 +91,6 @@ Answer = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    token: Token
-    answer: Answer
-
-
-@dataclass(frozen=True, slots=True)
-class Append:
-    """Append the records as one batch, and report later whether it was committed."""
-
-    append_id: int
-    records: tuple[LogRecord, ...]
-    timestamp_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetTimer:
-    """Call back at `at_ms`, in ticks; replaces the timer that was set for this key."""
-
-    key: TimerKey
-    at_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
-    key: TimerKey
-
-
-@dataclass(frozen=True, slots=True)
 class AllocateProducerIds:
     """Allocate new producer ids, and pass them in with this allocation id."""
 
@@ -163,4 +118,4 @@ class SendMarkers:
     partitions: tuple[TopicPartition, ...]
 
 
-Effect = Reply | Append | SetTimer | CancelTimer | AllocateProducerIds | SendMarkers
+Effect: TypeAlias = effects.Effect[Answer, TimerKey, AllocateProducerIds | SendMarkers]

@@ -30,12 +30,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from penstock.coordination.append_errors import append_error
+from penstock.coordination.effects import Now, Token
 from penstock.txns import markers
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.txns.core import Core, Doing
-from penstock.txns.effects import Now, TimerKey, TimerKind, Token
+from penstock.txns.effects import TimerKey, TimerKind
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import append_error, in_version
+from penstock.txns.refusals import in_version
 from penstock.txns.transaction import (
     EPOCH_LAST_USABLE,
     NO_PRODUCER_ID,
@@ -147,19 +149,21 @@ def _prepare(
         next_producer_id=next_producer_id,
         now_ms=now.wall_ms,
     )
-    core.append([transaction_record(prepared)], Prepared(asked, prepared), now)
+    core.appends.start([transaction_record(prepared)], Prepared(asked, prepared), now)
 
 
 def _confirm(core: Core, asked: _Asked, transaction: Transaction) -> None:
     granted = transaction.granted
-    core.reply(
+    core.effects.reply(
         asked.token,
         EndTxnResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch),
     )
 
 
 def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
-    core.reply(asked.token, EndTxnResponse(error_code=in_version(code, "end", asked.version)))
+    core.effects.reply(
+        asked.token, EndTxnResponse(error_code=in_version(code, "end", asked.version))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,12 +219,12 @@ def on_timeout(core: Core, transactional_id: str, now: Now) -> None:
         core.begin(transactional_id, Doing.ENDING)
         transaction = core.image.transactions[transactional_id]
         fenced = transaction.fenced(may_return=True, now_ms=now.wall_ms)
-        core.append([transaction_record(fenced)], TimedOut(fenced), now)
+        core.appends.start([transaction_record(fenced)], TimedOut(fenced), now)
 
 
 def _look_again(core: Core, transactional_id: str, now: Now) -> None:
     key = TimerKey(TimerKind.TIMEOUT, transactional_id)
-    core.set_timer(key, now.ticks_ms + core.config.retry_ms)
+    core.effects.set_timer(key, now.ticks_ms + core.config.retry_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from penstock.txns.effects import LogRecord, TopicPartition
+from penstock.coordination.effects import LogRecord
+from penstock.txns.effects import TopicPartition
 from penstock.txns.transaction import (
     EPOCH_LAST_USABLE,
     NO_EPOCH,

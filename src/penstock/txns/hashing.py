@@ -1,4 +1,4 @@
-"""Maps a transactional id to its partition of `__transaction_state`, and finds ids that share one.
+"""Finds transactional ids that share a partition of `__transaction_state`.
 
 Transactions can be ended together only if one batch can hold them, so they must be on one
 partition. The partition is given by Kafka's hash, which must not change, so the ids are chosen to
@@ -14,10 +14,6 @@ from typing import Final
 from penstock.wire.java import partition_of
 
 SALT_MARK: Final = "~"
-
-
-def partition_for_transactional_id(transactional_id: str, partition_count: int) -> int:
-    return partition_of(transactional_id, partition_count)
 
 
 def id_beside(anchor: str, name: str, partition_count: int) -> str:

@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.coordination.append_errors import append_error
+from penstock.coordination.effects import Now, Token
 from penstock.txns import markers
 from penstock.txns.core import Core, Doing
-from penstock.txns.effects import Now, Token
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import append_error, in_version
+from penstock.txns.refusals import in_version
 from penstock.txns.transaction import (
     EPOCH_LAST_USABLE,
     NO_EPOCH,
@@ -111,7 +112,7 @@ def _grant(
     granted = transaction.initialized(
         epoch=epoch, last_epoch=last_epoch, timeout_ms=asked.timeout_ms, now_ms=now.wall_ms
     )
-    core.append([transaction_record(granted)], Initialized(asked, granted), now)
+    core.appends.start([transaction_record(granted)], Initialized(asked, granted), now)
 
 
 def _rotate(core: Core, transaction: Transaction, asked: _Asked) -> None:
@@ -122,12 +123,12 @@ def _rotate(core: Core, transaction: Transaction, asked: _Asked) -> None:
 def _abort_first(core: Core, transaction: Transaction, asked: _Asked, now: Now) -> None:
     core.begin(asked.transactional_id, Doing.INITIALIZING)
     fenced = transaction.fenced(may_return=asked.expected is not None, now_ms=now.wall_ms)
-    core.append([transaction_record(fenced)], AbortedFirst(asked, fenced), now)
+    core.appends.start([transaction_record(fenced)], AbortedFirst(asked, fenced), now)
 
 
 def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
     said = in_version(code, "init", asked.version)
-    core.reply(asked.token, InitProducerIdResponse(error_code=said))
+    core.effects.reply(asked.token, InitProducerIdResponse(error_code=said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ class FreshId:
                 timeout_ms=asked.timeout_ms,
                 now_ms=now.wall_ms,
             )
-        core.append([transaction_record(fresh)], Initialized(asked, fresh), now)
+        core.appends.start([transaction_record(fresh)], Initialized(asked, fresh), now)
 
     def refused(self, core: Core, error: ErrorCode, now: Now) -> None:
         core.finish(self.asked.transactional_id)
@@ -167,7 +168,7 @@ class Initialized:
 
     def committed(self, core: Core, now: Now) -> None:
         core.finish(self.asked.transactional_id)
-        core.reply(
+        core.effects.reply(
             self.asked.token,
             InitProducerIdResponse(
                 producer_id=self.transaction.producer_id,

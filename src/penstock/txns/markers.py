@@ -23,9 +23,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.coordination.effects import Now
 from penstock.txns import adding
 from penstock.txns.core import Core, Doing, Marking
-from penstock.txns.effects import Marker, Now, TimerKey, TimerKind, TopicPartition
+from penstock.txns.effects import Marker, SendMarkers, TimerKey, TimerKind, TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.transaction import State, Transaction
 from penstock.wire.errors import ErrorCode
@@ -99,7 +100,7 @@ def _go_on(core: Core, transactional_id: str, now: Now) -> None:
         partitions = sorted(marking.due)
         marking.asked.update(partitions)
         marking.due.clear()
-        core.send_markers(transactional_id, marking.marker, partitions)
+        core.effects.add(SendMarkers(transactional_id, marking.marker, tuple(partitions)))
     elif not marking.asked:
         _complete(core, transactional_id, now)
 
@@ -109,7 +110,7 @@ def _try_later(core: Core, transactional_id: str, marking: Marking, now: Now) ->
     if not marking.retry_is_set:
         marking.retry_is_set = True
         key = TimerKey(TimerKind.MARKERS, transactional_id)
-        core.set_timer(key, now.ticks_ms + core.config.retry_ms)
+        core.effects.set_timer(key, now.ticks_ms + core.config.retry_ms)
 
 
 def _complete(core: Core, transactional_id: str, now: Now) -> None:
@@ -122,7 +123,7 @@ def _complete(core: Core, transactional_id: str, now: Now) -> None:
     records = [transaction_record(done)]
     if additions:
         records.append(transaction_record(head))
-    core.append(records, Completed(transactional_id, tuple(additions)), now)
+    core.appends.start(records, Completed(transactional_id, tuple(additions)), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class Completed:
         core.finish(self.transactional_id)
         marking = core.markings.pop(self.transactional_id)
         if marking.retry_is_set:
-            core.cancel_timer(TimerKey(TimerKind.MARKERS, self.transactional_id))
+            core.effects.cancel_timer(TimerKey(TimerKind.MARKERS, self.transactional_id))
         for addition in self.additions:
             addition.done(core)
         adding.take_up(core, self.transactional_id, now)

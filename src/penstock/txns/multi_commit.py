@@ -29,27 +29,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.coordination.append_errors import append_error
+from penstock.coordination.batches import record_bytes
+from penstock.coordination.effects import Now, Token
 from penstock.records.batch import HEADER_SIZE
 from penstock.txns import markers
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.txns.core import Core, Doing
-from penstock.txns.effects import (
-    EndedTogether,
-    EndTransactions,
-    LogRecord,
-    Member,
-    MemberEnded,
-    Now,
-    Token,
-)
+from penstock.txns.effects import EndedTogether, EndTransactions, Member, MemberEnded
 from penstock.txns.ending import Verdict, judge_now
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import append_error
 from penstock.txns.transaction import NO_PRODUCER_ID, Producer, Transaction
 from penstock.wire.errors import ErrorCode
 
-_AROUND_RECORD_MAX: Final = 5 + 1 + 10 + 5 + 5 + 5 + 1
-"""Length, attributes, timestamp, offset, lengths of key and value, number of headers."""
 _NOTHING_OPEN: Final = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_ID_MAPPING))
 
 _Judged = list[tuple[Member, Verdict | ErrorCode]]
@@ -57,11 +49,11 @@ _Judged = list[tuple[Member, Verdict | ErrorCode]]
 
 def end_transactions(core: Core, request: EndTransactions, token: Token, now: Now) -> None:
     if core.config.transaction_version < EPOCH_PER_TRANSACTION:
-        core.reply(token, EndedTogether(ErrorCode.UNSUPPORTED_VERSION))
+        core.effects.reply(token, EndedTogether(ErrorCode.UNSUPPORTED_VERSION))
         return
     ids = {member.transactional_id for member in request.members}
     if not ids or "" in ids or len(ids) != len(request.members):
-        core.reply(token, EndedTogether(ErrorCode.INVALID_REQUEST))
+        core.effects.reply(token, EndedTogether(ErrorCode.INVALID_REQUEST))
         return
     judged = [(member, _judge(core, member, request.committed)) for member in request.members]
     code = (_why_not_commit if request.committed else _why_not_abort)(core, request, judged)
@@ -69,9 +61,9 @@ def end_transactions(core: Core, request: EndTransactions, token: Token, now: No
     if code is ErrorCode.NONE and any(member.transactional_id in core.busy for member in due):
         code = ErrorCode.CONCURRENT_TRANSACTIONS
     if code is not ErrorCode.NONE:
-        core.reply(token, EndedTogether(code, _codes(judged)))
+        core.effects.reply(token, EndedTogether(code, _codes(judged)))
     elif not due:
-        core.reply(token, EndedTogether(code, _results(core, judged)))
+        core.effects.reply(token, EndedTogether(code, _results(core, judged)))
     else:
         _begin(core, Ending(request.committed, judged, token), now)
 
@@ -158,7 +150,7 @@ class Ending:
         _give_up(core, self, error)
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(self.token, EndedTogether(code))
+        core.effects.reply(self.token, EndedTogether(code))
 
 
 def _begin(core: Core, ending: Ending, now: Now) -> None:
@@ -186,22 +178,16 @@ def _prepare(core: Core, ending: Ending, producer_ids: Sequence[int], now: Now) 
             )
         )
     records = [transaction_record(transaction) for transaction in prepared]
-    if _batch_bytes(records) > core.batch_bytes_max():
+    if HEADER_SIZE + sum(map(record_bytes, records)) > core.batch_bytes_max():
         _give_up(core, ending, ErrorCode.MESSAGE_TOO_LARGE)
     else:
-        core.append(records, PreparedMultiCommit(ending, tuple(prepared)), now)
+        core.appends.start(records, PreparedMultiCommit(ending, tuple(prepared)), now)
 
 
 def _give_up(core: Core, ending: Ending, code: ErrorCode) -> None:
     for transactional_id in ending.due:
         core.finish(transactional_id)
-    core.reply(ending.token, EndedTogether(code, _codes(ending.judged)))
-
-
-def _batch_bytes(records: Sequence[LogRecord]) -> int:
-    return HEADER_SIZE + sum(
-        _AROUND_RECORD_MAX + len(record.key) + len(record.value or b"") for record in records
-    )
+    core.effects.reply(ending.token, EndedTogether(code, _codes(ending.judged)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +199,7 @@ class PreparedMultiCommit:
         for transactional_id in self.ending.due:
             core.finish(transactional_id)
         results = _results(core, self.ending.judged)
-        core.reply(self.ending.token, EndedTogether(ErrorCode.NONE, results))
+        core.effects.reply(self.ending.token, EndedTogether(ErrorCode.NONE, results))
         for transaction in self.transactions:
             markers.begin(core, transaction, now)
 
@@ -221,4 +207,4 @@ class PreparedMultiCommit:
         _give_up(core, self.ending, append_error(error))
 
     def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.reply(self.ending.token, EndedTogether(code))
+        core.effects.reply(self.ending.token, EndedTogether(code))

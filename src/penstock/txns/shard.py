@@ -1,21 +1,12 @@
 """The transactional ids of one partition of `__transaction_state`: the entry point of this package.
 
-Every call is synchronous and returns a list of effects, to be carried out in order. The shell that
-runs a shard must follow these rules:
+`coordination.shard` gives the rules for the shell that runs a shard. In addition:
 
-- It reports each `Append` once, by `on_committed` or `on_append_failed`, in the order of the
-  appends. While the outcome is unknown it reports neither. Failed means that the records are not in
-  the log and never will be. `on_committed` also replays the records here.
 - It answers each `AllocateProducerIds` once, by `on_producer_ids` or `on_no_producer_ids`.
 - It answers each partition of a `SendMarkers` once, in any order and in any number of calls of
   `on_markers`. If a leader cannot be found or reached, it answers with any retriable code. A
   partition whose topic is known to be deleted goes to `on_partitions_gone`; then no answer is
   expected for it.
-- Each token gets a `Reply`, sooner or later; `unload` answers those that are left. Only after
-  `on_append_late` may a token get a second one, which the shell ignores.
-- Timers may fire late, or without need: the shard checks them.
-- To load a partition, it calls `replay` for every record, and then `on_loaded`. Only then may it
-  pass in requests.
 
 The coordinator epoch is the leader epoch of the partition. It is part of every marker, and
 partitions refuse markers from a coordinator that has been replaced.
@@ -25,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+from penstock.coordination.effects import Now, Token
+from penstock.coordination.invariants import InvariantViolated
 from penstock.txns import adding, admin, ending, initializing, markers, multi_commit
 from penstock.txns.config import TransactionConfig
 from penstock.txns.core import Core, Doing
@@ -32,13 +25,11 @@ from penstock.txns.effects import (
     Effect,
     EndTransactions,
     Marker,
-    Now,
     TimerKey,
     TimerKind,
-    Token,
     TopicPartition,
 )
-from penstock.txns.transaction import InvariantViolated, State
+from penstock.txns.transaction import State
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -69,7 +60,7 @@ class TransactionShard:
     ) -> list[Effect]:
         """Handles a request with a transactional id; without one, any broker answers by itself."""
         initializing.init_producer_id(self.core, request, version, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def add_partitions(
         self,
@@ -86,7 +77,7 @@ class TransactionShard:
         at most `ending_patience_ms`.
         """
         adding.add_partitions(self.core, request, version, token, now, may_wait=may_wait)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def add_offsets(
         self,
@@ -101,15 +92,15 @@ class TransactionShard:
         adding.add_offsets(
             self.core, request, offsets_partition, version, token, now, may_wait=may_wait
         )
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def end_txn(self, request: EndTxnRequest, version: int, token: Token, now: Now) -> list[Effect]:
         ending.end_txn(self.core, request, version, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def end_transactions(self, request: EndTransactions, token: Token, now: Now) -> list[Effect]:
         multi_commit.end_transactions(self.core, request, token, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     # Queries
 
@@ -133,36 +124,34 @@ class TransactionShard:
                 self.core.send_away(key.transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
             case TimerKind.EXPIRY:
                 admin.expire(self.core, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def on_committed(self, append_id: int, now: Now) -> list[Effect]:
-        self.core.on_committed(append_id, now)
-        return self.core.take_effects()
+        self.core.appends.on_committed(append_id, now)
+        return self.core.effects.take()
 
     def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self.core.on_append_failed(append_id, error, now)
-        return self.core.take_effects()
+        self.core.appends.on_failed(append_id, error, now)
+        return self.core.effects.take()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
         """Answers requests that wait for a slow append: they should ask again.
 
         The outcome of the append must still be reported, and its change stays in progress until
-        then. The shell ignores the second reply that results.
+        then.
         """
-        in_flight = self.core.in_flight.get(append_id)
-        if in_flight is not None:
-            in_flight.outcome.abandoned(self.core, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return self.core.take_effects()
+        self.core.appends.on_late(append_id)
+        return self.core.effects.take()
 
     def on_producer_ids(
         self, allocation_id: int, producer_ids: Sequence[int], now: Now
     ) -> list[Effect]:
         self.core.allocations.pop(allocation_id).granted(self.core, producer_ids, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def on_no_producer_ids(self, allocation_id: int, error: ErrorCode, now: Now) -> list[Effect]:
         self.core.allocations.pop(allocation_id).refused(self.core, error, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def on_markers(
         self,
@@ -172,7 +161,7 @@ class TransactionShard:
         now: Now,
     ) -> list[Effect]:
         markers.on_answers(self.core, transactional_id, marker, answers, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     def on_partitions_gone(self, partitions: Collection[TopicPartition], now: Now) -> list[Effect]:
         """Notes that these partitions are deleted.
@@ -180,7 +169,7 @@ class TransactionShard:
         Call it only when that is certain: a marker must not be given up because metadata is late.
         """
         markers.on_gone(self.core, partitions, now)
-        return self.core.take_effects()
+        return self.core.effects.take()
 
     # Lifecycle
 
@@ -197,10 +186,10 @@ class TransactionShard:
                 core.set_deadline(transaction.transactional_id, now.ticks_ms + left_ms)
             elif transaction.state.is_preparing:
                 markers.begin(core, transaction, now)
-        core.set_timer(
+        core.effects.set_timer(
             admin.EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms
         )
-        return core.take_effects()
+        return core.effects.take()
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Answers all waiting requests: this broker no longer coordinates these ids.
@@ -208,8 +197,7 @@ class TransactionShard:
         Results of appends, allocations and markers in progress must not be reported any more.
         """
         core = self.core
-        for in_flight in core.in_flight.values():
-            in_flight.outcome.abandoned(core, code)
+        core.appends.abandon(code)
         for allocation in core.allocations.values():
             allocation.abandoned(core, code)
         for transactional_id in list(core.parked):
@@ -218,11 +206,15 @@ class TransactionShard:
             core.clear_deadline(transactional_id)
         for transactional_id, marking in core.markings.items():
             if marking.retry_is_set:
-                core.cancel_timer(TimerKey(TimerKind.MARKERS, transactional_id))
-        core.cancel_timer(admin.EXPIRY_TIMER)
-        for held in (core.in_flight, core.allocations, core.markings, core.busy):
+                core.effects.cancel_timer(TimerKey(TimerKind.MARKERS, transactional_id))
+        core.effects.cancel_timer(admin.EXPIRY_TIMER)
+        for held in (core.allocations, core.markings, core.busy):
             held.clear()
-        return core.take_effects()
+        return core.effects.take()
+
+    def take_effects(self) -> list[Effect]:
+        """Returns the effects that a call had decided on before it raised."""
+        return self.core.effects.take()
 
     def verify(self) -> None:
         """Checks the invariants of the shard; for tests and simulations."""
@@ -248,5 +240,5 @@ class TransactionShard:
                 raise InvariantViolated(
                     f"{transactional_id} has parked requests, but no transaction of it is ending"
                 )
-        if not core.in_flight and not core.allocations and core.busy:
+        if not core.appends and not core.allocations and core.busy:
             raise InvariantViolated(f"{list(core.busy)} are busy, but nothing is in progress")

@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from penstock.coordination.invariants import InvariantViolated
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.txns.effects import TopicPartition
 
@@ -43,10 +44,6 @@ NO_EPOCH: Final = -1
 NO_TIMESTAMP: Final = -1
 EPOCH_MAX: Final = 32767
 EPOCH_LAST_USABLE: Final = EPOCH_MAX - 1
-
-
-class InvariantViolated(AssertionError):
-    """The coordinator's state is inconsistent: stop the shard and load it from the log again."""
 
 
 class State(IntEnum):

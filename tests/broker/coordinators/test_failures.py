@@ -21,8 +21,7 @@ from broker.handlers.test_transactions import StageCluster
 from broker.stage import Stage, on_stage
 from broker.transacting import AGAIN, TransactionalProducer
 from penstock.broker.coordinators import batches
-from penstock.broker.coordinators.groups import ShardRuntime
-from penstock.broker.coordinators.transactions import TransactionRuntime
+from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.groups.shard import GroupShard
 from penstock.txns.shard import TransactionShard
@@ -68,7 +67,7 @@ class Injection:
             if after:
                 result = held(*args, **kwargs)
                 if isinstance(args[0], GroupShard | TransactionShard):
-                    args[0].core._effects.extend(result)
+                    args[0].core.effects._effects.extend(result)
             raise InjectedError(name)
 
         setattr(owner, name, raising)
@@ -88,7 +87,7 @@ IN_BOTH: dict[str, Place] = {
 IN_GROUPS: dict[str, Place] = IN_BOTH | {
     "request": lambda: Injection(GroupShard, "offset_commit"),
     "request, after it decided": lambda: Injection(GroupShard, "offset_commit", after=True),
-    "effect": lambda: Injection(ShardRuntime, "carry_out_one"),
+    "effect": lambda: Injection(ShardShell, "carry_out_one"),
     "replay of what is committed": lambda: Injection(GroupShard, "on_committed"),
     COMMITTED: lambda: Injection(GroupShard, "on_committed", after=True),
 }
@@ -97,7 +96,7 @@ IN_TRANSACTIONS: dict[str, Place] = IN_BOTH | {
     "request, after it decided": lambda: Injection(
         TransactionShard, "init_producer_id", after=True
     ),
-    "effect": lambda: Injection(TransactionRuntime, "carry_out_one"),
+    "effect": lambda: Injection(ShardShell, "carry_out_one"),
     "producer ids": lambda: Injection(TransactionShard, "on_producer_ids"),
     "replay of what is committed": lambda: Injection(TransactionShard, "on_committed"),
     COMMITTED: lambda: Injection(TransactionShard, "on_committed", after=True),

@@ -13,7 +13,7 @@ from broker.three_brokers import Trio, trio
 from broker.transacting import R, TransactionalProducer, story
 from penstock.broker.peers.connection import PeerLost
 from penstock.txns.formats import TOPIC
-from penstock.txns.hashing import partition_for_transactional_id
+from penstock.wire.java import partition_of
 from penstock.wire.messages.base import Request
 
 SETTINGS = {
@@ -67,7 +67,7 @@ async def producer_of(cluster: Trio, new: bool, name: str = "tx") -> Transaction
 
 
 def coordinator_of(cluster: Trio, name: str = "tx") -> int:
-    return cluster.partition(TOPIC, partition_for_transactional_id(name, 3)).leader
+    return cluster.partition(TOPIC, partition_of(name, 3)).leader
 
 
 async def settled(cluster: Trio, told: list[str], partitions: int = 3) -> None:

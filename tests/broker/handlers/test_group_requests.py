@@ -7,7 +7,7 @@ import errno
 from random import Random
 
 from broker.stage import InTurn, NoNetwork, Stage, staged, staged_with
-from penstock.broker.coordinators.groups import ShardRuntime
+from penstock.broker.coordinators.groups import GroupShell
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import RequestInfo
@@ -160,13 +160,13 @@ ENV = Env(
 )
 
 
-async def runtime(stage: Stage) -> ShardRuntime:
+async def runtime(stage: Stage) -> GroupShell:
     """Loads a second shard next to the broker's own.
 
     It accepts offsets of 50,000 partitions without a topic of that size.
     """
     await find_coordinator(stage)
-    loaded = ShardRuntime(ENV, stage.hosted(OFFSETS_TOPIC, 1), GroupConfig())
+    loaded = GroupShell(ENV, stage.hosted(OFFSETS_TOPIC, 1), GroupConfig())
     await loaded.load()
     return loaded
 
@@ -175,14 +175,14 @@ def info() -> RequestInfo:
     return RequestInfo("client", "/192.0.2.1", 8)
 
 
-async def ask_commit(shard: ShardRuntime, group: str, offsets: range) -> Response:
+async def ask_commit(shard: GroupShell, group: str, offsets: range) -> Response:
     request = commit_of(group, "a-topic-with-a-name-of-middling-length", dict.fromkeys(offsets, 7))
     return await shard.ask(
         lambda shard, token, now: shard.offset_commit(request, info(), token, now)
     )
 
 
-async def ask_delete(shard: ShardRuntime, group: str) -> int:
+async def ask_delete(shard: GroupShell, group: str) -> int:
     request = DeleteGroupsRequest([group])
     response = await shard.ask(
         lambda shard, token, now: shard.delete_groups(request, info(), token, now)

@@ -13,8 +13,9 @@ import pytest
 from broker.stage import Stage, staged_with
 from broker.transacting import R, TransactionalProducer, story
 from penstock.txns.formats import TOPIC
-from penstock.txns.hashing import id_beside, partition_for_transactional_id
+from penstock.txns.hashing import id_beside
 from penstock.wire.errors import ErrorCode
+from penstock.wire.java import partition_of
 from penstock.wire.messages import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -376,7 +377,7 @@ async def test_many_transactions_are_committed_together(stage: Stage) -> None:
     elsewhere = next(
         name
         for name in (f"other{number}" for number in range(50))
-        if partition_for_transactional_id(name, 2) != partition_for_transactional_id("sink", 2)
+        if partition_of(name, 2) != partition_of("sink", 2)
     )
     apart = EndTransactionsRequest(
         True, members=[EndTransactionsRequest.Member(name, 1, 0) for name in ("sink", elsewhere)]

@@ -26,8 +26,9 @@ from penstock.client.membership.machine import Membership, Phase
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import Ask, Count, GroupRequest, GroupResponse, Lost, News
 from penstock.client.model import TopicPartition
+from penstock.coordination.effects import Token
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import Effect, RequestInfo, Token
+from penstock.groups.effects import Effect, RequestInfo
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     HeartbeatRequest,

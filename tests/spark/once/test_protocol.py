@@ -27,9 +27,9 @@ from penstock.spark.once.protocol import (
     give_up,
     tasks_pattern,
 )
-from penstock.txns.hashing import partition_for_transactional_id
 from penstock.txns.patterns import IdPattern
 from penstock.wire.errors import ErrorCode
+from penstock.wire.java import partition_of
 
 T = TypeVar("T")
 DRIVER = OpenTransaction("sales#driver", 7, 3)
@@ -172,7 +172,7 @@ def test_missing_progress_may_be_accepted_but_not_a_gap() -> None:
 def test_task_ids_are_stable_and_share_the_drivers_coordinator() -> None:
     ids = {plan().task_id(number) for number in range(200)}
     assert len(ids) == 200
-    homes = {partition_for_transactional_id(each, 50) for each in (*ids, "sales#driver")}
+    homes = {partition_of(each, 50) for each in (*ids, "sales#driver")}
     assert len(homes) == 1
     assert plan().task_id(7) == plan().task_id(7)
 

@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.client.model import OpenTransaction
+from penstock.coordination.effects import Token
+from penstock.coordination.in_flight import AppendsInFlight
+from penstock.coordination.invariants import InvariantViolated
 from penstock.spark.once import protocol
 from penstock.spark.once.protocol import (
     Batch,
@@ -42,10 +45,9 @@ from penstock.spark.once.protocol import (
 )
 from penstock.spark.options import MissingProgress
 from penstock.txns import multi_commit
-from penstock.txns.core import Core
-from penstock.txns.effects import EndedTogether, Token
+from penstock.txns.effects import EndedTogether
 from penstock.txns.patterns import IdPattern
-from penstock.txns.transaction import InvariantViolated, Producer, State
+from penstock.txns.transaction import Producer, State
 from penstock.wire.errors import ErrorCode
 from txns.network import Network
 from txns.world import OFFSETS
@@ -368,20 +370,20 @@ def test_every_batch_is_stored_exactly_once(seeds: range) -> None:
 
 def decisions_are_written_one_by_one(patch: pytest.MonkeyPatch) -> None:
     """The coordinator appends each member's decision separately."""
-    append = Core.append
+    start = AppendsInFlight.start
 
     def apart(self, records, outcome, now):  # type: ignore[no-untyped-def]
         if not isinstance(outcome, multi_commit.PreparedMultiCommit):
-            append(self, records, outcome, now)
+            start(self, records, outcome, now)
             return
         parts = zip(records, outcome.transactions, outcome.ending.due, strict=True)
         for record, transaction, name in parts:
             judged = [each for each in outcome.ending.judged if each[0].transactional_id == name]
             token = outcome.ending.token if transaction is outcome.transactions[-1] else object()
             alone = multi_commit.Ending(outcome.ending.is_commit, judged, token)
-            append(self, [record], multi_commit.PreparedMultiCommit(alone, (transaction,)), now)
+            start(self, [record], multi_commit.PreparedMultiCommit(alone, (transaction,)), now)
 
-    patch.setattr(Core, "append", apart)
+    patch.setattr(AppendsInFlight, "start", apart)
 
 
 def fenced_members_are_left_out(patch: pytest.MonkeyPatch) -> None:

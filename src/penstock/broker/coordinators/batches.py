@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.broker.partitions.partition import HostedPartition
+from penstock.coordination.effects import LogRecord
 from penstock.partition.leader import MESSAGE_TOO_LARGE, BatchRefused
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -14,13 +15,21 @@ from penstock.wire.errors import ErrorCode, KafkaError
 _log = logging.getLogger(__name__)
 
 
-def batch_of(hosted: HostedPartition, records: Sequence[Record], **producer: Any) -> bytearray:
+def batch_of(
+    hosted: HostedPartition, records: Sequence[LogRecord], timestamp_ms: int, **producer: Any
+) -> bytearray:
     """Encodes a coordinator's records as one batch. If this raises, the log is unchanged.
 
     Raises KafkaError if the records cannot be encoded. That is a bug, and only this append fails.
     """
     try:
-        return build_batch(records, **producer)
+        return build_batch(
+            [
+                Record(offset, timestamp_ms, record.key, record.value)
+                for offset, record in enumerate(records)
+            ],
+            **producer,
+        )
     except Exception as error:
         _log.exception(
             "cannot encode the coordinator's records for %s-%d", hosted.topic, hosted.index
@@ -29,13 +38,13 @@ def batch_of(hosted: HostedPartition, records: Sequence[Record], **producer: Any
 
 
 def bounded_batch_of(
-    hosted: HostedPartition, records: Sequence[Record], **producer: Any
+    hosted: HostedPartition, records: Sequence[LogRecord], timestamp_ms: int, **producer: Any
 ) -> bytearray:
     """Does the same, and raises BatchRefused if the batch exceeds the topic's max.message.bytes."""
     limit = hosted.settings.max_message_bytes
-    size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
+    size = sum(len(record.key) + len(record.value or b"") for record in records)
     if size <= limit:
-        batch = batch_of(hosted, records, **producer)
+        batch = batch_of(hosted, records, timestamp_ms, **producer)
         size = len(batch)
         if size <= limit:
             return batch

@@ -15,30 +15,21 @@ every replica that could have been elected instead was still following this lead
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Never, assert_never
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Steps, in_slices, slices_of
 from penstock.broker.coordinators.batches import bounded_batch_of
-from penstock.broker.coordinators.shard_shell import Shards, ShardShell
+from penstock.broker.coordinators.led_shards import LedShards
+from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.broker.partitions.txn_appends import append_in_transaction, append_marker
+from penstock.coordination.effects import Append, Now, Token
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import (
-    Append,
-    CancelTimer,
-    Effect,
-    Now,
-    Reply,
-    SetTimer,
-    TimerKey,
-    Token,
-    TransactionalProducer,
-)
+from penstock.groups.effects import Effect, TimerKey
 from penstock.groups.formats import offset_record
-from penstock.groups.hashing import partition_for_group
 from penstock.groups.image import NO_PRODUCER
 from penstock.groups.shard import GroupShard
 from penstock.metadata.image import Changed
@@ -56,17 +47,14 @@ _STORE_PATIENCE_S: Final = 1.0
 Step = Callable[[GroupShard, Token, Now], list[Effect]]
 
 
-class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
+class GroupShell(ShardShell[Response, TimerKey, Never]):
     def __init__(self, env: Env, hosted: HostedPartition, config: GroupConfig) -> None:
-        super().__init__(env, hosted, config.append_timeout_ms)
         self.shard = GroupShard(
             config,
             partial(_new_member_id, env),
             lambda: hosted.settings.max_message_bytes,
         )
-
-    def now(self) -> Now:
-        return Now(self.ticks_ms(), self.wall_ms())
+        super().__init__(env, hosted, self.shard, config.append_timeout_ms)
 
     def ask(self, step: Step) -> asyncio.Future[Response]:
         """Passes a request to the shard. The future resolves to its response."""
@@ -89,8 +77,8 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
                 self.step(lambda: self.shard.on_marker(producer_id, committed=committed))
             tell(ErrorCode.NONE if code is None else code)
 
-        self.write(
-            lambda: append_marker(self.hosted, marker, self.wall_ms()),
+        self.writes.write(
+            lambda: append_marker(self.hosted, marker, self._env.clock.wall_ms()),
             end,
             lambda: tell(ErrorCode.NOT_LEADER_OR_FOLLOWER),
         )
@@ -99,17 +87,18 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
         """Checks whether this broker still leads the partition: writes a record without effect."""
 
         def write() -> Written:
-            nothing = offset_record("", "", -1, None)
-            return self._write(None, [Record(0, self.wall_ms(), nothing.key, nothing.value)])
+            now_ms = self._env.clock.wall_ms()
+            batch = bounded_batch_of(self.hosted, [offset_record("", "", -1, None)], now_ms)
+            return self.hosted.append_own(batch, now_ms)
 
         def refuse() -> None:
             tell(ErrorCode.NOT_COORDINATOR)
 
-        self.write(write, tell, refuse, refuse)
+        self.writes.write(write, tell, refuse, refuse)
 
-    # What the shard provides
+    # What the shell needs
 
-    def replay(self, header: BatchHeader, records: Iterable[Record]) -> None:
+    def replay(self, header: BatchHeader, records: Sequence[Record]) -> None:
         if header.is_control:
             for record in records:
                 committed = read_control(record).type == ControlType.COMMIT
@@ -119,53 +108,27 @@ class ShardRuntime(ShardShell[Effect, TimerKey, Response]):
         for record in records:
             self.shard.replay(record.key, record.value, producer_id)
 
-    def on_loaded(self) -> Iterable[Effect]:
-        return self.shard.on_loaded(self.now())
-
-    def on_committed(self, append_id: int) -> Iterable[Effect]:
-        return self.shard.on_committed(append_id, self.now())
-
-    def on_append_failed(self, append_id: int, code: ErrorCode) -> Iterable[Effect]:
-        return self.shard.on_append_failed(append_id, code, self.now())
-
-    def on_append_late(self, append_id: int) -> Iterable[Effect]:
-        return self.shard.on_append_late(append_id)
-
-    def on_timer(self, key: TimerKey) -> Iterable[Effect]:
-        return self.shard.on_timer(key, self.now())
-
-    def on_unload(self, code: ErrorCode) -> Iterable[Effect]:
-        return self.shard.unload(code)
-
-    def take_effects(self) -> Sequence[Effect]:
-        return self.shard.core.take_effects()
-
-    def carry_out_one(self, effect: Effect) -> None:
-        if isinstance(effect, Reply):
-            self.reply(effect.token, effect.response)
-        elif isinstance(effect, Append):
-            write = partial(self._write, effect.producer)
-            self.append(effect.append_id, effect.records, effect.timestamp_ms, write)
-        elif isinstance(effect, SetTimer):
-            self.set_timer(effect.key, effect.at_ms)
-        elif isinstance(effect, CancelTimer):
-            self.cancel_timer(effect.key)
-
-    def _write(self, producer: TransactionalProducer | None, records: Sequence[Record]) -> Written:
+    def append(self, append: Append) -> Written:
+        records, timestamp_ms, producer = append.records, append.timestamp_ms, append.producer
+        now_ms = self._env.clock.wall_ms()
         if producer is None:
-            return self.hosted.append_own(bounded_batch_of(self.hosted, records), self.wall_ms())
+            batch = bounded_batch_of(self.hosted, records, timestamp_ms)
+            return self.hosted.append_own(batch, now_ms)
         batch = bounded_batch_of(
             self.hosted,
             records,
+            timestamp_ms,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,
             transactional=True,
         )
-        verification = Verification(producer.guard)
-        return append_in_transaction(self.hosted, batch, verification, self.wall_ms())
+        return append_in_transaction(self.hosted, batch, Verification(producer.guard), now_ms)
+
+    def carry_out_own(self, effect: Never) -> None:
+        assert_never(effect)
 
 
-class GroupCoordinator(Shards[ShardRuntime]):
+class GroupCoordinator(LedShards[GroupShell]):
     """The shards of all partitions of `__consumer_offsets` that this broker leads."""
 
     def __init__(
@@ -183,14 +146,8 @@ class GroupCoordinator(Shards[ShardRuntime]):
         self._gone: set[str] = set()
         """Deleted topics whose offsets are about to be removed."""
 
-    def make(self, hosted: HostedPartition) -> ShardRuntime:
-        return ShardRuntime(self._env, hosted, self._config)
-
-    def index_of(self, name: str) -> int:
-        topic = self._cluster.image.topics.get(OFFSETS_TOPIC)
-        if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return partition_for_group(name, len(topic.partitions))
+    def make(self, hosted: HostedPartition) -> GroupShell:
+        return GroupShell(self._env, hosted, self._config)
 
     def ask(self, group_id: str, step: Step) -> asyncio.Future[Response]:
         return self.require(group_id).ask(step)
@@ -201,7 +158,7 @@ class GroupCoordinator(Shards[ShardRuntime]):
         held = (shell.shard.core.rebalances for shell in self._shells.values())
         return self._rebalances_before + sum(held)
 
-    def on_retired(self, shell: ShardRuntime) -> None:
+    def on_retired(self, shell: GroupShell) -> None:
         self._rebalances_before += shell.shard.core.rebalances
 
     def confirmed(
@@ -227,8 +184,8 @@ class GroupCoordinator(Shards[ShardRuntime]):
                     await self._cluster.catch_up()
                 self._require_terms(group_ids)
             except (StoreError, TimeoutError):
-                for runtime in {id(one): one for one in map(self.require, group_ids)}.values():
-                    await _confirmation(runtime)
+                for shell in {id(one): one for one in map(self.require, group_ids)}.values():
+                    await _confirmation(shell)
             response = await in_slices(answer(), slices_of(self._env))
         except Exception as error:  # noqa: BLE001 - dispatch turns it into an error response
             if not reply.done():
@@ -263,11 +220,11 @@ class GroupCoordinator(Shards[ShardRuntime]):
     def _forget_gone(self) -> None:
         gone, self._gone = self._gone, set()
         if gone:
-            for runtime in self.loaded():
-                runtime.forget_topics(gone)
+            for shell in self.loaded():
+                shell.forget_topics(gone)
 
 
-async def _confirmation(runtime: ShardRuntime) -> None:
+async def _confirmation(shell: GroupShell) -> None:
     outcome: asyncio.Future[ErrorCode | None] = asyncio.get_running_loop().create_future()
 
     def tell(code: ErrorCode | None) -> None:
@@ -275,7 +232,7 @@ async def _confirmation(runtime: ShardRuntime) -> None:
         if not outcome.done():
             outcome.set_result(code)
 
-    runtime.confirm(tell)
+    shell.confirm(tell)
     if await outcome is not None:
         raise KafkaError(ErrorCode.NOT_COORDINATOR)
 

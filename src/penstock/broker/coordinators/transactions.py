@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.coordinators.batches import batch_of
+from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.markers import MarkerSender
 from penstock.broker.coordinators.producer_ids import ProducerIds
-from penstock.broker.coordinators.shard_shell import Shards, ShardShell
+from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.partition import HostedPartition, Written
+from penstock.coordination.effects import Append, Now, Token
 from penstock.metadata.image import Changed
 from penstock.metadata.keys import CLUSTER_KEY
 from penstock.ports import Env
@@ -30,28 +32,21 @@ from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
     Answer,
-    Append,
-    CancelTimer,
     Effect,
     Marker,
-    Now,
-    Reply,
     SendMarkers,
-    SetTimer,
     TimerKey,
-    Token,
     TopicPartition,
 )
 from penstock.txns.formats import TOPIC
-from penstock.txns.hashing import partition_for_transactional_id
 from penstock.txns.shard import TransactionShard
-from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.errors import ErrorCode
 
 Step = Callable[[TransactionShard, Token, Now], list[Effect]]
 _log = logging.getLogger(__name__)
 
 
-class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
+class TransactionShell(ShardShell[Answer, TimerKey, AllocateProducerIds | SendMarkers]):
     """One shard. Its coordinator epoch is the leader epoch that this broker leads the partition
     in."""
 
@@ -65,7 +60,6 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
         markers: MarkerSender,
         spawn: Callable[..., None],
     ) -> None:
-        super().__init__(env, hosted)
         self._cluster = cluster
         self._producer_ids = producer_ids
         self._markers = markers
@@ -76,9 +70,7 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             hosted.require_leader().epoch,
             lambda: hosted.settings.max_message_bytes,
         )
-
-    def now(self) -> Now:
-        return Now(self.ticks_ms(), self.wall_ms())
+        super().__init__(env, hosted, self.shard)
 
     def ask(self, step: Step) -> asyncio.Future[Answer]:
         """Passes a request to the shard, and returns a future for its reply."""
@@ -87,61 +79,33 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
     def on_partitions_gone(self, partitions: Collection[TopicPartition]) -> None:
         self.step(lambda: self.shard.on_partitions_gone(partitions, self.now()))
 
-    # Calls to the shard
+    # What the shell needs
 
-    def replay(self, header: BatchHeader, records: Iterable[Record]) -> None:
+    def replay(self, header: BatchHeader, records: Sequence[Record]) -> None:
         if not header.is_control:
             for record in records:
                 self.shard.replay(record.key, record.value)
 
-    def on_loaded(self) -> Iterable[Effect]:
-        return self.shard.on_loaded(self.now())
+    def append(self, append: Append) -> Written:
+        # No size limit here: a transaction that cannot be ended would block its partitions forever.
+        # `txns.adding` bounds how large it can grow.
+        batch = batch_of(self.hosted, append.records, append.timestamp_ms)
+        return self.hosted.append_own(batch, self._env.clock.wall_ms())
 
-    def on_committed(self, append_id: int) -> Iterable[Effect]:
-        return self.shard.on_committed(append_id, self.now())
-
-    def on_append_failed(self, append_id: int, code: ErrorCode) -> Iterable[Effect]:
-        return self.shard.on_append_failed(append_id, code, self.now())
-
-    def on_append_late(self, append_id: int) -> Iterable[Effect]:
-        return self.shard.on_append_late(append_id)
-
-    def on_timer(self, key: TimerKey) -> Iterable[Effect]:
-        return self.shard.on_timer(key, self.now())
-
-    def on_unload(self, code: ErrorCode) -> Iterable[Effect]:
-        return self.shard.unload(code)
-
-    def take_effects(self) -> Sequence[Effect]:
-        return self.shard.core.take_effects()
-
-    def carry_out_one(self, effect: Effect) -> None:
-        if isinstance(effect, Reply):
-            self.reply(effect.token, effect.answer)
-        elif isinstance(effect, Append):
-            self.append(effect.append_id, effect.records, effect.timestamp_ms, self._write)
-        elif isinstance(effect, SetTimer):
-            self.set_timer(effect.key, effect.at_ms)
-        elif isinstance(effect, CancelTimer):
-            self.cancel_timer(effect.key)
-        elif isinstance(effect, SendMarkers):
+    def carry_out_own(self, effect: AllocateProducerIds | SendMarkers) -> None:
+        if isinstance(effect, SendMarkers):
             # Markers are sent after the answer to the client that ended the transaction. The answer
             # passes through several callbacks before it is written, and writing markers takes
             # longer.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, loop.call_soon, self._send_markers, effect)
-        elif isinstance(effect, AllocateProducerIds):
+        else:
             self._spawn(self._allocate(effect))
 
     def _send_markers(self, effect: SendMarkers) -> None:
         if not self.is_over:
             tell = partial(self._on_markers, effect.transactional_id, effect.marker)
             self._markers.send(effect.marker, effect.partitions, tell)
-
-    def _write(self, records: Sequence[Record]) -> Written:
-        # No size limit here: a transaction that cannot be ended would block its partitions forever.
-        # `txns.adding` bounds how large it can grow.
-        return self.hosted.append_own(batch_of(self.hosted, records), self.wall_ms())
 
     async def _allocate(self, effect: AllocateProducerIds) -> None:
         try:
@@ -180,7 +144,7 @@ class TransactionRuntime(ShardShell[Effect, TimerKey, Answer]):
             self._is_asking_store = False
 
 
-class TransactionCoordinator(Shards[TransactionRuntime]):
+class TransactionCoordinator(LedShards[TransactionShell]):
     def __init__(
         self,
         env: Env,
@@ -196,8 +160,8 @@ class TransactionCoordinator(Shards[TransactionRuntime]):
         self._producer_ids = producer_ids
         self._markers = markers
 
-    def make(self, hosted: HostedPartition) -> TransactionRuntime:
-        return TransactionRuntime(
+    def make(self, hosted: HostedPartition) -> TransactionShell:
+        return TransactionShell(
             self._env,
             hosted,
             self._config,
@@ -206,12 +170,6 @@ class TransactionCoordinator(Shards[TransactionRuntime]):
             self._markers,
             self._spawn,
         )
-
-    def index_of(self, name: str) -> int:
-        topic = self._cluster.image.topics.get(TOPIC)
-        if topic is None:
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return partition_for_transactional_id(name, len(topic.partitions))
 
     def ask(self, transactional_id: str, step: Step) -> asyncio.Future[Answer]:
         return self.require(transactional_id).ask(step)
@@ -226,5 +184,5 @@ class TransactionCoordinator(Shards[TransactionRuntime]):
             for index in range(len(change.before.partitions))
         ]
         if gone:
-            for runtime in self.loaded():
-                runtime.on_partitions_gone(gone)
+            for shell in self.loaded():
+                shell.on_partitions_gone(gone)

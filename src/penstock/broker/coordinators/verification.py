@@ -28,10 +28,11 @@ from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.peers.connection import Peer
 from penstock.broker.peers.link import PeerLink, code_from
+from penstock.coordination.effects import Now, Token
 from penstock.partition.machine import Begin
 from penstock.partition.verification import NO_GUARD
 from penstock.ports import Env
-from penstock.txns.effects import Answer, Effect, Now, Token, TopicPartition
+from penstock.txns.effects import Answer, Effect, TopicPartition
 from penstock.txns.formats import TOPIC
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode

@@ -19,8 +19,9 @@ from collections.abc import Callable
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import then
+from penstock.coordination.effects import Now, Token
 from penstock.txns.adding import transaction_of
-from penstock.txns.effects import Answer, Effect, Now, Token
+from penstock.txns.effects import Answer, Effect
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

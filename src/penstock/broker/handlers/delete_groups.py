@@ -10,7 +10,8 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import info_of
-from penstock.groups.effects import Effect, Now, Token
+from penstock.coordination.effects import Now, Token
+from penstock.groups.effects import Effect
 from penstock.groups.refusals import refuse
 from penstock.groups.shard import GroupShard
 from penstock.wire.errors import KafkaError

@@ -14,14 +14,13 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import then
+from penstock.coordination.effects import Now, Token
 from penstock.txns.effects import (
     Answer,
     Effect,
     EndedTogether,
     EndTransactions,
     Member,
-    Now,
-    Token,
     TopicPartition,
 )
 from penstock.txns.shard import TransactionShard

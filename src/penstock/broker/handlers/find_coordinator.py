@@ -13,23 +13,21 @@ from typing import Final, NamedTuple
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.handlers.topic_creation import create_offsets_topic, create_transactions_topic
-from penstock.groups.hashing import partition_for_group
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.txns.formats import TOPIC
-from penstock.txns.hashing import partition_for_transactional_id
 from penstock.wire.errors import ErrorCode
+from penstock.wire.java import partition_of
 from penstock.wire.messages import FindCoordinatorRequest, FindCoordinatorResponse
 
 
 class _Kind(NamedTuple):
     topic: str
     create: Callable[[Services], str | None]
-    partition_for: Callable[[str, int], int]
 
 
 _KINDS: Final = {
-    0: _Kind(OFFSETS_TOPIC, create_offsets_topic, partition_for_group),
-    1: _Kind(TOPIC, create_transactions_topic, partition_for_transactional_id),
+    0: _Kind(OFFSETS_TOPIC, create_offsets_topic),
+    1: _Kind(TOPIC, create_transactions_topic),
 }
 
 
@@ -62,7 +60,7 @@ def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorRe
     if topic is None:
         reason = kind.create(context.services) or f"{kind.topic} is being created: try again"
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, reason)
-    partition = topic.partitions[kind.partition_for(key, len(topic.partitions))]
+    partition = topic.partitions[partition_of(key, len(topic.partitions))]
     broker = image.brokers.get(partition.leader)
     if broker is None:
         return _none(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.broker.context import RequestContext
-from penstock.groups.effects import Effect, Now, RequestInfo, Token
+from penstock.coordination.effects import Now, Token
+from penstock.groups.effects import Effect, RequestInfo
 from penstock.groups.refusals import refuse
 from penstock.groups.shard import GroupShard
 from penstock.wire.errors import ErrorCode, KafkaError

@@ -17,7 +17,7 @@ from penstock.wire.messages import ListGroupsRequest, ListGroupsResponse
 def handle(
     request: ListGroupsRequest, context: RequestContext
 ) -> ListGroupsResponse | asyncio.Future[ListGroupsResponse]:
-    count = sum(len(runtime.shard.core.groups) for runtime in context.services.groups.loaded())
+    count = sum(len(shell.shard.core.groups) for shell in context.services.groups.loaded())
     return answered(context, _steps(request, context), count)
 
 
@@ -26,13 +26,13 @@ def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGro
     response = ListGroupsResponse()
     if groups.is_loading():
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    for runtime in groups.loaded():
-        for portion in portions(runtime.shard.core.groups):
-            if runtime.is_over:
+    for shell in groups.loaded():
+        for portion in portions(shell.shard.core.groups):
+            if shell.is_over:
                 # Another broker coordinates the rest: an incomplete list must not look complete.
                 response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 break
-            response.groups += runtime.shard.list_groups(
+            response.groups += shell.shard.list_groups(
                 request.states_filter, request.types_filter, portion
             )
             yield

@@ -21,7 +21,7 @@ def handle(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse | asyncio.Future[ListTransactionsResponse]:
     loaded = context.services.transactions.loaded()
-    count = sum(len(runtime.shard.core.image.transactions) for runtime in loaded)
+    count = sum(len(shell.shard.core.image.transactions) for shell in loaded)
     return answered(context, _steps(request, context), count)
 
 
@@ -32,13 +32,13 @@ def _steps(
     if transactions.is_loading():
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     response = ListTransactionsResponse(unknown_state_filters=unknown_states(request))
-    for runtime in transactions.loaded():
+    for shell in transactions.loaded():
         # At least once: an invalid pattern is refused even by a shard without transactions.
-        for portion in portions(runtime.shard.core.image.transactions) or [[]]:
-            if runtime.is_over:
+        for portion in portions(shell.shard.core.image.transactions) or [[]]:
+            if shell.is_over:
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            response.transaction_states += runtime.shard.list_transactions(
-                request, runtime.now(), portion
+            response.transaction_states += shell.shard.list_transactions(
+                request, shell.now(), portion
             )
             yield
     return response

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from penstock.broker.context import RequestContext
-from penstock.txns.effects import Effect, Now, Token
+from penstock.coordination.effects import Now, Token
+from penstock.txns.effects import Effect
 from penstock.txns.shard import TransactionShard
 from penstock.wire.messages.base import Request
 

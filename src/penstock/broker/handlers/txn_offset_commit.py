@@ -13,12 +13,13 @@ from copy import copy
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.coordinators.groups import ShardRuntime
+from penstock.broker.coordinators.groups import GroupShell
 from penstock.broker.coordinators.verification import VerificationKey
 from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.broker.handlers.transaction_requests import then
 from penstock.broker.partitions.txn_appends import beginner
-from penstock.groups.effects import Effect, Now, Token
+from penstock.coordination.effects import Now, Token
+from penstock.groups.effects import Effect
 from penstock.groups.refusals import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
 from penstock.partition.machine import Begin
@@ -81,35 +82,35 @@ def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer
     if not request.topics:
         return _merged(TxnOffsetCommitResponse(), places)
     try:
-        runtime = context.services.groups.require(request.group_id)
+        shell = context.services.groups.require(request.group_id)
     except KafkaError as error:
         return _merged(_refused(request, error.code), places)
     begin = beginner(
-        runtime.hosted, request.producer_id, request.producer_epoch, context.services.now_ms()
+        shell.hosted, request.producer_id, request.producer_epoch, context.services.now_ms()
     )
     answer: _Answer
     if begin() is None:
-        answer = _commit(runtime, request, NO_GUARD)
+        answer = _commit(shell, request, NO_GUARD)
     else:
-        answer = context.spawn(_verify(request, context, runtime, begin))
+        answer = context.spawn(_verify(request, context, shell, begin))
     return then(answer, lambda response: _merged(response, places))
 
 
 async def _verify(
-    request: TxnOffsetCommitRequest, context: RequestContext, runtime: ShardRuntime, begin: Begin
+    request: TxnOffsetCommitRequest, context: RequestContext, shell: GroupShell, begin: Begin
 ) -> TxnOffsetCommitResponse:
     adds = context.version >= _ADDS_SINCE
     key = VerificationKey(
         request.transactional_id, request.producer_id, request.producer_epoch, adds
     )
-    where = TopicPartition(runtime.hosted.topic, runtime.hosted.index)
+    where = TopicPartition(shell.hosted.topic, shell.hosted.index)
     (answer,) = context.services.verification.ask(key, [(where, begin)])
     result = await answer
     if result.code != ErrorCode.NONE:
         return _refused(request, _told(result.code, context.version))
-    if runtime.is_over:
+    if shell.is_over:
         return _refused(request, ErrorCode.NOT_COORDINATOR)
-    committed = _commit(runtime, request, result.guard)
+    committed = _commit(shell, request, result.guard)
     return await committed if isinstance(committed, asyncio.Future) else committed
 
 
@@ -121,11 +122,11 @@ def _told(code: ErrorCode, version: int) -> ErrorCode:
     return code
 
 
-def _commit(runtime: ShardRuntime, request: TxnOffsetCommitRequest, guard: int) -> _Answer:
+def _commit(shell: GroupShell, request: TxnOffsetCommitRequest, guard: int) -> _Answer:
     def step(shard: GroupShard, token: Token, now: Now) -> list[Effect]:
         return shard.txn_offset_commit(request, guard, token, now)
 
-    reply = runtime.ask(step)
+    reply = shell.ask(step)
     return then(reply.result() if reply.done() else reply, _as_answered)
 
 

@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.client.model import TopicPartition
-from penstock.groups.hashing import partition_for_group
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.sim.actors.sends import Answered, batch_of, produce, with_cluster
 from penstock.sim.actors.stage import Actor, parse_place
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, SINK_IDS, SINK_MEMBERS, Stable
 from penstock.txns.hashing import id_beside
+from penstock.wire.java import partition_of
 from penstock.wire.messages import (
     EndTransactionsRequest,
     EndTransactionsResponse,
@@ -217,4 +217,4 @@ class _Sink:
 
     def _offsets_partition(self) -> TopicPartition:
         count = self._actor.stage.scenario.offsets_partitions
-        return TopicPartition(OFFSETS_TOPIC, partition_for_group(SINK, count))
+        return TopicPartition(OFFSETS_TOPIC, partition_of(SINK, count))

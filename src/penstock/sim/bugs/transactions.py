@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from penstock.coordination.effects import Now
 from penstock.groups import offset_fetch
 from penstock.groups.image import ShardImage
 from penstock.partition.machine import Append, Decision, PartitionMachine, Refuse
@@ -20,7 +21,7 @@ from penstock.storage.segment import Segment
 from penstock.txns import ending, markers, multi_commit
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.txns.core import Core
-from penstock.txns.effects import Effect, Now
+from penstock.txns.effects import Effect
 from penstock.txns.formats import transaction_record
 from penstock.txns.shard import TransactionShard
 from penstock.txns.transaction import NO_PRODUCER_ID, Producer, State, Transaction
@@ -166,7 +167,7 @@ class _Half:
     done: multi_commit.PreparedMultiCommit
 
     def committed(self, core: Core, now: Now) -> None:
-        core.append([transaction_record(each) for each in self.rest], self.done, now)
+        core.appends.start([transaction_record(each) for each in self.rest], self.done, now)
 
     def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
         self.done.failed(core, error, now)
@@ -191,7 +192,7 @@ def _tears(patches: ExitStack) -> None:
         ]
         done = multi_commit.PreparedMultiCommit(asked, tuple(prepared))
         first, rest = prepared[:1], prepared[1:]
-        core.append(
+        core.appends.start(
             [transaction_record(each) for each in first], _Half(rest, done) if rest else done, now
         )
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from penstock.groups.effects import LogRecord, RequestInfo
-from penstock.groups.parts import split
-from penstock.records.record import Record, build_batch
+from penstock.groups.effects import RequestInfo
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -23,25 +19,6 @@ from .world import World
 INFO = RequestInfo("admin", "/127.0.0.1", 2)
 OFFSETS = 1_000
 DAY_MS = 86_400_000
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    st.lists(
-        st.builds(LogRecord, st.binary(max_size=300), st.none() | st.binary(max_size=300)),
-        max_size=60,
-    ),
-    st.integers(0, 2_000),
-)
-def test_parts_contain_all_records_and_fit_a_batch(records: list[LogRecord], limit: int) -> None:
-    """The order is kept. Only a record that fits no batch makes a larger one, alone."""
-    parts = list(split(records, limit))
-    assert [record for part in parts for record in part] == records
-    for part in parts:
-        batch = build_batch(
-            [Record(at, 2**62, record.key, record.value) for at, record in enumerate(part)]
-        )
-        assert len(batch) <= limit or len(part) == 1
 
 
 class Full(World):

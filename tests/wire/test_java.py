@@ -1,11 +1,10 @@
-"""A group belongs to the same partition as in Kafka."""
+"""Hashes are Java's, and groups and transactional ids belong to the same partitions as in Kafka."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.groups.hashing import partition_for_group
-from penstock.wire.java import java_hash
+from penstock.wire.java import java_hash, partition_of
 
 
 @pytest.mark.parametrize(
@@ -31,12 +30,12 @@ def test_java_hash(text: str, expected: int) -> None:
 
 def test_the_partition_comes_from_the_absolute_hash() -> None:
     """Kafka uses the absolute value, not the lower 31 bits. They differ for negative hashes."""
-    assert partition_for_group("hello", 50) == 99162322 % 50
-    assert partition_for_group("polygenelubricantt", 50) == ((1 << 31) - 1) % 50
-    assert partition_for_group("polygenelubricantt", 50) != ((-(1 << 31) + 1) & 0x7FFFFFFF) % 50
+    assert partition_of("hello", 50) == 99162322 % 50
+    assert partition_of("polygenelubricantt", 50) == ((1 << 31) - 1) % 50
+    assert partition_of("polygenelubricantt", 50) != ((-(1 << 31) + 1) & 0x7FFFFFFF) % 50
 
 
 def test_the_smallest_hash_goes_to_partition_zero() -> None:
     """It is the only number whose absolute value does not fit into 32 bits. It counts as zero."""
-    assert partition_for_group("polygenelubricants", 50) == 0
-    assert partition_for_group("polygenelubricants", 7) == 0
+    assert partition_of("polygenelubricants", 50) == 0
+    assert partition_of("polygenelubricants", 7) == 0
