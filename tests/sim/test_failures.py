@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from penstock.sim.draws import Streams
 
 from penstock.sim.disk.disk import SimDisk
-from penstock.sim.draws import Streams
 from penstock.sim.failures import describe
 from penstock.sim.faults.fault_schedule import FaultSchedule
 from penstock.sim.scenario import draw

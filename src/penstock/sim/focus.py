@@ -3,7 +3,7 @@
 An ordinary seed draws from everything, so two events that must come close together for a bug to
 show seldom do. A focus keeps the times, sizes and delays that a seed has drawn, and replaces the
 clients and the faults with those of one part. One of four ordinary seeds has a focus. A planted bug
-is searched for with the focus of its part (`hunting`).
+is searched for with the focus of its part (`bug_search`).
 """
 
 from __future__ import annotations

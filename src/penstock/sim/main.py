@@ -22,8 +22,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from penstock.sim import power_cuts
-from penstock.sim.bugs import hunting
+from penstock.sim import bug_search, power_cuts
 from penstock.sim.bugs.replication import BUGS
 from penstock.sim.focus import FOCUSES
 from penstock.sim.scenario import WAITING
@@ -104,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.replay is not None:
         return replay(chosen, console)
     if chosen.bug:
-        return hunting.run_bugs(chosen, console)
+        return bug_search.run_bugs(chosen, console)
     if chosen.power_cuts:
         return power_cuts.run_power_cuts(chosen, console)
     return run_range(chosen, console)

@@ -17,11 +17,11 @@ from penstock.client.environment import ClientEnv
 from penstock.ports import Env
 from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
-from penstock.sim.draws import SimRandom
 from penstock.sim.executor import SimExecutor
 from penstock.sim.loop import SimLoop
 from penstock.sim.network.network import NodeNetwork, SimNetwork
 from penstock.sim.process import Process, SimTask
+from penstock.sim.random_streams import SimRandom
 from penstock.sim.store import SimStore, StoreModel
 from penstock.sim.trace import Trace
 from penstock.sim.world_config import WorldConfig

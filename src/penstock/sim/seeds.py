@@ -32,7 +32,7 @@ from penstock.sim.focus import drawn_focus, focused
 from penstock.sim.scenario import draw
 from penstock.sim.seed_record import DEFAULT_RECORD, Recorder, open_recorder, read_record, standing
 from penstock.sim.simulated_source import source_hash
-from penstock.sim.workers import worker_pool
+from penstock.sim.worker_pool import worker_pool
 from penstock.sim.workload import Verdict, run_scenario
 
 _CLOCK: Final = SystemClock()

@@ -20,7 +20,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.client.errors import ClientError
 from penstock.metadata.model import NO_LEADER
 from penstock.ports import DIVIDE_ALL, Slicing
-from penstock.sim.actors.cast import Actors, Plan
+from penstock.sim.actors.client_processes import ClientProcesses, Plan
 from penstock.sim.actors.compacted_table import CONFIGS as TABLE_CONFIGS
 from penstock.sim.actors.compacted_table import check_table, run_table_writer
 from penstock.sim.actors.copier import run_copier
@@ -52,7 +52,7 @@ from penstock.sim.node import BrokerNode, ClientNode
 from penstock.sim.process import Process
 from penstock.sim.scenario import Scenario
 from penstock.sim.store import StoreConfig
-from penstock.sim.story import Timeline, tell_story
+from penstock.sim.timeline import Timeline, timeline_lines
 from penstock.sim.world import Outcome, World, run_world
 from penstock.sim.world_config import WorldConfig
 
@@ -191,7 +191,7 @@ class _Run:
         await world.stop_brokers()
         return check_history(self.history, self.scenario.places)
 
-    def _start_actors(self, world: World, stage: Stage) -> Actors:
+    def _start_actors(self, world: World, stage: Stage) -> ClientProcesses:
         scenario = self.scenario
         plans: dict[str, Plan] = {
             f"p{number}": partial(run_producer, kind=kind)
@@ -215,7 +215,7 @@ class _Run:
         plans |= {f"bad{number}": run_malformer for number in range(scenario.malformers)}
         plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
         plans["asker"] = run_asker
-        return Actors(world, stage, plans)
+        return ClientProcesses(world, stage, plans)
 
 
 def _synced_end(invariants: Invariants, place: str) -> int:
@@ -321,5 +321,5 @@ def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
     if verdict.failed and run.timeline is not None:
         place = verdict.violations[0].place if verdict.violations else ""
         place = place if place in run.scenario.places or place.startswith("__") else ""
-        verdict.story = tell_story(run.timeline, run.history.entries, place)
+        verdict.story = timeline_lines(run.timeline, run.history.entries, place)
     return verdict

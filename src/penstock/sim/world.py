@@ -26,15 +26,15 @@ from random import Random  # noqa: TID251 - only for the type: instances are see
 from typing import Final, Generic, TypeVar
 
 from penstock.client.connection import _software_version
-from penstock.sim.draws import Streams
 from penstock.sim.failures import describe
 from penstock.sim.loop import START_S, SimLoop
 from penstock.sim.network.network import SimNetwork
 from penstock.sim.node import BrokerNode, ClientNode, Node
 from penstock.sim.process import PROCESS
+from penstock.sim.random_streams import RandomStreams
+from penstock.sim.sandbox import sandbox
 from penstock.sim.store import StoreModel
 from penstock.sim.trace import Trace
-from penstock.sim.tripwire import tripwires
 from penstock.sim.world_config import WorldConfig
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class World:
     def __init__(self, seed: int, config: WorldConfig) -> None:
         self.seed = seed
         self.config = config
-        self._streams = Streams(seed)
+        self._streams = RandomStreams(seed)
         self.loop = SimLoop(
             self._streams.stream("schedule"),
             gc_every_steps=config.gc_every_steps,
@@ -231,7 +231,7 @@ def run_world(
     async def main() -> None:
         outcome.value = await scenario(world)
 
-    with tripwires() as tripped, _tapped(world):
+    with sandbox() as tripped, _tapped(world):
         try:
             world.loop.run(main())
         except (KeyboardInterrupt, SystemExit):

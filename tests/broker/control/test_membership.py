@@ -16,8 +16,8 @@ from penstock.broker.control.commits import Commits
 from penstock.broker.control.membership import Membership, Place, Proof
 from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
-from penstock.sim.draws import SimRandom
 from penstock.sim.loop import START_S, SimLoop
+from penstock.sim.random_streams import SimRandom
 from penstock.sim.store import SimStore, StoreConfig, StoreModel
 from penstock.stores.errors import StoreFull
 

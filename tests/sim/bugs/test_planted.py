@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.partition.replication import Leadership
-from penstock.sim.bugs.edges import EDGE_BUGS
-from penstock.sim.bugs.hunting import HUNTS
+from penstock.sim.bug_search import HUNTS
+from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.planting import patch
 from penstock.sim.bugs.replication import BUGS, describe, planted
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS

@@ -9,7 +9,7 @@ import pytest
 from penstock.metadata.keys import broker_key, encode_broker
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.records.record import Record, build_batch
-from sim.little import WHOLE, Cluster, Term, breaks, sound_cluster
+from sim.two_brokers import WHOLE, Cluster, Term, breaks, sound_cluster
 from storage.bench import NOW_MS
 
 

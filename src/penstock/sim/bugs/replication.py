@@ -3,7 +3,7 @@
 A checker that finds nothing proves nothing, unless it is known to find bugs. Each bug here is a
 mistake that was made once, or could have been made; with any of them planted, some seed must
 fail. A bug patches the product's classes for the duration of a run. Bugs about transactions are
-in `transactions`, those about edge cases in `edges`. The docstring of a bug describes it
+in `transactions`, those about edge cases in `edge_cases`. The docstring of a bug describes it
 (see `describe`).
 """
 
@@ -38,7 +38,7 @@ from penstock.partition.producers import ProducerStates
 from penstock.partition.replication import AlterIsr, Leadership, Replica
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
-from penstock.sim.bugs.edges import EDGE_BUGS
+from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.storage.errors import StorageError

@@ -2,7 +2,7 @@
 
 Rules E1 to E5, E8, E13 and I8 are in `logs`, E6 and E7 in `reads`, E12 in
 `groups`, E9 to E11 and the parts of E4, E5 and E13 about transactions in
-`transactions`, E15 to E19 in `edges`. This module has E14: once all faults are over,
+`transactions`, E15 to E19 in `edge_cases`. This module has E14: once all faults are over,
 everything works again in time, and every topic partition can be read from its start to its end,
 also with `read_committed`.
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from penstock.sim.checkers.edges import check_edges
+from penstock.sim.checkers.edge_cases import check_edges
 from penstock.sim.checkers.groups import check_groups
 from penstock.sim.checkers.logs import Violation, build_logs, check_logs
 from penstock.sim.checkers.reads import check_reads

@@ -17,7 +17,7 @@ watermark. From then on all replicas are compared with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.broker.broker import Broker
@@ -25,19 +25,18 @@ from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.partition.replication import Leadership
 from penstock.ports import WatchEvent
+from penstock.sim.checkers.committed_log import CommittedLog
 from penstock.sim.checkers.metadata_invariants import (
     InvariantBroken,
     TrueMetadata,
     broken,
     is_synced,
 )
-from penstock.sim.checkers.shadow_log import Mark, Peek, ShadowLog, chain_with
+from penstock.sim.checkers.shadow_log import Mark, Peek, ShadowLog
 from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.checkers.transaction_invariants import TrueTransactions
 from penstock.sim.history import TABLE
 from penstock.txns.formats import TOPIC as DECISIONS
-
-_SEQUENCES: int = 1 << 31
 
 
 def _ignore(*told: object) -> None:
@@ -52,67 +51,6 @@ class Watched(Protocol):
 
     @property
     def broker(self) -> Broker | None: ...
-
-
-@dataclass(slots=True)
-class Truth:
-    """What is committed in one partition, and the state of its producers."""
-
-    place: str
-    marks: list[Mark] = field(default_factory=list)
-    chains: dict[int, int] = field(default_factory=lambda: {0: 0})
-    """By end offset: the chain hash of everything below."""
-    end_offset: int = 0
-    synced_end: int = 0
-    """The largest recovery point that any replica ever had."""
-    told_end: int = 0
-    """The largest end offset that clients may have received."""
-    sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By producer: its epoch and its next sequence number."""
-    lasts: dict[int, int] = field(default_factory=dict)
-    """By producer: the last offset of its last batch that has a sequence number."""
-    batches: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By leader epoch and base offset: the chain hash up to and including that batch, in the first
-    log that had it."""
-
-    def extend(self, shadow: ShadowLog, high_watermark: int, txns: TrueTransactions) -> None:
-        for mark in shadow.marks_between(self.end_offset, high_watermark):
-            if mark.base_offset != self.end_offset:
-                text = f"offsets from {self.end_offset} to {mark.base_offset} are missing"
-                raise broken("I1", self.place, text, self.end_offset)
-            self._check_sequence(mark, shadow.log.log_start_offset)
-            txns.on_committed(self.place, mark, shadow)
-            self.marks.append(mark)
-            before = self.chains[self.end_offset]
-            self.end_offset = mark.next_offset
-            self.chains[self.end_offset] = chain_with(before, mark)
-
-    def _check_sequence(self, mark: Mark, start_offset: int) -> None:
-        if mark.producer_id < 0:
-            return
-        epoch, due = self.sequences.get(mark.producer_id, (-1, 0))
-        if mark.producer_epoch < epoch:
-            text = f"producer {mark.producer_id} wrote in epoch {mark.producer_epoch} after {epoch}"
-            raise broken("I9", self.place, text, mark.base_offset)
-        if mark.producer_epoch > epoch:
-            due = 0
-        if mark.base_sequence < 0 and mark.is_transactional:
-            # A marker, or offsets that a broker wrote for the producer: these have no
-            # sequence number.
-            self.sequences[mark.producer_id] = (mark.producer_epoch, due)
-            return
-        # A replica whose log began after records had been deleted never saw the producer's last
-        # sequence number. As leader it accepts any number, even if batches before it were given up.
-        is_forgotten = self.lasts.get(mark.producer_id, start_offset) < start_offset
-        if mark.base_sequence != due and not (is_forgotten and mark.base_sequence > due):
-            text = (
-                f"a batch of producer {mark.producer_id} with sequence {mark.base_sequence} was "
-                f"committed where {due} was expected"
-            )
-            raise broken("I9", self.place, text, mark.base_offset)
-        following = (mark.base_sequence + mark.record_count) % _SEQUENCES
-        self.lasts[mark.producer_id] = mark.next_offset - 1
-        self.sequences[mark.producer_id] = (mark.producer_epoch, following)
 
 
 @dataclass(slots=True)
@@ -153,7 +91,7 @@ class Invariants:
         self.txns = TrueTransactions({} if fences is None else fences)
         self.disturbed: dict[int, bool] = {}
         """Brokers whose disks have failed. Their logs may start again from nothing."""
-        self.truths: dict[str, Truth] = {}
+        self.truths: dict[str, CommittedLog] = {}
         self.checks = 0
         self._nodes = nodes
         self._note = note
@@ -301,7 +239,7 @@ class Invariants:
             return
         truth = self.truths.get(one.place)
         if truth is None:
-            truth = self.truths[one.place] = Truth(one.place)
+            truth = self.truths[one.place] = CommittedLog(one.place)
         truth.synced_end = max(truth.synced_end, one.recovery_point)
         if shadow.end_offset != hosted.log.end_offset or not shadow.marks:
             known, ended = shadow.end_offset, len(shadow.ended)
@@ -369,7 +307,9 @@ class Invariants:
             f"high watermark {term.high_watermark}, in sync {sorted(term.isr)}",
         )
 
-    def _check_marks(self, broker_id: int, truth: Truth, shadow: ShadowLog, count: int) -> None:
+    def _check_marks(
+        self, broker_id: int, truth: CommittedLog, shadow: ShadowLog, count: int
+    ) -> None:
         """Checks the last `count` batches, which are new in this log."""
         first = len(shadow.marks) - count
         epoch = shadow.marks[first - 1].leader_epoch if first else -1
@@ -393,7 +333,9 @@ class Invariants:
                 )
                 raise broken("I1", truth.place, text, mark.base_offset)
 
-    def _check_below(self, broker_id: int, truth: Truth, shadow: ShadowLog, high: int) -> None:
+    def _check_below(
+        self, broker_id: int, truth: CommittedLog, shadow: ShadowLog, high: int
+    ) -> None:
         end = min(high, truth.end_offset, shadow.end_offset)
         if not shadow.is_whole or end <= 0:
             return
@@ -405,7 +347,7 @@ class Invariants:
         self,
         broker_id: int,
         place: str,
-        truth: Truth,
+        truth: CommittedLog,
         epoch: int,
         high: int,
         hosted: HostedPartition,
@@ -457,7 +399,7 @@ class Invariants:
         key: tuple[str, int],
         topic: Topic,
         partition: Partition,
-        truth: Truth,
+        truth: CommittedLog,
     ) -> None:
         # Until everything committed before the switch is synced, the topic is checked by its old
         # setting. But elections use the new setting, so the leader must have everything.
@@ -511,7 +453,7 @@ class Invariants:
         place: str,
         broker_id: int,
         partition: Partition,
-        truth: Truth,
+        truth: CommittedLog,
         one: _Seen,
         synced: bool,
     ) -> None:

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from penstock.sim.crash.case import CaseResult, run_case
-from penstock.sim.workers import worker_pool
+from penstock.sim.worker_pool import worker_pool
 
 CHUNK_CASES = 50
 TWICE_EVERY = 100

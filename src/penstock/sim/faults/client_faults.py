@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.sim.actors.cast import Actors
+from penstock.sim.actors.client_processes import ClientProcesses
 from penstock.sim.faults.fault_context import FaultContext
 
 
 class ClientFaults:
-    def __init__(self, context: FaultContext, actors: Actors) -> None:
+    def __init__(self, context: FaultContext, actors: ClientProcesses) -> None:
         self._context = context
         self._faults = context.faults
         self._draws = context.draws

@@ -11,7 +11,7 @@ from penstock.sim.actors.stage import Stage
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.node import BrokerNode
 from penstock.sim.scenario import Scenario
-from penstock.sim.story import Timeline, Told
+from penstock.sim.timeline import RecordedCalls, Timeline
 from penstock.sim.world import World
 
 
@@ -23,7 +23,7 @@ class FaultContext:
         self.image = image
         """The metadata exactly as the store has it."""
         self.scenario: Scenario = stage.scenario
-        self.faults: Any = Told(timeline, ClusterFaults(world))
+        self.faults: Any = RecordedCalls(timeline, ClusterFaults(world))
         self.draws = world.draws("mischief")
         self.actions: asyncio.TaskGroup | None = None
         """While faults are caused: the tasks that take longer than one step."""

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from penstock.sim.actors.cast import Actors
+from penstock.sim.actors.client_processes import ClientProcesses
 from penstock.sim.actors.stage import Stage
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.faults.broker_faults import BrokerFaults, BrokerRestarts
@@ -27,7 +27,7 @@ from penstock.sim.faults.operator_actions import OperatorActions
 from penstock.sim.faults.scene import Hands, Scene
 from penstock.sim.faults.store_faults import StoreFaults
 from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
-from penstock.sim.story import Timeline
+from penstock.sim.timeline import Timeline
 from penstock.sim.world import World
 
 QUIET_SHARE: Final = 0.25
@@ -43,7 +43,7 @@ class FaultSchedule:
         stage: Stage,
         invariants: Invariants,
         timeline: Timeline,
-        actors: Actors,
+        actors: ClientProcesses,
     ) -> None:
         context = FaultContext(world, stage, timeline, invariants.metadata.image)
         losses = DataLossLimit(context)

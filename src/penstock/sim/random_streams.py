@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 
 
-class Streams:
+class RandomStreams:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._streams: dict[str, Random] = {}

@@ -65,7 +65,7 @@ _watching = False
 
 
 @contextmanager
-def tripwires() -> Iterator[list[str]]:
+def sandbox() -> Iterator[list[str]]:
     """Watches while the context lasts. Yields the list of violations."""
     global _thread, _found, _watching  # noqa: PLW0603 - an audit hook belongs to the process
     if not _watching:

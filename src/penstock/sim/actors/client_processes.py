@@ -13,7 +13,7 @@ Plan = Callable[[Actor], Coroutine[Any, Any, None]]
 """What a client does, from start to end."""
 
 
-class Actors:
+class ClientProcesses:
     """Starts all clients. Most of them may be killed and restarted."""
 
     def __init__(

@@ -26,7 +26,7 @@ class Timeline:
         self.lines.append((self._now_s(), place, text))
 
 
-class Told:
+class RecordedCalls:
     """Forwards calls to an object, and adds each call to the timeline."""
 
     def __init__(self, timeline: Timeline, inner: object) -> None:
@@ -45,7 +45,7 @@ class Told:
         return call
 
 
-def tell_story(
+def timeline_lines(
     timeline: Timeline, entries: Iterable[Entry], place: str, lines_max: int = LINES_MAX
 ) -> list[str]:
     """Returns the last lines about a topic partition, or about everything if `place` is empty."""

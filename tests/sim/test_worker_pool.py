@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from penstock.sim.workers import worker_pool
+from penstock.sim.worker_pool import worker_pool
 
 PARENT = """
 import os, time
-from penstock.sim.workers import worker_pool
+from penstock.sim.worker_pool import worker_pool
 
 def work(number):
     os.write(1, b"working\\n")  # in one piece: `print` writes the end of the line separately

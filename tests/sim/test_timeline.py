@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.sim.history import INFO, OK, Drain, Entry, Latest, Poll, Send
-from penstock.sim.story import Timeline, Told, tell_story
+from penstock.sim.timeline import RecordedCalls, Timeline, timeline_lines
 
 
 class Clock:
@@ -43,7 +43,7 @@ def test_a_story_has_the_events_of_its_partition_and_of_the_cluster() -> None:
     timeline = timeline_of(
         (1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"), (3.0, "", "FAULT kill")
     )
-    told = "\n".join(tell_story(timeline, [sent(2500, "t-0"), sent(2600, "t-1")], "t-0"))
+    told = "\n".join(timeline_lines(timeline, [sent(2500, "t-0"), sent(2600, "t-1")], "t-0"))
     assert "broker 1 leads" in told
     assert "broker 2 leads" not in told
     assert told.index("sent p0.1") < told.index("FAULT kill")
@@ -53,7 +53,7 @@ def test_a_story_has_the_events_of_its_partition_and_of_the_cluster() -> None:
 def test_without_a_partition_all_events_are_shown_with_theirs() -> None:
     """Used if a failure does not name a partition."""
     timeline = timeline_of((1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"))
-    told = tell_story(timeline, [], "")
+    told = timeline_lines(timeline, [], "")
     assert [line.strip() for line in told] == [
         "1.000  t-0: broker 1 leads",
         "2.000  t-1: broker 2 leads",
@@ -63,7 +63,7 @@ def test_without_a_partition_all_events_are_shown_with_theirs() -> None:
 def test_a_long_story_is_shortened_to_its_last_lines() -> None:
     """Only the last lines of a long one are shown."""
     timeline = timeline_of(*[(float(n), "t-0", f"line {n}") for n in range(50)])
-    told = tell_story(timeline, [], "t-0", lines_max=3)
+    told = timeline_lines(timeline, [], "t-0", lines_max=3)
     assert [line.split("  ")[-1] for line in told] == ["line 47", "line 48", "line 49"]
 
 
@@ -85,7 +85,7 @@ def test_a_story_has_what_clients_saw() -> None:
             records=((3, "p0.1"),),
         ),
     ]
-    told = "\n".join(tell_story(timeline_of(), entries, "t-0"))
+    told = "\n".join(timeline_lines(timeline_of(), entries, "t-0"))
     for words in ("no answer", "c read 3..3", "could not poll: gone", "log end: 4", "1 records"):
         assert words in told
 
@@ -98,5 +98,5 @@ def test_calls_that_inject_faults_are_recorded_and_executed() -> None:
             return f"{name} {hard}"
 
     timeline = timeline_of()
-    assert Told(timeline, Faults()).kill("broker-0", hard=True) == "broker-0 True"
+    assert RecordedCalls(timeline, Faults()).kill("broker-0", hard=True) == "broker-0 True"
     assert timeline.lines == [(0.0, "", "FAULT kill('broker-0', hard=True)")]

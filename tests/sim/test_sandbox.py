@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import pytest
 
-from penstock.sim.tripwire import NotSimulated, tripwires
+from penstock.sim.sandbox import NotSimulated, sandbox
 from penstock.sim.world import Unexpected, World, run_world
 from penstock.sim.world_config import WorldConfig
 
@@ -47,14 +47,14 @@ MODULES = {
     ],
 )
 def test_calls_that_leave_the_simulation_raise(line: str) -> None:
-    with tripwires() as tripped, pytest.raises(NotSimulated):
+    with sandbox() as tripped, pytest.raises(NotSimulated):
         eval(line, MODULES)
     assert len(tripped) >= 1
 
 
 def test_nothing_is_forbidden_outside_of_runs() -> None:
     """After a run nothing is forbidden; seeded generators, imports and logging never are."""
-    with tripwires() as tripped:
+    with sandbox() as tripped:
         random.Random(1).random()
         logging.getLogger("tripwire").warning("stamped")
         import xml.dom.pulldom  # noqa: F401 - not loaded before
@@ -78,7 +78,7 @@ def test_other_threads_are_not_affected() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    with tripwires():
+    with sandbox():
         begin.set()
         assert over.wait(120)
     thread.join(120)

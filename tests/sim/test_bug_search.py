@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from penstock.sim.bugs.hunting import HUNTS, SMOKE, SMOKE_VIRTUAL_S, hunt_one, tasks_for
+from penstock.sim.bug_search import HUNTS, SMOKE, SMOKE_VIRTUAL_S, hunt_one, tasks_for
 from penstock.sim.bugs.replication import BUGS
 from penstock.sim.focus import FOCUSES, ORDINARY, drawn_focus, focused
 from penstock.sim.main import main, parser
