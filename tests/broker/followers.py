@@ -23,7 +23,7 @@ from penstock.wire.messages import (
     ProduceResponse,
 )
 
-from .stage import NOW_MS, Stage
+from .harness import NOW_MS, BrokerHarness
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ BROKER_EPOCHS = 17
 
 
 async def create_on(
-    stage: Stage,
+    stage: BrokerHarness,
     *replicas: int,
     topic: str = "orders",
     configs: Mapping[str, str] | None = None,
@@ -50,22 +50,22 @@ async def create_on(
     return created.topics[0].topic_id
 
 
-def _has_role(stage: Stage, topic: str, broker: int) -> bool:
+def _has_role(stage: BrokerHarness, topic: str, broker: int) -> bool:
     hosted = stage.brokers[broker].replicas.get(topic, 0)
     return hosted is not None and (hosted.leadership or hosted.follower) is not None
 
 
-def shown(stage: Stage, topic: str = "orders") -> Partition:
+def shown(stage: BrokerHarness, topic: str = "orders") -> Partition:
     """Returns the partition as the metadata has it."""
     return stage.broker.cluster.image.topics[topic].partitions[0]
 
 
-def epoch_of(stage: Stage, broker: int) -> int:
+def epoch_of(stage: BrokerHarness, broker: int) -> int:
     return stage.broker.cluster.image.brokers[broker].broker_epoch
 
 
 async def follow(
-    stage: Stage,
+    stage: BrokerHarness,
     replica: int,
     offset: int,
     *,
@@ -106,7 +106,7 @@ async def follow(
 
 
 async def consume(
-    stage: Stage,
+    stage: BrokerHarness,
     offset: int,
     *,
     topic: str = "orders",
@@ -131,7 +131,7 @@ async def consume(
 
 
 async def produce(
-    stage: Stage,
+    stage: BrokerHarness,
     values: Sequence[bytes] = (b"x",),
     *,
     topic: str = "orders",

@@ -56,7 +56,7 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Buffer, Request, Response
 
 from .fuzz_corpus import NOW_MS, Ask, corpus, get_to_know, mutate
-from .stage import Stage, on_stage
+from .harness import BrokerHarness, on_stage
 
 R = TypeVar("R", bound=Response)
 Say = Callable[[str], None]
@@ -188,7 +188,7 @@ class _Peer:
 class _Feeder:
     """Feeds frames to sessions of one broker and checks the responses."""
 
-    def __init__(self, stage: Stage, findings: Findings, logged: _LoggedErrors) -> None:
+    def __init__(self, stage: BrokerHarness, findings: Findings, logged: _LoggedErrors) -> None:
         self._server = stage.broker.server
         self._findings = findings
         self._logged = logged
@@ -323,7 +323,7 @@ def _on_loop_error(findings: Findings, about: dict[str, Any]) -> None:
 
 
 async def _play(
-    stage: Stage, frames: int, seed: str, findings: Findings, logged: _LoggedErrors
+    stage: BrokerHarness, frames: int, seed: str, findings: Findings, logged: _LoggedErrors
 ) -> None:
     chance = random.Random(seed)
     known = await get_to_know(stage.ask)
@@ -346,7 +346,7 @@ async def _play(
     faulthandler.cancel_dump_traceback_later()
 
 
-async def _warm_up(stage: Stage, seeds: Sequence[bytes]) -> None:
+async def _warm_up(stage: BrokerHarness, seeds: Sequence[bytes]) -> None:
     """Compiles every codec and loads every handler, so that no frame is charged for that memory."""
     session = stage.broker.server.new_session(_Peer())
     for frame in seeds:

@@ -41,7 +41,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
-from .stage import InTurn
+from .harness import InTurn
 
 BROKER_ID = 2
 BROKER_EPOCH = 40

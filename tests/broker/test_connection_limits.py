@@ -17,13 +17,13 @@ from penstock.wire.messages import (
     IncrementalAlterConfigsResponse,
 )
 
-from .three_brokers import Trio, trio
+from .three_brokers import ThreeBrokers, three_brokers
 
 BROKER = 4
 SET, DELETE = 0, 1
 
 
-async def is_served(cluster: Trio, size: int | None = None) -> bool:
+async def is_served(cluster: ThreeBrokers, size: int | None = None) -> bool:
     """Returns whether a new connection gets a response to a request of at least `size` bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", cluster.nodes[0].port)
     try:
@@ -37,7 +37,7 @@ async def is_served(cluster: Trio, size: int | None = None) -> bool:
         writer.close()
 
 
-async def alter(cluster: Trio, name: str, value: str | None, broker: str = "") -> None:
+async def alter(cluster: ThreeBrokers, name: str, value: str | None, broker: str = "") -> None:
     """Changes a config of one broker, or of all brokers if `broker` is empty."""
     config = IncrementalAlterConfigsRequest.Config(name, DELETE if value is None else SET, value)
     resource = IncrementalAlterConfigsRequest.Resource(BROKER, broker, [config])
@@ -47,7 +47,7 @@ async def alter(cluster: Trio, name: str, value: str | None, broker: str = "") -
     assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
 
-async def described(cluster: Trio, name: str) -> str | None:
+async def described(cluster: ThreeBrokers, name: str) -> str | None:
     resource = DescribeConfigsRequest.Resource(BROKER, "0", [name])
     answer = await cluster.nodes[0].ask(
         DescribeConfigsRequest([resource]), 1, DescribeConfigsResponse
@@ -55,7 +55,7 @@ async def described(cluster: Trio, name: str) -> str | None:
     return answer.results[0].configs[0].value
 
 
-async def crowd(cluster: Trio, count: int) -> list[asyncio.StreamWriter]:
+async def crowd(cluster: ThreeBrokers, count: int) -> list[asyncio.StreamWriter]:
     """Opens connections that send nothing."""
     writers = []
     for _ in range(count):
@@ -68,7 +68,7 @@ def test_connection_limits_can_be_changed_while_the_broker_runs(tmp_path: Path) 
     """For all brokers or for one. Lowering a limit closes no connection."""
 
     async def run() -> None:
-        async with asyncio.timeout(60), trio(tmp_path, brokers=1) as cluster:
+        async with asyncio.timeout(60), three_brokers(tmp_path, brokers=1) as cluster:
             server = cluster.broker(0).server
             assert await described(cluster, "max.connections") == "10000"
             writers = await crowd(cluster, 5)
@@ -97,7 +97,7 @@ def test_limits_from_the_config_file_take_effect(tmp_path: Path) -> None:
     settings = {"max.connections": "3", "socket.request.max.bytes": "2000"}
 
     async def run() -> None:
-        async with asyncio.timeout(60), trio(tmp_path, settings, brokers=1) as cluster:
+        async with asyncio.timeout(60), three_brokers(tmp_path, settings, brokers=1) as cluster:
             assert await described(cluster, "socket.request.max.bytes") == "2000"
             assert await is_served(cluster, 1000)
             assert not await is_served(cluster, 2000)
@@ -115,7 +115,7 @@ def test_the_number_of_fetch_sessions_is_limited(tmp_path: Path) -> None:
     settings = {"max.incremental.fetch.session.cache.slots": "2"}
 
     async def run() -> None:
-        async with asyncio.timeout(60), trio(tmp_path, settings, brokers=1) as cluster:
+        async with asyncio.timeout(60), three_brokers(tmp_path, settings, brokers=1) as cluster:
             await cluster.create(replicas=1)
             request = FetchRequest(
                 session_epoch=0,

@@ -50,7 +50,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
-from .three_brokers import NOW_MS, Trio, trio
+from .three_brokers import NOW_MS, ThreeBrokers, three_brokers
 
 TRIES = 12
 SETTINGS = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
@@ -93,7 +93,7 @@ class Line:
 class Lane:
     """A connection to one broker of a cluster, with requests for it."""
 
-    def __init__(self, cluster: Trio, broker_id: int, line: Line) -> None:
+    def __init__(self, cluster: ThreeBrokers, broker_id: int, line: Line) -> None:
         self.cluster = cluster
         self.broker_id = broker_id
         self.line = line
@@ -134,7 +134,7 @@ class Lane:
             await asyncio.sleep(0.05)
 
 
-async def line_to(cluster: Trio, broker_id: int) -> Line:
+async def line_to(cluster: ThreeBrokers, broker_id: int) -> Line:
     port = cluster.nodes[broker_id].port
     return Line(*await asyncio.open_connection("127.0.0.1", port))
 
@@ -293,7 +293,7 @@ Play = Callable[[Lane], Awaitable[None]]
 
 def run_on(directory: Path, brokers: int, play: Play) -> None:
     async def run() -> None:
-        async with asyncio.timeout(120), trio(directory, SETTINGS, brokers) as cluster:
+        async with asyncio.timeout(120), three_brokers(directory, SETTINGS, brokers) as cluster:
             controller = cluster.broker(0).cluster.image.controller
             assert controller is not None
             others = [

@@ -9,17 +9,17 @@ from penstock.metadata.model import Partition
 from penstock.sim.disk.disk import SimDisk
 
 from .replication.test_replication import on_three
-from .three_brokers import Trio
+from .three_brokers import ThreeBrokers
 
 
-async def lose_session(cluster: Trio, broker_id: int) -> None:
+async def lose_session(cluster: ThreeBrokers, broker_id: int) -> None:
     """Revokes the broker's lease, as if it had been suspended for longer than its session lasts."""
     membership = cluster.broker(broker_id).membership
     await membership._env.store.revoke_lease(membership._commits.lease)
 
 
 @on_three(min_insync_replicas="2")
-async def test_a_leader_that_lost_its_lease_becomes_a_follower(cluster: Trio) -> None:
+async def test_a_leader_that_lost_its_lease_becomes_a_follower(cluster: ThreeBrokers) -> None:
     """Another replica leads in the next leader epoch. The old leader registers again by itself,
     catches up and rejoins the ISR with its new broker epoch. Nothing is lost or duplicated.
     """
@@ -42,7 +42,9 @@ async def test_a_leader_that_lost_its_lease_becomes_a_follower(cluster: Trio) ->
 
 
 @on_three(min_insync_replicas="3")
-async def test_if_all_brokers_lose_their_leases_at_once_nothing_is_lost(cluster: Trio) -> None:
+async def test_if_all_brokers_lose_their_leases_at_once_nothing_is_lost(
+    cluster: ThreeBrokers,
+) -> None:
     """As after an outage of the store. All register again, and a replica with all records leads."""
     await cluster.create()
     await cluster.produce(b"before")
@@ -56,7 +58,7 @@ async def test_if_all_brokers_lose_their_leases_at_once_nothing_is_lost(cluster:
 
 
 @on_three(min_insync_replicas="2")
-async def test_a_rolling_restart_does_not_delay_producers_for_long(cluster: Trio) -> None:
+async def test_a_rolling_restart_does_not_delay_producers_for_long(cluster: ThreeBrokers) -> None:
     """One broker after the other is stopped and started during continuous writes. Every record is
     accepted.
     """
@@ -91,7 +93,9 @@ async def test_a_rolling_restart_does_not_delay_producers_for_long(cluster: Trio
 
 
 @on_three(min_insync_replicas="1")
-async def test_a_follower_that_restarts_with_an_empty_disk_leaves_the_isr(cluster: Trio) -> None:
+async def test_a_follower_that_restarts_with_an_empty_disk_leaves_the_isr(
+    cluster: ThreeBrokers,
+) -> None:
     """Its disk was replaced while it was down, and it was back before its lease expired. It is
     out of the ISR until it has fetched everything again, although in this topic only synced records
     count.
@@ -113,7 +117,7 @@ async def test_a_follower_that_restarts_with_an_empty_disk_leaves_the_isr(cluste
 
 
 @on_three(min_insync_replicas="1")
-async def test_a_leader_that_restarts_with_an_empty_disk_is_replaced(cluster: Trio) -> None:
+async def test_a_leader_that_restarts_with_an_empty_disk_is_replaced(cluster: ThreeBrokers) -> None:
     """It fetches everything again from the new leader."""
     await cluster.create()
     await cluster.produce(b"one", b"two")

@@ -37,7 +37,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request, Response
 
-from .stage import InTurn, internal_replicas
+from .harness import InTurn, internal_replicas
 
 R = TypeVar("R", bound=Response)
 NOW_MS = 1_700_000_000_000
@@ -168,7 +168,7 @@ class Node:
             peer = await connect_peer(
                 SocketNetwork(),
                 ("127.0.0.1", self.port),
-                client_id="trio",
+                client_id="three_brokers",
                 timeout_s=5,
                 response_bytes_max=1 << 30,
             )
@@ -177,7 +177,7 @@ class Node:
         return answer
 
 
-class Trio:
+class ThreeBrokers:
     def __init__(self, nodes: Sequence[Node], kafka: Mapping[str, str]) -> None:
         self.nodes = nodes
         self._kafka = kafka
@@ -318,12 +318,12 @@ class Trio:
 
 
 @asynccontextmanager
-async def trio(
+async def three_brokers(
     directory: Path, kafka: Mapping[str, str] | None = None, brokers: int = 3
-) -> AsyncIterator[Trio]:
+) -> AsyncIterator[ThreeBrokers]:
     threads = Threads(4)
     settings = {**internal_replicas(brokers), **(kafka or {})}
-    cluster = Trio([Node(each, directory, threads) for each in range(brokers)], settings)
+    cluster = ThreeBrokers([Node(each, directory, threads) for each in range(brokers)], settings)
     try:
         for node in cluster.nodes:
             await cluster.start(node.broker_id)

@@ -20,9 +20,9 @@ import confluent_kafka as ck
 from penstock.testing.ask import ask
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
-from .fleet import Fleet, dump, wait_for
+from .broker_processes import BrokerProcesses, dump, wait_for
+from .loaded_cluster import PROGRESS_S
 from .network import Wires, on_wires
-from .stage import PROGRESS_S
 from .workload import create_topic
 
 TOPIC = "audit"
@@ -33,7 +33,7 @@ NEWS_S = 30.0
 
 
 class Walk:
-    def __init__(self, fleet: Fleet, wires: Wires) -> None:
+    def __init__(self, fleet: BrokerProcesses, wires: Wires) -> None:
         self.fleet = fleet
         self.wires = wires
         self.acknowledged: list[int] = []

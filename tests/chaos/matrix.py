@@ -29,14 +29,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from . import growth, moves, network, space
-from .fleet import NotInTime
+from . import cluster_growth, network, reassignments, small_disk
+from .broker_processes import NotInTime
 from .ledger import Verdict
-from .stage import (
+from .loaded_cluster import (
     FREEZE_S,
     ROLES,
     Fault,
-    Stage,
+    LoadedCluster,
     Tally,
     clean_bounce,
     clean_stop,
@@ -175,7 +175,7 @@ class Run:
             self.summary.hung_clients += stage.workload.ledger.hung_clients
             self.summary.tally += stage.tally
 
-    def _do(self, stage: Stage, name: str, fault: Fault) -> None:
+    def _do(self, stage: LoadedCluster, name: str, fault: Fault) -> None:
         hard, clean = len(stage.tally.hard_gaps_s), len(stage.tally.clean_gaps_s)
         fault(stage)
         stage.settle()
@@ -196,18 +196,18 @@ class Run:
         self.say("; ".join(complaints[known:]) or f"{name}: well")
 
     def on_small_disk(self, store: str) -> list[str]:
-        verdict = space.run(self.directory / f"space-{store}", store)
+        verdict = small_disk.run(self.directory / f"space-{store}", store)
         self.summary.judge(verdict, f"full disk ({store})")
         return []
 
     def moving(self, store: str) -> list[str]:
         directory = self.directory / f"moves-{store}"
-        verdict = moves.run(directory, store, MOVE_ROUNDS, self.seed, self.say)
+        verdict = reassignments.run(directory, store, MOVE_ROUNDS, self.seed, self.say)
         self.summary.judge(verdict, f"moves under kills ({store})")
         return []
 
     def growing(self, store: str) -> list[str]:
-        grown = growth.run(self.directory / f"growth-{store}", store)
+        grown = cluster_growth.run(self.directory / f"growth-{store}", store)
         self.summary.judge(grown.verdict, f"growth ({store})")
         self.summary.growth[store] = {
             key: round(value, 3) for key, value in asdict(grown).items() if key != "verdict"
@@ -218,7 +218,7 @@ class Run:
         """Runs the faults that need a special cluster."""
         self.once(f"a broker joins, one leaves ({store})", partial(self.growing, store))
         self.once(f"moves under kills ({store})", partial(self.moving, store))
-        if reason := space.why_not():
+        if reason := small_disk.why_not():
             self.say(f"left out: full disk: {reason}")
         else:
             self.once(f"full disk ({store})", partial(self.on_small_disk, store))

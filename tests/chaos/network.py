@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from .fleet import Fleet, Node, pause, wait_for
-from .stage import PROGRESS_S, SYNC_S, Stage, close_stage, open_stage
+from .broker_processes import BrokerProcesses, Node, pause, wait_for
+from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_stage, open_stage
 from .workload import TOPIC
 
 LAG_MAX_MS = 4_000
@@ -139,7 +139,7 @@ def etcd_at(wires: Wires, directory: Path) -> Iterator[str]:
 class Cutter:
     """The faults that cut connections."""
 
-    def __init__(self, stage: Stage, wires: Wires) -> None:
+    def __init__(self, stage: LoadedCluster, wires: Wires) -> None:
         self.stage = stage
         self.wires = wires
 
@@ -214,9 +214,9 @@ WITH_STORE = ("leader_from_store", "controller_from_store", "leader_from_everybo
 CUTS = ("follower_from_leader", "leader_mute_to_follower", "leader_from_all_brokers", *WITH_STORE)
 
 
-def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> Fleet:
+def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> BrokerProcesses:
     hosts = [wires.host(place) for place in range(3)]
-    fleet = Fleet(
+    fleet = BrokerProcesses(
         directory,
         3,
         "etcd" if etcd_address else "sqlite",
@@ -230,7 +230,7 @@ def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> Fleet:
 
 
 @contextmanager
-def on_wires(directory: Path, store: str) -> Iterator[tuple[Fleet, Wires]]:
+def on_wires(directory: Path, store: str) -> Iterator[tuple[BrokerProcesses, Wires]]:
     """Yields three brokers, not started, each in its own namespace."""
     with ExitStack() as stack:
         wires = Wires([0, 1, 2, STORE])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from .transactions import WAYS, Cell, Load, Play, cells
+from .transactions_copiers import CLIENTS
 from .transactions_ledger import Sight, judge
-from .transactions_squad import CLIENTS
 
 SMOKE = Load(
     messages=5_000,

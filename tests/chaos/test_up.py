@@ -17,7 +17,7 @@ import pytest
 from compat.cluster import PENSTOCK, SETTINGS, Cluster
 from stores.etcd_server import EtcdCluster
 
-from .fleet import ETCD_OPTIONS, wait_for
+from .broker_processes import ETCD_OPTIONS, wait_for
 from .workload import TOPIC, Workload, create_topic
 
 PATIENCE_S = 150

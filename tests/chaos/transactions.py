@@ -39,7 +39,8 @@ import confluent_kafka as ck
 import penstock
 from penstock.errors import ClientError
 
-from .fleet import Fleet, NotInTime, pause, wait_for
+from .broker_processes import BrokerProcesses, NotInTime, pause, wait_for
+from .transactions_copiers import CLIENTS, CopierProcesses, NotHere, program
 from .transactions_ledger import KINDS, Findings, judge
 from .transactions_readers import (
     ConfluentReader,
@@ -49,7 +50,6 @@ from .transactions_readers import (
     read_to_end,
     unended,
 )
-from .transactions_squad import CLIENTS, NotHere, Squad, program
 from .workload import create_topic
 
 STORES = ("sqlite", "etcd")
@@ -164,12 +164,12 @@ class Play:
         self.cell = cell
         self.load = load
         self.outcome = Outcome(cell)
-        self.fleet = Fleet(directory, 3, cell.store, SETTINGS)
+        self.fleet = BrokerProcesses(directory, 3, cell.store, SETTINGS)
         self.source = numbers(load.messages)
         self.chance = random.Random(f"{seed} {cell}")
         self.readers: list[Reader] = []
         self._directory = directory
-        self._squad: Squad | None = None
+        self._squad: CopierProcesses | None = None
         self._fed = 0
         """How many numbers of each partition are in the source so far."""
 
@@ -194,7 +194,7 @@ class Play:
         return self.outcome
 
     @property
-    def squad(self) -> Squad:
+    def squad(self) -> CopierProcesses:
         assert self._squad is not None
         return self._squad
 
@@ -210,7 +210,7 @@ class Play:
         self._feed()
         load = self.load
         how = [str(each) for each in (load.size, load.pause_ms, load.abort_one_in)]
-        self._squad = Squad(
+        self._squad = CopierProcesses(
             self._directory,
             lambda name: [*command, bootstrap, SOURCE, TARGET, GROUP, name, *how],
         )

@@ -16,7 +16,7 @@ import confluent_kafka as ck
 import penstock
 from penstock.errors import ClientError
 
-from .fleet import wait_for
+from .broker_processes import wait_for
 from .transactions_ledger import Sight
 
 ASK_S = 150.0

@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 import penstock
 from penstock.errors import ClientError
 
-from .fleet import NotInTime, wait_for
+from .broker_processes import NotInTime, wait_for
 from .ledger import NUMBERS_PER_PRODUCER, Ledger
 
 TOPIC = "numbers"

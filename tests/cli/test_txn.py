@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Runner
-from client.hanging import forgetful_broker, leave_open
+from client.hanging_transactions import forgetful_broker, leave_open
 from penstock.testing import Broker
 
 

@@ -1,4 +1,4 @@
-"""Fixtures: a fake broker, and real ones (`client.live`)."""
+"""Fixtures: a fake broker, and real ones (`client.live_broker`)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from client.fake_broker import FakeBroker
-from client.live import live_broker, own_broker
+from client.live_broker import live_broker, own_broker
 
 __all__ = ["live_broker", "own_broker"]
 

@@ -9,7 +9,7 @@ import pytest
 
 from client.fake_broker import DROP, SILENCE, FakeBroker
 from client.fake_model import Group
-from client.rig import cluster_of, with_cluster
+from client.open_clusters import cluster_of, with_cluster
 from penstock.client.admin import groups, operations
 from penstock.client.admin.offsets import LATEST, list_offsets
 from penstock.client.cluster import Cluster

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from client.membership.company import OURS, PARTITIONS, Company
+from client.membership.mixed_group import OURS, PARTITIONS, MixedGroup
 from compat.clients.base import DEADLINE_S, Consumer, Received
 from compat.conftest import TopicFactory
 from compat.java_build import compiled
@@ -145,7 +145,7 @@ def test_a_group_with_java_rebalances(
     cast: tuple[str, ...],
 ) -> None:
     """Members join one by one, then leave in the same order: no record is lost or duplicated."""
-    company = Company(broker, name(), topic(PARTITIONS), strategy)
+    company = MixedGroup(broker, name(), topic(PARTITIONS), strategy)
     try:
         for kind in cast:
             if kind == JAVA:

@@ -21,11 +21,11 @@ import confluent_kafka as ck
 import pyarrow as pa
 import pytest
 
-from client.membership.company import CONFLUENT, OURS, PARTITIONS, Company
+from client.membership.mixed_group import CONFLUENT, OURS, PARTITIONS, MixedGroup
 from compat.apache_kafka import ApacheKafka
-from compat.chosen import CHOSEN, Chosen, shown
 from compat.clients.base import CODECS, DEADLINE_S, wait_until
 from compat.java_build import VERSIONS, compiled
+from compat.shared_client_tests import CHOSEN, Chosen, shown
 from compat.test_java_groups import JavaMember
 from compat.toolchain import RUN_S
 from penstock import Admin, Consumer, NewTopic, Producer, Record, TopicPartition, aio
@@ -307,7 +307,7 @@ def test_a_group_with_members_of_different_libraries(
 ) -> None:
     """Members join one by one, then leave in the same order: no record is lost or duplicated."""
     topic, group = kafka.new_topic(PARTITIONS), kafka.new_name("group")
-    company = Company(kafka.bootstrap, group, topic, strategy)
+    company = MixedGroup(kafka.bootstrap, group, topic, strategy)
     try:
         for kind in cast:
             if kind == JAVA:

@@ -14,7 +14,7 @@ from client.blocking import test_exactly_once as sync_copies
 from client.blocking import test_transactions as sync_transactions
 from client.producing import test_transactions as transactions
 from compat.apache_kafka import ApacheKafka
-from compat.chosen import Chosen, shown
+from compat.shared_client_tests import Chosen, shown
 from penstock import aio
 from penstock.client.producing.transactions import FEATURE, LEVEL
 

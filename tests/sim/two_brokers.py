@@ -22,7 +22,7 @@ from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.log import Log
-from storage.bench import NOW_MS, LogBench
+from storage.log_bench import NOW_MS, LogBench
 
 TOPIC_ID = bytes(15) + b"\x07"
 WHOLE = Partition((0, 1), (0, 1), (), 0, 0, 0, 1, (1, 2))

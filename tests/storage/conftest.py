@@ -8,7 +8,7 @@ import pytest
 
 from penstock.storage.disk import OsDisk
 
-from .bench import LogBench, new_bench
+from .log_bench import LogBench, new_bench
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogOffline, StorageError
 from penstock.storage.log_appender import Appended
 
-from .bench import NOW_MS, LogBench, append, append_batch, offsets_of, record, records_of
+from .log_bench import NOW_MS, LogBench, append, append_batch, offsets_of, record, records_of
 
 ROLLS_AFTER_THREE = LogConfig(segment_bytes=3 * len(build_batch([record(0)])))
 

@@ -24,7 +24,7 @@ from penstock.storage.checkpoints import (
 from penstock.storage.damage import Damage
 from penstock.storage.errors import CorruptFile
 
-from .bench import LogBench, each_interruption
+from .log_bench import LogBench, each_interruption
 
 OFFSETS = st.integers(0, 2**63 - 1)
 FULL = Checkpoint(

@@ -17,7 +17,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged, LogOffline
 from penstock.storage.log import Log
 
-from .bench import (
+from .log_bench import (
     NOW_MS,
     LogBench,
     append_produced,

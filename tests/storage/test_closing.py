@@ -11,7 +11,7 @@ from penstock.storage.closing import close_logs
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 
-from .bench import NOW_MS, LogBench, append
+from .log_bench import NOW_MS, LogBench, append
 
 T = TypeVar("T")
 ROOT = "/data/logs"

@@ -10,7 +10,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged
 from penstock.storage.log import Log
 
-from .bench import LogBench, append, append_batch, new_bench, offsets_of, record
+from .log_bench import LogBench, append, append_batch, new_bench, offsets_of, record
 
 BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENTED = LogConfig(segment_bytes=6 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)

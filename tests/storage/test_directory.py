@@ -17,7 +17,7 @@ from penstock.storage.errors import LogOffline, StorageError
 from penstock.storage.log import Log
 from penstock.storage.salvage import RecoveryReport
 
-from .bench import NOW_MS, LogBench, append, each_interruption, new_bench, offsets_of
+from .log_bench import NOW_MS, LogBench, append, each_interruption, new_bench, offsets_of
 
 ROOT = "/data/logs"
 SMALL = DirectoryConfig(disk_reserve_bytes=0)

@@ -17,7 +17,7 @@ from penstock.storage.files import (
     write_all,
 )
 
-from .bench import LogBench
+from .log_bench import LogBench
 
 
 def make_files(bench: LogBench, count: int) -> list[str]:

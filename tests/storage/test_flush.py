@@ -12,7 +12,7 @@ from penstock.records.record import build_batch
 from penstock.storage.config import LogConfig
 from penstock.storage.errors import DiskFull, LogOffline, StorageError
 
-from .bench import (
+from .log_bench import (
     LogBench,
     append,
     each_interruption,

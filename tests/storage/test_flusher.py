@@ -16,7 +16,7 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.storage.recovery import create_log
 
-from .bench import NOW_MS, LogBench, append, new_bench
+from .log_bench import NOW_MS, LogBench, append, new_bench
 
 T = TypeVar("T")
 

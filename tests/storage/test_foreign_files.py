@@ -10,7 +10,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.storage.verify import verify_directory
 
-from .bench import LogBench, append, new_bench, offsets_of, state_of
+from .log_bench import LogBench, append, new_bench, offsets_of, state_of
 
 CONFIG = LogConfig(index_interval_bytes=0)
 FOREIGN = [b"", bytes(16), bytes(24), b"garbage", b"\xff" * 9600]

@@ -13,7 +13,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged
 from penstock.storage.index import SPILL_ENTRIES, IndexCache, OffsetIndex, TimeIndex
 
-from .bench import LogBench, append, new_bench, offsets_of, record
+from .log_bench import LogBench, append, new_bench, offsets_of, record
 
 PATH = "/data/00000000000000000000.index"
 BATCH_BYTES = len(build_batch([record(0)]))

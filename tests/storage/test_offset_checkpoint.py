@@ -18,7 +18,7 @@ from penstock.storage.offset_checkpoint import (
     write_offsets,
 )
 
-from .bench import NOW_MS, ROOT, append, new_bench
+from .log_bench import NOW_MS, ROOT, append, new_bench
 
 INT = st.integers(0, 2**63 - 1)
 NAMES = st.from_regex(r"[a-zA-Z0-9._-]{1,20}-[0-9]{1,4}", fullmatch=True)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.sim.crash.case import run_case
 
-from .planted import PLANTED
+from .planted_bugs import PLANTED
 
 SEEDS_MAX = 600
 

@@ -11,7 +11,7 @@ from penstock.records.record import Record, build_batch
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.log import Log
 
-from .bench import ROOT, LogBench
+from .log_bench import ROOT, LogBench
 
 EXPIRATION_MS = 1_000
 PRODUCER = 4

@@ -14,7 +14,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogDamaged, LogOffline, OffsetOutOfRange, StorageError
 from penstock.storage.log_reader import LogSlice
 
-from .bench import LogBench, append, append_batch, offsets_of, record, records_of
+from .log_bench import LogBench, append, append_batch, offsets_of, record, records_of
 
 BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENTED = LogConfig(segment_bytes=10 * BATCH_BYTES, index_interval_bytes=2 * BATCH_BYTES)

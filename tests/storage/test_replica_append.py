@@ -10,7 +10,7 @@ from penstock.records.record import build_batch
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 
-from .bench import NOW_MS, LogBench, append, new_bench, offsets_of, record, state_of
+from .log_bench import NOW_MS, LogBench, append, new_bench, offsets_of, record, state_of
 
 BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)

@@ -8,7 +8,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.storage.retain import apply_retention
 
-from .bench import NOW_MS, LogBench, append, offsets_of, record
+from .log_bench import NOW_MS, LogBench, append, offsets_of, record
 
 BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENT_BYTES = 4 * BATCH_BYTES

@@ -10,7 +10,7 @@ import pytest
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.storage.flusher import Flusher
 
-from .bench import LogBench, append, offsets_of
+from .log_bench import LogBench, append, offsets_of
 
 
 def test_work_runs_on_another_thread() -> None:

@@ -12,7 +12,7 @@ from penstock.storage.errors import LogDamaged
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoint import LogOffsets
 
-from .bench import LogBench, append, append_batch, new_bench, offsets_of
+from .log_bench import LogBench, append, append_batch, new_bench, offsets_of
 
 COUNT = 20
 BAD = 7

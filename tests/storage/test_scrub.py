@@ -10,7 +10,7 @@ from penstock.storage.errors import LogDamaged
 from penstock.storage.log import Log
 from penstock.storage.scrub import ScrubCursor, ScrubPiece
 
-from .bench import LogBench, append, offsets_of, record
+from .log_bench import LogBench, append, offsets_of, record
 
 BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)

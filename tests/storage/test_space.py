@@ -12,7 +12,7 @@ from penstock.storage.errors import DiskFull, LogOffline
 from penstock.storage.log import Log
 from penstock.storage.space import SpaceGuard
 
-from .bench import NOW_MS, LogBench, append, new_bench, offsets_of, record, records_of
+from .log_bench import NOW_MS, LogBench, append, new_bench, offsets_of, record, records_of
 
 BATCH_BYTES = len(build_batch([record(0)]))
 RESERVE = 100_000

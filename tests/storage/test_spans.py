@@ -17,7 +17,7 @@ from penstock.storage.errors import DiskTrouble
 from penstock.storage.log import Log
 from penstock.storage.spans import SPAN_BYTES_MIN, FileSpan
 
-from .bench import LogBench, append, new_bench, record
+from .log_bench import LogBench, append, new_bench, record
 
 BATCH_BYTES = len(build_batch([record(0, size=10_000)]))
 ENOUGH = 40 * BATCH_BYTES

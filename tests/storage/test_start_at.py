@@ -14,7 +14,7 @@ from penstock.storage.errors import DiskFull, LogOffline
 from penstock.storage.log import Log
 from penstock.storage.verify import verify_directory
 
-from .bench import (
+from .log_bench import (
     NOW_MS,
     LogBench,
     LogState,

@@ -12,7 +12,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.storage.timesearch import TimedOffset, newest_record, offset_for_time
 
-from .bench import NOW_MS, LogBench, append, new_bench, record, records_of
+from .log_bench import NOW_MS, LogBench, append, new_bench, record, records_of
 
 BATCH_BYTES = len(build_batch([record(0)]))
 SEGMENTED = LogConfig(segment_bytes=4 * BATCH_BYTES, index_interval_bytes=BATCH_BYTES)

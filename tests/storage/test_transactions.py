@@ -26,7 +26,7 @@ from penstock.storage.producer_state import note_producer
 from penstock.storage.retain import apply_retention
 from penstock.storage.verify import verify_directory
 
-from .bench import NOW_MS, LogBench, each_interruption, new_bench
+from .log_bench import NOW_MS, LogBench, each_interruption, new_bench
 
 
 class Writers:

@@ -18,7 +18,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
 from penstock.storage.verify import verify_directory
 
-from .bench import NOW_MS, LogBench, new_bench, offsets_of
+from .log_bench import NOW_MS, LogBench, new_bench, offsets_of
 from .test_transactions import Writers, check_entries, committed, stable_of
 
 Kind = Literal["plain", "data", "commit", "abort"]

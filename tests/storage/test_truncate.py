@@ -19,7 +19,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.errors import LogOffline, OffsetOutOfRange, StorageError
 from penstock.storage.log import Log
 
-from .bench import (
+from .log_bench import (
     NOW_MS,
     LogBench,
     append,

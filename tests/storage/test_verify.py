@@ -23,7 +23,7 @@ from penstock.storage.log import Log
 from penstock.storage.readonly import ReadOnlyDisk
 from penstock.storage.verify import NotALog, Progress, verify_directory
 
-from .bench import NOW_MS, LogBench, append, new_bench
+from .log_bench import NOW_MS, LogBench, append, new_bench
 from .sample_log import START_MS, TOPIC_ID, SampleLog, new_log, reopen, sample_records, stopped_log
 
 DISK = ReadOnlyDisk()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .bench import SqliteBench
+from .sqlite_bench import SqliteBench
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from penstock.ports import Compare, Delete, KeyValue, MetadataStore, Put, WatchE
 from penstock.stores.errors import LeaseNotFound, RevisionNotKept, StoreClosed
 
 from .contract_entries import Commits, Entries
-from .handles import StoreBench, keys_of, put, revision_of, take
+from .store_bench import StoreBench, keys_of, put, revision_of, take
 
 
 class Leases:

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.ports import Compare, Delete, KeyValue, MetadataStore, Put
 
-from .handles import StoreBench, keys_of, put, revision_of, take
+from .store_bench import StoreBench, keys_of, put, revision_of, take
 
 
 class Entries:

@@ -22,7 +22,7 @@ from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_members import EtcdConfig
 
-from .handles import StoreBench, put
+from .store_bench import StoreBench, put
 
 START_TIMEOUT_S = 150.0
 PATIENT = EtcdConfig(request_timeout_s=20.0, attempt_timeout_s=5.0)

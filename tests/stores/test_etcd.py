@@ -28,7 +28,7 @@ from penstock.stores.etcd_members import EtcdConfig
 from penstock.testing.slowness import patient
 
 from .etcd_server import EtcdCluster, open_store
-from .handles import keys_of, put, revision_of, take
+from .store_bench import keys_of, put, revision_of, take
 
 BRISK = EtcdConfig(request_timeout_s=3.0, attempt_timeout_s=1.2, trust_s=60.0)
 SLACK_S = 3.0

@@ -23,7 +23,7 @@ from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.sqlite import SqliteStore
 
 from .etcd_server import EtcdCluster, open_store
-from .handles import put
+from .store_bench import put
 
 PROGRAM = (sys.executable, "-m", "penstock.cli.main")
 PATIENCE_S = 150

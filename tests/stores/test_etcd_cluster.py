@@ -25,7 +25,7 @@ from penstock.stores.etcd_members import EtcdConfig
 from penstock.testing.slowness import patient
 
 from .etcd_server import EtcdCluster, compact, open_store
-from .handles import keys_of, put, revision_of, take
+from .store_bench import keys_of, put, revision_of, take
 
 ROOT = Path(__file__).resolve().parents[2]
 SLACK_S = 4.0

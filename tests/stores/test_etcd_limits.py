@@ -31,7 +31,7 @@ from penstock.stores.etcd import EtcdStore
 from penstock.wire.errors import ErrorCode
 
 from .etcd_server import PATIENT, EtcdCluster, compact, open_store
-from .handles import put
+from .store_bench import put
 
 PARTITIONS = 10_500
 PATIENCE_S = 300.0

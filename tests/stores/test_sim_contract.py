@@ -13,7 +13,7 @@ from penstock.sim.loop import SimLoop
 from penstock.sim.store import SimStore, StoreConfig, StoreModel
 
 from .contract import StoreContract
-from .handles import TIMEOUT_S, Scenario, StoreBench
+from .store_bench import TIMEOUT_S, Scenario, StoreBench
 
 
 class SimBench(StoreBench):

@@ -23,8 +23,8 @@ from penstock.stores.errors import (
 )
 from penstock.stores.sqlite import SqliteConfig, SqliteStore
 
-from .bench import SqliteBench
-from .handles import keys_of, put, take
+from .sqlite_bench import SqliteBench
+from .store_bench import keys_of, put, take
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from penstock.stores import sqlite_reserve
 from penstock.stores.errors import StoreFull
 from penstock.stores.sqlite import SqliteStore
 
-from .handles import keys_of, put
+from .store_bench import keys_of, put
 
 DISK_BYTES = 24 << 20
 HOG = "hog"

@@ -13,8 +13,8 @@ from penstock.ports import MetadataStore
 from penstock.runtime import SystemClock, Threads
 from penstock.stores.sqlite import SqliteStore
 
-from .bench import SqliteBench
-from .handles import keys_of, put, take
+from .sqlite_bench import SqliteBench
+from .store_bench import keys_of, put, take
 from .test_sqlite import write_lock
 
 

@@ -11,14 +11,14 @@ from penstock.ports import WatchEvent
 from penstock.runtime import SystemClock, Threads
 from penstock.stores.sqlite import SqliteStore
 
-from .process import INCREMENTS
+from .sqlite_process import INCREMENTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(path: str, role: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.stores.process", path, role],
+        [sys.executable, "-m", "tests.stores.sqlite_process", path, role],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

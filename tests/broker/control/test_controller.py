@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
+from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged, staged_with
 from penstock.broker.broker import Broker
 from penstock.broker.control.membership import Replaced
 from penstock.metadata.config_changes import (
@@ -44,16 +44,16 @@ def renew_often(broker: Broker, seconds: float = 0.05) -> None:
     broker.membership.doubt()
 
 
-def epoch_of(stage: Stage, broker_id: int, seen_by: int = 0) -> int:
+def epoch_of(stage: BrokerHarness, broker_id: int, seen_by: int = 0) -> int:
     registered = stage.brokers[seen_by].cluster.image.brokers.get(broker_id)
     return -1 if registered is None else registered.broker_epoch
 
 
-def only(stage: Stage, name: str) -> Partition:
+def only(stage: BrokerHarness, name: str) -> Partition:
     return stage.broker.cluster.image.topics[name].partitions[0]
 
 
-async def create(stage: Stage, name: str, replicas: int, broker: int = 0) -> bytes:
+async def create(stage: BrokerHarness, name: str, replicas: int, broker: int = 0) -> bytes:
     """Creates a topic of one partition, through the controller of `broker`. Its replicas begin with
     broker 0.
     """
@@ -69,7 +69,7 @@ async def create(stage: Stage, name: str, replicas: int, broker: int = 0) -> byt
 
 
 @staged
-async def test_a_lease_is_kept_by_renewing_it(stage: Stage) -> None:
+async def test_a_lease_is_kept_by_renewing_it(stage: BrokerHarness) -> None:
     """The broker epoch stays the same."""
     membership = stage.broker.membership
     before = membership.broker_epoch
@@ -81,7 +81,7 @@ async def test_a_lease_is_kept_by_renewing_it(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> None:
+async def test_a_broker_that_lost_its_lease_registers_again(stage: BrokerHarness) -> None:
     """It does so in the same process, under a new broker epoch. It leads its unreplicated
     partitions again in a new leader epoch, and has kept all records.
     """
@@ -111,7 +111,7 @@ async def test_a_broker_that_lost_its_lease_registers_again(stage: Stage) -> Non
 
 @staged_with(kafka={"log.durability": "replicated"})
 async def test_a_broker_with_replicated_durability_in_its_config_file_registers_that(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """It has kept what it had written, but what it had counted may not be synced."""
     broker = stage.broker
@@ -124,7 +124,7 @@ async def test_a_broker_with_replicated_durability_in_its_config_file_registers_
 
 
 @staged
-async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
+async def test_a_lost_lease_ends_all_leadership_first(stage: BrokerHarness) -> None:
     """Without a registration the broker leads nothing. A second loss is handled like the first, and
     a store that cannot be reached meanwhile only delays the registration.
     """
@@ -153,7 +153,9 @@ async def test_a_lost_lease_ends_all_leadership_first(stage: Stage) -> None:
 
 
 @staged
-async def test_a_renewal_after_the_lease_was_given_back_is_not_a_failure(stage: Stage) -> None:
+async def test_a_renewal_after_the_lease_was_given_back_is_not_a_failure(
+    stage: BrokerHarness,
+) -> None:
     """A stopping broker gives its lease back before it answers the waiting requests. A renewal
     between the two finds no lease.
     """
@@ -206,7 +208,7 @@ def test_of_two_brokers_with_the_same_id_the_earlier_one_stops(tmp_path: Path) -
 
 
 @staged_with(brokers=3)
-async def test_a_stopping_broker_hands_over_its_leaderships_first(stage: Stage) -> None:
+async def test_a_stopping_broker_hands_over_its_leaderships_first(stage: BrokerHarness) -> None:
     """It leads until another broker does, leaves the ISR, and is not elected again meanwhile."""
     await create(stage, "t", 3)
     before = only(stage, "t")
@@ -234,7 +236,9 @@ async def test_a_stopping_broker_hands_over_its_leaderships_first(stage: Stage) 
 
 
 @staged_with(brokers=2)
-async def test_a_stopping_broker_with_the_only_replica_leads_until_it_stops(stage: Stage) -> None:
+async def test_a_stopping_broker_with_the_only_replica_leads_until_it_stops(
+    stage: BrokerHarness,
+) -> None:
     """There is no other replica, and the stop does not wait for one."""
     await create(stage, "t", 1)
     leader = only(stage, "t").leader
@@ -244,7 +248,7 @@ async def test_a_stopping_broker_with_the_only_replica_leads_until_it_stops(stag
 
 
 @staged_with(brokers=2, kafka={"controlled.shutdown.enable": "false"})
-async def test_controlled_shutdown_can_be_disabled(stage: Stage) -> None:
+async def test_controlled_shutdown_can_be_disabled(stage: BrokerHarness) -> None:
     """Then the leaders are elected after the broker is gone."""
     await create(stage, "t", 2)
     await stage.brokers[0]._hand_over()
@@ -254,7 +258,7 @@ async def test_controlled_shutdown_can_be_disabled(stage: Stage) -> None:
 # The controller
 
 
-async def put_topic(stage: Stage, name: str, broker_id: int) -> Partition:
+async def put_topic(stage: BrokerHarness, name: str, broker_id: int) -> Partition:
     """Stores a topic led by a run of a broker that has ended. Returns its partition after the
     election.
     """
@@ -268,7 +272,7 @@ async def put_topic(stage: Stage, name: str, broker_id: int) -> Partition:
 
 
 @staged_with(brokers=2)
-async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(stage: Stage) -> None:
+async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(stage: BrokerHarness) -> None:
     """The broker that created it may not have known of the death, so the controller checks new
     topics.
     """
@@ -277,7 +281,9 @@ async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(stage: Stage)
 
 
 @staged_with(brokers=3)
-async def test_another_broker_becomes_controller_when_the_lease_is_gone(stage: Stage) -> None:
+async def test_another_broker_becomes_controller_when_the_lease_is_gone(
+    stage: BrokerHarness,
+) -> None:
     """It has a higher controller epoch, and elects leaders for the partitions of the first one."""
     await create(stage, "t", 3)
     others = stage.brokers[1].cluster.image
@@ -302,7 +308,7 @@ async def test_another_broker_becomes_controller_when_the_lease_is_gone(stage: S
 
 @staged_with(brokers=2)
 async def test_a_lower_min_insync_replicas_takes_effect_while_replicas_are_away(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """The controller drops the eligible leader replicas, which would keep the leader from
     committing.
@@ -321,7 +327,7 @@ async def test_a_lower_min_insync_replicas_takes_effect_while_replicas_are_away(
     assert only(stage, "t").isr == (0,)
 
 
-async def set_min_insync(stage: Stage, value: str) -> None:
+async def set_min_insync(stage: BrokerHarness, value: str) -> None:
     edits = [ConfigEdit("min.insync.replicas", ConfigOperation.SET, value)]
     await stage.broker.controller.decide(
         lambda image: incremental_alter_configs(image, ResourceType.TOPIC, "t", edits)
@@ -329,7 +335,7 @@ async def set_min_insync(stage: Stage, value: str) -> None:
 
 
 @staged_with(brokers=2)
-async def test_the_writes_of_a_deposed_controller_fail(stage: Stage) -> None:
+async def test_the_writes_of_a_deposed_controller_fail(stage: BrokerHarness) -> None:
     """Two brokers may both believe that they are the controller for a while. The one with the older
     image decides under a claim that is gone, and none of its changes are committed.
     """
@@ -359,7 +365,7 @@ async def test_the_writes_of_a_deposed_controller_fail(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: Stage) -> None:
+async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: BrokerHarness) -> None:
     """Soon after it is back in the ISR, although the regular check has a long interval."""
     await create(stage, "t", 2)
     first = only(stage, "t").replicas[0]
@@ -389,7 +395,7 @@ async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: Stage
 
 
 @staged_with(brokers=2, kafka={"auto.leader.rebalance.enable": "false"})
-async def test_automatic_leader_rebalancing_can_be_disabled(stage: Stage) -> None:
+async def test_automatic_leader_rebalancing_can_be_disabled(stage: BrokerHarness) -> None:
     """Then only an operator moves leaderships."""
     await create(stage, "t", 2)
     first = only(stage, "t").replicas[0]
@@ -435,7 +441,9 @@ def test_a_commit_with_an_unknown_outcome_is_resolved(tmp_path: Path, *, is_made
 
 
 @staged
-async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(stage: Stage) -> None:
+async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(
+    stage: BrokerHarness,
+) -> None:
     """The store stays unreachable, so the broker does not guess."""
     store = stage.broker.membership._env.store
 
@@ -454,7 +462,7 @@ async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(stage: 
 
 @staged_with(brokers=2)
 async def test_a_block_of_producer_ids_goes_to_one_broker_although_a_response_is_lost(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """Two brokers take a block at the same time. The later one does not learn that its commit
     failed, and finds the counter at the value that it wanted to write.
@@ -483,7 +491,7 @@ async def test_a_block_of_producer_ids_goes_to_one_broker_although_a_response_is
 
 
 @staged_with(brokers=2)
-async def test_a_request_is_not_refused_because_of_an_outdated_image(stage: Stage) -> None:
+async def test_a_request_is_not_refused_because_of_an_outdated_image(stage: BrokerHarness) -> None:
     """A broker whose image is behind does not refuse a topic name that has just become free."""
     await create(stage, "t", 1)
     behind = stage.brokers[1]
@@ -550,7 +558,9 @@ def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
 
 
 @staged_with(brokers=2)
-async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(stage: Stage) -> None:
+async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(
+    stage: BrokerHarness,
+) -> None:
     """The controller commits elections in portions. One that fails does not affect the others."""
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr("penstock.metadata.edits.TOPICS_MAX", 1)

@@ -18,8 +18,8 @@ import pytest
 
 from broker.handlers.test_group_requests import commit, commit_of, committed, find_coordinator
 from broker.handlers.test_transactions import StageCluster
-from broker.stage import Stage, on_stage
-from broker.transacting import AGAIN, TransactionalProducer
+from broker.harness import BrokerHarness, on_stage
+from broker.transactional_producer import AGAIN, TransactionalProducer
 from penstock.broker.coordinators import batches
 from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.partition import HostedPartition
@@ -103,7 +103,9 @@ IN_TRANSACTIONS: dict[str, Place] = IN_BOTH | {
 }
 
 
-def play(directory: Path, scenario: Callable[[Stage], Awaitable[None]], **changes: str) -> None:
+def play(
+    directory: Path, scenario: Callable[[BrokerHarness], Awaitable[None]], **changes: str
+) -> None:
     async def run() -> None:
         async with (
             asyncio.timeout(DEADLINE_S),
@@ -119,7 +121,7 @@ def join_of(group: str) -> JoinGroupRequest:
     return JoinGroupRequest(group, 60_000, 60_000, "", None, "consumer", [protocol])
 
 
-async def commit_until_taken(stage: Stage, offset: int) -> None:
+async def commit_until_taken(stage: BrokerHarness, offset: int) -> None:
     """Finds the coordinator again and retries until the commit succeeds, as clients do."""
     while await commit(stage, "g", "orders", {0: offset}) != [0]:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
@@ -133,7 +135,7 @@ def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_an
     waiting if the shard was not affected. Later requests are served.
     """
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         await find_coordinator(stage)
         await commit_until_taken(stage, 5)
@@ -164,7 +166,7 @@ def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_an
 def test_after_an_exception_in_the_transaction_coordinator_requests_are_answered(
     tmp_path: Path, place: str
 ) -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         before = TransactionalProducer(StageCluster(stage), "before")
         assert await before.init() == 0
@@ -189,7 +191,7 @@ def test_after_an_exception_in_the_transaction_coordinator_requests_are_answered
 def test_after_an_exception_in_a_timer_all_waiting_requests_are_answered(tmp_path: Path) -> None:
     """The timer would have ended the join phase. No other event would answer the members."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         await find_coordinator(stage)
         injection = Injection(GroupShard, "on_timer")
@@ -207,7 +209,7 @@ def test_after_an_exception_in_a_timer_all_waiting_requests_are_answered(tmp_pat
 
 
 def test_if_unloading_a_shard_fails_too_all_waiting_requests_are_answered(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         await find_coordinator(stage)
         waits = asyncio.ensure_future(stage.ask(join_of("h"), 3, JoinGroupResponse))
@@ -231,7 +233,7 @@ def test_if_unloading_a_shard_fails_too_all_waiting_requests_are_answered(tmp_pa
 def test_a_shard_that_fails_to_load_is_loaded_again(tmp_path: Path, name: str) -> None:
     """The broker goes on, whatever the exception is."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         await find_coordinator(stage)
         await commit_until_taken(stage, 5)
@@ -249,7 +251,7 @@ def test_a_shard_that_fails_to_load_is_loaded_again(tmp_path: Path, name: str) -
 
 
 def test_a_transactional_offset_commit_that_raises_is_answered(tmp_path: Path) -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         await find_coordinator(stage)
         producer = TransactionalProducer(StageCluster(stage), "tx")

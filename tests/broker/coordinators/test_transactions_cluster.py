@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.three_brokers import Trio, trio
-from broker.transacting import R, TransactionalProducer, story
+from broker.three_brokers import ThreeBrokers, three_brokers
+from broker.transactional_producer import R, TransactionalProducer, story
 from penstock.broker.peers.connection import PeerLost
 from penstock.txns.formats import TOPIC
 from penstock.wire.java import partition_of
@@ -22,11 +22,11 @@ SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
 }
 TIMEOUT_S = 150.0
-Play = Callable[[Trio, bool], Awaitable[None]]
+Play = Callable[[ThreeBrokers, bool], Awaitable[None]]
 
 
 class TrioCluster:
-    def __init__(self, cluster: Trio) -> None:
+    def __init__(self, cluster: ThreeBrokers) -> None:
         self._trio = cluster
 
     async def ask_broker(
@@ -50,7 +50,7 @@ def both_ways(play: Play) -> Callable[[Path, bool], None]:
     @pytest.mark.parametrize("new", [True, False], ids=["v2", "before"])
     def test(tmp_path: Path, new: bool) -> None:
         async def run() -> None:
-            async with asyncio.timeout(TIMEOUT_S), trio(tmp_path, SETTINGS) as cluster:
+            async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
                 await play(cluster, new)
 
         asyncio.run(run())
@@ -60,17 +60,17 @@ def both_ways(play: Play) -> Callable[[Path, bool], None]:
     return test
 
 
-async def producer_of(cluster: Trio, new: bool, name: str = "tx") -> TransactionalProducer:
+async def producer_of(cluster: ThreeBrokers, new: bool, name: str = "tx") -> TransactionalProducer:
     producer = TransactionalProducer(TrioCluster(cluster), name, new=new)
     assert await producer.init() == 0
     return producer
 
 
-def coordinator_of(cluster: Trio, name: str = "tx") -> int:
+def coordinator_of(cluster: ThreeBrokers, name: str = "tx") -> int:
     return cluster.partition(TOPIC, partition_of(name, 3)).leader
 
 
-async def settled(cluster: Trio, told: list[str], partitions: int = 3) -> None:
+async def settled(cluster: ThreeBrokers, told: list[str], partitions: int = 3) -> None:
     """Waits until every partition's log has this content, all of it readable with read_committed.
 
     A marker may be there twice: its first sender may have failed before it learned that the marker
@@ -94,7 +94,9 @@ async def settled(cluster: Trio, told: list[str], partitions: int = 3) -> None:
 
 
 @both_ways
-async def test_one_decision_ends_a_transaction_on_every_broker(cluster: Trio, new: bool) -> None:
+async def test_one_decision_ends_a_transaction_on_every_broker(
+    cluster: ThreeBrokers, new: bool
+) -> None:
     """All three brokers lead partitions of it, and any of them may lead the group's offsets."""
     await cluster.create("t", 3)
     producer = await producer_of(cluster, new)
@@ -109,7 +111,7 @@ async def test_one_decision_ends_a_transaction_on_every_broker(cluster: Trio, ne
 
 @both_ways
 async def test_a_transaction_survives_the_failure_of_its_coordinator(
-    cluster: Trio, new: bool
+    cluster: ThreeBrokers, new: bool
 ) -> None:
     """The coordinator is killed while a transaction is open, and then right after it decided to
     commit one.
@@ -136,7 +138,7 @@ async def test_a_transaction_survives_the_failure_of_its_coordinator(
 
 @both_ways
 async def test_transactional_offsets_survive_the_failure_of_the_group_coordinator(
-    cluster: Trio, new: bool
+    cluster: ThreeBrokers, new: bool
 ) -> None:
     """The next coordinator replays them as pending. The marker makes them count."""
     await cluster.create("t", 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterClientQuotasRequest,
@@ -39,7 +39,7 @@ ACL_VERSIONS = (1, 2, 3)
 
 
 @staged
-async def test_without_an_authorizer_access_lists_are_disabled(stage: Stage) -> None:
+async def test_without_an_authorizer_access_lists_are_disabled(stage: BrokerHarness) -> None:
     """With SECURITY_DISABLED, MirrorMaker 2 stops asking."""
     for version in ACL_VERSIONS:
         described = await stage.ask(DescribeAclsRequest(), version, DescribeAclsResponse)
@@ -56,7 +56,7 @@ async def test_without_an_authorizer_access_lists_are_disabled(stage: Stage) -> 
 
 
 @staged
-async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: Stage) -> None:
+async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: BrokerHarness) -> None:
     for version in (0, 1):
         described = await stage.ask(
             DescribeClientQuotasRequest(), version, DescribeClientQuotasResponse
@@ -78,7 +78,7 @@ async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: Sta
 
 
 @staged
-async def test_no_user_has_scram_credentials(stage: Stage) -> None:
+async def test_no_user_has_scram_credentials(stage: BrokerHarness) -> None:
     user = DescribeUserScramCredentialsRequest.User
     for asked, expected in (
         (None, []),
@@ -103,7 +103,7 @@ async def test_no_user_has_scram_credentials(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_replicas_cannot_be_moved_to_another_log_directory(stage: Stage) -> None:
+async def test_replicas_cannot_be_moved_to_another_log_directory(stage: BrokerHarness) -> None:
     """A broker has one log directory. A move to the directory that already holds the replica
     succeeds.
     """
@@ -129,7 +129,7 @@ async def test_replicas_cannot_be_moved_to_another_log_directory(stage: Stage) -
 
 
 @staged
-async def test_feature_levels_cannot_be_changed(stage: Stage) -> None:
+async def test_feature_levels_cannot_be_changed(stage: BrokerHarness) -> None:
     """An update to the level that ApiVersions shows is accepted."""
     versions = await stage.ask(ApiVersionsRequest("client", "1"), 4, ApiVersionsResponse)
     (feature,) = versions.finalized_features
@@ -151,7 +151,7 @@ async def test_feature_levels_cannot_be_changed(stage: Stage) -> None:
 
 
 @staged
-async def test_clients_are_not_asked_for_metrics(stage: Stage) -> None:
+async def test_clients_are_not_asked_for_metrics(stage: BrokerHarness) -> None:
     """A client keeps the id that it is given. If it pushes metrics anyway, they are checked and
     dropped.
     """
@@ -184,7 +184,7 @@ async def test_clients_are_not_asked_for_metrics(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_config_resources_are_listed_by_type(stage: Stage) -> None:
+async def test_config_resources_are_listed_by_type(stage: BrokerHarness) -> None:
     await stage.create("orders")
     for types, expected in (
         ([], [("orders", 2), ("0", 4), ("1", 4), ("0", 8), ("1", 8)]),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.stage import TIMEOUT_S, Stage, on_stage, staged, staged_with
+from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged, staged_with
 from penstock.broker.config import BrokerConfig
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.keys import broker_config_key, encode_configs
@@ -23,7 +23,7 @@ from penstock.wire.messages import (
 
 
 @staged_with(brokers=2)
-async def test_every_broker_describes_the_same_cluster(stage: Stage) -> None:
+async def test_every_broker_describes_the_same_cluster(stage: BrokerHarness) -> None:
     """Cluster id, brokers with their addresses and racks, and a controller that is one of them."""
     for version in range(3):
         for broker in range(2):
@@ -42,7 +42,7 @@ async def test_every_broker_describes_the_same_cluster(stage: Stage) -> None:
 
 
 @staged
-async def test_a_request_may_include_fenced_brokers(stage: Stage) -> None:
+async def test_a_request_may_include_fenced_brokers(stage: BrokerHarness) -> None:
     """There are none: a broker is either registered or gone."""
     request = DescribeClusterRequest(include_fenced_brokers=True)
     response = await stage.ask(request, 2, DescribeClusterResponse)
@@ -50,7 +50,7 @@ async def test_a_request_may_include_fenced_brokers(stage: Stage) -> None:
 
 
 @staged
-async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: Stage) -> None:
+async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: BrokerHarness) -> None:
     """The revision of the metadata store is reported as the high watermark and the log end
     offset.
     """
@@ -71,7 +71,7 @@ async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: Sta
 
 
 @staged
-async def test_a_broker_refuses_requests_for_controller_endpoints(stage: Stage) -> None:
+async def test_a_broker_refuses_requests_for_controller_endpoints(stage: BrokerHarness) -> None:
     """From version 1 on, a request can name the wrong type of endpoint, or an unknown one."""
     for endpoint_type, code in (
         (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
@@ -109,12 +109,12 @@ def test_brokers_advertise_an_address_that_clients_can_connect_to(
     asyncio.run(play())
 
 
-async def forget(stage: Stage, broker: int) -> UnregisterBrokerResponse:
+async def forget(stage: BrokerHarness, broker: int) -> UnregisterBrokerResponse:
     return await stage.ask(UnregisterBrokerRequest(broker), 0, UnregisterBrokerResponse)
 
 
 @staged
-async def test_a_running_broker_cannot_be_unregistered(stage: Stage) -> None:
+async def test_a_running_broker_cannot_be_unregistered(stage: BrokerHarness) -> None:
     """The error message says that it is running."""
     response = await forget(stage, 0)
     assert response.error_code == ErrorCode.INVALID_REQUEST
@@ -122,7 +122,7 @@ async def test_a_running_broker_cannot_be_unregistered(stage: Stage) -> None:
 
 
 @staged
-async def test_unregistering_a_broker_removes_its_configs(stage: Stage) -> None:
+async def test_unregistering_a_broker_removes_its_configs(stage: BrokerHarness) -> None:
     """After that the broker is unknown."""
     left = Change(broker_config_key(7), encode_configs({"log.retention.ms": "1000"}), 0)
     await stage.broker.controller.decide(lambda image: Decision((left,), None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.metadata.config_changes import ConfigOperation
 from penstock.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
 from penstock.metadata.decisions import Change, Decision
@@ -26,7 +26,7 @@ SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 
 async def describe(
-    stage: Stage,
+    stage: BrokerHarness,
     kind: int,
     name: str,
     keys: list[str] | None = None,
@@ -44,14 +44,14 @@ async def describe(
     return result
 
 
-async def value_of(stage: Stage, kind: int, name: str, key: str) -> tuple[str | None, int]:
+async def value_of(stage: BrokerHarness, kind: int, name: str, key: str) -> tuple[str | None, int]:
     """Returns a config's value and its source."""
     (config,) = (await describe(stage, kind, name, [key])).configs
     return config.value, config.config_source
 
 
 async def alter(
-    stage: Stage,
+    stage: BrokerHarness,
     *resources: tuple[int, str, dict[str, str | None]],
     version: int = 2,
     validate_only: bool = False,
@@ -72,7 +72,7 @@ async def alter(
 
 
 async def edit(
-    stage: Stage,
+    stage: BrokerHarness,
     *resources: tuple[int, str, list[Edit]],
     version: int = 1,
     validate_only: bool = False,
@@ -93,7 +93,7 @@ async def edit(
 
 
 @staged
-async def test_describing_a_topic_returns_every_topic_config(stage: Stage) -> None:
+async def test_describing_a_topic_returns_every_topic_config(stage: BrokerHarness) -> None:
     """Whether it is set or not: tools read cleanup.policy of topics that never set it."""
     await stage.create("orders", configs={"retention.ms": "1000"})
     for version in range(1, 5):
@@ -112,7 +112,7 @@ async def test_describing_a_topic_returns_every_topic_config(stage: Stage) -> No
 
 
 @staged_with(kafka={"log.retention.ms": "5000"})
-async def test_synonyms_are_listed_by_precedence(stage: Stage) -> None:
+async def test_synonyms_are_listed_by_precedence(stage: BrokerHarness) -> None:
     """They show where a value could come from, strongest first. They are sent only if asked for."""
     await stage.create("orders", configs={"retention.ms": "1000"})
     result = await describe(stage, TOPIC, "orders", ["retention.ms"], synonyms=True)
@@ -125,14 +125,14 @@ async def test_synonyms_are_listed_by_precedence(stage: Stage) -> None:
 
 
 @staged
-async def test_documentation_is_included_on_request(stage: Stage) -> None:
+async def test_documentation_is_included_on_request(stage: BrokerHarness) -> None:
     await stage.create("orders")
     result = await describe(stage, TOPIC, "orders", ["retention.ms"], documentation=True)
     assert result.configs[0].documentation == TOPIC_CONFIGS["retention.ms"].doc
 
 
 @staged
-async def test_configs_can_be_selected_by_name(stage: Stage) -> None:
+async def test_configs_can_be_selected_by_name(stage: BrokerHarness) -> None:
     """Unknown names are left out. An empty list selects all configs, as in Kafka."""
     await stage.create("orders")
     keys = ["segment.ms", "no.such.key", "retention.ms", "segment.ms"]
@@ -142,7 +142,7 @@ async def test_configs_can_be_selected_by_name(stage: Stage) -> None:
 
 
 @staged_with(brokers=2, kafka={"num.partitions": "3"})
-async def test_a_broker_describes_all_its_own_configs(stage: Stage) -> None:
+async def test_a_broker_describes_all_its_own_configs(stage: BrokerHarness) -> None:
     """Settings that only the config file can set are read-only. A request for another broker's
     configs is refused.
     """
@@ -160,7 +160,9 @@ async def test_a_broker_describes_all_its_own_configs(stage: Stage) -> None:
 
 
 @staged
-async def test_resources_that_cannot_be_described_get_an_error_and_a_message(stage: Stage) -> None:
+async def test_resources_that_cannot_be_described_get_an_error_and_a_message(
+    stage: BrokerHarness,
+) -> None:
     for kind, name, code in (
         (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
@@ -175,7 +177,7 @@ async def test_resources_that_cannot_be_described_get_an_error_and_a_message(sta
 
 
 @staged
-async def test_alter_configs_replaces_all_overrides(stage: Stage) -> None:
+async def test_alter_configs_replaces_all_overrides(stage: BrokerHarness) -> None:
     """What the request leaves out goes back to its default, in every version."""
     await stage.create("orders", configs={"retention.ms": "1000"})
     for version in range(3):
@@ -186,7 +188,7 @@ async def test_alter_configs_replaces_all_overrides(stage: Stage) -> None:
 
 
 @staged
-async def test_a_config_change_is_in_effect_when_it_is_answered(stage: Stage) -> None:
+async def test_a_config_change_is_in_effect_when_it_is_answered(stage: BrokerHarness) -> None:
     """The partitions of the broker that answered already use it."""
     await stage.create("orders")
     await alter(stage, (TOPIC, "orders", {"max.message.bytes": "77"}))
@@ -197,7 +199,7 @@ async def test_a_config_change_is_in_effect_when_it_is_answered(stage: Stage) ->
 
 
 @staged
-async def test_incremental_changes_leave_other_configs_alone(stage: Stage) -> None:
+async def test_incremental_changes_leave_other_configs_alone(stage: BrokerHarness) -> None:
     """Set, delete and append in one request for one topic, then subtract."""
     await stage.create("orders", configs={"retention.ms": "1000", "segment.ms": "2000"})
     edits: list[Edit] = [
@@ -217,7 +219,7 @@ async def test_incremental_changes_leave_other_configs_alone(stage: Stage) -> No
 
 
 @staged_with(kafka={"log.cleanup.policy": "compact"})
-async def test_appending_to_a_list_starts_from_the_inherited_value(stage: Stage) -> None:
+async def test_appending_to_a_list_starts_from_the_inherited_value(stage: BrokerHarness) -> None:
     """The value may come from the broker's config file."""
     await stage.create("orders")
     await edit(stage, (TOPIC, "orders", [("cleanup.policy", APPEND, "delete")]))
@@ -225,7 +227,7 @@ async def test_appending_to_a_list_starts_from_the_inherited_value(stage: Stage)
 
 
 @staged
-async def test_dynamic_broker_configs_apply_to_one_broker_or_to_all(stage: Stage) -> None:
+async def test_dynamic_broker_configs_apply_to_one_broker_or_to_all(stage: BrokerHarness) -> None:
     """The empty name stands for all brokers. A value for one broker overrides the value for all."""
     await stage.create("orders")
     key = "log.retention.ms"
@@ -242,7 +244,7 @@ async def test_dynamic_broker_configs_apply_to_one_broker_or_to_all(stage: Stage
 
 
 @staged
-async def test_a_null_value_is_an_invalid_request(stage: Stage) -> None:
+async def test_a_null_value_is_an_invalid_request(stage: BrokerHarness) -> None:
     """For topics and brokers the error is INVALID_REQUEST. For a new topic's config it is
     INVALID_CONFIG.
     """
@@ -259,7 +261,9 @@ async def test_a_null_value_is_an_invalid_request(stage: Stage) -> None:
 
 
 @staged
-async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(stage: Stage) -> None:
+async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(
+    stage: BrokerHarness,
+) -> None:
     """A topic that is copied from Kafka with all its configs can be created."""
     tiered = {
         "local.retention.ms": "-2",
@@ -282,7 +286,7 @@ async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(stage: S
 
 
 @staged
-async def test_durability_can_be_set_for_all_brokers_only(stage: Stage) -> None:
+async def test_durability_can_be_set_for_all_brokers_only(stage: BrokerHarness) -> None:
     """An earlier version accepted a value for one broker. Such a stored value has no effect."""
     replicated: Edit = ("log.durability", SET, "replicated")
     ((_, code, words),) = await edit(stage, (BROKER, "0", [replicated]))
@@ -298,7 +302,7 @@ async def test_durability_can_be_set_for_all_brokers_only(stage: Stage) -> None:
 
 
 @staged_with(kafka={"log.retention.check.interval.ms": "1"})
-async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: Stage) -> None:
+async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: BrokerHarness) -> None:
     """An empty list means neither retention nor compaction, as in Kafka 4."""
     configs = {"retention.ms": "1", "segment.bytes": "100", "cleanup.policy": ""}
     await stage.create("kept", configs=configs)
@@ -316,7 +320,7 @@ async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: Stage) -> N
 
 
 @staged
-async def test_each_resource_succeeds_or_fails_on_its_own(stage: Stage) -> None:
+async def test_each_resource_succeeds_or_fails_on_its_own(stage: BrokerHarness) -> None:
     """An invalid resource does not keep the others from being changed."""
     await stage.create("good")
     await stage.create("bad")
@@ -344,7 +348,7 @@ async def test_each_resource_succeeds_or_fails_on_its_own(stage: Stage) -> None:
 
 
 @staged
-async def test_errors_of_incremental_changes_have_messages(stage: Stage) -> None:
+async def test_errors_of_incremental_changes_have_messages(stage: BrokerHarness) -> None:
     """For an unknown name the message lists the known ones. For an invalid value it describes valid
     ones.
     """
@@ -363,7 +367,7 @@ async def test_errors_of_incremental_changes_have_messages(stage: Stage) -> None
 
 
 @staged
-async def test_a_resource_named_twice_is_refused(stage: Stage) -> None:
+async def test_a_resource_named_twice_is_refused(stage: BrokerHarness) -> None:
     """Both occurrences are refused, even if they change different configs. A config that is named
     twice is refused too.
     """
@@ -378,7 +382,7 @@ async def test_a_resource_named_twice_is_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_validate_only_changes_nothing(stage: Stage) -> None:
+async def test_validate_only_changes_nothing(stage: BrokerHarness) -> None:
     """The response has the same errors as a real change."""
     await stage.create("orders")
     for configs, code in (({"segment.ms": "1000"}, 0), ({"segment.ms": "x"}, 40)):
@@ -392,7 +396,7 @@ async def test_validate_only_changes_nothing(stage: Stage) -> None:
 
 @staged
 async def test_kafka_settings_without_effect_are_shown_if_they_are_set_or_requested(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """Their documentation says that they have no effect."""
     threads, throttle = "num.io.threads", "replica.alter.log.dirs.io.max.bytes.per.second"
@@ -409,7 +413,7 @@ async def test_kafka_settings_without_effect_are_shown_if_they_are_set_or_reques
 
 
 @staged
-async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(stage: Stage) -> None:
+async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(stage: BrokerHarness) -> None:
     """As in Kafka 4.1 and later, its source is the dynamic default of all brokers."""
     await stage.create("orders")
     assert await value_of(stage, TOPIC, "orders", "min.insync.replicas") == ("1", 5)
@@ -422,7 +426,7 @@ async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(stage: Sta
 
 
 @staged
-async def test_groups_and_client_metrics_have_no_configs(stage: Stage) -> None:
+async def test_groups_and_client_metrics_have_no_configs(stage: BrokerHarness) -> None:
     for kind in (GROUP, CLIENT_METRICS):
         answer = await describe(stage, kind, "mine")
         assert (answer.error_code, answer.configs) == (0, [])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.stage import Stage, staged
+from broker.harness import BrokerHarness, staged
 from penstock.broker.dispatch import Dispatcher
 from penstock.stores.errors import StoreUnavailable
 from penstock.wire.api import SUPPORTED, ApiKey
@@ -113,7 +113,7 @@ def test_a_failed_store_is_reported_for_every_topic(
 ) -> None:
     """Each topic has a message, and the broker goes on."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         async def fail(_: object) -> None:
             raise error
 
@@ -138,7 +138,7 @@ def test_an_unexpected_exception_is_answered_and_logged(
 ) -> None:
     """The client gets UNKNOWN_SERVER_ERROR."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         async def fail() -> None:
             raise ZeroDivisionError("a bug")
 

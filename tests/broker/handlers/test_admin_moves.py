@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.metadata.isr import IsrChange, alter_isrs
 from penstock.metadata.model import Partition
 from penstock.wire.errors import ErrorCode
@@ -19,12 +19,12 @@ NONE = ErrorCode.NONE
 UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def partition(stage: Stage, topic: str = "t", index: int = 0) -> Partition:
+def partition(stage: BrokerHarness, topic: str = "t", index: int = 0) -> Partition:
     return stage.broker.cluster.image.topics[topic].partitions[index]
 
 
 async def move(
-    stage: Stage,
+    stage: BrokerHarness,
     *wanted: tuple[str, int, list[int] | None],
     version: int = 0,
     same_number: bool = False,
@@ -43,7 +43,7 @@ async def move(
 
 
 async def moving(
-    stage: Stage, topics: list[ListPartitionReassignmentsRequest.Topic] | None = None
+    stage: BrokerHarness, topics: list[ListPartitionReassignmentsRequest.Topic] | None = None
 ) -> dict[tuple[str, int], tuple[list[int], list[int], list[int]]]:
     response = await stage.ask(
         ListPartitionReassignmentsRequest(topics=topics),
@@ -64,7 +64,7 @@ async def moving(
 
 
 async def elect(
-    stage: Stage, places: list[tuple[str, int]] | None, version: int = 2, kind: int = 0
+    stage: BrokerHarness, places: list[tuple[str, int]] | None, version: int = 2, kind: int = 0
 ) -> dict[tuple[str, int], int]:
     topics = None
     if places is not None:
@@ -80,7 +80,7 @@ async def elect(
     return found
 
 
-async def in_sync(stage: Stage, *brokers: int) -> None:
+async def in_sync(stage: BrokerHarness, *brokers: int) -> None:
     """Changes the ISR as the partition's leader would."""
     image = stage.broker.cluster.image
     epochs = {each: info.broker_epoch for each, info in image.brokers.items()}
@@ -100,7 +100,7 @@ async def in_sync(stage: Stage, *brokers: int) -> None:
 
 
 @staged_with(brokers=3)
-async def test_a_reassignment_is_started_listed_and_cancelled(stage: Stage) -> None:
+async def test_a_reassignment_is_started_listed_and_cancelled(stage: BrokerHarness) -> None:
     """In both versions. Any broker can list it."""
     await stage.create("t")
     (home,) = partition(stage).replicas
@@ -121,7 +121,7 @@ async def test_a_reassignment_is_started_listed_and_cancelled(stage: Stage) -> N
 
 
 @staged_with(brokers=2)
-async def test_invalid_reassignments_are_refused_one_by_one(stage: Stage) -> None:
+async def test_invalid_reassignments_are_refused_one_by_one(stage: BrokerHarness) -> None:
     """With Kafka's error codes and a message. The valid ones of the same request are started."""
     await stage.create("t", 3)
     answers = await move(
@@ -148,7 +148,9 @@ async def test_invalid_reassignments_are_refused_one_by_one(stage: Stage) -> Non
 
 
 @staged_with(brokers=2)
-async def test_the_preferred_replica_is_elected_only_while_it_is_in_sync(stage: Stage) -> None:
+async def test_the_preferred_replica_is_elected_only_while_it_is_in_sync(
+    stage: BrokerHarness,
+) -> None:
     """Until then the answer is PREFERRED_LEADER_NOT_AVAILABLE, in every version."""
     await stage.create("t")
     home = partition(stage).leader
@@ -172,7 +174,7 @@ async def test_the_preferred_replica_is_elected_only_while_it_is_in_sync(stage: 
 
 
 @staged
-async def test_an_unknown_type_of_election_is_refused(stage: Stage) -> None:
+async def test_an_unknown_type_of_election_is_refused(stage: BrokerHarness) -> None:
     """The error is set for the whole response and for each partition."""
     request = ElectLeadersRequest(5, [ElectLeadersRequest.Topic("t", [0])])
     response = await stage.ask(request, 2, ElectLeadersResponse)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     CreatePartitionsRequest,
@@ -19,7 +19,7 @@ Cursor = DescribeTopicPartitionsRequest.Cursor
 
 
 async def grow(
-    stage: Stage, *topics: Grown, version: int = 3, validate_only: bool = False
+    stage: BrokerHarness, *topics: Grown, version: int = 3, validate_only: bool = False
 ) -> list[tuple[str, int]]:
     request = CreatePartitionsRequest(list(topics), 30_000, validate_only)
     response = await stage.ask(request, version, CreatePartitionsResponse)
@@ -34,7 +34,7 @@ def grown(name: str, count: int, *assignments: list[int]) -> Grown:
 
 
 async def pages(
-    stage: Stage, names: list[str], limit: int
+    stage: BrokerHarness, names: list[str], limit: int
 ) -> list[list[tuple[str | None, list[int]]]]:
     """Follows the cursor from page to page. Returns the topics of each page with their
     partitions.
@@ -53,7 +53,7 @@ async def pages(
 
 
 @staged
-async def test_new_partitions_accept_records_at_once(stage: Stage) -> None:
+async def test_new_partitions_accept_records_at_once(stage: BrokerHarness) -> None:
     """Existing partitions keep their records."""
     await stage.create("orders", 1)
     await stage.produce("orders", [b"x"])
@@ -65,7 +65,7 @@ async def test_new_partitions_accept_records_at_once(stage: Stage) -> None:
 
 
 @staged
-async def test_create_partitions_answers_for_every_topic(stage: Stage) -> None:
+async def test_create_partitions_answers_for_every_topic(stage: BrokerHarness) -> None:
     """In the order of the request. A topic that is named twice is refused, and answered once."""
     for name in ("same", "less", "more", "twice", "__consumer_offsets"):
         await stage.create(name, 2)
@@ -98,7 +98,7 @@ async def test_create_partitions_answers_for_every_topic(stage: Stage) -> None:
 
 
 @staged
-async def test_validate_only_adds_no_partitions(stage: Stage) -> None:
+async def test_validate_only_adds_no_partitions(stage: BrokerHarness) -> None:
     """The response has the same errors as a real change."""
     await stage.create("a")
     answers = await grow(stage, grown("a", 5), grown("b", 5), validate_only=True)
@@ -107,7 +107,7 @@ async def test_validate_only_adds_no_partitions(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_new_partitions_are_created_on_the_assigned_brokers(stage: Stage) -> None:
+async def test_new_partitions_are_created_on_the_assigned_brokers(stage: BrokerHarness) -> None:
     """There must be one assignment for each new partition, to brokers that exist."""
     for name in ("good", "short", "far"):
         await stage.create(name)
@@ -127,7 +127,7 @@ async def test_new_partitions_are_created_on_the_assigned_brokers(stage: Stage) 
 
 
 @staged_with(brokers=2)
-async def test_partitions_are_described_with_their_replicas(stage: Stage) -> None:
+async def test_partitions_are_described_with_their_replicas(stage: BrokerHarness) -> None:
     """Leader, leader epoch, replicas, ISR, ELR and the topic's id."""
     topic_id = await stage.create("orders", 2)
     request = DescribeTopicPartitionsRequest([Asked("orders")])
@@ -146,7 +146,7 @@ async def test_partitions_are_described_with_their_replicas(stage: Stage) -> Non
 
 
 @staged
-async def test_unknown_topics_are_described_with_an_error(stage: Stage) -> None:
+async def test_unknown_topics_are_described_with_an_error(stage: BrokerHarness) -> None:
     """They are sorted among the others, each once. A request for all topics has no unknown ones."""
     await stage.create("b")
     request = DescribeTopicPartitionsRequest([Asked(name) for name in ("c", "b", "a?", "b")])
@@ -163,7 +163,7 @@ async def test_unknown_topics_are_described_with_an_error(stage: Stage) -> None:
 
 
 @staged
-async def test_pages_end_at_the_limit_and_continue_at_the_cursor(stage: Stage) -> None:
+async def test_pages_end_at_the_limit_and_continue_at_the_cursor(stage: BrokerHarness) -> None:
     """A page may end inside a topic or between two topics. Every partition is returned once."""
     await stage.create("b", 3)
     await stage.create("a", 2)
@@ -182,7 +182,9 @@ async def test_pages_end_at_the_limit_and_continue_at_the_cursor(stage: Stage) -
 
 
 @staged
-async def test_a_cursor_at_a_deleted_topic_continues_with_the_next_topic(stage: Stage) -> None:
+async def test_a_cursor_at_a_deleted_topic_continues_with_the_next_topic(
+    stage: BrokerHarness,
+) -> None:
     """A topic may be deleted between two pages."""
     await stage.create("b", 3)
     request = DescribeTopicPartitionsRequest(cursor=Cursor("a", 1))
@@ -195,7 +197,7 @@ async def test_a_cursor_at_a_deleted_topic_continues_with_the_next_topic(stage: 
 
 
 @staged
-async def test_an_invalid_cursor_is_refused(stage: Stage) -> None:
+async def test_an_invalid_cursor_is_refused(stage: BrokerHarness) -> None:
     """It names a topic that was not asked for, or a negative partition."""
     await stage.create("a")
     for cursor in (Cursor("b", 0), Cursor("a", -1)):
@@ -205,7 +207,7 @@ async def test_an_invalid_cursor_is_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_no_reassignments_are_listed_when_none_is_in_progress(stage: Stage) -> None:
+async def test_no_reassignments_are_listed_when_none_is_in_progress(stage: BrokerHarness) -> None:
     """Unknown topics in the request do not cause an error."""
     await stage.create("a")
     topics = [ListPartitionReassignmentsRequest.Topic(name, [0]) for name in ("a", "none")]

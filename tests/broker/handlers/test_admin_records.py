@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from unittest.mock import patch
 
-from broker.stage import NOW_MS, Stage, staged, staged_with
+from broker.harness import NOW_MS, BrokerHarness, staged, staged_with
 from penstock.records.record import Record, build_batch
 from penstock.sim.disk.faults import DiskFaults
 from penstock.wire.errors import ErrorCode
@@ -20,7 +20,7 @@ from penstock.wire.messages import (
 
 
 async def delete(
-    stage: Stage, topic: str, offset: int, index: int = 0, version: int = 2
+    stage: BrokerHarness, topic: str, offset: int, index: int = 0, version: int = 2
 ) -> tuple[int, int]:
     """Returns the error code and the low watermark afterwards."""
     asked = DeleteRecordsRequest.Partition(index, offset)
@@ -32,7 +32,7 @@ async def delete(
 
 
 @staged
-async def test_delete_records_raises_the_log_start_offset(stage: Stage) -> None:
+async def test_delete_records_raises_the_log_start_offset(stage: BrokerHarness) -> None:
     """A lower offset does not move it back."""
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b", b"c", b"d"])
@@ -43,7 +43,7 @@ async def test_delete_records_raises_the_log_start_offset(stage: Stage) -> None:
 
 
 @staged
-async def test_offset_minus_one_deletes_up_to_the_high_watermark(stage: Stage) -> None:
+async def test_offset_minus_one_deletes_up_to_the_high_watermark(stage: BrokerHarness) -> None:
     """The next record gets the next offset."""
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b"])
@@ -52,7 +52,7 @@ async def test_offset_minus_one_deletes_up_to_the_high_watermark(stage: Stage) -
 
 
 @staged
-async def test_offsets_above_the_high_watermark_are_out_of_range(stage: Stage) -> None:
+async def test_offsets_above_the_high_watermark_are_out_of_range(stage: BrokerHarness) -> None:
     """Negative offsets other than -1 are out of range too."""
     await stage.create("orders")
     await stage.produce("orders", [b"a", b"b"])
@@ -62,7 +62,7 @@ async def test_offsets_above_the_high_watermark_are_out_of_range(stage: Stage) -
 
 
 @staged
-async def test_uncommitted_records_are_not_deleted(stage: Stage) -> None:
+async def test_uncommitted_records_are_not_deleted(stage: BrokerHarness) -> None:
     """They are written but not synced. Their offset is out of range, and -1 stops before them."""
     await stage.create("orders", 2)
     for index, offset, answer in (
@@ -78,7 +78,7 @@ async def test_uncommitted_records_are_not_deleted(stage: Stage) -> None:
 
 
 @staged
-async def test_segments_below_the_log_start_offset_are_removed(stage: Stage) -> None:
+async def test_segments_below_the_log_start_offset_are_removed(stage: BrokerHarness) -> None:
     """Their files are gone from the disk when the response is sent."""
     await stage.create("orders", configs={"segment.bytes": "200"})
     for _ in range(6):
@@ -92,7 +92,7 @@ async def test_segments_below_the_log_start_offset_are_removed(stage: Stage) -> 
 
 
 @staged
-async def test_compacted_and_internal_topics_keep_their_records(stage: Stage) -> None:
+async def test_compacted_and_internal_topics_keep_their_records(stage: BrokerHarness) -> None:
     """The errors are POLICY_VIOLATION, unless the cleanup policy also deletes, and
     INVALID_TOPIC_EXCEPTION for internal topics.
     """
@@ -106,7 +106,7 @@ async def test_compacted_and_internal_topics_keep_their_records(stage: Stage) ->
 
 
 @staged_with(brokers=2)
-async def test_only_the_leader_deletes_records(stage: Stage) -> None:
+async def test_only_the_leader_deletes_records(stage: BrokerHarness) -> None:
     """The error distinguishes a wrong broker from an unknown partition."""
     await stage.create("orders", 2)
     led = {0: 0, 1: 1} if stage.broker.replicas.get("orders", 0) else {0: 1, 1: 0}
@@ -118,7 +118,7 @@ async def test_only_the_leader_deletes_records(stage: Stage) -> None:
 
 
 @staged
-async def test_delete_records_is_correct_during_concurrent_flushes(stage: Stage) -> None:
+async def test_delete_records_is_correct_during_concurrent_flushes(stage: BrokerHarness) -> None:
     """Records that are being flushed are either committed or not."""
     await stage.create("orders", configs={"segment.bytes": "300"})
     for start in range(0, 40, 4):
@@ -133,7 +133,7 @@ async def test_delete_records_is_correct_during_concurrent_flushes(stage: Stage)
 
 
 @staged
-async def test_a_disk_error_is_answered_with_a_storage_error(stage: Stage) -> None:
+async def test_a_disk_error_is_answered_with_a_storage_error(stage: BrokerHarness) -> None:
     """The log goes offline."""
     await stage.create("orders")
     await stage.produce("orders", [b"a"])
@@ -143,7 +143,9 @@ async def test_a_disk_error_is_answered_with_a_storage_error(stage: Stage) -> No
 
 
 @staged
-async def test_describe_producers_returns_the_state_of_idempotent_producers(stage: Stage) -> None:
+async def test_describe_producers_returns_the_state_of_idempotent_producers(
+    stage: BrokerHarness,
+) -> None:
     """The last sequence number and timestamp of each producer. No transaction is open."""
     await stage.create("orders")
     await stage.produce("orders", [b"x"])
@@ -168,7 +170,7 @@ async def test_describe_producers_returns_the_state_of_idempotent_producers(stag
 
 
 @staged_with(brokers=2)
-async def test_only_brokers_with_a_replica_describe_producers(stage: Stage) -> None:
+async def test_only_brokers_with_a_replica_describe_producers(stage: BrokerHarness) -> None:
     """Other brokers answer NOT_LEADER_OR_FOLLOWER."""
     await stage.create("orders", 2)
     topics = [DescribeProducersRequest.Topic("orders", [0, 1])]
@@ -178,7 +180,7 @@ async def test_only_brokers_with_a_replica_describe_producers(stage: Stage) -> N
 
 
 async def log_dir(
-    stage: Stage, topics: list[tuple[str, list[int]]] | None, version: int = 4
+    stage: BrokerHarness, topics: list[tuple[str, list[int]]] | None, version: int = 4
 ) -> DescribeLogDirsResponse.LogDir:
     asked = None
     if topics is not None:
@@ -198,7 +200,7 @@ def sizes(directory: DescribeLogDirsResponse.LogDir) -> dict[tuple[str, int], in
 
 
 @staged
-async def test_describe_log_dirs_returns_partition_sizes(stage: Stage) -> None:
+async def test_describe_log_dirs_returns_partition_sizes(stage: BrokerHarness) -> None:
     """For every partition, or for those in the request that this broker has."""
     await stage.create("orders", 2)
     await stage.create("empty")
@@ -214,7 +216,7 @@ async def test_describe_log_dirs_returns_partition_sizes(stage: Stage) -> None:
 
 
 @staged
-async def test_describe_log_dirs_returns_the_path_and_the_disk_space(stage: Stage) -> None:
+async def test_describe_log_dirs_returns_the_path_and_the_disk_space(stage: BrokerHarness) -> None:
     """From version 4 on: the size of the disk and its free space. No replica lags or is moving."""
     await stage.create("orders")
     for version in range(1, 5):

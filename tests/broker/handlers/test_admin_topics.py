@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.broker.handlers import admin_requests
 from penstock.metadata.configs import TOPIC_CONFIGS, ConfigSource
 from penstock.metadata.image import TopicChange
@@ -31,7 +31,7 @@ TOPICS = ("orders", "events")
 
 
 async def create(
-    stage: Stage, *topics: Wanted, version: int = 7, validate_only: bool = False
+    stage: BrokerHarness, *topics: Wanted, version: int = 7, validate_only: bool = False
 ) -> dict[str, CreateTopicsResponse.Topic]:
     request = CreateTopicsRequest(list(topics), 30_000, validate_only)
     response = await stage.ask(request, version, CreateTopicsResponse)
@@ -40,21 +40,21 @@ async def create(
     return answers
 
 
-async def delete(stage: Stage, *topics: Doomed) -> list[tuple[str | None, int]]:
+async def delete(stage: BrokerHarness, *topics: Doomed) -> list[tuple[str | None, int]]:
     request = DeleteTopicsRequest(list(topics), timeout_ms=30_000)
     response = await stage.ask(request, 6, DeleteTopicsResponse)
     return [(topic.name, topic.error_code) for topic in response.responses]
 
 
 @staged
-async def test_a_created_topic_accepts_records_at_once(stage: Stage) -> None:
+async def test_a_created_topic_accepts_records_at_once(stage: BrokerHarness) -> None:
     """A client that got the response to CreateTopics can produce without a retry."""
     await stage.create("orders", 3)
     assert [await stage.produce("orders", [b"x"], index) for index in range(3)] == [0, 0, 0]
 
 
 @staged
-async def test_the_response_describes_the_created_topic(stage: Stage) -> None:
+async def test_the_response_describes_the_created_topic(stage: BrokerHarness) -> None:
     """From version 5 on: partitions, replicas, and every config with its source. From version 7 on:
     the id.
     """
@@ -80,7 +80,7 @@ def test_every_version_of_create_topics_creates(
 ) -> None:
     """Older versions leave out what they have no fields for."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         answer = (await create(stage, Wanted("orders", 1, 1), version=version))["orders"]
         assert answer.error_code == ErrorCode.NONE
         assert answer.num_partitions == (1 if version >= 5 else -1)
@@ -90,14 +90,14 @@ def test_every_version_of_create_topics_creates(
 
 
 @staged_with(kafka={"num.partitions": "4"})
-async def test_minus_one_selects_the_default_partitions_and_replicas(stage: Stage) -> None:
+async def test_minus_one_selects_the_default_partitions_and_replicas(stage: BrokerHarness) -> None:
     """The broker's num.partitions and default.replication.factor."""
     answer = (await create(stage, Wanted("orders", -1, -1)))["orders"]
     assert (answer.num_partitions, answer.replication_factor) == (4, 1)
 
 
 @staged
-async def test_each_topic_is_created_or_refused_on_its_own(stage: Stage) -> None:
+async def test_each_topic_is_created_or_refused_on_its_own(stage: BrokerHarness) -> None:
     """An invalid topic does not affect the others."""
     await stage.create("old")
     answers = await create(
@@ -130,7 +130,7 @@ async def test_each_topic_is_created_or_refused_on_its_own(stage: Stage) -> None
 
 
 @staged
-async def test_a_name_given_twice_is_refused_and_answered_once(stage: Stage) -> None:
+async def test_a_name_given_twice_is_refused_and_answered_once(stage: BrokerHarness) -> None:
     """librdkafka treats two results for one topic as a broken response."""
     answers = await create(stage, Wanted("a", 1, 1), Wanted("b", 1, 1), Wanted("a", 2, 1))
     assert answers["a"].error_code == ErrorCode.INVALID_REQUEST
@@ -139,7 +139,9 @@ async def test_a_name_given_twice_is_refused_and_answered_once(stage: Stage) -> 
 
 
 @staged
-async def test_names_that_collide_in_metrics_are_refused_within_a_request(stage: Stage) -> None:
+async def test_names_that_collide_in_metrics_are_refused_within_a_request(
+    stage: BrokerHarness,
+) -> None:
     """The same rule holds against existing topics. Of a.b and a_b only the first is created."""
     answers = await create(stage, Wanted("a.b", 1, 1), Wanted("a_b", 1, 1))
     assert answers["a.b"].error_code == ErrorCode.NONE
@@ -147,7 +149,7 @@ async def test_names_that_collide_in_metrics_are_refused_within_a_request(stage:
 
 
 @staged
-async def test_validate_only_creates_nothing(stage: Stage) -> None:
+async def test_validate_only_creates_nothing(stage: BrokerHarness) -> None:
     """The response is the same except for the id, because there is none yet."""
     answers = await create(stage, Wanted("good", 3, 1), Wanted("bad", 0, 1), validate_only=True)
     assert (answers["good"].error_code, answers["good"].num_partitions) == (ErrorCode.NONE, 3)
@@ -157,7 +159,7 @@ async def test_validate_only_creates_nothing(stage: Stage) -> None:
 
 
 @staged
-async def test_a_request_waits_for_a_controller_to_be_elected(stage: Stage) -> None:
+async def test_a_request_waits_for_a_controller_to_be_elected(stage: BrokerHarness) -> None:
     """There is none at the start of a cluster, and when the last one has died."""
     image = stage.broker.cluster.image
     known, image.controller = image.controller, None
@@ -167,7 +169,7 @@ async def test_a_request_waits_for_a_controller_to_be_elected(stage: Stage) -> N
 
 
 @staged
-async def test_an_offsets_topic_created_by_a_client_is_compacted(stage: Stage) -> None:
+async def test_an_offsets_topic_created_by_a_client_is_compacted(stage: BrokerHarness) -> None:
     """Unless the request sets another policy. In Kafka, groups would lose their offsets after a
     week.
     """
@@ -177,7 +179,7 @@ async def test_an_offsets_topic_created_by_a_client_is_compacted(stage: Stage) -
 
 
 @staged_with(brokers=3)
-async def test_the_replica_assignment_of_a_request_is_used(stage: Stage) -> None:
+async def test_the_replica_assignment_of_a_request_is_used(stage: BrokerHarness) -> None:
     assigned = [
         CreateTopicsRequest.Assignment(1, [0]),
         CreateTopicsRequest.Assignment(0, [2]),
@@ -190,7 +192,7 @@ async def test_the_replica_assignment_of_a_request_is_used(stage: Stage) -> None
 
 
 @staged_with(brokers=3)
-async def test_each_replica_of_a_new_partition_is_on_another_broker(stage: Stage) -> None:
+async def test_each_replica_of_a_new_partition_is_on_another_broker(stage: BrokerHarness) -> None:
     """All of them are in sync at first. More replicas than brokers is
     INVALID_REPLICATION_FACTOR.
     """
@@ -209,7 +211,7 @@ def test_a_request_too_large_for_one_commit_is_split(
     size.
     """
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         before = stage.broker.cluster.image.revision
         answers = await create(stage, *(Wanted(f"t{at}", 1, 1) for at in range(7)))
         assert {answer.error_code for answer in answers.values()} == {ErrorCode.NONE}
@@ -226,7 +228,7 @@ def test_a_request_too_large_for_one_commit_is_split(
 
 
 @staged
-async def test_a_large_request_is_one_commit(stage: Stage) -> None:
+async def test_a_large_request_is_one_commit(stage: BrokerHarness) -> None:
     """Fifty topics at once cost about as much as one."""
     before = stage.broker.cluster.image.revision
     await create(stage, *(Wanted(f"t{at}", 1, 1) for at in range(50)))
@@ -235,7 +237,7 @@ async def test_a_large_request_is_one_commit(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_every_broker_executes_admin_requests(stage: Stage) -> None:
+async def test_every_broker_executes_admin_requests(stage: BrokerHarness) -> None:
     """Clients may connect to any broker; it need not be the controller."""
     request = CreateTopicsRequest([Wanted("a", 2, 1), Wanted("b", 1, 1)])
     response = await stage.ask(request, 7, CreateTopicsResponse, broker=1)
@@ -248,7 +250,7 @@ async def test_every_broker_executes_admin_requests(stage: Stage) -> None:
 
 
 @staged
-async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
+async def test_without_a_controller_nothing_is_changed(stage: BrokerHarness) -> None:
     """The error is NOT_CONTROLLER, which clients retry. It is sent after a wait, because usually a
     new controller is elected soon.
     """
@@ -263,7 +265,9 @@ async def test_without_a_controller_nothing_is_changed(stage: Stage) -> None:
 
 
 @staged
-async def test_a_deleted_topic_is_gone_from_the_image_the_broker_and_the_disk(stage: Stage) -> None:
+async def test_a_deleted_topic_is_gone_from_the_image_the_broker_and_the_disk(
+    stage: BrokerHarness,
+) -> None:
     topic_id = await stage.create("orders", 2)
     await stage.produce("orders", [b"x"])
     root = "/broker-0/logs"
@@ -279,7 +283,7 @@ async def test_a_deleted_topic_is_gone_from_the_image_the_broker_and_the_disk(st
 
 
 @staged
-async def test_removing_deleted_files_does_not_block_other_topics(stage: Stage) -> None:
+async def test_removing_deleted_files_does_not_block_other_topics(stage: BrokerHarness) -> None:
     """Removing large files takes time. Meanwhile other topics are created and written, even one of
     the same name. If one removal fails, the next one is still done.
     """
@@ -311,7 +315,9 @@ async def test_removing_deleted_files_does_not_block_other_topics(stage: Stage) 
 
 
 @staged
-async def test_a_topic_created_again_has_another_id_and_starts_at_offset_zero(stage: Stage) -> None:
+async def test_a_topic_created_again_has_another_id_and_starts_at_offset_zero(
+    stage: BrokerHarness,
+) -> None:
     first = await stage.create("orders")
     await stage.produce("orders", [b"x", b"y"])
     assert await delete(stage, Doomed("orders")) == [("orders", ErrorCode.NONE)]
@@ -320,7 +326,7 @@ async def test_a_topic_created_again_has_another_id_and_starts_at_offset_zero(st
 
 
 @staged
-async def test_deleting_a_topic_deletes_the_committed_offsets_for_it(stage: Stage) -> None:
+async def test_deleting_a_topic_deletes_the_committed_offsets_for_it(stage: BrokerHarness) -> None:
     """A group that reads a new topic of the same name starts from the beginning. Its other offsets
     stay.
     """
@@ -345,7 +351,7 @@ async def test_deleting_a_topic_deletes_the_committed_offsets_for_it(stage: Stag
 
 
 @staged
-async def test_topics_are_deleted_by_id(stage: Stage) -> None:
+async def test_topics_are_deleted_by_id(stage: BrokerHarness) -> None:
     """The response has both name and id. An unknown id is answered with UNKNOWN_TOPIC_ID and no
     name.
     """
@@ -361,7 +367,7 @@ def test_every_version_of_delete_topics_deletes(
 ) -> None:
     """Below version 6, the request is a list of names."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         names = ["orders", "none"]
         request = DeleteTopicsRequest(topic_names=names)
@@ -377,7 +383,7 @@ def test_every_version_of_delete_topics_deletes(
 
 
 @staged
-async def test_a_topic_named_twice_is_not_deleted(stage: Stage) -> None:
+async def test_a_topic_named_twice_is_not_deleted(stage: BrokerHarness) -> None:
     """Twice by name, or once by name and once by id. The rest of the request is carried out."""
     await stage.create("a")
     topic_id = await stage.create("b")
@@ -395,7 +401,7 @@ async def test_a_topic_named_twice_is_not_deleted(stage: Stage) -> None:
 
 
 @staged
-async def test_a_topic_to_delete_is_given_by_either_name_or_id(stage: Stage) -> None:
+async def test_a_topic_to_delete_is_given_by_either_name_or_id(stage: BrokerHarness) -> None:
     """Both, or neither, is INVALID_REQUEST."""
     topic_id = await stage.create("a")
     answers = await delete(stage, Doomed("a", topic_id), Doomed(None))
@@ -404,7 +410,7 @@ async def test_a_topic_to_delete_is_given_by_either_name_or_id(stage: Stage) -> 
 
 
 @staged
-async def test_internal_topics_cannot_be_deleted(stage: Stage) -> None:
+async def test_internal_topics_cannot_be_deleted(stage: BrokerHarness) -> None:
     """All groups would lose their offsets."""
     await stage.create("__consumer_offsets")
     answers = await delete(stage, Doomed("__consumer_offsets"))
@@ -421,7 +427,7 @@ def test_deletion_of_topics_can_be_disabled(
 ) -> None:
     """delete.topic.enable=false. Clients below version 3 do not know TOPIC_DELETION_DISABLED."""
 
-    async def scenario(stage: Stage) -> None:
+    async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         request = DeleteTopicsRequest(topic_names=["orders"])
         response = await stage.ask(request, version, DeleteTopicsResponse)
@@ -433,7 +439,7 @@ def test_deletion_of_topics_can_be_disabled(
 
 
 @staged
-async def test_a_topic_deleted_while_changes_wait_is_not_hosted_again(stage: Stage) -> None:
+async def test_a_topic_deleted_while_changes_wait_is_not_hosted_again(stage: BrokerHarness) -> None:
     """A restarted broker may see a topic, its deletion and its re-creation in one batch of changes.
     Only the last state counts. The broker must not go on leading the old topic under the new
     one's name.

@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from broker.stage import Stage, staged
+from broker.harness import BrokerHarness, staged
 from penstock.broker.dispatch import HANDLED
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.errors import ErrorCode, ProtocolError
@@ -25,7 +25,7 @@ def frame(api_key: int, version: int, body: bytes = b"") -> bytes:
 
 
 @staged
-async def test_the_response_header_has_no_tagged_fields(stage: Stage) -> None:
+async def test_the_response_header_has_no_tagged_fields(stage: BrokerHarness) -> None:
     """The error code follows the correlation id directly, in flexible versions too."""
     for version in range(5):
         body = b"\0\2x\2" + b"1\0" if version >= 3 else b""
@@ -46,7 +46,7 @@ def test_an_unknown_version_is_answered_in_version_0(
     """
 
     @staged
-    async def play(stage: Stage) -> None:
+    async def play(stage: BrokerHarness) -> None:
         answer = await stage.exchange(frame(ApiKey.API_VERSIONS, version, body))
         assert answer is not None
         assert answer == struct.pack(">ihihhh", 77, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 4)
@@ -55,7 +55,7 @@ def test_an_unknown_version_is_answered_in_version_0(
 
 
 @staged
-async def test_version_ranges_work_for_old_and_new_clients(stage: Stage) -> None:
+async def test_version_ranges_work_for_old_and_new_clients(stage: BrokerHarness) -> None:
     """Produce is offered from version 0, because old librdkafka stops compressing otherwise. The
     ranges include the single versions that librdkafka before 2.11.1 looks for. APIs that need
     absent features are not offered.
@@ -92,7 +92,7 @@ async def test_version_ranges_work_for_old_and_new_clients(stage: Stage) -> None
 
 
 @staged
-async def test_transaction_version_2_is_offered_as_a_feature(stage: Stage) -> None:
+async def test_transaction_version_2_is_offered_as_a_feature(stage: BrokerHarness) -> None:
     """Together with the API versions that belong to it. Clients below ApiVersions version 4 cannot
     handle a lowest supported version of 0, so supported features are not sent to them.
     """
@@ -117,7 +117,7 @@ async def test_transaction_version_2_is_offered_as_a_feature(stage: Stage) -> No
 
 
 @staged
-async def test_the_clients_software_name_and_version_must_be_valid(stage: Stage) -> None:
+async def test_the_clients_software_name_and_version_must_be_valid(stage: BrokerHarness) -> None:
     """From version 3 on, because they appear in logs."""
     for version in (3, 4):
         for name, software, good in (
@@ -136,7 +136,7 @@ async def test_the_clients_software_name_and_version_must_be_valid(stage: Stage)
 
 
 @staged
-async def test_other_unsupported_requests_close_the_connection(stage: Stage) -> None:
+async def test_other_unsupported_requests_close_the_connection(stage: BrokerHarness) -> None:
     """The client could not read any response to an unknown API or version. This includes Produce
     below version 3, although that is offered.
     """

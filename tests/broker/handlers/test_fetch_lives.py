@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.stage import TIMEOUT_S, Stage, on_stage, staged
+from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged
 from penstock.records.batch import iter_batches
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
@@ -19,7 +19,12 @@ VERSION = 12
 
 
 async def fetch(
-    stage: Stage, session: tuple[int, int], offset: int, *, bytes_min: int = 1, wait_ms: int = 0
+    stage: BrokerHarness,
+    session: tuple[int, int],
+    offset: int,
+    *,
+    bytes_min: int = 1,
+    wait_ms: int = 0,
 ) -> FetchResponse:
     partition = FetchRequest.Partition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
     request = FetchRequest(
@@ -73,7 +78,9 @@ def test_a_session_from_before_a_restart_does_not_move_another_readers_offsets(
 
 
 @staged
-async def test_a_session_with_topic_ids_refuses_a_request_with_topic_names(stage: Stage) -> None:
+async def test_a_session_with_topic_ids_refuses_a_request_with_topic_names(
+    stage: BrokerHarness,
+) -> None:
     """Otherwise a partition could be in the session twice, at two offsets, and the reader would
     accept records for either.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.stage import Stage, staged
+from broker.harness import BrokerHarness, staged
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteTopicsRequest,
@@ -13,7 +13,9 @@ from penstock.wire.messages import (
 
 
 @staged
-async def test_a_session_with_topic_ids_does_not_read_a_recreated_topic(stage: Stage) -> None:
+async def test_a_session_with_topic_ids_does_not_read_a_recreated_topic(
+    stage: BrokerHarness,
+) -> None:
     """The topic is deleted and created again. The old id gets Kafka's error codes and no
     records.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.stage import Stage, on_stage, staged, staged_with
+from broker.harness import BrokerHarness, on_stage, staged, staged_with
 from penstock.records.batch import Codec, iter_batches
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -38,7 +38,7 @@ def partition_of(
 
 
 async def fetch(
-    stage: Stage,
+    stage: BrokerHarness,
     *partitions: FetchRequest.Partition,
     version: int = 11,
     topic: str = "orders",
@@ -73,7 +73,9 @@ def spans(answer: FetchResponse.Partition) -> list[tuple[int, int]]:
 
 
 @staged
-async def test_a_fetch_returns_the_whole_batch_that_contains_the_offset(stage: Stage) -> None:
+async def test_a_fetch_returns_the_whole_batch_that_contains_the_offset(
+    stage: BrokerHarness,
+) -> None:
     """Clients skip the records that they did not ask for. Without the batch they would wait for
     ever.
     """
@@ -90,7 +92,9 @@ async def test_a_fetch_returns_the_whole_batch_that_contains_the_offset(stage: S
 
 
 @staged
-async def test_the_first_batch_is_returned_even_if_it_exceeds_the_limits(stage: Stage) -> None:
+async def test_the_first_batch_is_returned_even_if_it_exceeds_the_limits(
+    stage: BrokerHarness,
+) -> None:
     """This holds for the first partition that has a batch. The others stay within the rest of the
     limit (KIP-74).
     """
@@ -106,7 +110,7 @@ async def test_the_first_batch_is_returned_even_if_it_exceeds_the_limits(stage: 
 
 
 @staged
-async def test_fetch_sessions_are_begun_continued_and_ended(stage: Stage) -> None:
+async def test_fetch_sessions_are_begun_continued_and_ended(stage: BrokerHarness) -> None:
     """By session id and epoch. An incremental response has only the partitions with changes
     (KIP-227).
     """
@@ -135,7 +139,7 @@ async def test_fetch_sessions_are_begun_continued_and_ended(stage: Stage) -> Non
 
 
 @staged
-async def test_from_version_13_on_topics_are_identified_by_id(stage: Stage) -> None:
+async def test_from_version_13_on_topics_are_identified_by_id(stage: BrokerHarness) -> None:
     """A topic that is created again has another id. The old id is UNKNOWN_TOPIC_ID."""
     old_id = await stage.create("orders")
     await stage.produce("orders", [b"old"])
@@ -173,7 +177,7 @@ def test_leader_epochs_rise_over_restarts(tmp_path: Path) -> None:
 
 
 @staged
-async def test_a_request_with_another_leader_epoch_is_refused(stage: Stage) -> None:
+async def test_a_request_with_another_leader_epoch_is_refused(stage: BrokerHarness) -> None:
     """FENCED_LEADER_EPOCH if the client is behind, UNKNOWN_LEADER_EPOCH if it is ahead. This
     applies to Fetch, ListOffsets and OffsetForLeaderEpoch (KIP-320).
     """
@@ -209,7 +213,9 @@ async def test_a_request_with_another_leader_epoch_is_refused(stage: Stage) -> N
 
 
 @staged
-async def test_a_client_with_truncated_records_gets_the_diverging_epoch(stage: Stage) -> None:
+async def test_a_client_with_truncated_records_gets_the_diverging_epoch(
+    stage: BrokerHarness,
+) -> None:
     """From version 12 on, found by the epoch of the client's last record."""
     await stage.create("orders")
     term = stage.hosted("orders").leadership
@@ -228,7 +234,7 @@ async def test_a_client_with_truncated_records_gets_the_diverging_epoch(stage: S
 
 @staged
 async def test_without_transactions_the_last_stable_offset_is_the_high_watermark(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """The list of aborted transactions is null for read_uncommitted and empty for
     read_committed.
@@ -244,7 +250,7 @@ async def test_without_transactions_the_last_stable_offset_is_the_high_watermark
 
 
 @staged_with(brokers=2)
-async def test_a_consumer_is_not_sent_to_a_broker_without_a_replica(stage: Stage) -> None:
+async def test_a_consumer_is_not_sent_to_a_broker_without_a_replica(stage: BrokerHarness) -> None:
     """The leader has the only replica, so it names no preferred read replica (version 11). The
     other broker, although in the consumer's rack, answers with the current leader.
     """

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.broker.handlers import fresh_topics
 from penstock.metadata.config_changes import ResourceType
 from penstock.stores.errors import StoreError
@@ -22,30 +22,30 @@ from penstock.wire.messages import (
     MetadataResponse,
 )
 
-trio = staged_with(brokers=3)
+stage_of_three = staged_with(brokers=3)
 
 
-async def described(stage: Stage, name: str, broker: int) -> int:
+async def described(stage: BrokerHarness, name: str, broker: int) -> int:
     request = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.Topic(name)])
     response = await stage.ask(request, 0, DescribeTopicPartitionsResponse, broker=broker)
     return response.topics[0].error_code
 
 
-async def known(stage: Stage, topic: MetadataRequest.Topic, broker: int) -> int:
+async def known(stage: BrokerHarness, topic: MetadataRequest.Topic, broker: int) -> int:
     request = MetadataRequest([topic], allow_auto_topic_creation=False)
     response = await stage.ask(request, 12, MetadataResponse, broker=broker)
     return response.topics[0].error_code
 
 
-async def configured(stage: Stage, name: str, broker: int) -> int:
+async def configured(stage: BrokerHarness, name: str, broker: int) -> int:
     resource = DescribeConfigsRequest.Resource(ResourceType.TOPIC, name, None)
     request = DescribeConfigsRequest([resource])
     response = await stage.ask(request, 4, DescribeConfigsResponse, broker=broker)
     return response.results[0].error_code
 
 
-@trio
-async def test_every_broker_knows_a_topic_that_was_just_created(stage: Stage) -> None:
+@stage_of_three
+async def test_every_broker_knows_a_topic_that_was_just_created(stage: BrokerHarness) -> None:
     for number in range(5):
         for broker in (1, 2):
             await stage.create(f"described-{number}-{broker}")
@@ -60,13 +60,13 @@ async def test_every_broker_knows_a_topic_that_was_just_created(stage: Stage) ->
 
 
 @staged
-async def test_a_topic_that_does_not_exist_is_unknown(stage: Stage) -> None:
+async def test_a_topic_that_does_not_exist_is_unknown(stage: BrokerHarness) -> None:
     assert await described(stage, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await described(stage, "no/name", 0) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 @staged
-async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: Stage) -> None:
+async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: BrokerHarness) -> None:
     """A hundred clients that wait for a topic cause at most two reads at a time."""
     cluster, questions = stage.broker.cluster, 0
     latest_revision = cluster.latest_revision
@@ -84,7 +84,7 @@ async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: Stage
 
 @staged
 async def test_while_the_store_is_unreachable_requests_are_answered_from_the_image(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     async def away() -> int:
         raise StoreError("the store is away")

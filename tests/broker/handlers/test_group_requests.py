@@ -6,7 +6,7 @@ import asyncio
 import errno
 from random import Random
 
-from broker.stage import InTurn, NoNetwork, Stage, staged, staged_with
+from broker.harness import BrokerHarness, InTurn, NoNetwork, staged, staged_with
 from penstock.broker.coordinators.groups import GroupShell
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.groups.config import GroupConfig
@@ -41,7 +41,7 @@ SMALL = {"offsets.topic.num.partitions": "2"}
 few_groups = staged_with(kafka=SMALL)
 
 
-async def find_coordinator(stage: Stage) -> None:
+async def find_coordinator(stage: BrokerHarness) -> None:
     """Waits until the internal topic for groups exists and the shard of group "g" is loaded."""
     while True:
         found = await stage.ask(FindCoordinatorRequest("g"), 2, FindCoordinatorResponse)
@@ -58,19 +58,21 @@ def commit_of(group: str, topic: str, offsets: dict[int, int]) -> OffsetCommitRe
     )
 
 
-async def commit(stage: Stage, group: str, topic: str, offsets: dict[int, int]) -> list[int]:
+async def commit(
+    stage: BrokerHarness, group: str, topic: str, offsets: dict[int, int]
+) -> list[int]:
     response = await stage.ask(commit_of(group, topic, offsets), 8, OffsetCommitResponse)
     return [each.error_code for each in response.topics[0].partitions]
 
 
-async def committed(stage: Stage, group: str, topic: str, indexes: list[int]) -> list[int]:
+async def committed(stage: BrokerHarness, group: str, topic: str, indexes: list[int]) -> list[int]:
     asked = OffsetFetchRequest(group, [OffsetFetchRequest.Topic(topic, indexes)])
     response = await stage.ask(asked, 7, OffsetFetchResponse)
     return [each.committed_offset for each in response.topics[0].partitions]
 
 
 async def delete_offsets(
-    stage: Stage, group: str, topics: dict[str, list[int]]
+    stage: BrokerHarness, group: str, topics: dict[str, list[int]]
 ) -> tuple[int, dict[str, list[tuple[int, int]]]]:
     request = OffsetDeleteRequest(
         group,
@@ -87,7 +89,9 @@ async def delete_offsets(
 
 
 @few_groups
-async def test_committed_offsets_of_unknown_partitions_cannot_be_deleted(stage: Stage) -> None:
+async def test_committed_offsets_of_unknown_partitions_cannot_be_deleted(
+    stage: BrokerHarness,
+) -> None:
     """Each is refused on its own, in the order of the request. The other offsets are deleted."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     await stage.create("orders", 2)
@@ -103,7 +107,7 @@ async def test_committed_offsets_of_unknown_partitions_cannot_be_deleted(stage: 
 
 @few_groups
 async def test_an_unknown_group_is_an_error_of_the_whole_offset_delete_response(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """The response lists no topics."""
     await stage.create("orders")
@@ -114,7 +118,7 @@ async def test_an_unknown_group_is_an_error_of_the_whole_offset_delete_response(
 
 
 @few_groups
-async def test_the_group_with_an_empty_id_has_offsets_but_no_members(stage: Stage) -> None:
+async def test_the_group_with_an_empty_id_has_offsets_but_no_members(stage: BrokerHarness) -> None:
     """As in Kafka, it accepts commits and can be described and deleted, but not joined."""
     await stage.create("orders")
     await find_coordinator(stage)
@@ -135,7 +139,9 @@ async def test_the_group_with_an_empty_id_has_offsets_but_no_members(stage: Stag
 
 
 @few_groups
-async def test_describe_groups_returns_authorized_operations_on_request(stage: Stage) -> None:
+async def test_describe_groups_returns_authorized_operations_on_request(
+    stage: BrokerHarness,
+) -> None:
     """From version 3 on. Version 6 leaves them out for a group that it does not find."""
     await stage.create("orders")
     await find_coordinator(stage)
@@ -160,7 +166,7 @@ ENV = Env(
 )
 
 
-async def runtime(stage: Stage) -> GroupShell:
+async def runtime(stage: BrokerHarness) -> GroupShell:
     """Loads a second shard next to the broker's own.
 
     It accepts offsets of 50,000 partitions without a topic of that size.
@@ -192,7 +198,9 @@ async def ask_delete(shard: GroupShell, group: str) -> int:
 
 
 @few_groups
-async def test_a_group_with_many_offsets_is_deleted_in_several_batches(stage: Stage) -> None:
+async def test_a_group_with_many_offsets_is_deleted_in_several_batches(
+    stage: BrokerHarness,
+) -> None:
     """None is larger than max.message.bytes, and after a reload nothing of the group is left."""
     shard = await runtime(stage)
     for start in range(0, MANY, 10_000):
@@ -221,7 +229,7 @@ async def test_a_group_with_many_offsets_is_deleted_in_several_batches(stage: St
 
 
 @few_groups
-async def test_a_failed_append_does_not_fail_the_commits_in_progress(stage: Stage) -> None:
+async def test_a_failed_append_does_not_fail_the_commits_in_progress(stage: BrokerHarness) -> None:
     """The disk accepts one commit and refuses the next before the first is synced. Each client gets
     its own result, and the coordinator goes on.
     """
@@ -243,7 +251,7 @@ async def test_a_failed_append_does_not_fail_the_commits_in_progress(stage: Stag
 
 
 @few_groups
-async def test_a_coordinator_that_fails_to_read_its_log_retries(stage: Stage) -> None:
+async def test_a_coordinator_that_fails_to_read_its_log_retries(stage: BrokerHarness) -> None:
     """While the disk fails to read, clients get COORDINATOR_LOAD_IN_PROGRESS. The coordinator loads
     again from the beginning for as long as it leads.
     """
@@ -262,7 +270,7 @@ async def test_a_coordinator_that_fails_to_read_its_log_retries(stage: Stage) ->
 
 
 @few_groups
-async def test_loading_is_not_retried_when_the_leadership_is_over(stage: Stage) -> None:
+async def test_loading_is_not_retried_when_the_leadership_is_over(stage: BrokerHarness) -> None:
     """The next leadership has its own shell, and a late retry must not replace it."""
     await stage.create("orders")
     await find_coordinator(stage)
@@ -280,7 +288,9 @@ async def test_loading_is_not_retried_when_the_leadership_is_over(stage: Stage) 
 
 
 @staged
-async def test_there_is_no_coordinator_before_the_internal_topic_exists(stage: Stage) -> None:
+async def test_there_is_no_coordinator_before_the_internal_topic_exists(
+    stage: BrokerHarness,
+) -> None:
     """The error makes clients look for the coordinator again."""
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert await delete_offsets(stage, "g", {"none": [0]}) == (code, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.stage import Stage, staged_with
+from broker.harness import BrokerHarness, staged_with
 from penstock.metadata.configs import BROKER_CONFIGS
 from penstock.wire.codec import encode_embedded
 from penstock.wire.errors import ErrorCode
@@ -37,12 +37,12 @@ def join_of(
     return JoinGroupRequest(group, session_ms, 60_000, member_id, instance, "consumer", protocols)
 
 
-async def join(stage: Stage, request: JoinGroupRequest, version: int) -> JoinGroupResponse:
+async def join(stage: BrokerHarness, request: JoinGroupRequest, version: int) -> JoinGroupResponse:
     return await stage.ask(request, version, JoinGroupResponse)
 
 
 @quick_groups
-async def test_from_version_4_on_a_new_member_joins_in_two_steps(stage: Stage) -> None:
+async def test_from_version_4_on_a_new_member_joins_in_two_steps(stage: BrokerHarness) -> None:
     """First it gets its id with MEMBER_ID_REQUIRED, then it joins. Members below version 4 and
     members with an instance id join in one step.
     """
@@ -63,7 +63,7 @@ async def test_from_version_4_on_a_new_member_joins_in_two_steps(stage: Stage) -
 
 
 @quick_groups
-async def test_session_timeouts_are_limited(stage: Stage) -> None:
+async def test_session_timeouts_are_limited(stage: BrokerHarness) -> None:
     """To between six seconds and half an hour, as in Kafka. Both limits are allowed."""
     await find_coordinator(stage)
     bad = ErrorCode.INVALID_SESSION_TIMEOUT
@@ -73,7 +73,7 @@ async def test_session_timeouts_are_limited(stage: Stage) -> None:
 
 
 @slow_groups
-async def test_a_new_group_delays_its_first_rebalance(stage: Stage) -> None:
+async def test_a_new_group_delays_its_first_rebalance(stage: BrokerHarness) -> None:
     """By three seconds by default, because the members of a deployment start one after the
     other.
     """
@@ -85,7 +85,7 @@ async def test_a_new_group_delays_its_first_rebalance(stage: Stage) -> None:
 
 
 @quick_groups
-async def test_a_sync_must_name_the_groups_protocol(stage: Stage) -> None:
+async def test_a_sync_must_name_the_groups_protocol(stage: BrokerHarness) -> None:
     """From version 5 on. A member that names it gets the leader's assignment, during the rebalance
     and after it.
     """
@@ -109,7 +109,7 @@ async def test_a_sync_must_name_the_groups_protocol(stage: Stage) -> None:
 
 
 @quick_groups
-async def test_an_unknown_group_is_dead_or_not_found(stage: Stage) -> None:
+async def test_an_unknown_group_is_dead_or_not_found(stage: BrokerHarness) -> None:
     """Up to version 5 the response is the state Dead, from version 6 on also an error."""
     await find_coordinator(stage)
     for version in range(7):
@@ -121,7 +121,7 @@ async def test_an_unknown_group_is_dead_or_not_found(stage: Stage) -> None:
 
 
 @quick_groups
-async def test_a_committed_offset_is_returned_unchanged(stage: Stage) -> None:
+async def test_a_committed_offset_is_returned_unchanged(stage: BrokerHarness) -> None:
     """With its leader epoch and metadata, in every version. `require_stable` does not wait if there
     are no transactions.
     """

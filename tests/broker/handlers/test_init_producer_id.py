@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.stores.errors import StoreUnavailable
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
 
 async def init(
-    stage: Stage,
+    stage: BrokerHarness,
     version: int,
     producer_id: int = -1,
     epoch: int = -1,
@@ -24,7 +24,7 @@ async def init(
 
 
 @staged_with(brokers=2)
-async def test_brokers_hand_out_unique_producer_ids(stage: Stage) -> None:
+async def test_brokers_hand_out_unique_producer_ids(stage: BrokerHarness) -> None:
     """Each with epoch 0. A producer that already has an id gets a new one."""
     seen = set()
     for broker in (0, 1):
@@ -38,7 +38,7 @@ async def test_brokers_hand_out_unique_producer_ids(stage: Stage) -> None:
 
 
 @staged
-async def test_a_producer_id_without_an_epoch_is_refused(stage: Stage) -> None:
+async def test_a_producer_id_without_an_epoch_is_refused(stage: BrokerHarness) -> None:
     """So are an epoch without an id, and an empty transactional id. An error response has id and
     epoch -1.
     """
@@ -53,7 +53,7 @@ async def test_a_producer_id_without_an_epoch_is_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_without_the_store_no_producer_id_is_handed_out(stage: Stage) -> None:
+async def test_without_the_store_no_producer_id_is_handed_out(stage: BrokerHarness) -> None:
     """The error is retriable, and the response does not contain id 0."""
 
     async def fail(*_: object) -> None:

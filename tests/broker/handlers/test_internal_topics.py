@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from broker.replication.test_replication import on_three
-from broker.three_brokers import Trio
+from broker.three_brokers import ThreeBrokers
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
@@ -17,7 +17,7 @@ KINDS = {OFFSETS_TOPIC: 0, TOPIC: 1}
 ASKED = 5
 
 
-async def find(cluster: Trio, topic: str) -> FindCoordinatorResponse.Coordinator:
+async def find(cluster: ThreeBrokers, topic: str) -> FindCoordinatorResponse.Coordinator:
     request = FindCoordinatorRequest(key_type=KINDS[topic], coordinator_keys=["g"])
     answer = await cluster.running[0].ask(request, 4, FindCoordinatorResponse)
     return answer.coordinators[0]
@@ -37,7 +37,7 @@ def test_a_coordinator_is_not_available_before_there_are_brokers_for_all_replica
         transaction_state_log_num_partitions="2",
         broker_session_timeout_ms="1000",
     )
-    async def play(cluster: Trio) -> None:
+    async def play(cluster: ThreeBrokers) -> None:
         for broker_id in (1, 2):
             await cluster.nodes[broker_id].stop()
         await cluster.until(lambda: len(cluster.broker(0).cluster.image.living) == 1)

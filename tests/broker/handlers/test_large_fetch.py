@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.stage import Stage, staged_with
+from broker.harness import BrokerHarness, staged_with
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.ports import DIVIDE_ALL
 from penstock.wire.errors import ErrorCode
@@ -41,7 +41,7 @@ def request(
     )
 
 
-async def ask(stage: Stage, asked: FetchRequest) -> FetchResponse:
+async def ask(stage: BrokerHarness, asked: FetchRequest) -> FetchResponse:
     return await stage.ask(asked, VERSION, FetchResponse)
 
 
@@ -54,7 +54,7 @@ def given(answer: FetchResponse) -> list[int]:
     ]
 
 
-async def reached(stage: Stage, index: int) -> HostedPartition:
+async def reached(stage: BrokerHarness, index: int) -> HostedPartition:
     """Waits until the fetch listens to a partition, which it does as soon as it has read it."""
     hosted = stage.hosted("many", index)
     while not hosted._listeners:  # noqa: ASYNC110 - it takes a few runs of the loop
@@ -63,7 +63,7 @@ async def reached(stage: Stage, index: int) -> HostedPartition:
 
 
 @staged
-async def test_records_that_arrive_between_two_slices_end_the_wait(stage: Stage) -> None:
+async def test_records_that_arrive_between_two_slices_end_the_wait(stage: BrokerHarness) -> None:
     """The first partition has already been read when its record arrives, the last one has not."""
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
@@ -75,7 +75,7 @@ async def test_records_that_arrive_between_two_slices_end_the_wait(stage: Stage)
 
 
 @staged
-async def test_records_that_arrive_after_the_last_slice_end_the_wait(stage: Stage) -> None:
+async def test_records_that_arrive_after_the_last_slice_end_the_wait(stage: BrokerHarness) -> None:
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
     await reached(stage, PARTITIONS - 1)
@@ -84,7 +84,7 @@ async def test_records_that_arrive_after_the_last_slice_end_the_wait(stage: Stag
 
 
 @staged
-async def test_a_fetch_without_new_records_ends_at_its_timeout(stage: Stage) -> None:
+async def test_a_fetch_without_new_records_ends_at_its_timeout(stage: BrokerHarness) -> None:
     topic_id = await stage.create("many", PARTITIONS)
     answer = await ask(stage, request(topic_id, 0, wait_ms=20))
     assert len(answer.responses[0].partitions) == PARTITIONS and not given(answer)
@@ -92,7 +92,7 @@ async def test_a_fetch_without_new_records_ends_at_its_timeout(stage: Stage) -> 
 
 
 @staged
-async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: Stage) -> None:
+async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: BrokerHarness) -> None:
     topic_id = await stage.create("many", PARTITIONS)
     fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
     await reached(stage, 0)
@@ -104,7 +104,7 @@ async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: Stage) ->
 
 
 @staged
-async def test_a_session_replaced_between_two_slices_is_counted_once(stage: Stage) -> None:
+async def test_a_session_replaced_between_two_slices_is_counted_once(stage: BrokerHarness) -> None:
     """The client begins a new session on another connection while its fetch is in progress."""
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     sessions = stage.services.fetch_sessions
@@ -122,7 +122,7 @@ async def test_a_session_replaced_between_two_slices_is_counted_once(stage: Stag
 
 
 @staged
-async def test_the_slices_together_give_the_same_response_as_one_read(stage: Stage) -> None:
+async def test_the_slices_together_give_the_same_response_as_one_read(stage: BrokerHarness) -> None:
     topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
     for index in (1, 4):
         await stage.produce("many", [b"value"], index=index)

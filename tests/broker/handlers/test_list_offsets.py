@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.stage import NOW_MS, Stage, staged
+from broker.harness import NOW_MS, BrokerHarness, staged
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
 from penstock.sim.actors.bad_batches import bad_batch
@@ -16,7 +16,7 @@ Told = tuple[int, int, int]
 
 
 async def list_offsets(
-    stage: Stage, version: int, *topics: tuple[str, list[Asked]]
+    stage: BrokerHarness, version: int, *topics: tuple[str, list[Asked]]
 ) -> dict[tuple[str, int], ListOffsetsResponse.Partition]:
     request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(*topic) for topic in topics])
     response = await stage.ask(request, version, ListOffsetsResponse)
@@ -27,7 +27,9 @@ async def list_offsets(
     return answers
 
 
-async def offset_at(stage: Stage, timestamp: int, version: int, topic: str = "orders") -> Told:
+async def offset_at(
+    stage: BrokerHarness, timestamp: int, version: int, topic: str = "orders"
+) -> Told:
     answers = await list_offsets(stage, version, (topic, [Asked(0, -1, timestamp)]))
     answer = answers[topic, 0]
     return answer.error_code, answer.offset, answer.timestamp
@@ -37,7 +39,7 @@ UNSUPPORTED: Told = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
 
 
 @staged
-async def test_special_timestamps_are_supported_from_their_version_on(stage: Stage) -> None:
+async def test_special_timestamps_are_supported_from_their_version_on(stage: BrokerHarness) -> None:
     """In lower versions the partition gets UNSUPPORTED_VERSION, as in Kafka. So do unknown negative
     timestamps.
     """
@@ -60,7 +62,9 @@ async def test_special_timestamps_are_supported_from_their_version_on(stage: Sta
 
 
 @staged
-async def test_an_unsupported_timestamp_is_refused_before_anything_else(stage: Stage) -> None:
+async def test_an_unsupported_timestamp_is_refused_before_anything_else(
+    stage: BrokerHarness,
+) -> None:
     """Even for a partition that does not exist."""
     assert await offset_at(stage, -3, 6, "none") == UNSUPPORTED
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
@@ -68,7 +72,7 @@ async def test_an_unsupported_timestamp_is_refused_before_anything_else(stage: S
 
 
 @staged
-async def test_an_empty_partition_has_offsets_and_a_leader_epoch(stage: Stage) -> None:
+async def test_an_empty_partition_has_offsets_and_a_leader_epoch(stage: BrokerHarness) -> None:
     """Latest and earliest are 0 in the leader's epoch. There is no newest record."""
     await stage.create("empty")
     for mark, offset, epoch in ((-1, 0, 0), (-2, 0, 0), (-3, -1, -1), (-4, 0, 0), (0, -1, -1)):
@@ -78,7 +82,7 @@ async def test_an_empty_partition_has_offsets_and_a_leader_epoch(stage: Stage) -
 
 
 @staged
-async def test_a_partition_that_is_requested_twice_is_refused_once(stage: Stage) -> None:
+async def test_a_partition_that_is_requested_twice_is_refused_once(stage: BrokerHarness) -> None:
     """In one entry or in two entries of the same topic. The other partitions are answered."""
     await stage.create("orders", 2)
     latest, other = Asked(0, -1, -1), Asked(1, -1, -1)
@@ -98,7 +102,7 @@ def test_a_lookup_by_time_finds_the_first_record_at_or_after_it(
     """Within a batch too, compressed or not."""
 
     @staged
-    async def play(stage: Stage) -> None:
+    async def play(stage: BrokerHarness) -> None:
         await stage.create("orders")
         await stage.produce("orders", [b"x"] * 10, codec=codec)
         for at in (0, 4, 9):
@@ -110,7 +114,9 @@ def test_a_lookup_by_time_finds_the_first_record_at_or_after_it(
 
 
 @staged
-async def test_a_batch_that_is_slow_to_decompress_is_opened_on_a_thread(stage: Stage) -> None:
+async def test_a_batch_that_is_slow_to_decompress_is_opened_on_a_thread(
+    stage: BrokerHarness,
+) -> None:
     """The result is the same, also for the newest record and for several partitions."""
     await stage.create("orders", 2)
     for index in (0, 1):
@@ -135,7 +141,7 @@ async def test_a_batch_that_is_slow_to_decompress_is_opened_on_a_thread(stage: S
 
 
 @staged
-async def test_a_lookup_by_time_finds_a_batch_that_cannot_be_decoded(stage: Stage) -> None:
+async def test_a_lookup_by_time_finds_a_batch_that_cannot_be_decoded(stage: BrokerHarness) -> None:
     """An older version accepted it. The lookup returns its first offset, so that nothing is
     skipped.
     """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.metadata.config_changes import ConfigOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -30,7 +30,7 @@ def levels_as_before() -> Iterator[None]:
 
 
 async def alter(
-    stage: Stage, *edits: Edit, name: str = "0", validate_only: bool = False
+    stage: BrokerHarness, *edits: Edit, name: str = "0", validate_only: bool = False
 ) -> tuple[int, str | None]:
     configs = [
         IncrementalAlterConfigsRequest.Config(key, operation, value)
@@ -44,14 +44,14 @@ async def alter(
     return answer.error_code, answer.error_message
 
 
-async def level(stage: Stage, name: str = LOGGER) -> str | None:
+async def level(stage: BrokerHarness, name: str = LOGGER) -> str | None:
     (config,) = (await describe(stage, BROKER_LOGGER, "0", [name])).configs
     assert (config.config_source, config.read_only) == (6, False)
     return config.value
 
 
 @staged
-async def test_a_log_level_can_be_set_and_removed(stage: Stage) -> None:
+async def test_a_log_level_can_be_set_and_removed(stage: BrokerHarness) -> None:
     """Without its own level, a logger has the level of its parent."""
     assert await alter(stage, ("root", SET, "WARN")) == (0, None)
     assert (await level(stage, "root"), await level(stage)) == ("WARN", "WARN")
@@ -65,7 +65,7 @@ async def test_a_log_level_can_be_set_and_removed(stage: Stage) -> None:
 
 
 @staged
-async def test_every_log_level_of_kafka_is_accepted(stage: Stage) -> None:
+async def test_every_log_level_of_kafka_is_accepted(stage: BrokerHarness) -> None:
     for given, shown in (
         ("TRACE", "DEBUG"),
         ("DEBUG", "DEBUG"),
@@ -79,7 +79,7 @@ async def test_every_log_level_of_kafka_is_accepted(stage: Stage) -> None:
 
 
 @staged
-async def test_an_invalid_change_of_log_levels_changes_nothing(stage: Stage) -> None:
+async def test_an_invalid_change_of_log_levels_changes_nothing(stage: BrokerHarness) -> None:
     before = await level(stage)
     for edit, code in (
         (("penstock.nowhere", SET, "INFO"), ErrorCode.INVALID_CONFIG),
@@ -93,5 +93,5 @@ async def test_an_invalid_change_of_log_levels_changes_nothing(stage: Stage) -> 
 
 
 @staged_with(brokers=2)
-async def test_a_broker_changes_only_its_own_loggers(stage: Stage) -> None:
+async def test_a_broker_changes_only_its_own_loggers(stage: BrokerHarness) -> None:
     assert (await alter(stage, (LOGGER, SET, "FATAL"), name="1"))[0] == ErrorCode.INVALID_REQUEST

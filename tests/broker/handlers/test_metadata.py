@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.metadata import keys
 from penstock.wire.errors import ErrorCode
@@ -26,12 +26,12 @@ CLUSTER, TOPIC = 8096, 3576
 """What Kafka 4.0 without an authorizer answers."""
 
 
-async def metadata(stage: Stage, version: int, *topics: Asked) -> MetadataResponse:
+async def metadata(stage: BrokerHarness, version: int, *topics: Asked) -> MetadataResponse:
     return await stage.ask(MetadataRequest([*topics], False), version, MetadataResponse)
 
 
 @staged
-async def test_a_request_may_ask_for_all_topics_or_for_none(stage: Stage) -> None:
+async def test_a_request_may_ask_for_all_topics_or_for_none(stage: BrokerHarness) -> None:
     """In version 0 an empty list means all topics. Later, null means all and an empty list means
     none.
     """
@@ -48,7 +48,7 @@ async def test_a_request_may_ask_for_all_topics_or_for_none(stage: Stage) -> Non
 
 
 @staged
-async def test_a_topic_can_be_requested_by_id(stage: Stage) -> None:
+async def test_a_topic_can_be_requested_by_id(stage: BrokerHarness) -> None:
     """From version 12 on. The name next to the id is ignored. An unknown id gets
     UNKNOWN_TOPIC_ID.
     """
@@ -63,7 +63,7 @@ async def test_a_topic_can_be_requested_by_id(stage: Stage) -> None:
 
 
 @staged
-async def test_a_topic_id_below_version_12_refuses_the_whole_request(stage: Stage) -> None:
+async def test_a_topic_id_below_version_12_refuses_the_whole_request(stage: BrokerHarness) -> None:
     """Versions 10 and 11 have the field but do not support it. As in Kafka, every topic of the
     request is refused, and the response has no brokers.
     """
@@ -82,7 +82,7 @@ async def test_a_topic_id_below_version_12_refuses_the_whole_request(stage: Stag
 
 
 @staged_with(brokers=2)
-async def test_a_broker_lists_itself_while_no_broker_is_registered(stage: Stage) -> None:
+async def test_a_broker_lists_itself_while_no_broker_is_registered(stage: BrokerHarness) -> None:
     """All leases expire when the store is unreachable for long. A client that gets an empty list of
     brokers has no broker left to ask. The partitions have no leader meanwhile.
     """
@@ -100,7 +100,7 @@ async def test_a_broker_lists_itself_while_no_broker_is_registered(stage: Stage)
 
 
 @staged_with(kafka={"num.partitions": "4"})
-async def test_a_metadata_request_creates_a_topic_if_it_allows_that(stage: Stage) -> None:
+async def test_a_metadata_request_creates_a_topic_if_it_allows_that(stage: BrokerHarness) -> None:
     """Up to version 3 always, later by a flag. The topic is unknown until it exists, as with Kafka
     4.
     """
@@ -118,7 +118,7 @@ async def test_a_metadata_request_creates_a_topic_if_it_allows_that(stage: Stage
 
 
 @staged_with(brokers=2)
-async def test_any_broker_creates_topics_on_demand(stage: Stage) -> None:
+async def test_any_broker_creates_topics_on_demand(stage: BrokerHarness) -> None:
     """A broker that is not the controller creates a topic, and the internal topic for groups."""
     assert stage.brokers[1].controller.term is None
     topics = stage.brokers[1].cluster.image.topics
@@ -129,7 +129,7 @@ async def test_any_broker_creates_topics_on_demand(stage: Stage) -> None:
 
 
 @staged_with(brokers=2)
-async def test_the_controller_is_listed_with_an_address_that_works(stage: Stage) -> None:
+async def test_the_controller_is_listed_with_an_address_that_works(stage: BrokerHarness) -> None:
     """The address needs no name resolution. Tools send admin requests there."""
     for broker in (0, 1):
         response = await stage.ask(MetadataRequest(), 12, MetadataResponse, broker=broker)
@@ -139,7 +139,9 @@ async def test_the_controller_is_listed_with_an_address_that_works(stage: Stage)
 
 
 @staged_with(brokers=2)
-async def test_without_a_controller_a_broker_names_itself_as_the_controller(stage: Stage) -> None:
+async def test_without_a_controller_a_broker_names_itself_as_the_controller(
+    stage: BrokerHarness,
+) -> None:
     """Any broker executes requests for the controller. If the response named no controller, or one
     that is gone, librdkafka would wait for a minute.
     """
@@ -154,7 +156,7 @@ async def test_without_a_controller_a_broker_names_itself_as_the_controller(stag
 
 
 @staged
-async def test_authorized_operations_are_returned_on_request(stage: Stage) -> None:
+async def test_authorized_operations_are_returned_on_request(stage: BrokerHarness) -> None:
     """For the cluster in versions 8 to 10. For topics from version 8 on, including unknown names
     but not unknown ids, which could be anything.
     """
@@ -176,7 +178,9 @@ async def test_authorized_operations_are_returned_on_request(stage: Stage) -> No
 
 
 @staged
-async def test_describe_cluster_returns_authorized_operations_on_request(stage: Stage) -> None:
+async def test_describe_cluster_returns_authorized_operations_on_request(
+    stage: BrokerHarness,
+) -> None:
     for asked, expected in ((True, CLUSTER), (False, NOT_ASKED)):
         for version in range(3):
             request = DescribeClusterRequest(asked)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from broker.three_brokers import Trio, trio
+from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.metadata.image import Changed
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.stores.errors import StoreUnreachable
@@ -33,9 +33,9 @@ SETTINGS = {
 TIMEOUT_S = 150.0
 
 
-def play(directory: Path, script: Callable[[Trio, int], Awaitable[None]]) -> None:
+def play(directory: Path, script: Callable[[ThreeBrokers, int], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), trio(directory, SETTINGS) as cluster:
+        async with asyncio.timeout(TIMEOUT_S), three_brokers(directory, SETTINGS) as cluster:
             await cluster.create("t", 1, 3)
             while not await is_coordinated(cluster):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.01)
@@ -45,13 +45,13 @@ def play(directory: Path, script: Callable[[Trio, int], Awaitable[None]]) -> Non
     asyncio.run(run())
 
 
-async def is_coordinated(cluster: Trio) -> bool:
+async def is_coordinated(cluster: ThreeBrokers) -> bool:
     request = FindCoordinatorRequest("g", 0)
     answer = await cluster.running[0].ask(request, 3, FindCoordinatorResponse)
     return answer.error_code == 0 and cluster._is_led(OFFSETS_TOPIC, 0)
 
 
-async def commit(cluster: Trio, offset: int) -> None:
+async def commit(cluster: ThreeBrokers, offset: int) -> None:
     """Commits at the group's current coordinator until it succeeds."""
     part = OffsetCommitRequest.Partition(0, offset, committed_metadata="")
     request = OffsetCommitRequest("g", topics=[OffsetCommitRequest.Topic("t", partitions=[part])])
@@ -64,7 +64,7 @@ async def commit(cluster: Trio, offset: int) -> None:
         await asyncio.sleep(0.01)
 
 
-async def ask(cluster: Trio, broker_id: int) -> tuple[int, int | None]:
+async def ask(cluster: ThreeBrokers, broker_id: int) -> tuple[int, int | None]:
     """Returns a broker's error code and committed offset."""
     wanted = OffsetFetchRequest.GroupTopic("t", partition_indexes=[0])
     request = OffsetFetchRequest(groups=[OffsetFetchRequest.Group("g", topics=[wanted])])
@@ -75,13 +75,13 @@ async def ask(cluster: Trio, broker_id: int) -> tuple[int, int | None]:
     return group.error_code, group.topics[0].partitions[0].committed_offset
 
 
-def make_deaf(cluster: Trio, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_deaf(cluster: ThreeBrokers, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keeps the watch from updating this broker's image."""
     image = cluster.broker(broker_id).cluster.image
     monkeypatch.setattr(image, "apply", lambda *_: Changed())
 
 
-def cut_off(cluster: Trio, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def cut_off(cluster: ThreeBrokers, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the store unreachable for this broker's reads."""
 
     async def away(*_: Any) -> Any:
@@ -90,7 +90,7 @@ def cut_off(cluster: Trio, broker_id: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cluster.broker(broker_id).cluster._store, "range", away)
 
 
-async def depose(cluster: Trio, broker_id: int) -> None:
+async def depose(cluster: ThreeBrokers, broker_id: int) -> None:
     """Revokes the broker's lease and waits until another broker leads the offsets topic."""
     broker = cluster.broker(broker_id)
     other = next(node for node in cluster.running if node.broker_id != broker_id)
@@ -102,7 +102,7 @@ async def depose(cluster: Trio, broker_id: int) -> None:
 def test_a_deposed_coordinator_with_an_outdated_image_does_not_return_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def script(cluster: Trio, leader: int) -> None:
+    async def script(cluster: ThreeBrokers, leader: int) -> None:
         make_deaf(cluster, leader, monkeypatch)
         await depose(cluster, leader)
         await commit(cluster, 9)
@@ -115,7 +115,7 @@ def test_a_deposed_coordinator_with_an_outdated_image_does_not_return_offsets(
 def test_a_deposed_coordinator_that_cannot_reach_the_store_does_not_return_offsets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def script(cluster: Trio, leader: int) -> None:
+    async def script(cluster: ThreeBrokers, leader: int) -> None:
         make_deaf(cluster, leader, monkeypatch)
         cut_off(cluster, leader, monkeypatch)
         await depose(cluster, leader)
@@ -128,7 +128,7 @@ def test_a_deposed_coordinator_that_cannot_reach_the_store_does_not_return_offse
 def test_without_the_store_offsets_are_returned_while_followers_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def script(cluster: Trio, leader: int) -> None:
+    async def script(cluster: ThreeBrokers, leader: int) -> None:
         cut_off(cluster, leader, monkeypatch)
         assert await ask(cluster, leader) == (0, 5)
 
@@ -142,7 +142,7 @@ def test_a_new_coordinator_that_has_not_loaded_its_shard_asks_clients_to_wait(
     all retry COORDINATOR_LOAD_IN_PROGRESS.
     """
 
-    async def script(cluster: Trio, leader: int) -> None:
+    async def script(cluster: ThreeBrokers, leader: int) -> None:
         services = cluster.broker(leader).services
         assert services is not None
         services.groups._shells.clear()

@@ -7,7 +7,7 @@ import struct
 import crc32c
 import pytest
 
-from broker.stage import NOW_MS, Stage, staged
+from broker.harness import NOW_MS, BrokerHarness, staged
 from penstock.records.batch import Codec, iter_batches, read_header, validate
 from penstock.records.record import Record, build_batch
 from penstock.wire.codec import encode_request
@@ -32,7 +32,7 @@ def request_of(
 
 
 async def produce(
-    stage: Stage, data: bytes | bytearray | None, version: int = 9, topic: str = "orders"
+    stage: BrokerHarness, data: bytes | bytearray | None, version: int = 9, topic: str = "orders"
 ) -> tuple[int, int]:
     """Returns the error code and the first offset."""
     response = await stage.ask(request_of(data, topic=topic), version, ProduceResponse)
@@ -40,14 +40,14 @@ async def produce(
     return answer.error_code, answer.base_offset
 
 
-def stored(stage: Stage, topic: str = "orders") -> bytes:
+def stored(stage: BrokerHarness, topic: str = "orders") -> bytes:
     log = stage.hosted(topic).log
     piece = log.read(log.log_start_offset, 1 << 20, log.end_offset)
     return b"" if piece is None else bytes(piece.data)
 
 
 @staged
-async def test_acks_0_is_never_answered(stage: Stage) -> None:
+async def test_acks_0_is_never_answered(stage: BrokerHarness) -> None:
     """The client would take a response for that of its next request, and so on."""
     await stage.create("orders")
     for version in range(3, 12):
@@ -58,7 +58,7 @@ async def test_acks_0_is_never_answered(stage: Stage) -> None:
 
 
 @staged
-async def test_a_refused_batch_with_acks_0_closes_the_connection(stage: Stage) -> None:
+async def test_a_refused_batch_with_acks_0_closes_the_connection(stage: BrokerHarness) -> None:
     """This is how a producer with acks=0 learns that it must look for the leader again."""
     await stage.create("orders")
     broken = bytearray(batch_of())
@@ -69,7 +69,9 @@ async def test_a_refused_batch_with_acks_0_closes_the_connection(stage: Stage) -
 
 
 @staged
-async def test_offsets_and_leader_epoch_are_written_and_the_crc_stays_valid(stage: Stage) -> None:
+async def test_offsets_and_leader_epoch_are_written_and_the_crc_stays_valid(
+    stage: BrokerHarness,
+) -> None:
     """The CRC does not cover these fields. The rest of the batch is stored as the client sent
     it.
     """
@@ -84,7 +86,7 @@ async def test_offsets_and_leader_epoch_are_written_and_the_crc_stays_valid(stag
 
 
 @staged
-async def test_log_append_time_is_written_with_a_new_crc(stage: Stage) -> None:
+async def test_log_append_time_is_written_with_a_new_crc(stage: BrokerHarness) -> None:
     """The response has the time, and the batch has the timestamp type."""
     await stage.create("orders", configs={"message.timestamp.type": "LogAppendTime"})
     response = await stage.ask(request_of(batch_of()), 9, ProduceResponse)
@@ -95,7 +97,7 @@ async def test_log_append_time_is_written_with_a_new_crc(stage: Stage) -> None:
 
 
 @staged
-async def test_max_message_bytes_limits_the_size_of_a_batch(stage: Stage) -> None:
+async def test_max_message_bytes_limits_the_size_of_a_batch(stage: BrokerHarness) -> None:
     """On MESSAGE_TOO_LARGE the Java client splits the batch. A batch of exactly the limit is
     accepted.
     """
@@ -106,7 +108,7 @@ async def test_max_message_bytes_limits_the_size_of_a_batch(stage: Stage) -> Non
 
 
 @staged
-async def test_zstd_is_accepted_from_version_7_on(stage: Stage) -> None:
+async def test_zstd_is_accepted_from_version_7_on(stage: BrokerHarness) -> None:
     """Clients that use older versions are of releases that cannot read zstd (KIP-110)."""
     await stage.create("orders")
     for codec in Codec:
@@ -117,7 +119,7 @@ async def test_zstd_is_accepted_from_version_7_on(stage: Stage) -> None:
 
 
 @staged
-async def test_invalid_and_damaged_batches_get_different_errors(stage: Stage) -> None:
+async def test_invalid_and_damaged_batches_get_different_errors(stage: BrokerHarness) -> None:
     """An invalid batch gets INVALID_RECORD, which clients do not retry. A batch that was damaged on
     the way gets CORRUPT_MESSAGE, because a retry may help. As in Kafka 4.
     """
@@ -136,7 +138,7 @@ async def test_invalid_and_damaged_batches_get_different_errors(stage: Stage) ->
 
 
 @staged
-async def test_control_batches_from_clients_are_refused(stage: Stage) -> None:
+async def test_control_batches_from_clients_are_refused(stage: BrokerHarness) -> None:
     """A forged marker would end a producer's transaction."""
     await stage.create("orders")
     forged = batch_of()
@@ -154,7 +156,7 @@ def _crc(batch: bytearray) -> int:
 
 
 @staged
-async def test_a_compacted_topic_refuses_records_without_a_key(stage: Stage) -> None:
+async def test_a_compacted_topic_refuses_records_without_a_key(stage: BrokerHarness) -> None:
     """Compressed or not, and also with the policy `compact,delete`."""
     await stage.create("orders", configs={"cleanup.policy": "compact,delete"})
     for codec in (Codec.NONE, Codec.LZ4):
@@ -165,7 +167,7 @@ async def test_a_compacted_topic_refuses_records_without_a_key(stage: Stage) -> 
 
 @staged
 async def test_a_retry_of_one_of_the_last_five_batches_is_answered_with_its_offset(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """An idempotent producer's older batch is a duplicate without an offset, and a gap is
     refused.
@@ -189,7 +191,7 @@ async def test_a_retry_of_one_of_the_last_five_batches_is_answered_with_its_offs
 
 
 @staged
-async def test_internal_topics_refuse_records_from_clients(stage: Stage) -> None:
+async def test_internal_topics_refuse_records_from_clients(stage: BrokerHarness) -> None:
     """A coordinator would load such records as the state of its groups."""
     name = "__consumer_offsets"
     await stage.create(name)

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from broker.stage import NOW_MS, Stage, StagePeer, staged
+from broker.harness import NOW_MS, BrokerHarness, HarnessPeer, staged
 from penstock.records.batch import Codec, read_header, seal, validate, write_header
 from penstock.records.record import Record, build_batch
 from penstock.sim.actors.bad_batches import KINDS, bad_batch
@@ -31,14 +31,14 @@ def large_batch(value: bytes = LARGE, sequence: int = -1) -> bytearray:
 
 
 async def answer_to(
-    stage: Stage, data: bytearray, version: int = 9, topic: str = "orders"
+    stage: BrokerHarness, data: bytearray, version: int = 9, topic: str = "orders"
 ) -> ProduceResponse.Partition:
     response = await stage.ask(request_of(data, topic=topic), version, ProduceResponse)
     return response.responses[0].partition_responses[0]
 
 
 @staged
-async def test_malformed_batches_are_refused(stage: Stage) -> None:
+async def test_malformed_batches_are_refused(stage: BrokerHarness) -> None:
     """On the fast path too. None of their bytes are in the log."""
     await stage.create("orders")
     sample = [Record(at, NOW_MS, b"key", b"value") for at in range(3)]
@@ -53,7 +53,7 @@ async def test_malformed_batches_are_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_contradictory_header_fields_are_an_invalid_record(stage: Stage) -> None:
+async def test_contradictory_header_fields_are_an_invalid_record(stage: BrokerHarness) -> None:
     """Clients retry CORRUPT_MESSAGE, but the same bytes would fail again."""
     await stage.create("orders")
     for changes in ({"record_count": 4}, {"last_offset_delta": -1}, {"attributes": 5}):
@@ -64,7 +64,7 @@ async def test_contradictory_header_fields_are_an_invalid_record(stage: Stage) -
 
 
 @staged
-async def test_a_producer_id_needs_an_epoch_and_a_sequence(stage: Stage) -> None:
+async def test_a_producer_id_needs_an_epoch_and_a_sequence(stage: BrokerHarness) -> None:
     """With sequence -1, the second batch would be taken for a duplicate of the first and
     dropped.
     """
@@ -88,7 +88,7 @@ async def test_a_producer_id_needs_an_epoch_and_a_sequence(stage: Stage) -> None
 
 
 @staged
-async def test_invalid_records_are_listed_in_the_response(stage: Stage) -> None:
+async def test_invalid_records_are_listed_in_the_response(stage: BrokerHarness) -> None:
     """So that clients can tell the valid records of the batch from the invalid ones (KIP-467).
     Older versions have no field for the list.
     """
@@ -111,7 +111,7 @@ async def test_invalid_records_are_listed_in_the_response(stage: Stage) -> None:
 
 
 @staged
-async def test_large_batches_are_checked_on_a_thread(stage: Stage) -> None:
+async def test_large_batches_are_checked_on_a_thread(stage: BrokerHarness) -> None:
     """Valid and invalid ones. The batches of an idempotent producer stay in order."""
     await stage.create("orders")
     for sequence in range(3):
@@ -131,7 +131,7 @@ async def test_large_batches_are_checked_on_a_thread(stage: Stage) -> None:
 
 @staged
 async def test_a_refused_large_batch_with_acks_0_closes_the_connection(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     await stage.create("orders")
     frame = b"".join(encode_request(request_of(large_batch(), 0), 9, 1, "c"))[4:]
@@ -145,10 +145,12 @@ async def test_a_refused_large_batch_with_acks_0_closes_the_connection(
 
 
 @staged
-async def test_no_request_overtakes_a_batch_that_is_checked_on_a_thread(stage: Stage) -> None:
+async def test_no_request_overtakes_a_batch_that_is_checked_on_a_thread(
+    stage: BrokerHarness,
+) -> None:
     """The connection does not start the next request before this one is answered."""
     await stage.create("orders")
-    session = stage.broker.server.new_session(StagePeer())
+    session = stage.broker.server.new_session(HarnessPeer())
     small = b"".join(encode_request(request_of(batch_of()), 9, 2, "c"))[4:]
     large = b"".join(encode_request(request_of(large_batch()), 9, 1, "c"))[4:]
     first = session.on_frame(memoryview(bytearray(large)))
@@ -159,7 +161,7 @@ async def test_no_request_overtakes_a_batch_that_is_checked_on_a_thread(stage: S
 
 
 @staged
-async def test_a_decompression_bomb_is_refused(stage: Stage) -> None:
+async def test_a_decompression_bomb_is_refused(stage: BrokerHarness) -> None:
     """A few kilobytes of zstd may decompress to a gigabyte. The thread stops at 64 times
     max.message.bytes.
     """
@@ -177,7 +179,9 @@ async def test_a_decompression_bomb_is_refused(stage: Stage) -> None:
 
 
 @staged
-async def test_a_topic_with_a_codec_compresses_large_batches_on_a_thread(stage: Stage) -> None:
+async def test_a_topic_with_a_codec_compresses_large_batches_on_a_thread(
+    stage: BrokerHarness,
+) -> None:
     await stage.create("packed", configs={"compression.type": "zstd"})
     plain = build_batch([Record(0, NOW_MS, b"k", b"text " * 50_000)])
     assert (await answer_to(stage, plain, topic="packed")).error_code == 0

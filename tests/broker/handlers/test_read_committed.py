@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.stage import NOW_MS, Stage, staged
-from broker.three_brokers import trio
+from broker.harness import NOW_MS, BrokerHarness, staged
+from broker.three_brokers import three_brokers
 from penstock import aio
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.records.aborted import AbortedProducers, AbortedTransaction
@@ -85,7 +85,7 @@ def listed(answer: FetchResponse.Partition) -> list[tuple[int, int]]:
     return [(each.producer_id, each.first_offset) for each in answer.aborted_transactions]
 
 
-async def latest(stage: Stage, isolation: int) -> int:
+async def latest(stage: BrokerHarness, isolation: int) -> int:
     asked = ListOffsetsRequest.Partition(0, -1, -1)
     request = ListOffsetsRequest(-1, isolation, [ListOffsetsRequest.Topic("orders", [asked])])
     answer = await stage.ask(request, 7, ListOffsetsResponse)
@@ -93,7 +93,7 @@ async def latest(stage: Stage, isolation: int) -> int:
 
 
 @staged
-async def test_read_committed_stops_at_the_first_open_transaction(stage: Stage) -> None:
+async def test_read_committed_stops_at_the_first_open_transaction(stage: BrokerHarness) -> None:
     """Records of other producers after it are held back too, and ListOffsets returns its first
     offset as the end. Consumers with read_uncommitted are not affected.
     """
@@ -122,7 +122,9 @@ async def test_read_committed_stops_at_the_first_open_transaction(stage: Stage) 
 
 
 @staged
-async def test_a_response_lists_the_aborted_transactions_of_its_batches(stage: Stage) -> None:
+async def test_a_response_lists_the_aborted_transactions_of_its_batches(
+    stage: BrokerHarness,
+) -> None:
     """It lists no others: a fetch of one batch names one transaction."""
     await stage.create("orders")
     hosted = stage.hosted("orders")
@@ -146,7 +148,7 @@ async def test_a_response_lists_the_aborted_transactions_of_its_batches(stage: S
 
 
 @staged
-async def test_a_waiting_reader_is_woken_when_a_transaction_ends(stage: Stage) -> None:
+async def test_a_waiting_reader_is_woken_when_a_transaction_ends(stage: BrokerHarness) -> None:
     """Not by each batch of the transaction, which would cause useless requests."""
     await stage.create("orders")
     writers = Writers(stage.hosted("orders"))
@@ -172,7 +174,7 @@ def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None
 
     async def play() -> None:
         settings = {"replica.lag.time.max.ms": "600"}
-        async with asyncio.timeout(120), trio(tmp_path, settings) as three:
+        async with asyncio.timeout(120), three_brokers(tmp_path, settings) as three:
             await three.create(segment_bytes="1000")
             leader = three.partition().leader
             writers = Writers(three.hosted(leader))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.stage import NOW_MS, Stage, on_stage, staged, staged_with
+from broker.harness import NOW_MS, BrokerHarness, on_stage, staged, staged_with
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.main import run_broker
 from penstock.broker.partitions import maintenance
@@ -55,7 +55,7 @@ def test_compaction_runs_unless_it_is_disabled(
     assert ("compaction" in done) == enabled
 
 
-async def stored_bytes(stage: Stage, topic: str) -> int:
+async def stored_bytes(stage: BrokerHarness, topic: str) -> int:
     """Returns the size of a log after a client has sent an uncompressed batch of text."""
     data = ProduceRequest.Partition(0, build_batch([TEXT]))
     request = ProduceRequest(None, -1, 9000, [ProduceRequest.Topic(topic, partition_data=[data])])
@@ -65,7 +65,7 @@ async def stored_bytes(stage: Stage, topic: str) -> int:
 
 
 @staged
-async def test_a_topic_is_compressed_at_its_configured_level(stage: Stage) -> None:
+async def test_a_topic_is_compressed_at_its_configured_level(stage: BrokerHarness) -> None:
     for codec, low, high in (("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "1", "15")):
         sizes = []
         for level in (low, high):
@@ -89,7 +89,9 @@ def test_kafkas_default_compression_levels_are_the_codecs_defaults() -> None:
 @staged_with(
     kafka={"connections.max.idle.ms": "1500", "offsets.retention.check.interval.ms": "2500"}
 )
-async def test_settings_for_idle_connections_and_expired_offsets_are_used(stage: Stage) -> None:
+async def test_settings_for_idle_connections_and_expired_offsets_are_used(
+    stage: BrokerHarness,
+) -> None:
     assert stage.broker._server_config().idle_timeout_s == 1.5
     assert stage.broker._group_config().offsets_retention_check_interval_ms == 2500
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.stage import Stage, staged_with
-from broker.transacting import R, TransactionalProducer, story
+from broker.harness import BrokerHarness, staged_with
+from broker.transactional_producer import R, TransactionalProducer, story
 from penstock.txns.formats import TOPIC
 from penstock.txns.hashing import id_beside
 from penstock.wire.errors import ErrorCode
@@ -41,11 +41,11 @@ staged = staged_with(
         "group.initial.rebalance.delay.ms": "0",
     }
 )
-Play = Callable[[Stage, bool], Awaitable[None]]
+Play = Callable[[BrokerHarness, bool], Awaitable[None]]
 
 
 class StageCluster:
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: BrokerHarness) -> None:
         self._stage = stage
 
     async def ask_broker(
@@ -65,7 +65,7 @@ def both_ways(play: Play) -> Callable[[Path, bool], None]:
 
     @pytest.mark.parametrize("new", [True, False], ids=["v2", "before"])
     def test(tmp_path: Path, new: bool) -> None:
-        async def scenario(stage: Stage) -> None:
+        async def scenario(stage: BrokerHarness) -> None:
             await play(stage, new)
 
         staged(scenario)(tmp_path)
@@ -76,14 +76,14 @@ def both_ways(play: Play) -> Callable[[Path, bool], None]:
 
 
 async def producer_of(
-    stage: Stage, new: bool = True, name: str = "tx", timeout_ms: int = 60_000
+    stage: BrokerHarness, new: bool = True, name: str = "tx", timeout_ms: int = 60_000
 ) -> TransactionalProducer:
     producer = TransactionalProducer(StageCluster(stage), name, new=new, timeout_ms=timeout_ms)
     assert await producer.init() == 0
     return producer
 
 
-async def state_of(stage: Stage, name: str = "tx") -> str:
+async def state_of(stage: BrokerHarness, name: str = "tx") -> str:
     described = await stage.ask(
         DescribeTransactionsRequest([name]), 0, DescribeTransactionsResponse
     )
@@ -91,7 +91,7 @@ async def state_of(stage: Stage, name: str = "tx") -> str:
     return ErrorCode(state.error_code).name if state.error_code else state.transaction_state
 
 
-async def completed(stage: Stage, name: str = "tx") -> str:
+async def completed(stage: BrokerHarness, name: str = "tx") -> str:
     """Waits until all markers are written. Returns the state of the transaction."""
     while (state := await state_of(stage, name)).startswith("Prepare"):  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.002)
@@ -100,7 +100,7 @@ async def completed(stage: Stage, name: str = "tx") -> str:
 
 @both_ways
 async def test_a_producer_runs_several_transactions_one_after_the_other(
-    stage: Stage, new: bool
+    stage: BrokerHarness, new: bool
 ) -> None:
     """Each ends with a marker in every partition that it wrote to. The next one can start without a
     pause, and consumers with read_committed can read on.
@@ -123,7 +123,7 @@ async def test_a_producer_runs_several_transactions_one_after_the_other(
 
 
 @both_ways
-async def test_a_newer_producer_fences_the_older_one(stage: Stage, new: bool) -> None:
+async def test_a_newer_producer_fences_the_older_one(stage: BrokerHarness, new: bool) -> None:
     """The open transaction of the older one is aborted, and it can neither write nor end a
     transaction.
     """
@@ -142,7 +142,7 @@ async def test_a_newer_producer_fences_the_older_one(stage: Stage, new: bool) ->
 
 
 @staged
-async def test_a_transactional_batch_outside_a_transaction_is_refused(stage: Stage) -> None:
+async def test_a_transactional_batch_outside_a_transaction_is_refused(stage: BrokerHarness) -> None:
     """An older client that did not add the partition would leave a hanging transaction. From
     version 11 on the error tells it to abort.
     """
@@ -157,7 +157,7 @@ async def test_a_transactional_batch_outside_a_transaction_is_refused(stage: Sta
 
 
 @staged
-async def test_a_transactional_batch_needs_a_transactional_id(stage: Stage) -> None:
+async def test_a_transactional_batch_needs_a_transactional_id(stage: BrokerHarness) -> None:
     """Without it the broker would not know which coordinator to ask."""
     await stage.create("t")
     producer = await producer_of(stage)
@@ -173,7 +173,9 @@ async def test_a_transactional_batch_needs_a_transactional_id(stage: Stage) -> N
 
 
 @both_ways
-async def test_concurrent_produce_requests_keep_their_order(stage: Stage, new: bool) -> None:
+async def test_concurrent_produce_requests_keep_their_order(
+    stage: BrokerHarness, new: bool
+) -> None:
     """The first batches of a transaction wait for the coordinator, and the batches behind them wait
     too.
     """
@@ -205,7 +207,9 @@ async def test_concurrent_produce_requests_keep_their_order(stage: Stage, new: b
 
 
 @both_ways
-async def test_a_transaction_that_exceeds_its_timeout_is_aborted(stage: Stage, new: bool) -> None:
+async def test_a_transaction_that_exceeds_its_timeout_is_aborted(
+    stage: BrokerHarness, new: bool
+) -> None:
     """Its producer learns that when it ends the transaction. Readers are not blocked for ever."""
     await stage.create("t")
     producer = await producer_of(stage, new, timeout_ms=300)
@@ -219,7 +223,7 @@ async def test_a_transaction_that_exceeds_its_timeout_is_aborted(stage: Stage, n
 
 @both_ways
 async def test_committed_offsets_take_effect_with_their_transaction(
-    stage: Stage, new: bool
+    stage: BrokerHarness, new: bool
 ) -> None:
     """Until it ends, the group has its old offsets, and requests with `require_stable` have to
     wait.
@@ -238,7 +242,7 @@ async def test_committed_offsets_take_effect_with_their_transaction(
 
 
 @staged
-async def test_transactional_offsets_of_a_zombie_are_refused(stage: Stage) -> None:
+async def test_transactional_offsets_of_a_zombie_are_refused(stage: BrokerHarness) -> None:
     """Offsets from a member that is not in the group, and from a fenced producer."""
     await stage.create("t")
     producer = await producer_of(stage)
@@ -253,7 +257,9 @@ async def test_transactional_offsets_of_a_zombie_are_refused(stage: Stage) -> No
 
 
 @staged
-async def test_transactional_offsets_outside_a_transaction_are_refused(stage: Stage) -> None:
+async def test_transactional_offsets_outside_a_transaction_are_refused(
+    stage: BrokerHarness,
+) -> None:
     """An older client must add the group's partition first."""
     await stage.create("t")
     producer = await producer_of(stage, new=False)
@@ -272,7 +278,9 @@ async def test_transactional_offsets_outside_a_transaction_are_refused(stage: St
 
 
 @staged
-async def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(stage: Stage) -> None:
+async def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(
+    stage: BrokerHarness,
+) -> None:
     """There is no leader left to write the marker."""
     await stage.create("t")
     await stage.create("gone")
@@ -286,7 +294,7 @@ async def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(stage: St
 
 
 @staged
-async def test_partitions_are_added_to_a_transaction_all_or_none(stage: Stage) -> None:
+async def test_partitions_are_added_to_a_transaction_all_or_none(stage: BrokerHarness) -> None:
     """If one does not exist, none is added. A request may have several transactions, each with its
     own result.
     """
@@ -323,7 +331,7 @@ async def test_partitions_are_added_to_a_transaction_all_or_none(stage: Stage) -
 
 
 @staged
-async def test_transactions_are_listed_and_described(stage: Stage) -> None:
+async def test_transactions_are_listed_and_described(stage: BrokerHarness) -> None:
     """With the partitions that they have written to. An unknown id is
     TRANSACTIONAL_ID_NOT_FOUND.
     """
@@ -345,7 +353,7 @@ async def test_transactions_are_listed_and_described(stage: Stage) -> None:
 
 
 @staged
-async def test_many_transactions_are_committed_together(stage: Stage) -> None:
+async def test_many_transactions_are_committed_together(stage: BrokerHarness) -> None:
     """All or none: a member with an old epoch keeps the others from being committed. The request is
     safe to retry. Each producer goes on with the epoch from the response.
     """
@@ -387,7 +395,7 @@ async def test_many_transactions_are_committed_together(stage: Stage) -> None:
 
 
 @staged
-async def test_an_operator_can_end_a_hanging_transaction(stage: Stage) -> None:
+async def test_an_operator_can_end_a_hanging_transaction(stage: BrokerHarness) -> None:
     """With a marker, as Kafka's tools write it. A marker with an old epoch is refused."""
     await stage.create("t")
     producer = await producer_of(stage)
@@ -409,7 +417,7 @@ async def test_an_operator_can_end_a_hanging_transaction(stage: Stage) -> None:
 
 @staged
 async def test_the_topic_of_the_transaction_coordinator_is_compacted_and_protected(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """It is created for the first transactional id, and refuses records from clients."""
     producer = await producer_of(stage)

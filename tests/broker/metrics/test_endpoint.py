@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import pytest
 
-from broker.stage import Stage, staged
+from broker.harness import BrokerHarness, staged
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.metrics import endpoint as endpoint_module
 from penstock.broker.metrics.endpoint import Endpoint
@@ -192,7 +192,7 @@ def test_closing_the_endpoint_does_not_wait_for_pending_responses() -> None:
 
 
 @staged
-async def test_a_broker_serves_its_metrics_and_health(stage: Stage) -> None:
+async def test_a_broker_serves_its_metrics_and_health(stage: BrokerHarness) -> None:
     """On a separate address, even before it is ready."""
     env = replace(stage.broker._env, network=SocketNetwork())
     config = replace(stage.broker._config, metrics="127.0.0.1:0")
@@ -213,7 +213,9 @@ async def test_a_broker_serves_its_metrics_and_health(stage: Stage) -> None:
 
 
 @staged
-async def test_only_an_automatic_metrics_address_is_replaced_if_it_is_in_use(stage: Stage) -> None:
+async def test_only_an_automatic_metrics_address_is_replaced_if_it_is_in_use(
+    stage: BrokerHarness,
+) -> None:
     """`auto` takes another port. An address from the config file is an error that says what to
     do.
     """

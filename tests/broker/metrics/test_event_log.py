@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from broker.replication.test_replication import on_three
-from broker.three_brokers import Trio
+from broker.three_brokers import ThreeBrokers
 from penstock.broker import log_format
 from penstock.broker.config import BrokerConfig
 from penstock.broker.counters import BrokerCounters
@@ -218,7 +218,7 @@ def test_changes_of_brokers_topics_and_the_controller_are_logged(
 
 
 @on_three(replica_lag_time_max_ms="30000")
-async def test_the_death_of_a_leader_is_logged_once(cluster: Trio) -> None:
+async def test_the_death_of_a_leader_is_logged_once(cluster: ThreeBrokers) -> None:
     """By the broker that takes over, with the end offset of its log."""
     await cluster.create()
     await cluster.produce(b"a", b"b")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from broker.followers import create_on
-from broker.stage import Stage, staged, staged_with
+from broker.harness import BrokerHarness, staged, staged_with
 from penstock.broker.broker import Broker
 from penstock.broker.metrics import health as health_module
 from penstock.broker.metrics.health import PROBE_NAME, Health, Probe
@@ -51,12 +51,12 @@ class StoreLike:
         self.get = get
 
 
-def env_with(stage: Stage, get: Callable[[str], Awaitable[Any]]) -> Env:
+def env_with(stage: BrokerHarness, get: Callable[[str], Awaitable[Any]]) -> Env:
     return replace(stage.broker._env, store=StoreLike(get))  # type: ignore[arg-type]
 
 
 @staged
-async def test_a_healthy_broker_is_ready(stage: Stage) -> None:
+async def test_a_healthy_broker_is_ready(stage: BrokerHarness) -> None:
     """The check writes to its disk to find out."""
     await stage.create("orders")
     assert await wrong(health_of(stage.broker)) == {}
@@ -64,7 +64,7 @@ async def test_a_healthy_broker_is_ready(stage: Stage) -> None:
 
 
 @staged
-async def test_a_starting_or_stopping_broker_is_not_ready(stage: Stage) -> None:
+async def test_a_starting_or_stopping_broker_is_not_ready(stage: BrokerHarness) -> None:
     """This is not a reason to restart it."""
     held = health_of(stage.broker)
     held.is_serving = False
@@ -75,7 +75,7 @@ async def test_a_starting_or_stopping_broker_is_not_ready(stage: Stage) -> None:
 
 
 @staged
-async def test_a_disk_that_fails_writes_is_reported(stage: Stage) -> None:
+async def test_a_disk_that_fails_writes_is_reported(stage: BrokerHarness) -> None:
     """When the disk works again, the next check sees it."""
     stage.disks[0].fail_next("fsync", EIO, path_contains=PROBE_NAME)
     held = health_of(stage.broker)
@@ -87,7 +87,7 @@ async def test_a_disk_that_fails_writes_is_reported(stage: Stage) -> None:
 
 
 @staged
-async def test_a_full_disk_is_reported(stage: Stage) -> None:
+async def test_a_full_disk_is_reported(stage: BrokerHarness) -> None:
     """Even while the small file of the check can still be written."""
     space = stage.broker._directory.space
     space._reserve = 1 << 62
@@ -98,7 +98,7 @@ async def test_a_full_disk_is_reported(stage: Stage) -> None:
 
 
 @staged
-async def test_a_failed_log_is_reported_with_its_name_and_the_reason(stage: Stage) -> None:
+async def test_a_failed_log_is_reported_with_its_name_and_the_reason(stage: BrokerHarness) -> None:
     await stage.create("orders")
     stage.hosted("orders").log.fail("fsync failed: input/output error")
     what, _ = (await wrong(health_of(stage.broker)))["logs"]
@@ -106,7 +106,7 @@ async def test_a_failed_log_is_reported_with_its_name_and_the_reason(stage: Stag
 
 
 @staged
-async def test_an_unreachable_store_is_reported(stage: Stage) -> None:
+async def test_an_unreachable_store_is_reported(stage: BrokerHarness) -> None:
     """A broker that is no longer registered in the store is reported too."""
 
     async def fail(key: str) -> None:
@@ -121,7 +121,7 @@ async def test_an_unreachable_store_is_reported(stage: Stage) -> None:
 
 
 @alone
-async def test_replicas_that_are_not_in_sync_are_reported(stage: Stage) -> None:
+async def test_replicas_that_are_not_in_sync_are_reported(stage: BrokerHarness) -> None:
     """Broker 1 reaches no other broker here, and drops out of the ISR."""
     await create_on(stage, 0, 1)
     assert await wrong(health_of(stage.brokers[1])) == {}
@@ -138,7 +138,7 @@ async def test_replicas_that_are_not_in_sync_are_reported(stage: Stage) -> None:
 
 
 @staged
-async def test_a_hanging_check_does_not_delay_the_report(stage: Stage) -> None:
+async def test_a_hanging_check_does_not_delay_the_report(stage: BrokerHarness) -> None:
     """It is not started again before it has finished. After that it may succeed."""
     asked = 0
     answer = asyncio.Event()
@@ -188,7 +188,7 @@ def test_closing_a_hanging_probe_ends_it() -> None:
 
 
 @staged
-async def test_a_full_store_is_reported(stage: Stage) -> None:
+async def test_a_full_store_is_reported(stage: BrokerHarness) -> None:
     """Reads still work, so only the last failed write shows it."""
 
     async def get(_key: str) -> None:
@@ -200,6 +200,6 @@ async def test_a_full_store_is_reported(stage: Stage) -> None:
 
 
 @staged
-async def test_a_failing_duty_of_the_controller_is_reported(stage: Stage) -> None:
+async def test_a_failing_duty_of_the_controller_is_reported(stage: BrokerHarness) -> None:
     stage.broker.controller.failing = "request is too large"
     assert "request is too large" in (await wrong(health_of(stage.broker)))["controller"][0]

@@ -11,9 +11,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.handlers.test_group_requests import commit, commit_of, find_coordinator
 from broker.handlers.test_transactions import completed, producer_of
+from broker.harness import (
+    NOW_MS,
+    TIMEOUT_S,
+    BrokerHarness,
+    maintenance_of,
+    on_stage,
+    staged,
+    staged_with,
+)
 from broker.replication.test_replication import on_three
-from broker.stage import NOW_MS, TIMEOUT_S, Stage, maintenance_of, on_stage, staged, staged_with
-from broker.three_brokers import Trio
+from broker.three_brokers import ThreeBrokers
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig
 from penstock.broker.metrics.names import METRICS, OTHER, Kind
@@ -73,7 +81,7 @@ class Scraper:
         return [dict(labels) for each, labels in self.samples if each == name]
 
 
-async def produce_by_lane(stage: Stage, topic: str, times: int, acks: int = 1) -> int:
+async def produce_by_lane(stage: BrokerHarness, topic: str, times: int, acks: int = 1) -> int:
     """Produces similar requests, of which all but the first take the fast path.
 
     Returns the size of their batches.
@@ -91,7 +99,7 @@ async def produce_by_lane(stage: Stage, topic: str, times: int, acks: int = 1) -
     return written
 
 
-async def consume(stage: Stage, topic: str) -> int:
+async def consume(stage: BrokerHarness, topic: str) -> int:
     """Fetches once from the start. Returns the size of the records."""
     asked = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
@@ -106,7 +114,7 @@ async def consume(stage: Stage, topic: str) -> int:
 
 
 @few
-async def test_a_scrape_has_exactly_the_documented_metrics(stage: Stage) -> None:
+async def test_a_scrape_has_exactly_the_documented_metrics(stage: BrokerHarness) -> None:
     """Each has the kind and the labels that `names.py` states. The metrics of the process are there
     too.
     """
@@ -126,7 +134,7 @@ async def test_a_scrape_has_exactly_the_documented_metrics(stage: Stage) -> None
 
 
 @staged
-async def test_traffic_and_size_of_a_topic_are_counted(stage: Stage) -> None:
+async def test_traffic_and_size_of_a_topic_are_counted(stage: BrokerHarness) -> None:
     """Bytes and records, over several scrapes."""
     await stage.create("orders")
     scraper = Scraper(stage.broker)
@@ -147,7 +155,7 @@ async def test_traffic_and_size_of_a_topic_are_counted(stage: Stage) -> None:
 
 
 @staged
-async def test_every_request_is_in_the_histogram_of_its_api(stage: Stage) -> None:
+async def test_every_request_is_in_the_histogram_of_its_api(stage: BrokerHarness) -> None:
     """Requests on the fast path too, whether they were answered at once or had to wait."""
     await stage.create("orders", configs={"durability": "replicated"})
     await stage.create("slow")
@@ -167,7 +175,7 @@ async def test_every_request_is_in_the_histogram_of_its_api(stage: Stage) -> Non
 
 
 @few
-async def test_requests_refused_as_a_whole_are_counted_by_error(stage: Stage) -> None:
+async def test_requests_refused_as_a_whole_are_counted_by_error(stage: BrokerHarness) -> None:
     """With the name of Kafka's error code."""
     stage.services.groups.loaded = _fail  # type: ignore[method-assign]
     await stage.ask(ListGroupsRequest(), 4, ListGroupsResponse)
@@ -203,7 +211,7 @@ def test_topics_beyond_the_limit_share_one_series(tmp_path: Path) -> None:
 
 
 @few
-async def test_the_lag_of_a_group_is_exported_by_topic(stage: Stage) -> None:
+async def test_the_lag_of_a_group_is_exported_by_topic(stage: BrokerHarness) -> None:
     """The sum over the topic's partitions, and the largest of them."""
     await stage.create("orders", 2)
     await find_coordinator(stage)
@@ -221,7 +229,7 @@ async def test_the_lag_of_a_group_is_exported_by_topic(stage: Stage) -> None:
 
 
 @few
-async def test_the_rebalance_counter_survives_the_end_of_a_leadership(stage: Stage) -> None:
+async def test_the_rebalance_counter_survives_the_end_of_a_leadership(stage: BrokerHarness) -> None:
     """If it went back, it would look like a restart."""
     await find_coordinator(stage)
     protocols = [JoinGroupRequest.Protocol("range", b"")]
@@ -243,7 +251,7 @@ async def test_the_rebalance_counter_survives_the_end_of_a_leadership(stage: Sta
 
 
 @few
-async def test_hanging_transactions_are_counted(stage: Stage) -> None:
+async def test_hanging_transactions_are_counted(stage: BrokerHarness) -> None:
     """They are found by the timestamps of their records, as in Kafka. The records here are of
     2023.
     """
@@ -265,7 +273,7 @@ async def test_hanging_transactions_are_counted(stage: Stage) -> None:
 
 
 @staged
-async def test_retention_and_compaction_are_counted(stage: Stage) -> None:
+async def test_retention_and_compaction_are_counted(stage: BrokerHarness) -> None:
     """Deleted segments, and the bytes that compaction read and reclaimed."""
     maintenance = maintenance_of(stage.services)
     await stage.create("old", configs={"retention.ms": "1"})
@@ -289,7 +297,7 @@ async def test_retention_and_compaction_are_counted(stage: Stage) -> None:
 
 
 @staged
-async def test_a_full_disk_and_a_failed_log_are_exported(stage: Stage) -> None:
+async def test_a_full_disk_and_a_failed_log_are_exported(stage: BrokerHarness) -> None:
     """Both are alerts that should wake an operator."""
     await stage.create("orders")
     services = stage.services
@@ -307,7 +315,7 @@ async def test_a_full_disk_and_a_failed_log_are_exported(stage: Stage) -> None:
 # Clusters
 
 
-async def commit_somewhere(cluster: Trio, request: OffsetCommitRequest) -> int:
+async def commit_somewhere(cluster: ThreeBrokers, request: OffsetCommitRequest) -> int:
     """Commits a group's offsets at its coordinator. Returns the coordinator's broker id."""
     while True:
         found = await cluster.nodes[0].ask(
@@ -322,7 +330,7 @@ async def commit_somewhere(cluster: Trio, request: OffsetCommitRequest) -> int:
 
 
 @on_three(offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
-async def test_replication_is_exported_by_leaders_and_followers(cluster: Trio) -> None:
+async def test_replication_is_exported_by_leaders_and_followers(cluster: ThreeBrokers) -> None:
     """First all replicas are in sync. Then a follower is dead: the partition is under-replicated,
     and the lag of that follower is shown.
     """
@@ -353,7 +361,7 @@ async def test_replication_is_exported_by_leaders_and_followers(cluster: Trio) -
 
 
 @on_three(offsets_topic_num_partitions="1", offsets_topic_replication_factor="1")
-async def test_group_lag_includes_partitions_on_other_brokers(cluster: Trio) -> None:
+async def test_group_lag_includes_partitions_on_other_brokers(cluster: ThreeBrokers) -> None:
     """The coordinator asks their leaders. For a leader that is gone it uses the last known end
     offset.
     """

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import replace
 
 from broker.followers import consume, create_on, epoch_of, follow, produce, shown, written
-from broker.stage import NOW_MS, Stage, staged, staged_with
+from broker.harness import NOW_MS, BrokerHarness, staged, staged_with
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -21,10 +21,10 @@ from penstock.wire.messages import (
     ProduceResponse,
 )
 
-trio = staged_with(brokers=3)
+stage_of_three = staged_with(brokers=3)
 
 
-async def latest(stage: Stage, topic: str = "orders") -> int:
+async def latest(stage: BrokerHarness, topic: str = "orders") -> int:
     asked = ListOffsetsRequest.Partition(0, -1, -1)
     request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(topic, [asked])])
     response = await stage.ask(request, 7, ListOffsetsResponse)
@@ -33,7 +33,7 @@ async def latest(stage: Stage, topic: str = "orders") -> int:
     return answer.offset
 
 
-def set_isr(stage: Stage, *isr: int) -> None:
+def set_isr(stage: BrokerHarness, *isr: int) -> None:
     """Makes the metadata show this ISR to the leader, broker 0."""
     before = shown(stage)
     after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
@@ -42,7 +42,7 @@ def set_isr(stage: Stage, *isr: int) -> None:
 
 
 @staged
-async def test_with_one_replica_an_acknowledged_record_is_visible(stage: Stage) -> None:
+async def test_with_one_replica_an_acknowledged_record_is_visible(stage: BrokerHarness) -> None:
     """A program that produces and then seeks to the end must find its record, on the fast path
     too.
     """
@@ -53,7 +53,9 @@ async def test_with_one_replica_an_acknowledged_record_is_visible(stage: Stage) 
 
 
 @staged
-async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(stage: Stage) -> None:
+async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(
+    stage: BrokerHarness,
+) -> None:
     await stage.create("orders", partitions=3)
     batches = [
         ProduceRequest.Partition(index, build_batch([Record(0, NOW_MS, None, b"x")]))
@@ -67,7 +69,9 @@ async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(stage: 
 
 
 @staged
-async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(stage: Stage) -> None:
+async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(
+    stage: BrokerHarness,
+) -> None:
     """It is unknown whether the record will survive."""
     await stage.create("orders")
     hosted = stage.hosted("orders")
@@ -79,8 +83,8 @@ async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(stag
     assert (await answered)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@trio
-async def test_the_last_in_sync_replica_makes_its_records_visible(stage: Stage) -> None:
+@stage_of_three
+async def test_the_last_in_sync_replica_makes_its_records_visible(stage: BrokerHarness) -> None:
     await create_on(stage, 0, 1, 2)
     set_isr(stage, 0)
     for count in range(1, 6):
@@ -88,8 +92,10 @@ async def test_the_last_in_sync_replica_makes_its_records_visible(stage: Stage) 
         assert await latest(stage) == count
 
 
-@trio
-async def test_below_min_insync_replicas_the_response_waits_for_nothing(stage: Stage) -> None:
+@stage_of_three
+async def test_below_min_insync_replicas_the_response_waits_for_nothing(
+    stage: BrokerHarness,
+) -> None:
     """The record cannot become visible however long the leader waits, and acks=1 does not depend on
     any other replica.
     """
@@ -100,9 +106,9 @@ async def test_below_min_insync_replicas_the_response_waits_for_nothing(stage: S
     assert (await consume(stage, 0)).high_watermark == 0
 
 
-@trio
+@stage_of_three
 async def test_the_response_does_not_wait_for_a_replica_that_is_about_to_join_the_isr(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """The high watermark waits for a caught-up follower as for an in-sync one, so waiting for it
     would be waiting for the follower.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from broker.followers import create_on, follow, produce, shown, under_way
-from broker.stage import Stage, staged_with
+from broker.harness import BrokerHarness, staged_with
 from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
 stage_of_three = staged_with(brokers=3)
 LARGE = b"x" * 3000
 
 
-async def set_rate(stage: Stage, bytes_per_s: int) -> None:
+async def set_rate(stage: BrokerHarness, bytes_per_s: int) -> None:
     change = IncrementalAlterConfigsRequest.Config(
         "leader.replication.throttled.rate", 0, str(bytes_per_s)
     )
@@ -26,19 +26,21 @@ async def set_rate(stage: Stage, bytes_per_s: int) -> None:
     )
 
 
-def lag(stage: Stage) -> None:
+def lag(stage: BrokerHarness) -> None:
     """Takes broker 1 out of the ISR, like a replica that is being added."""
     held = stage.hosted("orders").leadership
     assert held is not None
     held.isr = frozenset({0})
 
 
-async def given(stage: Stage, wait_ms: int = 0) -> int:
+async def given(stage: BrokerHarness, wait_ms: int = 0) -> int:
     return len((await follow(stage, 1, 0, wait_ms=wait_ms)).records or b"")
 
 
 @stage_of_three
-async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(stage: Stage) -> None:
+async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(
+    stage: BrokerHarness,
+) -> None:
     """Its fetch waits until the rate allows more. Records that are written meanwhile do not end the
     wait.
     """
@@ -59,7 +61,7 @@ async def test_a_lagging_follower_gets_no_more_than_the_throttled_rate(stage: St
 
 
 @stage_of_three
-async def test_an_in_sync_follower_is_never_throttled(stage: Stage) -> None:
+async def test_an_in_sync_follower_is_never_throttled(stage: BrokerHarness) -> None:
     """Otherwise acks=all would be slowed down."""
     configs = {"leader.replication.throttled.replicas": "*", "durability": "replicated"}
     await create_on(stage, 0, 1, configs=configs)
@@ -71,7 +73,7 @@ async def test_an_in_sync_follower_is_never_throttled(stage: Stage) -> None:
 
 
 @stage_of_three
-async def test_only_the_listed_replicas_are_throttled(stage: Stage) -> None:
+async def test_only_the_listed_replicas_are_throttled(stage: BrokerHarness) -> None:
     """By partition and by the broker that sends, which is this one."""
     configs = {"leader.replication.throttled.replicas": "0:1,1:0", "durability": "replicated"}
     await create_on(stage, 0, 1, configs=configs)

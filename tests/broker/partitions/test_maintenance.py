@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from broker.harness import NOW_MS, BrokerHarness, maintenance_of, staged
 from broker.metrics.test_metrics import Scraper
-from broker.stage import NOW_MS, Stage, maintenance_of, staged
 from penstock.broker.partitions.maintenance import PAUSE_MAX_S, PAUSE_S
 from penstock.records.record import Record, build_batch
 from penstock.sim.actors.bad_batches import bad_batch
@@ -16,7 +16,7 @@ from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAl
 COMPACTION, RETENTION = "compaction", "retention"
 
 
-async def fill(stage: Stage, topic: str, *batches: bytearray) -> None:
+async def fill(stage: BrokerHarness, topic: str, *batches: bytearray) -> None:
     """Appends each batch to its own sealed segment, and waits until all are synced and
     committed.
     """
@@ -34,7 +34,9 @@ def batch_of(key: bytes, value: bytes | None) -> bytearray:
 
 
 @staged
-async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(stage: Stage) -> None:
+async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(
+    stage: BrokerHarness,
+) -> None:
     """Each pause is longer than the last, up to a maximum. A change of the log's settings ends
     it.
     """
@@ -86,7 +88,7 @@ async def _nothing() -> None:
 
 
 @staged
-async def test_a_failed_compaction_leaves_no_files(stage: Stage) -> None:
+async def test_a_failed_compaction_leaves_no_files(stage: BrokerHarness) -> None:
     await stage.create("state", configs={"cleanup.policy": "compact"})
     await fill(stage, "state", *(batch_of(b"k", b"%d" % at) for at in range(3)))
     maintenance = maintenance_of(stage.services)
@@ -108,7 +110,9 @@ async def test_a_failed_compaction_leaves_no_files(stage: Stage) -> None:
 
 
 @staged
-async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(stage: Stage) -> None:
+async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(
+    stage: BrokerHarness,
+) -> None:
     """An older version accepted it. It is kept, the rest is compacted, and one log line reports
     it.
     """

@@ -12,7 +12,7 @@ import pytest
 
 from broker.handlers.test_offsets_certain import SETTINGS, ask, commit, is_coordinated
 from broker.repair.test_replica_repair import rot
-from broker.three_brokers import Trio, trio
+from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.records.batch import iter_batches
 from penstock.records.record import read_records
@@ -25,9 +25,12 @@ TIMEOUT_S = 150.0
 VALUES = [b"%d" % number for number in range(20)]
 
 
-def play(directory: Path, script: Callable[[Trio], Awaitable[None]]) -> None:
+def play(directory: Path, script: Callable[[ThreeBrokers], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with asyncio.timeout(TIMEOUT_S), trio(directory, SETTINGS | OFTEN) as cluster:
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            three_brokers(directory, SETTINGS | OFTEN) as cluster,
+        ):
             await cluster.create("t", 1, 3)
             for value in VALUES:
                 await cluster.produce(value)
@@ -37,7 +40,7 @@ def play(directory: Path, script: Callable[[Trio], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-async def consume(cluster: Trio, broker_id: int) -> list[bytes]:
+async def consume(cluster: ThreeBrokers, broker_id: int) -> list[bytes]:
     """Returns the values that a consumer gets from the start of the partition."""
     part = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
@@ -59,13 +62,13 @@ async def consume(cluster: Trio, broker_id: int) -> list[bytes]:
     ]
 
 
-def noted(cluster: Trio, broker_id: int, topic: str = "t") -> int:
+def noted(cluster: ThreeBrokers, broker_id: int, topic: str = "t") -> int:
     """Returns the high watermark in a broker's offset file."""
     found = read_offsets(cluster.nodes[broker_id].disk, "/data/logs").get(f"{topic}-0")
     return -1 if found is None else found.high_watermark
 
 
-async def leave_alone(cluster: Trio) -> int:
+async def leave_alone(cluster: ThreeBrokers) -> int:
     """Stops all brokers but the partition's leader. Returns the leader's id."""
     survivor = cluster.partition().leader
     for node in cluster.nodes:
@@ -81,7 +84,7 @@ def test_a_lone_survivor_restarts_and_serves_committed_records(tmp_path: Path, h
     committed before is readable, and the coordinator returns the group's offsets.
     """
 
-    async def script(cluster: Trio) -> None:
+    async def script(cluster: ThreeBrokers) -> None:
         while not await is_coordinated(cluster):  # noqa: ASYNC110 - it has no event
             await asyncio.sleep(0.01)
         await commit(cluster, 5)
@@ -110,7 +113,7 @@ def test_damage_above_the_stored_recovery_point_is_fetched_again(tmp_path: Path)
     a proof, and gets the damaged range from another replica.
     """
 
-    async def script(cluster: Trio) -> None:
+    async def script(cluster: ThreeBrokers) -> None:
         broken = cluster.partition().leader
         log = cluster.hosted(broken).log
         assert log.noted_point < 7 < log.recovery_point, "it is not in the log's own checkpoint"
@@ -131,7 +134,7 @@ def test_damage_above_the_stored_recovery_point_is_fetched_again(tmp_path: Path)
 def test_damage_in_the_only_replica_is_quarantined(tmp_path: Path) -> None:
     """What follows it stays readable, and no offset is used again."""
 
-    async def script(cluster: Trio) -> None:
+    async def script(cluster: ThreeBrokers) -> None:
         await cluster.create("single", 1, 1)
         for value in VALUES:
             await cluster.produce(value, topic="single")

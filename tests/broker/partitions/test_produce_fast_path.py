@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from broker.handlers.test_transactions import completed, producer_of
-from broker.stage import NOW_MS, Stage, StagePeer, staged
+from broker.harness import NOW_MS, BrokerHarness, HarnessPeer, staged
 from penstock.broker.partitions import partition
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.net.outbox import in_memory
@@ -56,9 +56,11 @@ async def answer(session: Session, asked: ProduceRequest, version: int, number: 
     return b"".join(cast(Sequence[Buffer], given))
 
 
-async def answers_of(stage: Stage, asked: Sequence[ProduceRequest], version: int) -> list[bytes]:
+async def answers_of(
+    stage: BrokerHarness, asked: Sequence[ProduceRequest], version: int
+) -> list[bytes]:
     """Returns the responses that one connection gets, in order."""
-    connection = stage.broker.server.new_session(StagePeer())
+    connection = stage.broker.server.new_session(HarnessPeer())
     given = []
     for number, each in enumerate(asked):
         given.append(await answer(connection, each, version, number))
@@ -99,7 +101,7 @@ def test_the_fast_path_answers_like_the_regular_path(
         ]
 
     @staged
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: BrokerHarness) -> None:
         await stage.create("lanes", 2)
         await stage.create("other", 1)
         answers.append(await answers_of(stage, script(), version))
@@ -129,7 +131,7 @@ def test_the_fast_path_accepts_batches_of_every_size(
         return taken[-1]
 
     @staged
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: BrokerHarness) -> None:
         await stage.create("lanes", 1, {"max.message.bytes": "4000000"})
         asked = [request("lanes", 0, batch_of(bytes(size)), 1) for _ in range(2)]
         given = await answers_of(stage, asked, 9)
@@ -158,10 +160,10 @@ def test_transactional_batches_take_the_fast_path(
         return given
 
     @staged
-    async def scene(stage: Stage) -> None:
+    async def scene(stage: BrokerHarness) -> None:
         await stage.create("lanes", 1)
         producer = await producer_of(stage, version >= 12, name)
-        session = stage.broker.server.new_session(StagePeer())
+        session = stage.broker.server.new_session(HarnessPeer())
         codes = []
         for _ in range(2):
             if version < 12:
@@ -191,10 +193,10 @@ def test_transactional_batches_take_the_fast_path(
 
 
 @staged
-async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: Stage) -> None:
+async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: BrokerHarness) -> None:
     """The buffer is reused as soon as the fast path returns, even if the response is sent later."""
     await stage.create("lanes", 1)
-    session = stage.broker.server.new_session(StagePeer())
+    session = stage.broker.server.new_session(HarnessPeer())
     await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
     parts = encode_request(request("lanes", 0, batch_of(b"second")), 9, 2, "client")
     memory = bytearray(b"".join(parts)[4:])
@@ -215,11 +217,11 @@ async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: Stage) -> No
 
 @staged
 async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_buffer(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """Its handler may keep parts of the request until it is answered."""
     await stage.create("lanes", 1)
-    session = stage.broker.server.new_session(StagePeer())
+    session = stage.broker.server.new_session(HarnessPeer())
     parts = encode_request(request("lanes", 0, batch_of(b"first")), 9, 1, "client")
     memory = bytearray(b"".join(parts)[4:])
     given = session.on_frame(memoryview(memory), borrowed=True)
@@ -232,10 +234,10 @@ async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_b
 
 
 @staged
-async def test_a_batch_that_the_fast_path_refuses_is_validated_once(stage: Stage) -> None:
+async def test_a_batch_that_the_fast_path_refuses_is_validated_once(stage: BrokerHarness) -> None:
     """The regular path answers the error that the fast path has met."""
     await stage.create("lanes", 1)
-    session = stage.broker.server.new_session(StagePeer())
+    session = stage.broker.server.new_session(HarnessPeer())
     validated = []
 
     def counting(*given: Any) -> Any:

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from broker.followers import create_on, follow, produce, shown, under_way, written
-from broker.stage import Stage, staged_with
-from broker.three_brokers import Trio
-from broker.three_brokers import trio as cluster_of
+from broker.harness import BrokerHarness, staged_with
+from broker.three_brokers import ThreeBrokers
+from broker.three_brokers import three_brokers as cluster_of
 from penstock.broker.partitions import pending_leadership
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition
@@ -26,7 +26,7 @@ from penstock.wire.errors import ErrorCode
 stage_of_three = staged_with(brokers=3)
 
 
-def next_term(stage: Stage, hosted: HostedPartition) -> Partition:
+def next_term(stage: BrokerHarness, hosted: HostedPartition) -> Partition:
     """Makes the same broker lead in the next leader epoch, as at the end of a reassignment."""
     before, replicas = shown(stage), stage.broker.replicas
     epoch = 1 if hosted.leadership is None else hosted.leadership.epoch + 1
@@ -36,13 +36,13 @@ def next_term(stage: Stage, hosted: HostedPartition) -> Partition:
     return after
 
 
-async def led(stage: Stage, hosted: HostedPartition) -> None:
+async def led(stage: BrokerHarness, hosted: HostedPartition) -> None:
     await stage.until(lambda: hosted.leadership is not None)
 
 
 @stage_of_three
 async def test_a_request_that_waits_for_its_commit_keeps_waiting_in_the_next_leadership(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """Its batch is in the log, and is committed when the followers have it."""
     await create_on(stage, 0, 1)
@@ -58,7 +58,7 @@ async def test_a_request_that_waits_for_its_commit_keeps_waiting_in_the_next_lea
 
 @stage_of_three
 async def test_a_request_that_waits_for_its_commit_fails_when_another_broker_leads(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """It is unknown whether its batch will survive."""
     await create_on(stage, 0, 1)
@@ -71,7 +71,7 @@ async def test_a_request_that_waits_for_its_commit_fails_when_another_broker_lea
 
 @stage_of_three
 async def test_a_retry_in_the_next_leadership_gets_the_offset_of_the_original_batch(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """Right after the append, and while the leadership is still pending."""
     await create_on(stage, 0, 1)
@@ -86,7 +86,9 @@ async def test_a_retry_in_the_next_leadership_gets_the_offset_of_the_original_ba
 
 
 @stage_of_three
-async def test_batches_are_accepted_in_order_while_a_leadership_is_pending(stage: Stage) -> None:
+async def test_batches_are_accepted_in_order_while_a_leadership_is_pending(
+    stage: BrokerHarness,
+) -> None:
     """None is refused, so the next one is never out of order."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
@@ -100,7 +102,9 @@ async def test_batches_are_accepted_in_order_while_a_leadership_is_pending(stage
 
 
 @stage_of_three
-async def test_after_a_refused_batch_the_later_batches_are_refused_too(stage: Stage) -> None:
+async def test_after_a_refused_batch_the_later_batches_are_refused_too(
+    stage: BrokerHarness,
+) -> None:
     """A batch is missing before them. Kafka answers OUT_OF_ORDER_SEQUENCE_NUMBER, on which some
     clients begin a new epoch. Here they get a retriable error until the missing batch has come.
     """
@@ -123,7 +127,7 @@ async def test_after_a_refused_batch_the_later_batches_are_refused_too(stage: St
 
 @stage_of_three
 async def test_later_batches_of_a_new_producer_are_refused_after_its_first_was_refused(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """Its first batch came before the broker knew that it leads. The second one comes just
     after.
@@ -149,7 +153,7 @@ async def test_later_batches_of_a_new_producer_are_refused_after_its_first_was_r
 
 @stage_of_three
 async def test_later_batches_are_refused_after_one_for_a_topic_that_was_unknown(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """The topic was created meanwhile. The batches must still be appended in order."""
     assert (await produce(stage, acks=1, sequence=0))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -160,7 +164,9 @@ async def test_later_batches_are_refused_after_one_for_a_topic_that_was_unknown(
 
 
 @stage_of_three
-async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(stage: Stage) -> None:
+async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(
+    stage: BrokerHarness,
+) -> None:
     """The first one and those behind it at the same time."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
@@ -176,14 +182,16 @@ async def test_a_leadership_that_does_not_begin_refuses_all_waiting_batches(stag
 
 
 @stage_of_three
-async def test_a_broker_that_does_not_lead_refuses_batches_at_once(stage: Stage) -> None:
+async def test_a_broker_that_does_not_lead_refuses_batches_at_once(stage: BrokerHarness) -> None:
     """Batches wait only if the metadata names this broker as the leader."""
     await create_on(stage, 1, 0)
     assert await produce(stage, sequence=0) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
 
 @stage_of_three
-async def test_a_truncated_log_recognizes_retries_of_the_batches_it_kept(stage: Stage) -> None:
+async def test_a_truncated_log_recognizes_retries_of_the_batches_it_kept(
+    stage: BrokerHarness,
+) -> None:
     """The truncated batches are written again in sequence. A batch that comes too early is refused
     with a retriable error.
     """
@@ -205,7 +213,7 @@ async def test_a_truncated_log_recognizes_retries_of_the_batches_it_kept(stage: 
 def test_a_retry_is_recognized_by_every_later_leader(tmp_path: Path) -> None:
     """By a follower that takes over, after a clean restart, and after a kill."""
 
-    async def send(cluster: Trio, sequence: int) -> int:
+    async def send(cluster: ThreeBrokers, sequence: int) -> int:
         return await cluster.produce(b"x", producer_id=5, producer_epoch=0, base_sequence=sequence)
 
     async def play() -> None:

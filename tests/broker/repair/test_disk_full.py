@@ -10,11 +10,11 @@ from contextlib import contextmanager
 import pytest
 
 from broker.replication.test_replication import on_three
-from broker.three_brokers import Trio
+from broker.three_brokers import ThreeBrokers
 
 
 @contextmanager
-def full_disk(cluster: Trio, *broker_ids: int) -> Iterator[None]:
+def full_disk(cluster: ThreeBrokers, *broker_ids: int) -> Iterator[None]:
     """Makes the disks of these brokers full: only the reserve is left."""
     guards = [cluster.broker(broker_id)._directory.space for broker_id in broker_ids]
     for guard in guards:
@@ -31,7 +31,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_three()
-async def test_a_leader_with_a_full_disk_is_replaced_and_comes_back(cluster: Trio) -> None:
+async def test_a_leader_with_a_full_disk_is_replaced_and_comes_back(cluster: ThreeBrokers) -> None:
     """Another replica leads and accepts records. The full broker is out of the ISR until it has
     caught up.
     """
@@ -48,7 +48,7 @@ async def test_a_leader_with_a_full_disk_is_replaced_and_comes_back(cluster: Tri
 
 
 @on_three()
-async def test_a_follower_with_a_full_disk_leaves_the_isr(cluster: Trio) -> None:
+async def test_a_follower_with_a_full_disk_leaves_the_isr(cluster: ThreeBrokers) -> None:
     """Producers wait neither for what it cannot store nor until it counts as lagging."""
     await cluster.create(min_insync_replicas="2")
     leader = cluster.partition().leader
@@ -62,7 +62,9 @@ async def test_a_follower_with_a_full_disk_leaves_the_isr(cluster: Trio) -> None
 
 
 @on_three()
-async def test_when_all_disks_are_full_the_last_replica_stays_in_the_isr(cluster: Trio) -> None:
+async def test_when_all_disks_are_full_the_last_replica_stays_in_the_isr(
+    cluster: ThreeBrokers,
+) -> None:
     """Leaderships are not passed around between brokers that cannot write either."""
     await cluster.create(min_insync_replicas="1")
     await cluster.produce(b"before")
@@ -76,7 +78,7 @@ async def test_when_all_disks_are_full_the_last_replica_stays_in_the_isr(cluster
 
 @on_three(replica_lag_time_max_ms="600000")
 async def test_records_are_committed_without_a_full_follower_before_it_counts_as_lagging(
-    cluster: Trio,
+    cluster: ThreeBrokers,
 ) -> None:
     """It leaves the ISR by itself, and the leader no longer waits for it."""
     await cluster.create(min_insync_replicas="2")
@@ -93,7 +95,7 @@ async def test_records_are_committed_without_a_full_follower_before_it_counts_as
 
 @on_three(replica_lag_time_max_ms="100")
 async def test_a_follower_with_a_full_disk_stays_out_of_the_isr_while_it_is_full(
-    cluster: Trio,
+    cluster: ThreeBrokers,
 ) -> None:
     """Even if it has every record: it has not fetched since it left, so the leader does not add
     it.
@@ -116,7 +118,7 @@ async def test_a_follower_with_a_full_disk_stays_out_of_the_isr_while_it_is_full
 
 @on_three(replica_lag_time_max_ms="600000")
 async def test_a_follower_over_its_disk_quota_leaves_the_isr_although_the_disk_has_space(
-    cluster: Trio,
+    cluster: ThreeBrokers,
 ) -> None:
     """With a quota, the file system reports space that this broker cannot use. A test write shows
     when there is space again.

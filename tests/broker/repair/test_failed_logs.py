@@ -7,7 +7,7 @@ from errno import EIO
 import pytest
 
 from broker.replication.test_replication import on_three
-from broker.three_brokers import Trio
+from broker.three_brokers import ThreeBrokers
 from penstock.broker.repair.failed_logs import REOPEN_MAX_S, _Failed
 from penstock.sim.disk.faults import DiskFaults
 from penstock.wire.errors import ErrorCode
@@ -23,11 +23,11 @@ def other_than(broker_id: int) -> int:
     return next(each for each in (0, 1, 2) if each != broker_id)
 
 
-def fail(cluster: Trio, broker_id: int, operation: str, path: str, times: int = 1) -> None:
+def fail(cluster: ThreeBrokers, broker_id: int, operation: str, path: str, times: int = 1) -> None:
     cluster.nodes[broker_id].disk.fail_next(operation, EIO, path_contains=path, times=times)
 
 
-def proved_since(cluster: Trio, broker_id: int) -> int:
+def proved_since(cluster: ThreeBrokers, broker_id: int) -> int:
     """Returns `lossless_since` of the durability proof on the broker's disk."""
     held = cluster.broker(broker_id)._record._read()
     assert held is not None
@@ -35,7 +35,9 @@ def proved_since(cluster: Trio, broker_id: int) -> int:
 
 
 @on_three()
-async def test_a_leader_that_cannot_sync_is_replaced_and_becomes_a_follower(cluster: Trio) -> None:
+async def test_a_leader_that_cannot_sync_is_replaced_and_becomes_a_follower(
+    cluster: ThreeBrokers,
+) -> None:
     """Its producer can retry at the new leader at once. The log is opened again without a
     restart.
     """
@@ -58,7 +60,7 @@ async def test_a_leader_that_cannot_sync_is_replaced_and_becomes_a_follower(clus
 
 
 @on_three()
-async def test_a_leader_that_cannot_write_is_replaced(cluster: Trio) -> None:
+async def test_a_leader_that_cannot_write_is_replaced(cluster: ThreeBrokers) -> None:
     """Nothing is flushed in this case, so the failed append itself must report the failure."""
     await cluster.create(durability="replicated", min_insync_replicas="2")
     await cluster.produce(b"before")
@@ -71,7 +73,7 @@ async def test_a_leader_that_cannot_write_is_replaced(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_follower_that_cannot_write_leaves_the_isr(cluster: Trio) -> None:
+async def test_a_follower_that_cannot_write_leaves_the_isr(cluster: ThreeBrokers) -> None:
     """The partition gets a new leader epoch. The follower comes back with everything it missed."""
     await cluster.create(min_insync_replicas="2")
     leader = cluster.partition().leader
@@ -86,7 +88,7 @@ async def test_a_follower_that_cannot_write_leaves_the_isr(cluster: Trio) -> Non
 
 
 @on_three()
-async def test_only_the_failed_partition_gets_another_leader(cluster: Trio) -> None:
+async def test_only_the_failed_partition_gets_another_leader(cluster: ThreeBrokers) -> None:
     """The broker keeps its other partitions. Its durability proof for written records is revoked,
     on disk too, because a failed fsync may have dropped data.
     """
@@ -104,7 +106,7 @@ async def test_only_the_failed_partition_gets_another_leader(cluster: Trio) -> N
 
 @on_three()
 async def test_a_disk_that_fails_every_write_does_not_block_the_other_replicas(
-    cluster: Trio,
+    cluster: ThreeBrokers,
 ) -> None:
     """While every call fails, the log stays offline, with a reason. Once the disk works again, the
     broker's proof is revoked and the log is opened.
@@ -127,7 +129,7 @@ async def test_a_disk_that_fails_every_write_does_not_block_the_other_replicas(
 
 
 @on_three()
-async def test_a_log_is_not_reopened_before_its_failure_is_stored(cluster: Trio) -> None:
+async def test_a_log_is_not_reopened_before_its_failure_is_stored(cluster: ThreeBrokers) -> None:
     """Otherwise the broker would go on proving data that may be lost."""
     await cluster.create(min_insync_replicas="2")
     failing = cluster.partition().leader
@@ -140,7 +142,7 @@ async def test_a_log_is_not_reopened_before_its_failure_is_stored(cluster: Trio)
 
 
 @on_three()
-async def test_a_log_that_cannot_be_opened_stays_offline(cluster: Trio) -> None:
+async def test_a_log_that_cannot_be_opened_stays_offline(cluster: ThreeBrokers) -> None:
     """With a reason. Opening it is retried until the disk works again."""
     await cluster.create(min_insync_replicas="2")
     failing = cluster.partition().leader
@@ -155,7 +157,7 @@ async def test_a_log_that_cannot_be_opened_stays_offline(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_the_only_replica_stays_offline_until_a_restart(cluster: Trio) -> None:
+async def test_the_only_replica_stays_offline_until_a_restart(cluster: ThreeBrokers) -> None:
     """Clients get a retriable error, and the list of offline partitions has the reason. A restart
     recovers the log.
     """
@@ -178,7 +180,9 @@ async def test_the_only_replica_stays_offline_until_a_restart(cluster: Trio) -> 
 
 
 @on_three()
-async def test_an_eligible_leader_replica_takes_over_from_a_failed_log(cluster: Trio) -> None:
+async def test_an_eligible_leader_replica_takes_over_from_a_failed_log(
+    cluster: ThreeBrokers,
+) -> None:
     """No other replica is in sync, but below min.insync.replicas nothing was committed without
     it.
     """
@@ -214,7 +218,7 @@ def test_a_log_that_soon_fails_again_is_reopened_later() -> None:
 
 
 @on_three()
-async def test_a_log_that_fails_repeatedly_catches_up_in_the_end(cluster: Trio) -> None:
+async def test_a_log_that_fails_repeatedly_catches_up_in_the_end(cluster: ThreeBrokers) -> None:
     """Producers are not blocked meanwhile."""
     await cluster.create(min_insync_replicas="2")
     leader = cluster.partition().leader

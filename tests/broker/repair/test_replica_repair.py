@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from broker.replication.test_replication import on_three
-from broker.three_brokers import NOW_MS, Trio
+from broker.three_brokers import NOW_MS, ThreeBrokers
 from penstock.broker.repair.scrubber import Scrubber
 from penstock.records.record import Record, build_batch
 from penstock.storage.errors import LogDamaged
@@ -17,7 +17,7 @@ from penstock.storage.log import Log
 
 
 @asynccontextmanager
-async def scrubbing(cluster: Trio, broker_id: int) -> AsyncIterator[Scrubber]:
+async def scrubbing(cluster: ThreeBrokers, broker_id: int) -> AsyncIterator[Scrubber]:
     """Runs a scrubber with short pauses."""
     broker = cluster.broker(broker_id)
     scrubber = Scrubber(
@@ -36,7 +36,7 @@ async def scrubbing(cluster: Trio, broker_id: int) -> AsyncIterator[Scrubber]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def rot(cluster: Trio, broker_id: int, offset: int) -> None:
+def rot(cluster: ThreeBrokers, broker_id: int, offset: int) -> None:
     """Flips a bit in the batch at that offset, on the disk of that broker."""
     log = cluster.hosted(broker_id).log
     for segment in reversed(log.segments):
@@ -50,7 +50,7 @@ def rot(cluster: Trio, broker_id: int, offset: int) -> None:
     raise AssertionError(f"offset {offset} is not in {log}")
 
 
-async def filled(cluster: Trio, count: int = 40, minimum: str = "2") -> list[bytes]:
+async def filled(cluster: ThreeBrokers, count: int = 40, minimum: str = "2") -> list[bytes]:
     await cluster.create(segment_bytes="2000", min_insync_replicas=minimum)
     values = [b"%d" % number + b"." * 150 for number in range(count)]
     for value in values:
@@ -60,7 +60,7 @@ async def filled(cluster: Trio, count: int = 40, minimum: str = "2") -> list[byt
 
 
 @on_three()
-async def test_a_damaged_follower_is_repaired(cluster: Trio) -> None:
+async def test_a_damaged_follower_is_repaired(cluster: ThreeBrokers) -> None:
     """It leaves the ISR, fetches again from the damage on, and rejoins."""
     values = await filled(cluster)
     leader = cluster.partition().leader
@@ -76,7 +76,9 @@ async def test_a_damaged_follower_is_repaired(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_a_damaged_leader_hands_over_leadership_and_is_repaired(cluster: Trio) -> None:
+async def test_a_damaged_leader_hands_over_leadership_and_is_repaired(
+    cluster: ThreeBrokers,
+) -> None:
     """Another in-sync replica becomes the leader."""
     values = await filled(cluster)
     leader = cluster.partition().leader
@@ -90,7 +92,7 @@ async def test_a_damaged_leader_hands_over_leadership_and_is_repaired(cluster: T
 
 
 @on_three()
-async def test_damage_found_at_startup_is_repaired(cluster: Trio) -> None:
+async def test_damage_found_at_startup_is_repaired(cluster: ThreeBrokers) -> None:
     """Recovery quarantines it, and the replica is not in the ISR until it is repaired."""
     values = await filled(cluster)
     leader = cluster.partition().leader
@@ -110,7 +112,7 @@ async def test_damage_found_at_startup_is_repaired(cluster: Trio) -> None:
 
 @on_three()
 async def test_a_follower_that_differs_from_the_leader_is_found_by_comparison(
-    cluster: Trio,
+    cluster: ThreeBrokers,
 ) -> None:
     """Even if all its CRCs are correct."""
     values = await filled(cluster, 10)
@@ -138,7 +140,7 @@ def replace_batch(log: Log, offset: int, value: bytes) -> None:
 
 
 @on_three()
-async def test_the_last_in_sync_replica_keeps_its_log_despite_damage(cluster: Trio) -> None:
+async def test_the_last_in_sync_replica_keeps_its_log_despite_damage(cluster: ThreeBrokers) -> None:
     """Without another in-sync replica nothing is discarded. What is not damaged is served."""
     values = await filled(cluster, minimum="1")
     leader = cluster.partition().leader
@@ -157,7 +159,7 @@ async def test_the_last_in_sync_replica_keeps_its_log_despite_damage(cluster: Tr
 
 
 @on_three()
-async def test_a_read_that_finds_damage_triggers_a_repair(cluster: Trio) -> None:
+async def test_a_read_that_finds_damage_triggers_a_repair(cluster: ThreeBrokers) -> None:
     """Readers get the records from the next leader."""
     values = await filled(cluster)
     leader = cluster.partition().leader

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from broker.followers import create_on, epoch_of, follow, produce, shown, under_way, written
-from broker.stage import NOW_MS, Stage, maintenance_of, staged_with
+from broker.harness import NOW_MS, BrokerHarness, maintenance_of, staged_with
 from penstock.groups.formats import OffsetValue, offset_record
 from penstock.metadata.reassignment import Move, reassign
 from penstock.records.record import Record, build_batch
@@ -28,11 +28,11 @@ from penstock.wire.messages import (
     MetadataResponse,
 )
 
-trio = staged_with(brokers=3)
+stage_of_three = staged_with(brokers=3)
 impatient = staged_with(brokers=3, kafka={"replica.lag.time.max.ms": "200"})
 
 
-async def configure(stage: Stage, **settings: str) -> None:
+async def configure(stage: BrokerHarness, **settings: str) -> None:
     texts = [
         IncrementalAlterConfigsRequest.Config(name.replace("_", "."), 0, value)
         for name, value in settings.items()
@@ -45,7 +45,7 @@ async def configure(stage: Stage, **settings: str) -> None:
 
 
 @impatient
-async def test_a_lagging_follower_leaves_the_isr_and_the_others_go_on(stage: Stage) -> None:
+async def test_a_lagging_follower_leaves_the_isr_and_the_others_go_on(stage: BrokerHarness) -> None:
     """After replica.lag.time.max.ms. Records that waited for it are committed without it."""
     await create_on(stage, 0, 1, 2)
     async with under_way(produce(stage)) as sent:
@@ -58,7 +58,7 @@ async def test_a_lagging_follower_leaves_the_isr_and_the_others_go_on(stage: Sta
 
 
 @impatient
-async def test_below_min_insync_replicas_nothing_is_committed(stage: Stage) -> None:
+async def test_below_min_insync_replicas_nothing_is_committed(stage: BrokerHarness) -> None:
     """acks=all is refused before it is written. acks=1 is written, but not visible. Both work again
     once enough replicas have caught up.
     """
@@ -85,9 +85,9 @@ async def test_below_min_insync_replicas_nothing_is_committed(stage: Stage) -> N
         assert await sent == (0, 1)
 
 
-@trio
+@stage_of_three
 async def test_a_change_of_min_insync_replicas_takes_effect_in_the_current_leadership(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     await create_on(stage, 0, 1)
     async with under_way(produce(stage, timeout_ms=100)) as sent:
@@ -102,7 +102,9 @@ async def test_a_change_of_min_insync_replicas_takes_effect_in_the_current_leade
 
 
 @staged_with(brokers=3, kafka={"replica.lag.time.max.ms": "1500"})
-async def test_an_isr_change_with_an_unknown_outcome_counts_until_it_is_known(stage: Stage) -> None:
+async def test_an_isr_change_with_an_unknown_outcome_counts_until_it_is_known(
+    stage: BrokerHarness,
+) -> None:
     """The leader waits for every replica that may be in the ISR. It proposes the change again,
     which resolves the outcome.
     """
@@ -132,7 +134,7 @@ async def test_an_isr_change_with_an_unknown_outcome_counts_until_it_is_known(st
 
 @impatient
 async def test_an_isr_change_whose_response_is_lost_is_learned_from_the_metadata(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     await create_on(stage, 0, 1)
     held = stage.hosted("orders").leadership
@@ -152,8 +154,8 @@ async def test_an_isr_change_whose_response_is_lost_is_learned_from_the_metadata
     assert shown(stage).partition_epoch == held.partition_epoch
 
 
-@trio
-async def test_a_stopping_broker_is_not_added_to_the_isr(stage: Stage) -> None:
+@stage_of_three
+async def test_a_stopping_broker_is_not_added_to_the_isr(stage: BrokerHarness) -> None:
     """It has caught up, but will be gone when it is needed."""
     await create_on(stage, 0, 1, 2)
     held = stage.hosted("orders").leadership
@@ -170,8 +172,8 @@ async def test_a_stopping_broker_is_not_added_to_the_isr(stage: Stage) -> None:
     assert [each for each, _ in proposal.isr] == [0, 1, 2]
 
 
-@trio
-async def test_a_replica_that_was_moved_away_is_deleted(stage: Stage) -> None:
+@stage_of_three
+async def test_a_replica_that_was_moved_away_is_deleted(stage: BrokerHarness) -> None:
     """The other replicas go on in a new leader epoch."""
     await create_on(stage, 0, 1, 2)
     hosted = stage.hosted("orders", broker=2)
@@ -188,8 +190,10 @@ async def test_a_replica_that_was_moved_away_is_deleted(stage: Stage) -> None:
     assert stage.disks[0].exists(stage.hosted("orders").log.directory)
 
 
-@trio
-async def test_a_topic_that_changes_to_fsync_is_flushed_on_every_replica(stage: Stage) -> None:
+@stage_of_three
+async def test_a_topic_that_changes_to_fsync_is_flushed_on_every_replica(
+    stage: BrokerHarness,
+) -> None:
     """From then on, elections assume that everything that counts is on disk."""
     await create_on(stage, 0, 1, configs={"durability": "replicated"})
     assert await produce(stage, acks=1) == (0, 0)
@@ -205,7 +209,9 @@ async def test_a_topic_that_changes_to_fsync_is_flushed_on_every_replica(stage: 
 
 
 @staged_with(brokers=2)
-async def test_the_offsets_topic_has_the_configured_number_of_replicas(stage: Stage) -> None:
+async def test_the_offsets_topic_has_the_configured_number_of_replicas(
+    stage: BrokerHarness,
+) -> None:
     """The stage sets offsets.topic.replication.factor to the number of brokers. All brokers lead
     partitions.
     """
@@ -218,8 +224,10 @@ async def test_the_offsets_topic_has_the_configured_number_of_replicas(stage: St
     assert {partition.leader for partition in partitions} == {0, 1}
 
 
-@trio
-async def test_a_coordinator_serves_groups_once_what_it_loaded_is_committed(stage: Stage) -> None:
+@stage_of_three
+async def test_a_coordinator_serves_groups_once_what_it_loaded_is_committed(
+    stage: BrokerHarness,
+) -> None:
     """It may have replayed records that no other replica has, so it waits."""
     name = "__consumer_offsets"
     await create_on(stage, 0, 1, topic=name, configs={"durability": "replicated"})
@@ -241,8 +249,8 @@ async def test_a_coordinator_serves_groups_once_what_it_loaded_is_committed(stag
     await stage.until(lambda: len(groups.loaded()) == 1)
 
 
-@trio
-async def test_metadata_lists_offline_replicas(stage: Stage) -> None:
+@stage_of_three
+async def test_metadata_lists_offline_replicas(stage: BrokerHarness) -> None:
     """A partition without a leader has LEADER_NOT_AVAILABLE and leader -1."""
     asked = [CreateTopicsRequest.Assignment(0, [0, 1, 2])]
     wanted = CreateTopicsRequest.Topic("orders", -1, -1, asked)
@@ -270,7 +278,7 @@ async def test_metadata_lists_offline_replicas(stage: Stage) -> None:
 
 
 @impatient
-async def test_fetches_in_a_session_keep_their_follower_in_sync(stage: Stage) -> None:
+async def test_fetches_in_a_session_keep_their_follower_in_sync(stage: BrokerHarness) -> None:
     """A request that names no partitions means that the follower has the same records as before and
     asks for more.
     """
@@ -318,8 +326,8 @@ async def test_fetches_in_a_session_keep_their_follower_in_sync(stage: Stage) ->
     await stage.until(lambda: shown(stage).isr == (0,))
 
 
-@trio
-async def test_followers_apply_retention_to_committed_records(stage: Stage) -> None:
+@stage_of_three
+async def test_followers_apply_retention_to_committed_records(stage: BrokerHarness) -> None:
     """As leaders do. Records that may be uncommitted stay, however old they are."""
     await create_on(stage, 0, 1, configs={"retention.ms": "1"})
     hosted = stage.hosted("orders", broker=1)

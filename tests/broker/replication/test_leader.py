@@ -14,7 +14,7 @@ from broker.followers import (
     under_way,
     written,
 )
-from broker.stage import Stage, staged_with
+from broker.harness import BrokerHarness, staged_with
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import Partition
 from penstock.records.batch import iter_batches
@@ -28,7 +28,7 @@ from penstock.wire.messages import (
     ListOffsetsResponse,
 )
 
-trio = staged_with(brokers=3)
+stage_of_three = staged_with(brokers=3)
 
 
 def offsets(answer: FetchResponse.Partition) -> list[int]:
@@ -37,7 +37,7 @@ def offsets(answer: FetchResponse.Partition) -> list[int]:
     return [header.base_offset for _, header in iter_batches(data)]
 
 
-def new_term(stage: Stage, hosted: HostedPartition) -> Partition:
+def new_term(stage: BrokerHarness, hosted: HostedPartition) -> Partition:
     """Makes the same broker lead in the next leader epoch, as after an election."""
     before = shown(stage)
     after = replace(
@@ -52,7 +52,7 @@ def new_term(stage: Stage, hosted: HostedPartition) -> Partition:
 
 
 async def latest(
-    stage: Stage, *, timestamp: int = -1, replica: int = -1, version: int = 7
+    stage: BrokerHarness, *, timestamp: int = -1, replica: int = -1, version: int = 7
 ) -> tuple[int, int]:
     """Returns the error code and the offset that ListOffsets gives."""
     asked = ListOffsetsRequest.Partition(0, -1, timestamp)
@@ -62,8 +62,8 @@ async def latest(
     return answer.error_code, answer.offset
 
 
-@trio
-async def test_acks_all_waits_for_every_in_sync_replica(stage: Stage) -> None:
+@stage_of_three
+async def test_acks_all_waits_for_every_in_sync_replica(stage: BrokerHarness) -> None:
     """Only the offset that a follower fetches from counts. Sending records to it does not."""
     await create_on(stage, 0, 1, 2)
     hosted = stage.hosted("orders")
@@ -77,8 +77,8 @@ async def test_acks_all_waits_for_every_in_sync_replica(stage: Stage) -> None:
         assert await sent == (0, 0)
 
 
-@trio
-async def test_acks_one_does_not_wait_for_followers(stage: Stage) -> None:
+@stage_of_three
+async def test_acks_one_does_not_wait_for_followers(stage: BrokerHarness) -> None:
     """Consumers do not see the record before it is committed."""
     await create_on(stage, 0, 1, 2)
     assert await produce(stage, acks=1) == (0, 0)
@@ -93,9 +93,9 @@ async def test_acks_one_does_not_wait_for_followers(stage: Stage) -> None:
     assert offsets(await consume(stage, 0)) == [0]
 
 
-@trio
+@stage_of_three
 async def test_a_retry_is_not_acknowledged_before_the_original_batch_is_committed(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """An idempotent producer that retries must not get an earlier acknowledgement than the first
     request.
@@ -112,8 +112,10 @@ async def test_a_retry_is_not_acknowledged_before_the_original_batch_is_committe
     assert stage.hosted("orders").log.end_offset == 1
 
 
-@trio
-async def test_a_waiting_follower_is_answered_when_a_record_is_written(stage: Stage) -> None:
+@stage_of_three
+async def test_a_waiting_follower_is_answered_when_a_record_is_written(
+    stage: BrokerHarness,
+) -> None:
     """Not when it is committed: that would wait for the follower itself."""
     await create_on(stage, 0, 1, 2)
     async with under_way(follow(stage, 1, 0, wait_ms=15_000)) as waits:
@@ -123,8 +125,10 @@ async def test_a_waiting_follower_is_answered_when_a_record_is_written(stage: St
         assert (offsets(answer), answer.high_watermark) == ([0], 0)
 
 
-@trio
-async def test_a_waiting_consumer_is_answered_when_a_record_is_committed(stage: Stage) -> None:
+@stage_of_three
+async def test_a_waiting_consumer_is_answered_when_a_record_is_committed(
+    stage: BrokerHarness,
+) -> None:
     """Also if it was written before the consumer's request came."""
     await create_on(stage, 0, 1)
     assert await produce(stage, acks=1) == (0, 0)
@@ -136,8 +140,8 @@ async def test_a_waiting_consumer_is_answered_when_a_record_is_committed(stage: 
         assert offsets(answer) == [0]
 
 
-@trio
-async def test_a_followers_fetch_must_have_the_current_leader_epoch(stage: Stage) -> None:
+@stage_of_three
+async def test_a_followers_fetch_must_have_the_current_leader_epoch(stage: BrokerHarness) -> None:
     """If the two differ, the one that is behind learns the new epoch from the metadata."""
     await create_on(stage, 0, 1)
     term = new_term(stage, stage.hosted("orders"))
@@ -154,8 +158,10 @@ async def test_a_followers_fetch_must_have_the_current_leader_epoch(stage: Stage
     ]
 
 
-@trio
-async def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(stage: Stage) -> None:
+@stage_of_three
+async def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(
+    stage: BrokerHarness,
+) -> None:
     """Its fetch offset does not count, however high it is."""
     await create_on(stage, 0, 1)
     assert await produce(stage, [b"a", b"b"], acks=1) == (0, 0)
@@ -173,8 +179,8 @@ async def test_a_follower_with_a_diverging_log_gets_the_diverging_epoch(stage: S
     assert (await follow(stage, 1, 2, last=0)).high_watermark == 2
 
 
-@trio
-async def test_only_fetches_of_registered_replicas_count(stage: Stage) -> None:
+@stage_of_three
+async def test_only_fetches_of_registered_replicas_count(stage: BrokerHarness) -> None:
     """A made-up replica id must not commit anything, nor keep a replica in sync."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
@@ -193,8 +199,8 @@ async def test_only_fetches_of_registered_replicas_count(stage: Stage) -> None:
     assert hosted.leadership.ends() == {0: 1, 1: -1}
 
 
-@trio
-async def test_consumers_may_read_from_a_follower(stage: Stage) -> None:
+@stage_of_three
+async def test_consumers_may_read_from_a_follower(stage: BrokerHarness) -> None:
     """Up to the follower's high watermark. An offset that it does not have yet is not out of
     range.
     """
@@ -224,8 +230,8 @@ async def test_consumers_may_read_from_a_follower(stage: Stage) -> None:
     assert gone.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-@trio
-async def test_a_consumer_is_sent_to_the_replica_in_its_rack(stage: Stage) -> None:
+@stage_of_three
+async def test_a_consumer_is_sent_to_the_replica_in_its_rack(stage: BrokerHarness) -> None:
     """If an in-sync replica there has the requested offset. Otherwise the leader serves the
     consumer.
     """
@@ -241,8 +247,10 @@ async def test_a_consumer_is_sent_to_the_replica_in_its_rack(stage: Stage) -> No
         assert (served.preferred_read_replica, offsets(served)) == (-1, [0])
 
 
-@trio
-async def test_a_leadership_with_followers_begins_once_its_epoch_is_synced(stage: Stage) -> None:
+@stage_of_three
+async def test_a_leadership_with_followers_begins_once_its_epoch_is_synced(
+    stage: BrokerHarness,
+) -> None:
     """Nothing is answered in a leader epoch that the log could lose. Committed records stay
     committed.
     """
@@ -266,8 +274,8 @@ async def test_a_leadership_with_followers_begins_once_its_epoch_is_synced(stage
     assert noted.epochs[-1] == (term.leader_epoch, 1)
 
 
-@trio
-async def test_a_leadership_without_followers_begins_without_a_write(stage: Stage) -> None:
+@stage_of_three
+async def test_a_leadership_without_followers_begins_without_a_write(stage: BrokerHarness) -> None:
     """Its log stores the leader epoch with the first batch."""
     await create_on(stage, 0)
     hosted = stage.hosted("orders")
@@ -278,8 +286,8 @@ async def test_a_leadership_without_followers_begins_without_a_write(stage: Stag
     assert stage.broker.replicas.flusher.flushes == flushes
 
 
-@trio
-async def test_the_latest_offset_never_goes_back(stage: Stage) -> None:
+@stage_of_three
+async def test_the_latest_offset_never_goes_back(stage: BrokerHarness) -> None:
     """A new leader does not return it before its high watermark has reached what the old leader may
     have returned.
     """
@@ -300,8 +308,8 @@ async def test_the_latest_offset_never_goes_back(stage: Stage) -> None:
     assert await latest(stage, timestamp=1) == (0, 0)
 
 
-@trio
-async def test_a_follower_gets_the_log_end_offset_from_list_offsets(stage: Stage) -> None:
+@stage_of_three
+async def test_a_follower_gets_the_log_end_offset_from_list_offsets(stage: BrokerHarness) -> None:
     """Whether committed or not. A client that pretends to be a follower gets the high watermark."""
     await create_on(stage, 0, 1)
     assert await produce(stage, [b"a", b"b"], acks=1) == (0, 0)
@@ -311,8 +319,8 @@ async def test_a_follower_gets_the_log_end_offset_from_list_offsets(stage: Stage
     assert await latest(stage) == (0, 0)
 
 
-@trio
-async def test_delete_records_waits_for_every_living_replica(stage: Stage) -> None:
+@stage_of_three
+async def test_delete_records_waits_for_every_living_replica(stage: BrokerHarness) -> None:
     """The response is sent when the followers have the leader's log start offset."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")
@@ -342,8 +350,8 @@ async def test_delete_records_waits_for_every_living_replica(stage: Stage) -> No
         assert await deletes == (0, 2)
 
 
-@trio
-async def test_a_fetch_in_a_leader_epoch_that_has_not_begun_yet_waits(stage: Stage) -> None:
+@stage_of_three
+async def test_a_fetch_in_a_leader_epoch_that_has_not_begun_yet_waits(stage: BrokerHarness) -> None:
     """If it were refused, the follower would back off for a second, and new records would wait for
     it.
     """
@@ -362,8 +370,8 @@ async def test_a_fetch_in_a_leader_epoch_that_has_not_begun_yet_waits(stage: Sta
     assert late.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-@trio
-async def test_an_idle_follower_learns_of_a_new_high_watermark_soon(stage: Stage) -> None:
+@stage_of_three
+async def test_an_idle_follower_learns_of_a_new_high_watermark_soon(stage: BrokerHarness) -> None:
     """It does not wait for the end of its long poll, because consumers may read from it and it may
     be the next leader.
     """
@@ -379,8 +387,8 @@ async def test_an_idle_follower_learns_of_a_new_high_watermark_soon(stage: Stage
             assert not again.done()
 
 
-@trio
-async def test_a_leader_epoch_lost_by_a_truncation_is_stored_again(stage: Stage) -> None:
+@stage_of_three
+async def test_a_leader_epoch_lost_by_a_truncation_is_stored_again(stage: BrokerHarness) -> None:
     """A follower may be truncating its log at the moment it is elected."""
     await create_on(stage, 0, 1)
     hosted = stage.hosted("orders")

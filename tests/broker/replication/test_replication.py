@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from broker.three_brokers import Trio, trio
+from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.records.record import Record, build_batch
 from penstock.wire.messages import (
     AlterConfigsRequest,
@@ -21,7 +21,7 @@ from penstock.wire.messages import (
 TOPIC = 2
 """The resource type of topics in AlterConfigs."""
 QUICK = {"replica.lag.time.max.ms": "600", "replica.fetch.backoff.ms": "100"}
-Play = Callable[[Trio], Coroutine[Any, Any, None]]
+Play = Callable[[ThreeBrokers], Coroutine[Any, Any, None]]
 
 
 def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
@@ -29,7 +29,7 @@ def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
 
     def wrap(play: Play) -> Callable[[Path], None]:
         async def run(directory: Path) -> None:
-            async with asyncio.timeout(120), trio(directory, settings) as cluster:
+            async with asyncio.timeout(120), three_brokers(directory, settings) as cluster:
                 await play(cluster)
 
         def test(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
 
 
 @on_three()
-async def test_every_replica_has_the_produced_records(cluster: Trio) -> None:
+async def test_every_replica_has_the_produced_records(cluster: ThreeBrokers) -> None:
     """The high watermark reaches the followers too."""
     await cluster.create()
     for number in range(20):
@@ -53,7 +53,7 @@ async def test_every_replica_has_the_produced_records(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_every_replica_describes_the_producers_of_its_log(cluster: Trio) -> None:
+async def test_every_replica_describes_the_producers_of_its_log(cluster: ThreeBrokers) -> None:
     """A tool that looks for hanging transactions can ask any broker with a replica."""
     await cluster.create()
     await cluster.produce(b"x", producer_id=7, producer_epoch=3, base_sequence=0)
@@ -68,7 +68,9 @@ async def test_every_replica_describes_the_producers_of_its_log(cluster: Trio) -
 
 
 @on_three()
-async def test_acks_all_on_an_idle_cluster_does_not_wait_for_the_long_poll(cluster: Trio) -> None:
+async def test_acks_all_on_an_idle_cluster_does_not_wait_for_the_long_poll(
+    cluster: ThreeBrokers,
+) -> None:
     """It costs round trips, not the half second for which a leader holds a follower's fetch. With
     many partitions too.
     """
@@ -89,7 +91,7 @@ async def test_acks_all_on_an_idle_cluster_does_not_wait_for_the_long_poll(clust
 
 
 @on_three()
-async def test_a_killed_follower_leaves_the_isr_and_rejoins(cluster: Trio) -> None:
+async def test_a_killed_follower_leaves_the_isr_and_rejoins(cluster: ThreeBrokers) -> None:
     """The others go on meanwhile. When it is back, it fetches everything it missed."""
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"before")
@@ -109,7 +111,7 @@ async def test_a_killed_follower_leaves_the_isr_and_rejoins(cluster: Trio) -> No
 
 
 @on_three()
-async def test_another_replica_leads_when_the_leader_loses_power(cluster: Trio) -> None:
+async def test_another_replica_leads_when_the_leader_loses_power(cluster: ThreeBrokers) -> None:
     """No acknowledged record is lost, and the old leader follows when it is back."""
     await cluster.create(min_insync_replicas="2")
     acknowledged = []
@@ -130,7 +132,7 @@ async def test_another_replica_leads_when_the_leader_loses_power(cluster: Trio) 
 
 
 @on_three()
-async def test_a_clean_stop_hands_over_leadership_first(cluster: Trio) -> None:
+async def test_a_clean_stop_hands_over_leadership_first(cluster: ThreeBrokers) -> None:
     """Producers find the next leader without waiting for a lease to expire."""
     await cluster.create(min_insync_replicas="2")
     await cluster.produce(b"a")
@@ -147,7 +149,7 @@ async def test_a_clean_stop_hands_over_leadership_first(cluster: Trio) -> None:
 
 
 @on_three()
-async def test_records_that_only_the_old_leader_had_are_truncated(cluster: Trio) -> None:
+async def test_records_that_only_the_old_leader_had_are_truncated(cluster: ThreeBrokers) -> None:
     """Exactly the records that were never committed are gone when it follows."""
     await cluster.create(min_insync_replicas="1")
     await cluster.produce(b"kept")
@@ -169,7 +171,9 @@ async def test_records_that_only_the_old_leader_had_are_truncated(cluster: Trio)
 
 
 @on_three()
-async def test_a_halted_follower_goes_on_when_the_topic_allows_the_loss(cluster: Trio) -> None:
+async def test_a_halted_follower_goes_on_when_the_topic_allows_the_loss(
+    cluster: ThreeBrokers,
+) -> None:
     """As the message of the halt says, without a new election or a restart."""
     await cluster.create(min_insync_replicas="1")
     await cluster.produce(b"before")
@@ -192,7 +196,7 @@ async def test_a_halted_follower_goes_on_when_the_topic_allows_the_loss(cluster:
 
 
 @on_three()
-async def test_idempotent_producers_are_known_to_the_next_leader(cluster: Trio) -> None:
+async def test_idempotent_producers_are_known_to_the_next_leader(cluster: ThreeBrokers) -> None:
     """A batch that is sent again after a failover is a duplicate and gets its old offset."""
     await cluster.create(min_insync_replicas="2")
     for sequence in range(3):
@@ -209,7 +213,9 @@ async def test_idempotent_producers_are_known_to_the_next_leader(cluster: Trio) 
 
 
 @on_three(log_cleaner_backoff_ms="50")
-async def test_a_replica_of_a_compacted_topic_is_rebuilt_on_an_empty_disk(cluster: Trio) -> None:
+async def test_a_replica_of_a_compacted_topic_is_rebuilt_on_an_empty_disk(
+    cluster: ThreeBrokers,
+) -> None:
     """The broker gets the leader's log including its gaps, and can restart with it."""
     await cluster.create(
         cleanup_policy="compact",
@@ -242,7 +248,9 @@ async def test_a_replica_of_a_compacted_topic_is_rebuilt_on_an_empty_disk(cluste
 
 
 @on_three()
-async def test_a_follower_far_behind_starts_at_the_leaders_log_start_offset(cluster: Trio) -> None:
+async def test_a_follower_far_behind_starts_at_the_leaders_log_start_offset(
+    cluster: ThreeBrokers,
+) -> None:
     """It does not need records that the leader has deleted meanwhile."""
     await cluster.create(min_insync_replicas="1", segment_bytes="1000")
     await cluster.produce(b"old")

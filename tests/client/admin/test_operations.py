@@ -8,7 +8,7 @@ import pytest
 
 from client.fake_broker import FakeBroker
 from client.fake_model import Group, Member
-from client.rig import with_cluster
+from client.open_clusters import with_cluster
 from penstock.client.admin import groups, offsets, operations
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, TopicNotFound

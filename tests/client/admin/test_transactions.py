@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from client.hanging import LIMIT_S, forgetful_broker, leave_open
+from client.hanging_transactions import LIMIT_S, forgetful_broker, leave_open
 from penstock import TopicPartition
 from penstock.aio import Admin, Consumer, Producer
 from penstock.client.admin.transactions import TransactionInfo, TransactionListing

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.consuming.rig import (
+from client.consuming.open_consumers import (
     NOW_MS,
     batch_of,
     consumer_of,
@@ -19,7 +19,7 @@ from client.consuming.rig import (
     run,
     values_by_partition,
 )
-from client.rig import cluster_of
+from client.open_clusters import cluster_of
 from penstock.client.admin.operations import create_partitions, delete_topics
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.consuming.record_decoder import DeserializationFailed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from client.consuming.rig import (
+from client.consuming.open_consumers import (
     batch_of,
     consumer_of,
     drain,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from client.consuming.rig import batch_of, consumer_of, drain, run
+from client.consuming.open_consumers import batch_of, consumer_of, drain, run
 from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
 from penstock.client.consuming import positions
 from penstock.client.consuming.fetcher import Fetcher

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.consuming.logs import MadeLog, fill, logs, value
-from client.consuming.rig import NOW_MS, batch_of, consumer_of, numbered, produce, run
-from client.rig import cluster_of
+from client.consuming.open_consumers import NOW_MS, batch_of, consumer_of, numbered, produce, run
+from client.open_clusters import cluster_of
 from penstock.client.admin.offsets import delete_records
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.consuming.reading import Reading

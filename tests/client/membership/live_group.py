@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from client.rig import cluster_of
+from client.open_clusters import cluster_of
 from penstock.client.cluster import Cluster
 from penstock.client.membership.assignors import RANGE, Assignor
 from penstock.client.membership.autocommit import Offsets

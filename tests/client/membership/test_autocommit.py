@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.membership.machine_rig import places
+from client.membership.machine_driver import places
 from penstock.client.membership.autocommit import AutoCommit
 from penstock.client.model import OffsetAndMetadata
 

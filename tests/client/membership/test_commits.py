@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from client.fake_broker import SILENCE, FakeBroker
-from client.membership.machine_rig import places
-from client.rig import cluster_of
+from client.membership.machine_driver import places
+from client.open_clusters import cluster_of
 from penstock.client.errors import (
     BrokerError,
     ClientError,

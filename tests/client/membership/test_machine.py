@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from client.membership.machine_rig import ME, OTHER, Rig, cooperative, places, wish
+from client.membership.machine_driver import ME, OTHER, Rig, cooperative, places, wish
 from penstock.client.errors import BrokerError, ConnectionLost, Fenced, NotKafka
 from penstock.client.membership.assignors import (
     COOPERATIVE_STICKY,

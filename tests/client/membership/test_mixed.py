@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from client.membership.company import CONFLUENT, KAFKA_PYTHON, OURS, PARTITIONS, Company
+from client.membership.mixed_group import CONFLUENT, KAFKA_PYTHON, OURS, PARTITIONS, MixedGroup
 from penstock.testing import Broker
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -44,7 +44,7 @@ def no_litter() -> Iterator[None]:
 def test_a_mixed_group_rebalances(live_broker: Broker, strategy: str, cast: Sequence[str]) -> None:
     """Members join one by one, then leave one by one: nothing is lost or duplicated."""
     topic, group = live_broker.new_topic(PARTITIONS), live_broker.new_name("group")
-    company = Company(live_broker.bootstrap, group, topic, strategy)
+    company = MixedGroup(live_broker.bootstrap, group, topic, strategy)
     try:
         for kind in cast:
             company.enter(kind)

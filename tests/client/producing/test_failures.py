@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 
 from client.fake_broker import DROP, DROP_AFTER, SILENCE, FakeBroker
-from client.producing.rig import all_of, batches, producer_of, run, strict, until, written
+from client.producing.open_producers import (
+    all_of,
+    batches,
+    producer_of,
+    run,
+    strict,
+    until,
+    written,
+)
 from penstock.client.errors import (
     ApiNotServed,
     BrokerError,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from client.producing.rig import producer_of, read_back, run
+from client.producing.open_producers import producer_of, read_back, run
 from penstock.client.errors import DeliveryTimedOut
 from penstock.testing import Broker
 

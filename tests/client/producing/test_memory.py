@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from client.fake_broker import SILENCE, FakeBroker
-from client.producing.rig import producer_of, run
+from client.producing.open_producers import producer_of, run
 from penstock.client.errors import BufferExhausted
 from penstock.testing import Broker
 from penstock.wire.api import ApiKey

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client.fake_broker import SILENCE, FakeBroker
-from client.producing.rig import batches, producer_of, run, written
+from client.producing.open_producers import batches, producer_of, run, written
 from penstock.client.errors import (
     BrokerError,
     Closed,

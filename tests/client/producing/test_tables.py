@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from client.fake_broker import DROP_AFTER, SILENCE, FakeBroker
-from client.producing.rig import producer_of, run, strict, until, written
+from client.producing.open_producers import producer_of, run, strict, until, written
 from penstock.client.errors import (
     BrokerError,
     BufferExhausted,

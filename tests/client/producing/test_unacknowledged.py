@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from client.fake_broker import DROP, DROP_AFTER, FakeBroker
-from client.producing.rig import producer_of, run, written
+from client.producing.open_producers import producer_of, run, written
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 from penstock.wire.messages.base import Response

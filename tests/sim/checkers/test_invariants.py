@@ -10,7 +10,7 @@ from penstock.metadata.keys import broker_key, encode_broker
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.records.record import Record, build_batch
 from sim.two_brokers import WHOLE, Cluster, Term, breaks, sound_cluster
-from storage.bench import NOW_MS
+from storage.log_bench import NOW_MS
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from penstock.sim.checkers.shadow_log import ShadowLog
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
-from storage.bench import NOW_MS, LogBench
+from storage.log_bench import NOW_MS, LogBench
 
 
 def bench() -> LogBench:

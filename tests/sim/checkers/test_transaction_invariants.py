@@ -17,7 +17,7 @@ from penstock.txns.effects import TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.transaction import State, Transaction
 from sim.two_brokers import Cluster, Hosted, breaks, sound_cluster
-from storage.bench import NOW_MS, LogBench
+from storage.log_bench import NOW_MS, LogBench
 
 PRODUCER: dict[str, Any] = {"producer_id": 5, "base_sequence": 0, "transactional": True}
 

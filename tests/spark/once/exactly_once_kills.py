@@ -32,7 +32,7 @@ from time import monotonic
 
 import pyarrow as pa
 
-from chaos.fleet import Fleet, NotInTime, wait_for
+from chaos.broker_processes import BrokerProcesses, NotInTime, wait_for
 from penstock import Admin, ClientError, Consumer, Producer
 from penstock.client.model import TopicPartition
 from penstock.spark.home import make_home
@@ -347,7 +347,7 @@ class Run:
         self._directory = directory
         self._kills, self._batches = kills, batches
         self._batch_rows = max(PARTITIONS, rows // batches)
-        self._fleet = Fleet(directory / "brokers", 3, settings=SETTINGS)
+        self._fleet = BrokerProcesses(directory / "brokers", 3, settings=SETTINGS)
         home = make_home(directory / "home")
         self._env = {
             **os.environ,

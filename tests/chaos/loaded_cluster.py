@@ -1,4 +1,4 @@
-"""A cluster under load and the faults for it: each fault is a function that takes a `Stage`.
+"""A cluster under load and its faults: each fault is a function that takes a `LoadedCluster`.
 
 A fault chooses its victim by role at the moment it happens (the leader of partition 0, one of its
 followers, the controller), so repeated bounces follow a role from broker to broker. Writes must
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .fleet import Fleet, Node, pause, wait_for
+from .broker_processes import BrokerProcesses, Node, pause, wait_for
 from .ledger import Verdict
 from .workload import PARTITIONS, TOPIC, Workload, create_topic
 
@@ -46,8 +46,8 @@ class Tally:
 
 
 @dataclass
-class Stage:
-    fleet: Fleet
+class LoadedCluster:
+    fleet: BrokerProcesses
     workload: Workload
     tally: Tally = field(default_factory=Tally)
 
@@ -92,7 +92,7 @@ class Stage:
         self.workload.wait_for_readers(SYNC_S)
 
 
-def hard_stop(stage: Stage, role: str) -> None:
+def hard_stop(stage: LoadedCluster, role: str) -> None:
     """Kills a broker, and restarts it after others have taken over."""
     node = stage.victim(role)
     with stage.gaps(node, stage.tally.hard_gaps_s):
@@ -102,7 +102,7 @@ def hard_stop(stage: Stage, role: str) -> None:
     stage.fleet.restart(node.broker_id)
 
 
-def hard_bounce(stage: Stage, role: str, times: int) -> None:
+def hard_bounce(stage: LoadedCluster, role: str, times: int) -> None:
     """Kills and restarts the broker that has the role, several times."""
     for _ in range(times):
         node = stage.victim(role)
@@ -114,7 +114,7 @@ def hard_bounce(stage: Stage, role: str, times: int) -> None:
         node.wait_ready()
 
 
-def clean_stop(stage: Stage, role: str) -> None:
+def clean_stop(stage: LoadedCluster, role: str) -> None:
     """Stops a broker as an administrator would, and restarts it after a while."""
     node = stage.victim(role)
     with stage.gaps(node, stage.tally.clean_gaps_s):
@@ -125,7 +125,7 @@ def clean_stop(stage: Stage, role: str) -> None:
     stage.fleet.restart(node.broker_id)
 
 
-def clean_bounce(stage: Stage, role: str, times: int) -> None:
+def clean_bounce(stage: LoadedCluster, role: str, times: int) -> None:
     """Stops and restarts the broker that has the role, several times."""
     for _ in range(times):
         node = stage.victim(role)
@@ -136,7 +136,7 @@ def clean_bounce(stage: Stage, role: str, times: int) -> None:
         stage.fleet.restart(node.broker_id)
 
 
-def freeze(stage: Stage, role: str, seconds: float = FREEZE_S) -> None:
+def freeze(stage: LoadedCluster, role: str, seconds: float = FREEZE_S) -> None:
     """Freezes a broker, by default for longer than its session; then it continues."""
     node = stage.victim(role)
     node.freeze()
@@ -149,7 +149,7 @@ def freeze(stage: Stage, role: str, seconds: float = FREEZE_S) -> None:
         node.thaw()
 
 
-def rolling_restart(stage: Stage) -> None:
+def rolling_restart(stage: LoadedCluster) -> None:
     """Restarts one broker after the other, each when the previous one is in sync again."""
     for node in stage.fleet.nodes.values():
         with stage.gaps(node, stage.tally.clean_gaps_s):
@@ -160,7 +160,7 @@ def rolling_restart(stage: Stage) -> None:
         stage.fleet.wait_in_sync(TOPIC, SYNC_S)
 
 
-def store_outage(stage: Stage, seconds: float) -> None:
+def store_outage(stage: LoadedCluster, seconds: float) -> None:
     """Makes the store unresponsive: no session can be renewed, and no change can be made."""
     etcd = stage.fleet.etcd
     if etcd is None:
@@ -179,17 +179,17 @@ def store_outage(stage: Stage, seconds: float) -> None:
             member.thaw()
 
 
-Fault = Callable[[Stage], None]
+Fault = Callable[[LoadedCluster], None]
 
 
 def open_stage(
-    fleet: Fleet,
+    fleet: BrokerProcesses,
     *,
     partitions: int = PARTITIONS,
     ours: bool = True,
     per_second: int = 300,
     size: int = 0,
-) -> Stage:
+) -> LoadedCluster:
     """Starts brokers and load, and waits until all replicas are in sync."""
     bootstrap = fleet.start()
     create_topic(bootstrap, partitions=partitions)
@@ -198,12 +198,12 @@ def open_stage(
         bootstrap, partitions=partitions, ours=ours, per_second=per_second, size=size
     )
     workload.start()
-    stage = Stage(fleet, workload)
+    stage = LoadedCluster(fleet, workload)
     stage.progress()
     return stage
 
 
-def close_stage(stage: Stage) -> Verdict:
+def close_stage(stage: LoadedCluster) -> Verdict:
     """Ends the load, waits for readers, stops the brokers, compares their logs, and judges."""
     workload, fleet = stage.workload, stage.fleet
     troubles = []
@@ -231,9 +231,9 @@ def close_stage(stage: Stage) -> Verdict:
 @contextlib.contextmanager
 def on_stage(
     directory: Path, store: str, *, ours: bool = True, per_second: int = 300
-) -> Iterator[Stage]:
+) -> Iterator[LoadedCluster]:
     """Yields a stage with three brokers. At the end no process is left, whatever happens."""
-    fleet = Fleet(directory, 3, store)
+    fleet = BrokerProcesses(directory, 3, store)
     stage = None
     try:
         stage = open_stage(fleet, ours=ours, per_second=per_second)

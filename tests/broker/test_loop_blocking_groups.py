@@ -24,8 +24,8 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Request
 
 from .handlers.test_group_requests import find_coordinator
-from .occupation import R, at_best, check, counted_executor, metered, occupation, piece_of_work_s
-from .stage import Stage, StagePeer, on_stage
+from .harness import BrokerHarness, HarnessPeer, on_stage
+from .loop_blocking import R, at_best, check, counted_executor, metered, occupation, piece_of_work_s
 
 MEMBERS = 1_000
 TRANSACTIONS = 20_000
@@ -47,8 +47,8 @@ async def exchange(session: Session, request: Request, response: type[R]) -> R:
     return decode_response(response, memoryview(b"".join(in_memory(parts)))[4:], VERSION)[1]
 
 
-async def rebalance(stage: Stage, group: str, members: int) -> None:
-    sessions = [stage.broker.server.new_session(StagePeer()) for _ in range(members)]
+async def rebalance(stage: BrokerHarness, group: str, members: int) -> None:
+    sessions = [stage.broker.server.new_session(HarnessPeer()) for _ in range(members)]
     protocols = [JoinGroupRequest.Protocol("range", bytes(100))]
     join = JoinGroupRequest(group, SESSION_MS, SESSION_MS, "", None, "consumer", protocols)
     joined = await asyncio.gather(

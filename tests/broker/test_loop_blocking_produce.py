@@ -16,8 +16,8 @@ from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
-from .occupation import at_best, check, counted_executor, occupation, piece_of_work_s
-from .stage import NOW_MS, Stage, on_stage, staged
+from .harness import NOW_MS, BrokerHarness, on_stage, staged
+from .loop_blocking import at_best, check, counted_executor, occupation, piece_of_work_s
 
 BIG = "big"
 VERSION = 9
@@ -27,7 +27,7 @@ BATCH_BYTES = 1 << 20
 
 
 @asynccontextmanager
-async def leading(directory: Path, partitions: int) -> AsyncIterator[Stage]:
+async def leading(directory: Path, partitions: int) -> AsyncIterator[BrokerHarness]:
     """Runs a broker that leads many partitions. They share one log, because creating thousands
     takes minutes.
     """
@@ -90,7 +90,7 @@ def test_a_large_produce_request_does_not_block_the_event_loop(tmp_path: Path, n
 
 @staged
 async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged(
-    stage: Stage,
+    stage: BrokerHarness,
 ) -> None:
     """One batch is in the log, and the next one is being checked on a thread. Meanwhile the broker
     loses the first partition, truncates the batch and leads the partition again. Another batch

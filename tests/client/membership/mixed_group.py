@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.membership.ours import OurConsumer
+from client.membership.our_consumer import OurConsumer
 from compat.clients.base import (
     Client,
     Consumer,
@@ -19,7 +19,7 @@ OURS, CONFLUENT, KAFKA_PYTHON = "ours", "confluent", "kafka-python"
 PARTITIONS = 6
 
 
-class Company:
+class MixedGroup:
     """The members of one group, from any library."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, strategy: str) -> None:

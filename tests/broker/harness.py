@@ -5,7 +5,7 @@ share as they do on one machine. Work that a broker would send to threads runs o
 piece after the other.
 
     @staged
-    async def test_something(stage: Stage) -> None:
+    async def test_something(stage: BrokerHarness) -> None:
         response = await stage.ask(MetadataRequest(), 12, MetadataResponse)
 """
 
@@ -43,7 +43,7 @@ from penstock.wire.messages.base import Request, Response
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
-Scenario = Callable[["Stage"], Awaitable[None]]
+Scenario = Callable[["BrokerHarness"], Awaitable[None]]
 
 TIMEOUT_S = 100.0
 NOW_MS = 1_700_000_000_000
@@ -86,7 +86,7 @@ class NoNetwork:
         raise ConnectionRefusedError(f"{host}:{port} is on no network")
 
 
-class StagePeer:
+class HarnessPeer:
     host = "192.0.2.1"
     port = 40_000
     frame_bytes_max = 100 << 20
@@ -96,13 +96,13 @@ class StagePeer:
         pass
 
 
-class Stage:
+class BrokerHarness:
     """Brokers 0, 1, ... of one cluster, and one client's connection to each."""
 
     def __init__(self, brokers: Sequence[Broker], disks: Sequence[SimDisk]) -> None:
         self.brokers = brokers
         self.disks = disks
-        self._sessions: list[Session] = [each.server.new_session(StagePeer()) for each in brokers]
+        self._sessions: list[Session] = [each.server.new_session(HarnessPeer()) for each in brokers]
         self._correlation_ids = count(1)
 
     @property
@@ -190,7 +190,7 @@ async def on_stage(
     kafka: Mapping[str, str] | None = None,
     base: BrokerConfig | None = None,
     slicing: Slicing | None = None,
-) -> AsyncIterator[Stage]:
+) -> AsyncIterator[BrokerHarness]:
     """Starts brokers, waits until they are ready, and stops them in the end. Broker 0 is the
     controller.
 
@@ -218,7 +218,7 @@ async def on_stage(
         revision = max(broker.cluster.image.revision for broker in running)
         for broker in running:
             await broker.cluster.wait_for(revision)
-        yield Stage(running, disks)
+        yield BrokerHarness(running, disks)
 
 
 @asynccontextmanager

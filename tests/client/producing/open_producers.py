@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from client.fake_broker import FakeBroker
+from client.open_clusters import cluster_of
 from client.producing.model import Partition
-from client.rig import cluster_of
 from penstock.client.admin.offsets import LATEST, list_offsets
 from penstock.client.model import TopicPartition
 from penstock.client.producing.producer import Producer

@@ -12,9 +12,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from .fleet import Fleet, Node, pause
+from .broker_processes import BrokerProcesses, Node, pause
 from .ledger import Verdict
-from .stage import Stage, close_stage, open_stage
+from .loaded_cluster import LoadedCluster, close_stage, open_stage
 
 SPACE_BYTES = 96 << 20
 RESERVE_BYTES = 8 << 20
@@ -54,8 +54,10 @@ def filled(node: Node) -> Iterator[None]:
 
 def run(directory: Path, store: str) -> Verdict:
     keys = {"disk_reserve_bytes": str(RESERVE_BYTES)}
-    fleet = Fleet(directory, 3, store, {"replica.lag.time.max.ms": 4000}, broker_keys=keys)
-    stage: Stage | None = None
+    fleet = BrokerProcesses(
+        directory, 3, store, {"replica.lag.time.max.ms": 4000}, broker_keys=keys
+    )
+    stage: LoadedCluster | None = None
     try:
         with small_disk(fleet.nodes[1]):
             stage = open_stage(fleet)

@@ -25,8 +25,8 @@ from penstock.net.outbox import in_memory
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.messages.base import Request, Response
 
-from . import stage as stage_module
-from .stage import InTurn, Stage
+from . import harness as stage_module
+from .harness import BrokerHarness, InTurn
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Response)
@@ -131,7 +131,7 @@ def counted_executor() -> Iterator[None]:
 
 
 async def occupation(
-    stage: Stage,
+    stage: BrokerHarness,
     request: Request,
     version: int,
     response: type[R],
@@ -144,7 +144,7 @@ async def occupation(
     `meanwhile` runs while the request waits, `afterwards` when it is answered. Both are measured.
     """
     frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "stage"))))[4:]
-    session = stage.broker.server.new_session(stage_module.StagePeer())
+    session = stage.broker.server.new_session(stage_module.HarnessPeer())
     loop = asyncio.get_running_loop()
     begun: asyncio.Future[object] = loop.create_future()
     with metered() as meter:

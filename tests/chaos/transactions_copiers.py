@@ -14,7 +14,7 @@ import pytest
 
 from compat.java_build import VERSIONS, compiled
 
-from .fleet import NotInTime, wait_for
+from .broker_processes import NotInTime, wait_for
 
 COUNT = 3
 UNANSWERED = "Timed out"
@@ -130,7 +130,7 @@ class Copier:
         return "; ".join([*map(json.dumps, self.lines()[-3:]), *self.complaints()[-5:]])
 
 
-class Squad:
+class CopierProcesses:
     def __init__(self, directory: Path, command: Callable[[str], list[str]]) -> None:
         self.copiers = [
             Copier(name, command(name), directory / f"{name}.out")

@@ -148,7 +148,7 @@ class Node:
         return "\n".join(text.splitlines()[-lines:]) or "(nothing)"
 
 
-class Fleet:
+class BrokerProcesses:
     """Brokers 0 to count - 1 and their metadata store. More brokers may join."""
 
     def __init__(

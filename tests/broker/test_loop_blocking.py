@@ -41,8 +41,8 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Request, Response
 
 from .handlers.test_group_requests import find_coordinator
-from .occupation import at_best, check, counted_executor, occupation, piece_of_work_s
-from .stage import Stage, on_stage
+from .harness import BrokerHarness, on_stage
+from .loop_blocking import at_best, check, counted_executor, occupation, piece_of_work_s
 
 TOPICS = 10_000
 PARTITIONS = 50_000
@@ -63,7 +63,7 @@ async def _no_duties() -> None:
 
 
 @asynccontextmanager
-async def crowded(directory: Path) -> AsyncIterator[Stage]:
+async def crowded(directory: Path) -> AsyncIterator[BrokerHarness]:
     """Runs a broker whose image has many topics without leaders, so that it needs no logs for
     them.
     """
@@ -168,7 +168,7 @@ LARGE: dict[str, Large] = {
 NEEDS_OFFSETS = {"OffsetFetch of all", "OffsetFetch of named", "OffsetDelete"}
 
 
-def add_groups(stage: Stage) -> None:
+def add_groups(stage: BrokerHarness) -> None:
     """Adds many groups: one group under many names."""
     groups = stage.services.groups.require("g").shard.core.groups
     (group,) = groups.values()

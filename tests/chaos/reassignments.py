@@ -5,7 +5,7 @@ cluster reassign --move`, kills or stops a broker while replicas are being copie
 the moves are done. A partition that changes its leader, its replicas and its epoch at once must
 neither lose a record nor store one twice.
 
-Run: `PYTHONPATH=tests python -m chaos.moves --rounds 6 --store sqlite`
+Run: `PYTHONPATH=tests python -m chaos.reassignments --rounds 6 --store sqlite`
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pathlib import Path
 
 from compat.cluster import PENSTOCK
 
-from .fleet import Fleet, pause, wait_for
+from .broker_processes import BrokerProcesses, pause, wait_for
 from .ledger import Verdict
-from .stage import PROGRESS_S, SYNC_S, Stage, close_stage, open_stage
+from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_stage, open_stage
 from .workload import TOPIC
 
 BROKERS, PARTITIONS = 4, 6
@@ -31,7 +31,7 @@ COMMAND_S = 180.0
 
 
 class Mover:
-    def __init__(self, stage: Stage, chance: random.Random) -> None:
+    def __init__(self, stage: LoadedCluster, chance: random.Random) -> None:
         self.stage = stage
         self.chance = chance
 
@@ -86,7 +86,7 @@ class Mover:
 
 
 def run(directory: Path, store: str, rounds: int, seed: int, say: Callable[[str], None]) -> Verdict:
-    fleet = Fleet(directory, BROKERS, store)
+    fleet = BrokerProcesses(directory, BROKERS, store)
     stage = None
     chance = random.Random(seed)
     try:

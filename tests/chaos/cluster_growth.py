@@ -16,9 +16,9 @@ from typing import Any
 
 from compat.cluster import PENSTOCK
 
-from .fleet import Fleet, pause
+from .broker_processes import BrokerProcesses, pause
 from .ledger import Verdict
-from .stage import SYNC_S, Stage, close_stage, open_stage
+from .loaded_cluster import SYNC_S, LoadedCluster, close_stage, open_stage
 from .workload import TOPIC
 
 PARTITIONS = 8
@@ -37,7 +37,7 @@ class Grown:
     newcomer_leads: int
 
 
-def command(fleet: Fleet, *arguments: str) -> dict[str, Any]:
+def command(fleet: BrokerProcesses, *arguments: str) -> dict[str, Any]:
     bootstrap = ",".join(node.address for node in fleet.nodes.values() if node.answers)
     result = subprocess.run(
         [PENSTOCK, *arguments, "--json", "--bootstrap", bootstrap],
@@ -52,7 +52,7 @@ def command(fleet: Fleet, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def join(stage: Stage) -> tuple[int, int]:
+def join(stage: LoadedCluster) -> tuple[int, int]:
     """Adds a broker and rebalances. Returns how many replicas it has and how many it leads."""
     fleet = stage.fleet
     fleet.add(NEWCOMER)
@@ -66,7 +66,7 @@ def join(stage: Stage) -> tuple[int, int]:
     return held[NEWCOMER], led[NEWCOMER]
 
 
-def leave(stage: Stage) -> None:
+def leave(stage: LoadedCluster) -> None:
     """Drains, stops and forgets one of the first brokers."""
     fleet = stage.fleet
     command(fleet, "cluster", "drain", str(LEAVER))
@@ -77,7 +77,7 @@ def leave(stage: Stage) -> None:
 
 
 def run(directory: Path, store: str, per_second: int = 200) -> Grown:
-    fleet = Fleet(directory, 3, store)
+    fleet = BrokerProcesses(directory, 3, store)
     stage = None
     try:
         stage = open_stage(fleet, partitions=PARTITIONS, per_second=per_second)

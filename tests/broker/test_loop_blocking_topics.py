@@ -13,8 +13,8 @@ from penstock.wire.messages import (
     DeleteTopicsResponse,
 )
 
-from .occupation import at_best, check, counted_executor, occupation, piece_of_work_s
-from .stage import Stage, on_stage
+from .harness import BrokerHarness, on_stage
+from .loop_blocking import at_best, check, counted_executor, occupation, piece_of_work_s
 
 TOPICS = 10_000
 VALIDATED = 2_000
@@ -31,7 +31,7 @@ def deletion(prefix: str, count: int) -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topics, timeout_ms=60_000)
 
 
-async def create(stage: Stage, request: CreateTopicsRequest) -> None:
+async def create(stage: BrokerHarness, request: CreateTopicsRequest) -> None:
     before_s = piece_of_work_s()
     answer, meter = await occupation(stage, request, 7, CreateTopicsResponse)
     check(meter, before_s)
@@ -39,7 +39,7 @@ async def create(stage: Stage, request: CreateTopicsRequest) -> None:
     assert len(answer.topics) == len(request.topics)
 
 
-async def delete(stage: Stage, request: DeleteTopicsRequest) -> None:
+async def delete(stage: BrokerHarness, request: DeleteTopicsRequest) -> None:
     """Deletes topics. The measurement includes dropping their logs, which happens before the
     response.
     """

@@ -19,8 +19,8 @@ from penstock.wire.messages import (
     FetchResponse,
 )
 
-from .occupation import Meter, at_best, check, counted_executor, occupation, piece_of_work_s
-from .stage import Stage, on_stage
+from .harness import BrokerHarness, on_stage
+from .loop_blocking import Meter, at_best, check, counted_executor, occupation, piece_of_work_s
 
 PARTITIONS = 50_000
 BIG = "big"
@@ -33,7 +33,7 @@ LONG_POLL_MS = 700
 
 
 @asynccontextmanager
-async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[Stage]:
+async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[BrokerHarness]:
     """Runs a broker that leads many partitions. They share one log, because creating 50,000 takes
     minutes.
     """
@@ -61,7 +61,7 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[Stage]:
                     del replicas._hosted[BIG, index]
 
 
-async def _create_one(stage: Stage) -> None:
+async def _create_one(stage: BrokerHarness) -> None:
     """Creates a partition on the first broker, with one record."""
     topic = CreateTopicsRequest.Topic(
         "one",
@@ -106,7 +106,7 @@ def fetch(
 
 
 async def measured(
-    stage: Stage,
+    stage: BrokerHarness,
     request: FetchRequest,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> FetchResponse:
@@ -123,18 +123,18 @@ def partitions(answer: FetchResponse) -> Iterator[FetchResponse.Partition]:
         yield from topic.partitions
 
 
-async def _warm(stage: Stage) -> None:
+async def _warm(stage: BrokerHarness) -> None:
     """Compiles the codec of Fetch, which happens once per process."""
     await stage.ask(FetchRequest(session_epoch=-1), VERSION, FetchResponse)
 
 
-async def _full(stage: Stage) -> None:
+async def _full(stage: BrokerHarness) -> None:
     answer = await measured(stage, fetch(0))
     given = [each for each in partitions(answer) if each.records]
     assert len(list(partitions(answer))) == len(given) == PARTITIONS
 
 
-async def _session(stage: Stage) -> None:
+async def _session(stage: BrokerHarness) -> None:
     answer = await measured(stage, fetch(1, session=(0, 0)))
     assert len(list(partitions(answer))) == PARTITIONS and answer.session_id > 0
     again = await measured(stage, fetch(0, session=(answer.session_id, 1)))
@@ -146,14 +146,14 @@ async def _session(stage: Stage) -> None:
     await measured(stage, fetch(1, session=(renewed.session_id, -1)))
 
 
-async def _expiry(stage: Stage) -> None:
+async def _expiry(stage: BrokerHarness) -> None:
     answer = await measured(stage, fetch(1, session=(0, 0), wait_ms=LONG_POLL_MS))
     again = await measured(stage, fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS))
     assert not again.responses
     assert not stage.hosted(BIG, 7)._listeners
 
 
-async def _wake(stage: Stage) -> None:
+async def _wake(stage: BrokerHarness) -> None:
     answer = await stage.ask(fetch(1, session=(0, 0)), VERSION, FetchResponse)
     last = stage.hosted(BIG, PARTITIONS - 1)
 
@@ -169,7 +169,7 @@ async def _wake(stage: Stage) -> None:
     assert not last._listeners
 
 
-async def _follower(stage: Stage) -> None:
+async def _follower(stage: BrokerHarness) -> None:
     replica = FOLLOWER, stage.services.image.brokers[FOLLOWER].broker_epoch
     answer = await measured(stage, fetch(1, session=(0, 0), follower=replica))
     assert len(list(partitions(answer))) == PARTITIONS
@@ -178,7 +178,7 @@ async def _follower(stage: Stage) -> None:
     assert stage.services.fetch_sessions._followers
 
 
-async def _unknown(stage: Stage) -> None:
+async def _unknown(stage: BrokerHarness) -> None:
     request = fetch(0, session=(0, 0), wait_ms=NEVER_MS)
     request.topics[0].topic_id = bytes([8] * 16)
     answer = await measured(stage, request)

@@ -1,4 +1,4 @@
-"""The other process of `test_sqlite_processes`: python -m tests.stores.process PATH ROLE."""
+"""The other process of `test_sqlite_processes`: python -m tests.stores.sqlite_process PATH ROLE."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from penstock.ports import MetadataStore
 from penstock.runtime import Threads
 from penstock.stores.sqlite import SqliteConfig, SqliteStore
 
-from .handles import StoreBench, put
+from .store_bench import StoreBench, put
 
 
 class HandClock:

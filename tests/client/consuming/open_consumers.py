@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from client.rig import cluster_of
+from client.open_clusters import cluster_of
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.model import Record, TopicPartition
 from penstock.records.record import Record as RawRecord
