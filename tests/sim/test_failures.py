@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from penstock.sim.draws import Streams
 
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.failures import describe
 from penstock.sim.faults.fault_schedule import FaultSchedule
+from penstock.sim.random_streams import RandomStreams
 from penstock.sim.scenario import draw
 from penstock.sim.workload import run_scenario
 
@@ -21,7 +21,7 @@ def fail() -> None:
 
 def wipe_in_use() -> None:
     """Fails inside the package."""
-    draws = Streams(1).stream("disk")
+    draws = RandomStreams(1).stream("disk")
     disk = SimDisk(draws, draws)
     disk.open("/file", create=True)
     disk.wipe()
