@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 RUNS   := $(VENV)/.runs
 SOURCES := pyproject.toml setup.py constraints.txt \
-  $(patsubst %,src/penstock/records/%,reading.py scanning.py writing.py hashing.py collector.pxd)
+  $(patsubst %,src/penstock/records/%,reading.py checking.py checking.pxd progress.pxd ordinary_batch.py \
+  writing.py hashing.py gc_tracking.py collector.pxd)
 
 CASES ?= 20000
 SEED  ?= 1

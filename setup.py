@@ -15,7 +15,14 @@ setup(
                 extra_compile_args=["-O3", "-g0"],
                 optional=True,
             )
-            for name in ("reading", "scanning", "writing", "hashing")
+            for name in (
+                "reading",
+                "checking",
+                "ordinary_batch",
+                "gc_tracking",
+                "writing",
+                "hashing",
+            )
         ],
         compiler_directives={
             "language_level": 3,

@@ -38,7 +38,8 @@ from penstock.testing.slowness import patient
 from time_budget import REASON, TimeBudget, summary
 
 _KERNELS = tuple(
-    f"penstock.records.{name}" for name in ("reading", "scanning", "writing", "hashing")
+    f"penstock.records.{name}"
+    for name in ("reading", "checking", "ordinary_batch", "gc_tracking", "writing", "hashing")
 )
 _TOGETHER = ("spark", "console/browser", "chaos", "sim", "compat")
 """Folders with long tests, the longest first. Only those in `_SHARING` are not split by file."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import calcsize
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -311,3 +313,11 @@ def test_any_header_is_either_accepted_or_refused(fields: dict[str, int]) -> Non
     assert 61 <= header.size <= len(buffer)
     assert header.codec in b.Codec
     assert 0 <= header.record_count <= header.next_offset - header.base_offset
+
+
+def test_the_start_of_each_field_is_that_of_the_header() -> None:
+    """The constants that compiled code reads single fields with."""
+    names = [name if name != "crc" else "crc_field" for name in b.BatchHeader._fields]
+    starts = [getattr(b, f"{name}_START".upper()) for name in names]
+    formats = b._HEADER.format[1:]
+    assert starts == [calcsize(">" + formats[:count]) for count in range(len(names))]

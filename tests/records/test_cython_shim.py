@@ -10,7 +10,7 @@ import pytest
 
 import penstock.records
 
-KERNELS = ("hashing", "reading", "scanning", "writing")
+KERNELS = ("checking", "gc_tracking", "hashing", "ordinary_batch", "reading", "writing")
 
 
 @pytest.mark.parametrize("name", KERNELS)

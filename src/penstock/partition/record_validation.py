@@ -5,7 +5,7 @@ decoded must never get into a log: it would stop its readers, its cleaner and th
 every replica. The CRC only shows that the batch is as its producer sent it. So the framing of every
 record is checked before the append, as in Kafka:
 
-    uncompressed   `scanning.ordinary_fields` walks the records in place
+    uncompressed   `ordinary_batch.ordinary_fields` walks the records in place
     compressed     the batch is decompressed, up to a limit, and walked; the copy is dropped
 
 Malformed records are refused with INVALID_RECORD, which clients do not retry. So are records

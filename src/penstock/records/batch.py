@@ -34,13 +34,20 @@ MAGIC: Final = 2
 HEADER_SIZE: Final = 61
 LOG_OVERHEAD: Final = 12
 """Bytes of base offset and length, which `batch_length` does not include."""
+# Where each field begins, in bytes from the start of the batch.
+BASE_OFFSET_START: Final = 0
 BATCH_LENGTH_START: Final = 8
-"""Where a field begins, in bytes from the start of the batch."""
 LEADER_EPOCH_START: Final = 12
 MAGIC_START: Final = 16
 CRC_FIELD_START: Final = 17
 ATTRIBUTES_START: Final = 21
+LAST_OFFSET_DELTA_START: Final = 23
+BASE_TIMESTAMP_START: Final = 27
 MAX_TIMESTAMP_START: Final = 35
+PRODUCER_ID_START: Final = 43
+PRODUCER_EPOCH_START: Final = 51
+BASE_SEQUENCE_START: Final = 53
+RECORD_COUNT_START: Final = 57
 CRC_START: Final = ATTRIBUTES_START
 """The first byte that the CRC covers."""
 NO_PRODUCER_ID: Final = -1

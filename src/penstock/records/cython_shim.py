@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 compiled = False
+int = longlong = Py_ssize_t = object  # noqa: A001 - Cython's name
 
 
 def _as_it_is(decorated: _T) -> _T:
@@ -25,3 +26,8 @@ ccall = cclass = cfunc = final = inline = nogil = _as_it_is
 def exceptval(*_value: Any, check: bool = False) -> Callable[[_T], _T]:
     del check
     return _as_it_is
+
+
+def declare(_type: Any, value: _T) -> _T:
+    """Returns the value of a C number."""
+    return value

@@ -26,7 +26,6 @@ except ImportError:
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
-    from cython.cimports.penstock.records.collector import PyObject_GC_UnTrack
 
 COMPILED: bool = cython.compiled
 
@@ -141,8 +140,7 @@ class RecordReader:
                 self.data = cython.address(self.payload[0])
         else:
             self.data = memoryview(payload)
-        self.position = 0
-        self.end = size
+        self.position, self.end = 0, size
         self.offset_delta = -1
         self.span = last_offset_delta
         self.base_timestamp = base_timestamp
@@ -181,13 +179,12 @@ class RecordReader:
             raise CorruptBatch(f"the record length at byte {self.position} does not fit the batch")
         end: cython.Py_ssize_t = at + size
         timestamp_bytes: cython.Py_ssize_t = 1
-        offset_bytes: cython.Py_ssize_t
         at += 1
         if data[at] >= 0x80:
             timestamp_bytes = long_varint_bytes(data, at, end, 64)
         self.timestamp_delta = varint(data, at, timestamp_bytes)
         at += timestamp_bytes
-        offset_bytes = varint_bytes(data, at, end)
+        offset_bytes: cython.Py_ssize_t = varint_bytes(data, at, end)
         offset_delta: cython.longlong = varint(data, at, offset_bytes)
         at += offset_bytes
         step = varint_bytes(data, at, end)
@@ -222,13 +219,20 @@ class RecordReader:
             at = self.pass_headers(at, end)
         if step == 0 or size < 0 or at != end:
             raise CorruptBatch(f"a record ends at byte {at} and said {end}, with {size} headers")
+        self.position = self.record_end = end
+        return self.accept(offset_delta)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(-1, check=False)
+    def accept(self, offset_delta: cython.longlong) -> cython.int:
+        """Checks that offsets increase and stay within the batch's span."""
         if offset_delta <= self.offset_delta or offset_delta > self.span:
             raise CorruptBatch(
                 f"offset delta {offset_delta} after {self.offset_delta} is not in order "
                 f"within the batch's span of {self.span + 1} offsets"
             )
         self.offset_delta = offset_delta
-        self.position = self.record_end = end
         return 0
 
     @cython.cfunc
@@ -275,7 +279,6 @@ class RecordReader:
 
     @cython.cfunc
     def headers(self) -> tuple[tuple[str, bytes | None], ...]:
-        after: cython.Py_ssize_t = self.position
         self.position = self.headers_start
         found = []
         index: cython.Py_ssize_t
@@ -291,7 +294,7 @@ class RecordReader:
                     self.position += size
         except UnicodeDecodeError as error:
             raise CorruptBatch(f"a header key is not UTF-8: {error}") from None
-        self.position = after
+        self.position = self.record_end
         return tuple(found)
 
 
@@ -303,30 +306,16 @@ def read_records(
     index: cython.Py_ssize_t
     for index in range(count):
         reader.advance()
-        records.append(
-            make(
-                (
-                    base_offset + reader.offset_delta,
-                    reader.timestamp(),
-                    reader.blob(reader.key_start, reader.key_size),
-                    reader.blob(reader.value_start, reader.value_size),
-                    reader.headers() if reader.header_count else (),
-                )
-            )
+        fields = (
+            base_offset + reader.offset_delta,
+            reader.timestamp(),
+            reader.blob(reader.key_start, reader.key_size),
+            reader.blob(reader.value_start, reader.value_size),
+            reader.headers() if reader.header_count else (),
         )
+        records.append(make(fields))
     reader.finish()
     return records
-
-
-def untrack(objects: list[Any]) -> None:
-    """Removes objects from the garbage collector's list. Does nothing if uncompiled.
-
-    The objects refer only to bytes, text and numbers, so they cannot be part of a cycle. Thousands
-    of them would make the collector scan all memory repeatedly.
-    """
-    if cython.compiled:
-        for each in objects:
-            PyObject_GC_UnTrack(each)
 
 
 @cython.final

@@ -9,19 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.records import scanning
+from penstock.records import checking
 from penstock.records.batch import HEADER_SIZE, BatchHeader, CorruptBatch, read_header
-from penstock.records.kernels import RecordReader, read_records
-from penstock.records.record import Record, build_batch
-from penstock.records.scanning import (
+from penstock.records.checking import (
     HAS_EARLY,
     HAS_KEYLESS,
     HAS_OTHER_MAX_TIMESTAMP,
+    scan_payload,
+)
+from penstock.records.kernels import RecordReader, read_records
+from penstock.records.record import Record, build_batch
+from penstock.records.searching import (
     find_records,
     first_record_at,
     largest_timestamp,
     newest_record,
-    scan_payload,
 )
 from penstock.sim.actors.bad_batches import KINDS, bad_batch
 
@@ -198,4 +200,4 @@ def test_record_searches_match_their_definitions(
 
 
 def test_the_kernel_knows_whether_it_is_compiled() -> None:
-    assert isinstance(scanning.COMPILED, bool)
+    assert isinstance(checking.COMPILED, bool)

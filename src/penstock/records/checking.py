@@ -1,12 +1,11 @@
 # mypy: allow-untyped-decorators, disable-error-code="valid-type"
 # ruff: noqa: B007
 # (the compiler turns typed loop counters, plain arguments and plain branches into C)
-"""Checks and searches records without making objects of them.
+"""Checks records without making objects of them.
 
-`ordinary_fields` checks a producer's batch before a leader appends it: header, CRC and records in
-one call, since it is part of every append. `scan_payload` checks the records of a batch that is
-compressed or not ordinary, says what is wrong, and optionally lets other threads run meanwhile.
-`find_records`, `first_record_at` and `newest_record` search for single records of a batch.
+`scan_payload` checks the records of a producer's batch, says what is wrong, and optionally lets
+other threads run meanwhile. `ordinary_batch` checks header, CRC and records of the usual kind of
+batch in one call. `searching` uses `Walk` to find single records.
 
 Layout and validity are those of `reading` (`penstock.records.kernels` has the layout); tests
 compare the two. One more rule is for producers: they number their records 0, 1, 2 and so on. Any
@@ -16,11 +15,10 @@ byte may be hostile, so each read is checked against the end of its record.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
-from crc32c import crc32c
-
-from penstock.records.batch import CorruptBatch, HeaderFields, unpack_fields
+from penstock.records.batch import CorruptBatch
 
 try:
     import cython
@@ -34,23 +32,30 @@ if cython.compiled:
         PyBuffer_Release,
         PyObject_GetBuffer,
     )
+    from cython.cimports.penstock.records.progress import Progress
 
 COMPILED: bool = cython.compiled
 
-# `scan` has these as literals: compiled, it must not access names of the module.
-HAS_KEYLESS = 1
-"""A record has no key."""
-HAS_EARLY = 2
-"""A timestamp is before the `earliest` that was given."""
-HAS_LATE = 4
-"""A timestamp is after the `latest` that was given."""
-HAS_OTHER_MAX_TIMESTAMP = 8
-"""The largest timestamp is not the one in the header."""
+# Compiled, these are C numbers, because a scan must not use Python objects.
+KEYLESS = cython.declare(cython.int, 1)
+EARLY = cython.declare(cython.int, 2)
+LATE = cython.declare(cython.int, 4)
+OTHER_MAX_TIMESTAMP = cython.declare(cython.int, 8)
+GAP = cython.declare(cython.int, 16)
 
-HAS_GAP = 16
+HAS_KEYLESS: int = KEYLESS
+"""A record has no key."""
+HAS_EARLY: int = EARLY
+"""A timestamp is before the `earliest` that was given."""
+HAS_LATE: int = LATE
+"""A timestamp is after the `latest` that was given."""
+HAS_OTHER_MAX_TIMESTAMP: int = OTHER_MAX_TIMESTAMP
+"""The largest timestamp is not the one in the header."""
+HAS_GAP: int = GAP
 """An offset delta is not the number of its record."""
 
-_ALL = (1 << 63) - 1
+NO_LIMIT: int = (1 << 63) - 1
+"""The largest timestamp or offset. The negative of it is the lowest."""
 _REASONS = (
     "",
     "its length does not fit the batch",
@@ -189,6 +194,26 @@ def is_utf8(
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def sized_end(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Returns the end of the bytes whose length is at `at`. Returns 0 if they are malformed; no end
+    is 0, because the length comes before it."""
+    packed: cython.longlong = number(data, at, end, 32)
+    size: cython.longlong = packed >> 5
+    at += packed & 15
+    if packed & 16:
+        # The only valid negative length is -1, which is null.
+        return at if size == 0 else 0
+    return 0 if packed == 0 or size > end - at else at + size
+
+
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def headers_end(
@@ -210,18 +235,40 @@ def headers_end(
         at += packed & 15
         if packed == 0 or packed & 16 or size > end - at or not is_utf8(data, at, at + size):
             return -1
-        at += size
-        packed = number(data, at, end, 32)
-        size = packed >> 5
-        at += packed & 15
-        if packed & 16:
-            if size != 0:
-                return -1
-        elif packed == 0 or size > end - at:
+        at = sized_end(data, at + size, end)
+        if at == 0:
             return -1
-        else:
-            at += size
     return at
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def pass_timestamp(
+    data: cython.pointer[cython.const[cython.uchar]],
+    at: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    base_timestamp: cython.longlong,
+    progress: cython.pointer[Progress],
+) -> cython.Py_ssize_t:
+    """Stores the timestamp whose delta is at `at`. Returns the end of the delta; 0 if it is
+    malformed, or if the timestamp does not fit 64 bits."""
+    packed: cython.longlong = number(data, at, end, 56)
+    size: cython.Py_ssize_t = packed & 15
+    delta: cython.longlong = (packed >> 5) ^ -((packed >> 4) & 1)
+    int64_max: cython.longlong = 0x7FFFFFFFFFFFFFFF
+    if packed == 0:
+        size = huge_number_bytes(data, at, end)
+        if size == 0:
+            return 0
+        delta = huge_number(data, at, size)
+    if (base_timestamp >= 0 and delta > int64_max - base_timestamp) or (
+        base_timestamp < 0 and delta < -int64_max - base_timestamp - 1
+    ):
+        return 0
+    progress.timestamp = base_timestamp + delta
+    return at + size
 
 
 @cython.cfunc
@@ -233,71 +280,49 @@ def pass_record(
     at: cython.Py_ssize_t,
     stop: cython.Py_ssize_t,
     base_timestamp: cython.longlong,
-    state: cython.p_longlong,
+    progress: cython.pointer[Progress],
 ) -> cython.int:
-    """Checks the whole record at `at`. Returns 1 if it has no key, and 0 if it has one.
+    """Checks the whole record at `at`. Returns `KEYLESS` if it has no key, and 0 if it has one.
 
-    For a malformed record, returns the negative index of its reason in `_REASONS`. Stores the end,
-    the offset delta and the timestamp in `state[0]`, `state[4]` and `state[5]`.
+    For a malformed record, returns the negative index of its reason in `_REASONS`. Stores the
+    position after the record, its offset delta and its timestamp in `progress`.
     """
     bits: cython.int = 0
     end: cython.Py_ssize_t
     packed: cython.longlong = number(data, at, stop, 32)
     size: cython.longlong = packed >> 5
-    delta: cython.longlong
-    int64_max: cython.longlong = 0x7FFFFFFFFFFFFFFF
     at += packed & 15
     # Each of the six fields after the length takes at least a byte.
     if packed & 16 or size < 6 or size > stop - at:
         return -1
     end = at + size
     at += 1
-    packed = number(data, at, end, 56)
-    if packed != 0:
-        delta = (packed >> 5) ^ -((packed >> 4) & 1)
-        at += packed & 15
-    else:
-        size = huge_number_bytes(data, at, end)
-        delta = huge_number(data, at, size)
-        at += size
-        if size == 0:
-            return -2
-    if (base_timestamp >= 0 and delta > int64_max - base_timestamp) or (
-        base_timestamp < 0 and delta < -int64_max - base_timestamp - 1
-    ):
+    at = pass_timestamp(data, at, end, base_timestamp, progress)
+    if at == 0:
         return -2
-    state[5] = base_timestamp + delta
     packed = number(data, at, end, 32)
     if packed == 0:
         return -3
-    state[4] = (packed >> 5) ^ -((packed >> 4) & 1)
+    progress.offset_delta = (packed >> 5) ^ -((packed >> 4) & 1)
     at += packed & 15
     packed = number(data, at, end, 32)
     size = packed >> 5
     at += packed & 15
     if packed & 16:
-        # The only valid negative length is -1, which is null.
         if size != 0:
             return -4
-        bits = 1
+        bits = KEYLESS
     elif packed == 0 or size > end - at:
         return -4
     else:
         at += size
-    packed = number(data, at, end, 32)
-    size = packed >> 5
-    at += packed & 15
-    if packed & 16:
-        if size != 0:
-            return -5
-    elif packed == 0 or size > end - at:
+    at = sized_end(data, at, end)
+    if at == 0:
         return -5
-    else:
-        at += size
     # Nearly every record ends here, with a single byte for "no headers".
     if (at + 1 != end or data[at] != 0) and headers_end(data, at, end) != end:
         return -6
-    state[0] = end
+    progress.position = end
     return bits
 
 
@@ -313,42 +338,42 @@ def scan(
     latest: cython.longlong,
     delta_low: cython.longlong,
     wanted: cython.int,
-    state: cython.p_longlong,
+    progress: cython.pointer[Progress],
 ) -> cython.int:
     """Checks records until one has a bit of `wanted`, or until all `count` are checked.
 
-    Returns 0, or the index in `_REASONS` for a malformed record. `state` holds, before and after:
-    position and number of the next record, the bits and the largest timestamp so far; afterwards
-    also offset delta and timestamp of the last record. Bits and largest timestamp ignore records
-    with an offset delta below `delta_low`, which are checked as well.
+    Returns 0, or the index in `_REASONS` for a malformed record. `progress` holds, before and
+    after: position and number of the next record, the bits and the largest timestamp so far;
+    afterwards also offset delta and timestamp of the last record. Bits and largest timestamp ignore
+    records with an offset delta below `delta_low`, which are checked as well.
     """
-    index: cython.Py_ssize_t = state[1]
-    found: cython.int = state[2]
-    newest: cython.longlong = state[3]
+    index: cython.Py_ssize_t = progress.number
+    found: cython.int = progress.bits
+    newest: cython.longlong = progress.newest
     timestamp: cython.longlong
     bits: cython.int = 0
     problem: cython.int = 0
     while index < count and not bits & wanted:
-        bits = pass_record(data, state[0], stop, base_timestamp, state)
+        bits = pass_record(data, progress.position, stop, base_timestamp, progress)
         if bits < 0:
             problem = -bits
             break
-        if state[4] != index:
-            bits |= 16
+        if progress.offset_delta != index:
+            bits |= GAP
         index += 1
-        if state[4] < delta_low:
+        if progress.offset_delta < delta_low:
             bits = 0
             continue
-        timestamp = state[5]
+        timestamp = progress.timestamp
         newest = max(newest, timestamp)
         if timestamp > latest:
-            bits |= 4
+            bits |= LATE
         elif 0 <= timestamp < earliest:
-            bits |= 2
+            bits |= EARLY
         found |= bits
-    state[1] = index
-    state[2] = found
-    state[3] = newest
+    progress.number = index
+    progress.bits = found
+    progress.newest = newest
     return problem
 
 
@@ -363,25 +388,28 @@ class Walk:
     stop: cython.Py_ssize_t
     count: cython.Py_ssize_t
     base_timestamp: cython.longlong
-    state: cython.longlong[6]
+    progress: Progress
+    shared: cython.pointer[Progress]
 
     def __init__(self, payload: Any, count: int, base_timestamp: int) -> None:
         if cython.compiled:
             PyObject_GetBuffer(payload, cython.address(self.view), PyBUF_SIMPLE)
             self.is_bound = True
+            self.shared = cython.address(self.progress)
             self.data = cython.cast(cython.pointer[cython.const[cython.uchar]], self.view.buf)
         else:
             self.data = memoryview(payload)
-            self.state = [0] * 6
+            self.progress = self.shared = SimpleNamespace()
         self.stop, self.count, self.base_timestamp = len(payload), count, base_timestamp
+        self.progress.position = self.progress.number = self.progress.bits = 0
         # -1 is the timestamp of a record without one.
-        self.state[0], self.state[1], self.state[2], self.state[3] = 0, 0, 0, -1
+        self.progress.newest = -1
 
     def __dealloc__(self) -> None:
         if cython.compiled and self.is_bound:
             PyBuffer_Release(cython.address(self.view))
 
-    @cython.cfunc
+    @cython.ccall
     @cython.exceptval(-1, check=False)
     def go(
         self,
@@ -391,8 +419,10 @@ class Walk:
         wanted: cython.int,
         others_run: cython.bint,
     ) -> cython.int:
-        """Continues to the next record with a bit of `wanted`, or the end; or `CorruptBatch`."""
+        """Continues to the next record with a bit of `wanted`, or to the end. Returns the bits of
+        the records it passed. Raises `CorruptBatch` for a malformed record."""
         problem: cython.int
+        self.progress.bits = 0
         if cython.compiled and others_run:
             with cython.nogil:
                 problem = scan(
@@ -404,7 +434,7 @@ class Walk:
                     latest,
                     delta_low,
                     wanted,
-                    self.state,
+                    self.shared,
                 )
         else:
             problem = scan(
@@ -416,93 +446,33 @@ class Walk:
                 latest,
                 delta_low,
                 wanted,
-                self.state,
+                self.shared,
             )
         if problem != 0:
             raise CorruptBatch(
-                f"record {self.state[1]} of {self.count} is malformed: {_REASONS[problem]}"
+                f"record {self.progress.number} of {self.count} is malformed: {_REASONS[problem]}"
             )
-        return 0
+        return self.progress.bits
 
+    @property
+    def newest(self) -> int:
+        """The largest timestamp so far; -1 if no record had one."""
+        return int(self.progress.newest)
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def big_endian(
-    data: cython.pointer[cython.const[cython.uchar]], at: cython.Py_ssize_t, size: cython.int
-) -> cython.longlong:
-    """Returns the signed number of `size` bytes at `at`."""
-    raw: cython.ulonglong = 0
-    index: cython.int
-    for index in range(size):
-        raw = (raw << 8) | data[at + index]
-    # Shifting left and right again extends the sign.
-    return cython.cast(cython.longlong, raw << (64 - 8 * size)) >> (64 - 8 * size)
+    @property
+    def last_number(self) -> int:
+        """The number in the batch of the record that was passed last."""
+        return int(self.progress.number) - 1
 
+    @property
+    def last_offset_delta(self) -> int:
+        """The offset delta of the record that was passed last."""
+        return int(self.progress.offset_delta)
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def has_ordinary_header(
-    data: cython.pointer[cython.const[cython.uchar]],
-    size: cython.Py_ssize_t,
-    newest_max: cython.longlong,
-) -> cython.bint:
-    """Returns whether the header of a batch of `size` bytes needs no further checks."""
-    attributes: cython.longlong = big_endian(data, 21, 2)
-    delta: cython.longlong = big_endian(data, 23, 4)
-    producer: cython.longlong = big_endian(data, 43, 8)
-    # Another length, another format, a codec, or a control batch.
-    if big_endian(data, 8, 4) + 12 != size or data[16] != 2 or attributes & 0x27:
-        return False
-    # A time in the future, an invalid base offset, or more or fewer records than offsets.
-    if big_endian(data, 35, 8) > newest_max or big_endian(data, 0, 8) >> 62 != 0:
-        return False
-    if delta < 0 or big_endian(data, 57, 4) != delta + 1:
-        return False
-    if producer == -1:
-        # A transactional batch must have a producer id.
-        return attributes & 0x10 == 0
-    return producer >= 0 and big_endian(data, 51, 2) >= 0 and big_endian(data, 53, 4) >= 0
-
-
-def ordinary_fields(
-    batch: Any, bytes_max: int, unusual: int, newest_max: int
-) -> HeaderFields | None:
-    """Returns the header of a producer's batch if the batch is ordinary; None otherwise.
-
-    An ordinary batch is one complete batch of at most `bytes_max` bytes, not compressed, with the
-    right CRC, a max timestamp up to `newest_max`, and sound records without a bit of `unusual`. For
-    others the caller checks one thing after the other, to say what is wrong. Uncompiled, this
-    always returns None.
-    """
-    if not cython.compiled:
-        return None
-    view = cython.declare(Py_buffer)
-    state = cython.declare(cython.longlong[6])
-    data: cython.pointer[cython.const[cython.uchar]]
-    base: cython.longlong
-    PyObject_GetBuffer(batch, cython.address(view), PyBUF_SIMPLE)
-    try:
-        data = cython.cast(cython.pointer[cython.const[cython.uchar]], view.buf)
-        if (
-            not 61 <= view.len <= cython.cast(cython.longlong, bytes_max)
-            or not has_ordinary_header(data, view.len, newest_max)
-            or crc32c(batch[21:]) != big_endian(data, 17, 4) & 0xFFFFFFFF
-        ):
-            return None
-        base = big_endian(data, 27, 8)
-        state[0], state[1], state[2], state[3] = 61, 0, 0, -1
-        if scan(data, view.len, big_endian(data, 57, 4), base, base, _ALL, -_ALL, 0, state):
-            return None
-        if state[3] != big_endian(data, 35, 8):
-            state[2] |= 8
-        if state[0] != view.len or state[2] & (16 | cython.cast(cython.longlong, unusual)):
-            return None
-        return unpack_fields(batch, 0)
-    finally:
-        PyBuffer_Release(cython.address(view))
+    @property
+    def last_timestamp(self) -> int:
+        """The timestamp of the record that was passed last."""
+        return int(self.progress.timestamp)
 
 
 def scan_payload(payload: Any, fields: Sequence[int], others_run: bool = False) -> int:
@@ -514,86 +484,16 @@ def scan_payload(payload: Any, fields: Sequence[int], others_run: bool = False) 
     """
     _, _, _, _, _, _, _, base_timestamp, max_timestamp, _, _, _, count = fields
     walk = Walk(payload, count, base_timestamp)
-    walk.go(base_timestamp, _ALL, -_ALL, 0, others_run)
-    found: int = walk.state[2]
-    if found & 16:
+    found: int = walk.go(base_timestamp, NO_LIMIT, -NO_LIMIT, 0, others_run)
+    if found & GAP:
         raise CorruptBatch(
             f"the offset deltas of the {count} records are not 0, 1, 2 and so on, as a producer "
             "must number them"
         )
-    if walk.state[0] != len(payload):
+    if walk.progress.position != len(payload):
         raise CorruptBatch(
-            f"{len(payload) - walk.state[0]} bytes follow the last of {count} records"
+            f"{len(payload) - walk.progress.position} bytes follow the last of {count} records"
         )
-    if walk.state[3] != max_timestamp:
-        found |= 8
+    if walk.progress.newest != max_timestamp:
+        found |= OTHER_MAX_TIMESTAMP
     return found
-
-
-def largest_timestamp(payload: Any, count: int, base_timestamp: int) -> int:
-    """Returns the largest timestamp of the records; -1 if none has one."""
-    walk = Walk(payload, count, base_timestamp)
-    walk.go(0, _ALL, -_ALL, 0, True)
-    newest: int = walk.state[3]
-    return newest
-
-
-def find_records(
-    payload: Any,
-    count: int,
-    base_timestamp: int,
-    *,
-    keyless: bool,
-    earliest: int,
-    latest: int,
-    records_max: int,
-) -> list[tuple[int, int, bool]]:
-    """Finds records without a key (if `keyless`), or not between `earliest` and `latest`: up to
-    `records_max` of them, each as its number in the batch, its timestamp, and whether that is out
-    of bounds."""
-    walk = Walk(payload, count, base_timestamp)
-    wanted: cython.int = 7 if keyless else 6
-    found: list[tuple[int, int, bool]] = []
-    while len(found) < records_max:
-        walk.state[2] = 0
-        walk.go(earliest, latest, -_ALL, wanted, False)
-        if not walk.state[2] & wanted:
-            break
-        found.append((walk.state[1] - 1, walk.state[5], bool(walk.state[2] & 6)))
-    return found
-
-
-def first_record_at(
-    payload: Any,
-    count: int,
-    base_offset: int,
-    base_timestamp: int,
-    *,
-    timestamp_ms: int,
-    start_offset: int,
-) -> tuple[int, int] | None:
-    """Returns offset and timestamp of the first record at or after a time, from `start_offset`."""
-    walk = Walk(payload, count, base_timestamp)
-    walk.go(0, timestamp_ms - 1, start_offset - base_offset, 4, True)
-    if not walk.state[2] & 4:
-        return None
-    return base_offset + walk.state[4], walk.state[5]
-
-
-def newest_record(
-    payload: Any, count: int, base_offset: int, base_timestamp: int, *, start_offset: int
-) -> tuple[int, int] | None:
-    """Returns offset and timestamp of the first record with the largest timestamp, from
-    `start_offset` on; None if no record there has a timestamp."""
-    walk = Walk(payload, count, base_timestamp)
-    walk.go(0, _ALL, start_offset - base_offset, 0, True)
-    if walk.state[3] < 0:
-        return None
-    return first_record_at(
-        payload,
-        count,
-        base_offset,
-        base_timestamp,
-        timestamp_ms=walk.state[3],
-        start_offset=start_offset,
-    )
