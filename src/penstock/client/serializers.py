@@ -175,11 +175,11 @@ class Dataclass(Generic[T]):
     """
 
     def __init__(self, cls: type[T]) -> None:
-        from penstock.client import rebuilding  # noqa: PLC0415 (few need it)
+        from penstock.client import dataclass_json  # noqa: PLC0415 (few need it)
 
-        self._json = Json(default=rebuilding.plain)
-        self._to_plain = rebuilding.plain
-        self._rebuild: Callable[[Any], T] = rebuilding.builder(cls)
+        self._json = Json(default=dataclass_json.plain)
+        self._to_plain = dataclass_json.plain
+        self._rebuild: Callable[[Any], T] = dataclass_json.builder(cls)
 
     def serialize(self, value: T, /) -> bytes:
         return self._json.serialize(self._to_plain(value))
