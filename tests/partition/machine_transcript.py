@@ -41,19 +41,19 @@ import re
 from collections.abc import Callable, Sequence
 
 from penstock.metadata.model import Partition
-from penstock.partition.epochs import LeaderEpochs
-from penstock.partition.follower import FollowerRules
-from penstock.partition.machine import (
+from penstock.partition.decisions import (
     Answer,
     Append,
     Defer,
     Do,
     Effect,
     NoteEpoch,
-    PartitionMachine,
     Refuse,
     Verify,
 )
+from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.follower import FollowerRules
+from penstock.partition.machine import PartitionMachine
 from penstock.partition.producer_state import Duplicate
 from penstock.partition.producers import ProducerRefused, ProducerStates, Verification
 from penstock.records.batch import TRANSACTIONAL, BatchHeader

@@ -10,6 +10,7 @@ from penstock.metadata.decisions import Decision
 from penstock.metadata.isr import IsrAnswer, IsrChange
 from penstock.metadata.membership import register_broker
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition
+from penstock.partition.epochs import diverging_epoch
 from penstock.partition.follower import (
     AdvanceHighWatermark,
     Append,
@@ -24,7 +25,7 @@ from penstock.partition.follower import (
     StartAt,
     Truncate,
 )
-from penstock.partition.replication import AlterIsr, InSyncRules, diverging_epoch
+from penstock.partition.replication import AlterIsr, InSyncRules
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from .replicas_model import (

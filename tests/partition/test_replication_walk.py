@@ -15,7 +15,8 @@ from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs, relead
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import BatchSpan, Effect, Fetch, Follower, LogView
-from penstock.partition.replication import AlterIsr, Leadership, Replica
+from penstock.partition.replica_progress import ReplicaProgress
+from penstock.partition.replication import AlterIsr, Leadership
 from penstock.wire.errors import ErrorCode
 
 from .replicas_model import ACTIONS, FAULTS, Bugs, Scenario, Violated, scenario
@@ -104,14 +105,14 @@ class EligibleIgnored(Leadership):
 
 
 class JoinsBelowHighWatermark(Leadership):
-    def _has_enough(self, follower: Replica) -> bool:
+    def _has_enough(self, follower: ReplicaProgress) -> bool:
         return follower.end_offset >= self.start_offset
 
 
 class JoinsBelowTerm(Leadership):
     """A follower joins at the high watermark, which a new leader may not know yet."""
 
-    def _has_enough(self, follower: Replica) -> bool:
+    def _has_enough(self, follower: ReplicaProgress) -> bool:
         return follower.end_offset >= self.high_watermark
 
 
@@ -137,7 +138,7 @@ class NoBrokerEpochs(Leadership):
         finally:
             self._brokers = brokers
 
-    def _may_join(self, replica: int, follower: Replica) -> bool:
+    def _may_join(self, replica: int, follower: ReplicaProgress) -> bool:
         return replica in self._brokers and follower.end_offset >= 0
 
     def _epoch_of(self, replica: int) -> int:

@@ -19,6 +19,7 @@ from penstock.metadata.membership import register_broker
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition, Topic
 from penstock.metadata.preferred import hand_over
 from penstock.metadata.reassignment import Move, reassign
+from penstock.partition.epochs import diverging_epoch
 from penstock.partition.follower import (
     AdvanceLogStart,
     Append,
@@ -32,7 +33,7 @@ from penstock.partition.follower import (
     StartAt,
     Truncate,
 )
-from penstock.partition.replication import AlterIsr, InSyncRules, Leadership, diverging_epoch
+from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from . import transcript_words as words

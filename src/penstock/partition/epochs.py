@@ -13,6 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from penstock.wire.errors import ErrorCode, KafkaError
+
 UNDEFINED_EPOCH: Final = -1
 UNDEFINED_OFFSET: Final = -1
 
@@ -104,3 +106,26 @@ class LeaderEpochs:
         """Returns the epoch that wrote `offset`."""
         upto = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[upto - 1].epoch if upto else UNDEFINED_EPOCH
+
+
+def diverging_epoch(
+    epochs: LeaderEpochs, fetch_offset: int, last_fetched_epoch: int, log_end_offset: int
+) -> EpochEnd | None:
+    """Returns where a log that ends at `fetch_offset`, in that epoch, diverges from this one.
+
+    Returns None if it does not. `epochs` must contain the leader's own epoch, which is noted when a
+    leadership begins. An epoch that this log does not know raises OFFSET_OUT_OF_RANGE: the logs
+    have nothing in common.
+    """
+    if last_fetched_epoch == UNDEFINED_EPOCH:
+        return None
+    found = epochs.end_offset_for(last_fetched_epoch, log_end_offset)
+    if found.epoch == UNDEFINED_EPOCH:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Leader epoch {last_fetched_epoch} is not in this log, which has the epochs "
+            f"{[entry.epoch for entry in epochs.entries]}.",
+        )
+    if found.epoch < last_fetched_epoch or found.end_offset < fetch_offset:
+        return found
+    return None

@@ -30,115 +30,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from enum import Enum, auto
 from functools import partial
-from typing import Final, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, NoReturn
 
 from penstock.metadata.model import Partition
-from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.decisions import (
+    Answer,
+    Append,
+    Decision,
+    Defer,
+    Do,
+    Effect,
+    NoteEpoch,
+    PartitionLog,
+    Refuse,
+    Verify,
+    W,
+)
 from penstock.partition.follower import BACKOFF_MS, Follower, FollowerRules
-from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import ProducerRefused, ProducerStates, Verification
+from penstock.partition.producers import ProducerRefused, Verification
 from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.partition.retry_window import RetryWindow
 from penstock.partition.sequence_gate import check_sequence
 from penstock.records.batch import TRANSACTIONAL, BatchHeader, HeaderFields
 from penstock.wire.errors import ErrorCode, KafkaError
 
-W = TypeVar("W")
-"""A request that waits, in the form that the shell chooses."""
-
-Begin = Callable[[], int | None]
-"""Takes a guard for the time of a verification. Returns None if no verification is needed."""
-
-
-class PartitionLog(Protocol):
-    """What the machine reads of the partition's log."""
-
-    @property
-    def log_start_offset(self) -> int: ...
-
-    @property
-    def end_offset(self) -> int: ...
-
-    @property
-    def recovery_point(self) -> int: ...
-
-    @property
-    def needs_flush(self) -> bool: ...
-
-    @property
-    def failure(self) -> str | None: ...
-
-    @property
-    def epochs(self) -> LeaderEpochs: ...
-
-    @property
-    def producers(self) -> ProducerStates: ...
-
-
-# Decisions about a batch
-
-
-class Append(NamedTuple):
-    """The batch is to be written, with this leader epoch."""
-
-    leader_epoch: int
-
-
-class Refuse(NamedTuple):
-    """The batch is refused. The error has Kafka's code and a message for the client."""
-
-    error: KafkaError | ProducerRefused
-
-
-class Verify(NamedTuple):
-    """The batch would begin a transaction on this partition. It must be verified with the
-    transaction's coordinator, and then passed in again with the guard."""
-
-    producer_id: int
-    producer_epoch: int
-    begin: Begin
-
-
-class Defer(NamedTuple):
-    """The leadership is about to begin. The batch waits until then; `error` is the answer if that
-    takes too long."""
-
-    error: KafkaError
-
-
-Decision = Append | Duplicate | Refuse | Verify | Defer
-
-
-# Effects
-
-
-class NoteEpoch(NamedTuple):
-    """Write the leader epoch into the log's list of epochs."""
-
-    epoch: int
-
-
-class Answer(NamedTuple, Generic[W]):
-    """Answer these waiting requests. The code is None for success."""
-
-    waits: Sequence[W]
-    code: ErrorCode | None
-
-
-class Do(Enum):
-    """The effects that need no further data."""
-
-    FLUSH = auto()
-    """Sync the log."""
-    TELL_READERS = auto()
-    """More is committed, or the role has changed: wake the consumers' fetches."""
-    TELL_FOLLOWERS = auto()
-    """There is something new for followers, or the role has changed: wake their fetches."""
-
-
-Effect = NoteEpoch | Answer[W] | Do
 _NOTHING: Final = ()
 _PRODUCER_ID: Final = BatchHeader._fields.index("producer_id")
 _ROLE_CHANGED: Final = (Do.TELL_READERS, Do.TELL_FOLLOWERS)
@@ -497,7 +413,7 @@ class PartitionMachine(Generic[W]):
         log_start_offset: int,
     ) -> Sequence[Effect[W]]:
         """A follower has fetched, and so has everything below `fetch_offset`. The caller has
-        checked that the logs do not diverge (`partition.replication.diverging_epoch`)."""
+        checked that the logs do not diverge (`partition.epochs.diverging_epoch`)."""
         held = self.require_leader()
         moved = held.on_follower_fetch(
             replica, broker_epoch, fetch_offset, self._log.end_offset, now_ms, log_start_offset

@@ -40,12 +40,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.metadata.model import Partition
-from penstock.partition.epochs import UNDEFINED_EPOCH, EpochEnd, LeaderEpochs
+from penstock.partition.replica_progress import UNKNOWN, ReplicaProgress
 from penstock.wire.errors import ErrorCode, KafkaError
 
 RETRY_MS: Final = 100
 """How long the leader waits after a refused proposal before it proposes again."""
-_UNKNOWN: Final = -1
 
 _MOVED_ON: Final = frozenset(
     {
@@ -88,54 +87,6 @@ class AlterIsr:
     leader_epoch: int
     partition_epoch: int
     attempt: int
-
-
-class Replica:
-    """What the leader knows about one follower."""
-
-    __slots__ = (
-        "broker_epoch",
-        "caught_up_ms",
-        "end_offset",
-        "fetched_ms",
-        "leader_end",
-        "log_start_offset",
-        "told_offset",
-    )
-
-    def __init__(self, caught_up_ms: int) -> None:
-        self.broker_epoch = _UNKNOWN
-        self.end_offset = _UNKNOWN
-        """The offset of its last fetch: it has everything below."""
-        self.log_start_offset = _UNKNOWN
-        self.caught_up_ms = caught_up_ms
-        """When it last had the leader's whole log, as far as the leader knows."""
-        self.fetched_ms = caught_up_ms
-        self.leader_end = _UNKNOWN
-        """The leader's log end at the last fetch."""
-        self.told_offset = _UNKNOWN
-        """The high watermark in the last fetch response to this follower."""
-
-    def note_fetch(
-        self, broker_epoch: int, offset: int, log_start: int, leader_end: int, now_ms: int
-    ) -> None:
-        if offset >= leader_end:
-            self.caught_up_ms = max(self.caught_up_ms, now_ms)
-        elif offset >= self.leader_end >= 0 and broker_epoch == self.broker_epoch:
-            # It now has all that the log held at its previous fetch, so it was caught up then.
-            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
-        self.broker_epoch = broker_epoch
-        self.end_offset = offset
-        self.log_start_offset = log_start
-        self.fetched_ms = now_ms
-        self.leader_end = leader_end
-
-    def forget_fetches(self) -> None:
-        """Resets the fetch state, so that only a new fetch can bring it back into the ISR."""
-        self.broker_epoch = self.leader_end = _UNKNOWN
-
-    def keeps_up(self, leader_end: int, now_ms: int, lag_max_ms: int) -> bool:
-        return self.end_offset >= leader_end or now_ms - self.caught_up_ms <= lag_max_ms
 
 
 class Leadership:
@@ -201,7 +152,7 @@ class Leadership:
         """How far the leader's own log counts (written, or synced)."""
         self._leader_end = start_offset
         """The highest known end of the leader's log, which followers try to reach."""
-        self._followers: dict[int, Replica] = {}
+        self._followers: dict[int, ReplicaProgress] = {}
         self._replicas: tuple[int, ...] = ()
         self._rules = rules
         self._brokers = dict(brokers)
@@ -251,7 +202,7 @@ class Leadership:
         """Notes that a follower has everything below `fetch_offset`.
 
         Returns True if the high watermark moved. Call it only for an offset within the log for
-        which `diverging_epoch` has found no divergence.
+        which `epochs.diverging_epoch` has found no divergence.
         """
         follower = self._followers.get(replica)
         if follower is None:
@@ -261,7 +212,7 @@ class Leadership:
                 f"Broker {replica} is not among the replicas {list(self._replicas)} that this "
                 "leader knows.",
             )
-        if broker_epoch < max(follower.broker_epoch, self._brokers.get(replica, _UNKNOWN)):
+        if broker_epoch < max(follower.broker_epoch, self._brokers.get(replica, UNKNOWN)):
             raise KafkaError(
                 ErrorCode.STALE_BROKER_EPOCH,
                 f"Broker {replica} has registered again since broker epoch {broker_epoch}.",
@@ -285,7 +236,7 @@ class Leadership:
                 in_sync = each in partition.isr
                 # An in-sync replica gets the full lag time; any other counts as lagging.
                 lagged_ms = 0 if in_sync else self._rules.lag_max_ms + 1
-                self._followers[each] = Replica(now_ms - lagged_ms)
+                self._followers[each] = ReplicaProgress(now_ms - lagged_ms)
         for each in [each for each in self._followers if each not in partition.replicas]:
             del self._followers[each]
         for each in self.isr.difference(partition.isr).intersection(self._followers):
@@ -381,20 +332,20 @@ class Leadership:
             return follower.keeps_up(self._leader_end, self._now_ms, self._rules.lag_max_ms)
         return self._may_join(replica, follower) and self._has_enough(follower)
 
-    def _has_new_life(self, replica: int, follower: Replica) -> bool:
+    def _has_new_life(self, replica: int, follower: ReplicaProgress) -> bool:
         """Returns whether a member fetches under another broker epoch than it joined the ISR with.
 
         How well it kept up before a restart says nothing about what its log holds now: it must join
         again.
         """
-        noted = self._member_epochs.get(replica, _UNKNOWN)
-        return _UNKNOWN not in (noted, follower.broker_epoch) and noted != follower.broker_epoch
+        noted = self._member_epochs.get(replica, UNKNOWN)
+        return UNKNOWN not in (noted, follower.broker_epoch) and noted != follower.broker_epoch
 
-    def _may_join(self, replica: int, follower: Replica) -> bool:
+    def _may_join(self, replica: int, follower: ReplicaProgress) -> bool:
         """Returns whether the replica fetched under the broker epoch that is registered."""
-        return self._brokers.get(replica, _UNKNOWN) == follower.broker_epoch != _UNKNOWN
+        return self._brokers.get(replica, UNKNOWN) == follower.broker_epoch != UNKNOWN
 
-    def _has_enough(self, follower: Replica) -> bool:
+    def _has_enough(self, follower: ReplicaProgress) -> bool:
         """Returns whether the replica has everything that this or earlier leaders committed."""
         return follower.end_offset >= max(self.high_watermark, self.start_offset)
 
@@ -436,7 +387,7 @@ class Leadership:
         self.high_watermark = committed
         return True
 
-    def _waits_for(self, replica: int, follower: Replica) -> bool:
+    def _waits_for(self, replica: int, follower: ReplicaProgress) -> bool:
         """Returns whether the high watermark waits for a replica that is about to join."""
         return (
             self._may_join(replica, follower)
@@ -532,26 +483,3 @@ class Leadership:
         ends = {self.broker_id: self._own_end}
         ends.update((each, follower.end_offset) for each, follower in self._followers.items())
         return ends
-
-
-def diverging_epoch(
-    epochs: LeaderEpochs, fetch_offset: int, last_fetched_epoch: int, log_end_offset: int
-) -> EpochEnd | None:
-    """Returns where a log that ends at `fetch_offset`, in that epoch, diverges from this one.
-
-    Returns None if it does not. `epochs` must contain the leader's own epoch, which is noted when a
-    leadership begins. An epoch that this log does not know raises OFFSET_OUT_OF_RANGE: the logs
-    have nothing in common.
-    """
-    if last_fetched_epoch == UNDEFINED_EPOCH:
-        return None
-    found = epochs.end_offset_for(last_fetched_epoch, log_end_offset)
-    if found.epoch == UNDEFINED_EPOCH:
-        raise KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"Leader epoch {last_fetched_epoch} is not in this log, which has the epochs "
-            f"{[entry.epoch for entry in epochs.entries]}.",
-        )
-    if found.epoch < last_fetched_epoch or found.end_offset < fetch_offset:
-        return found
-    return None

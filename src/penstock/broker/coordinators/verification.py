@@ -29,7 +29,7 @@ from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.peers.connection import Peer
 from penstock.broker.peers.link import PeerLink, code_from
 from penstock.coordination.effects import Now, Token
-from penstock.partition.machine import Begin
+from penstock.partition.decisions import Begin
 from penstock.partition.verification import NO_GUARD
 from penstock.ports import Env
 from penstock.txns.effects import Answer, Effect, TopicPartition

@@ -15,8 +15,8 @@ from penstock.broker.context import Services
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.partition.epochs import UNDEFINED_EPOCH
-from penstock.partition.replication import Leadership, diverging_epoch
+from penstock.partition.epochs import UNDEFINED_EPOCH, diverging_epoch
+from penstock.partition.replication import Leadership
 from penstock.records.aborted import AbortedTransaction
 from penstock.storage.spans import FileSpan
 from penstock.wire.errors import ErrorCode, KafkaError

@@ -22,7 +22,7 @@ from penstock.coordination.effects import Now, Token
 from penstock.groups.effects import Effect
 from penstock.groups.refusals import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
-from penstock.partition.machine import Begin
+from penstock.partition.decisions import Begin
 from penstock.partition.verification import NO_GUARD
 from penstock.txns.effects import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError

@@ -19,18 +19,10 @@ from penstock.broker.partitions.topic_rules import (
 )
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
+from penstock.partition.decisions import Answer, Append, Begin, Do, Effect, NoteEpoch, Verify
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
 from penstock.partition.leader import INVALID_RECORD, BatchRefused
-from penstock.partition.machine import (
-    Answer,
-    Append,
-    Begin,
-    Do,
-    Effect,
-    NoteEpoch,
-    PartitionMachine,
-    Verify,
-)
+from penstock.partition.machine import PartitionMachine
 from penstock.partition.producer_state import Duplicate
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import Validated, validate_batch

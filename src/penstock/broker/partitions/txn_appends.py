@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from penstock.broker.partitions.partition import HostedPartition, Written
-from penstock.partition.machine import Begin
+from penstock.partition.decisions import Begin
 from penstock.partition.producers import Verification
 from penstock.records.batch import BatchHeader, read_header
 from penstock.records.record import ControlMarker, ControlType, control_batch

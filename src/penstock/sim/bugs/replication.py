@@ -35,7 +35,8 @@ from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import Effect, Follower, LogView
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.producers import ProducerStates
-from penstock.partition.replication import AlterIsr, Leadership, Replica
+from penstock.partition.replica_progress import ReplicaProgress
+from penstock.partition.replication import AlterIsr, Leadership
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
@@ -95,7 +96,7 @@ def _eligible_ignored(patches: ExitStack) -> None:
 def _joins_early(patches: ExitStack) -> None:
     """Every replica that fetches at all joins the ISR."""
 
-    def has_enough(self: Leadership, follower: Replica) -> bool:
+    def has_enough(self: Leadership, follower: ReplicaProgress) -> bool:
         return follower.end_offset >= 0
 
     patch(patches, Leadership, "_has_enough", has_enough)
@@ -160,7 +161,7 @@ def _no_broker_epochs(patches: ExitStack) -> None:
         ]
         return alter_isrs(image, broker, epoch, anyone, **rest)
 
-    def may_join(self: Leadership, replica: int, follower: Replica) -> bool:
+    def may_join(self: Leadership, replica: int, follower: ReplicaProgress) -> bool:
         return replica in self._brokers and follower.end_offset >= 0
 
     def epoch_of(self: Leadership, replica: int) -> int:

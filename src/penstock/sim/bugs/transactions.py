@@ -11,7 +11,8 @@ from typing import Any, Final
 from penstock.coordination.effects import Now
 from penstock.groups import offset_fetch
 from penstock.groups.image import ShardImage
-from penstock.partition.machine import Append, Decision, PartitionMachine, Refuse
+from penstock.partition.decisions import Append, Decision, Refuse
+from penstock.partition.machine import PartitionMachine
 from penstock.partition.producers import ProducerRefused, ProducerStates
 from penstock.partition.replication import Leadership
 from penstock.partition.sequence_gate import check_sequence
