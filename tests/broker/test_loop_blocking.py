@@ -170,7 +170,7 @@ NEEDS_OFFSETS = {"OffsetFetch of all", "OffsetFetch of named", "OffsetDelete"}
 
 def add_groups(stage: BrokerHarness) -> None:
     """Adds many groups: one group under many names."""
-    groups = stage.services.groups.require("g").shard.core.groups
+    groups = stage.services.groups.require("g").shard.state.groups
     (group,) = groups.values()
     groups.update((name, group) for name in groups_of(GROUPS))
 

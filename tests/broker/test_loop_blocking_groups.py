@@ -88,7 +88,7 @@ def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Pat
                     initialized = await stage.ask(begin, 4, InitProducerIdResponse)
                     await asyncio.sleep(0.01)
                 (shell,) = stage.services.transactions.loaded()
-                known = shell.shard.core.image.transactions
+                known = shell.shard.state.image.transactions
                 known.update((f"id-{at}", known["first"]) for at in range(TRANSACTIONS))
                 request = ListTransactionsRequest()
                 await stage.ask(request, 1, ListTransactionsResponse)

@@ -14,7 +14,7 @@ from penstock.wire.errors import ErrorCode
 Effect: TypeAlias = effects.Effect[str, str, Never]
 
 
-class Core:
+class ShardState:
     def __init__(self, batch_bytes_max: int) -> None:
         self.image: dict[str, str] = {}
         self.effects = EffectList[str, str, Never]()
@@ -35,14 +35,14 @@ class Stored:
 
     token: Token
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.effects.reply(self.token, f"stored, {len(core.image)} names")
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.effects.reply(self.token, f"stored, {len(shard.image)} names")
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.effects.reply(self.token, f"failed: {error.name}")
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.effects.reply(self.token, f"failed: {error.name}")
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.token, code.name)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.token, code.name)
 
 
 @dataclass(frozen=True)
@@ -51,60 +51,60 @@ class Expired:
 
     name: str
 
-    def committed(self, core: Core, now: Now) -> None: ...
+    def committed(self, shard: ShardState, now: Now) -> None: ...
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.effects.set_timer(self.name, now.ticks_ms + 1_000)
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.effects.set_timer(self.name, now.ticks_ms + 1_000)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...
 
 
 class ToyShard:
     def __init__(self, batch_bytes_max: int) -> None:
-        self.core = Core(batch_bytes_max)
+        self.state = ShardState(batch_bytes_max)
 
     def store(
         self, values: Mapping[str, str], token: Token, now: Now, *, together: bool
     ) -> list[Effect]:
         records = [LogRecord(name.encode(), value.encode()) for name, value in values.items()]
-        appends = self.core.appends
+        appends = self.state.appends
         (appends.start if together else appends.start_batches)(records, Stored(token), now)
-        return self.core.effects.take()
+        return self.state.effects.take()
 
     def read(self, name: str, token: Token) -> list[Effect]:
-        self.core.effects.reply(token, self.core.image.get(name, "nothing"))
-        return self.core.effects.take()
+        self.state.effects.reply(token, self.state.image.get(name, "nothing"))
+        return self.state.effects.take()
 
     def expire(self, name: str, at_ms: int) -> list[Effect]:
-        self.core.effects.set_timer(name, at_ms)
-        return self.core.effects.take()
+        self.state.effects.set_timer(name, at_ms)
+        return self.state.effects.take()
 
     def keep(self, name: str) -> list[Effect]:
-        self.core.effects.cancel_timer(name)
-        return self.core.effects.take()
+        self.state.effects.cancel_timer(name)
+        return self.state.effects.take()
 
     def on_loaded(self, now: Now) -> list[Effect]:
-        return self.core.effects.take()
+        return self.state.effects.take()
 
     def on_timer(self, key: str, now: Now) -> list[Effect]:
-        self.core.appends.start([LogRecord(key.encode(), None)], Expired(key), now)
-        return self.core.effects.take()
+        self.state.appends.start([LogRecord(key.encode(), None)], Expired(key), now)
+        return self.state.effects.take()
 
     def on_committed(self, append_id: int, now: Now) -> list[Effect]:
-        self.core.appends.on_committed(append_id, now)
-        return self.core.effects.take()
+        self.state.appends.on_committed(append_id, now)
+        return self.state.effects.take()
 
     def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self.core.appends.on_failed(append_id, error, now)
-        return self.core.effects.take()
+        self.state.appends.on_failed(append_id, error, now)
+        return self.state.effects.take()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
-        self.core.appends.on_late(append_id)
-        return self.core.effects.take()
+        self.state.appends.on_late(append_id)
+        return self.state.effects.take()
 
     def unload(self, code: ErrorCode) -> list[Effect]:
-        self.core.appends.abandon(code)
-        return self.core.effects.take()
+        self.state.appends.abandon(code)
+        return self.state.effects.take()
 
     def take_effects(self) -> list[Effect]:
-        return self.core.effects.take()
+        return self.state.effects.take()

@@ -56,9 +56,9 @@ def test_a_partition_that_is_named_twice_is_stored_once_with_its_last_offset(kin
     assert commit(world, kind, "g", asked) == [NONE, NONE, NONE, too_large]
     assert len(world.log) == 2
     world.carry_out(world.shard.on_marker(7, committed=True))
-    offsets = world.shard.core.image.offsets_of("g")
+    offsets = world.shard.state.image.offsets_of("g")
     assert {about: value.offset for about, value in offsets.items()} == {("t", 0): 2, ("t", 1): 5}
-    assert not world.shard.core.groups["g"].commits_in_flight
+    assert not world.shard.state.groups["g"].commits_in_flight
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -97,7 +97,7 @@ def test_a_large_commit_is_stored_in_several_batches(kind: str) -> None:
     assert isinstance(reply, OffsetCommitResponse | TxnOffsetCommitResponse)
     assert {each.error_code for each in reply.topics[0].partitions} == {NONE}
     assert len(world.log) == 1_000
-    assert not world.shard.core.groups["g"].commits_in_flight
+    assert not world.shard.state.groups["g"].commits_in_flight
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -109,7 +109,7 @@ def test_a_commit_of_too_many_bytes_is_refused_and_stores_nothing(kind: str) -> 
     refused = commit(world, kind, group, [(at, 1, "") for at in range(count)])
     assert set(refused) == {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
     assert world.log == []
-    assert group not in world.shard.core.groups
+    assert group not in world.shard.state.groups
     assert commit(world, kind, group, [(at, 1, "") for at in range(10)]) == [NONE] * 10
 
 

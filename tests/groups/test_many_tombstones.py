@@ -53,7 +53,7 @@ class Full(World):
         return {group.group_id: group.group_state for group in self.shard.list_groups()}
 
     def left(self) -> int:
-        return len(self.shard.core.image.offsets_of("g"))
+        return len(self.shard.state.image.offsets_of("g"))
 
 
 def test_a_group_is_deleted_when_the_last_part_is_committed() -> None:
@@ -88,10 +88,10 @@ def test_after_a_failed_part_the_group_can_be_deleted_again(which: str) -> None:
     world.fails_log = None
     assert world.deleted() == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert (world.groups(), world.left()) == ({"g": "Empty"}, sizes[bad])
-    before = dict(world.shard.core.image.offsets_of("g"))
+    before = dict(world.shard.state.image.offsets_of("g"))
     world.holds_log = False
     world.restart()
-    after = world.shard.core.image.offsets_of("g")
+    after = world.shard.state.image.offsets_of("g")
     assert set(after) == set(before)
     del world.replies["delete"]
     world.delete()

@@ -203,7 +203,7 @@ def test_version_0_rebalances_within_the_session_timeout() -> None:
     """JoinGroup v0 has no separate rebalance timeout."""
     bench = Bench()
     bench.join(version=0, rebalance_ms=-1)
-    assert bench.shard.core.groups["g"].rebalance_timeout_ms == 10_000
+    assert bench.shard.state.groups["g"].rebalance_timeout_ms == 10_000
 
 
 def test_a_protocol_that_is_named_twice_counts_once() -> None:
@@ -285,7 +285,7 @@ def test_a_replacement_that_is_replaced_before_it_is_stored_is_fenced() -> None:
     bench.settle()
     assert bench.joined(second).error_code == ErrorCode.FENCED_INSTANCE_ID
     assert bench.joined(third).error_code == ErrorCode.NONE
-    assert bench.shard.core.image.groups["g"].members[0].member_id == bench.joined(third).member_id
+    assert bench.shard.state.image.groups["g"].members[0].member_id == bench.joined(third).member_id
 
 
 def test_a_replacement_that_leaves_before_it_is_stored_is_unknown() -> None:
@@ -333,7 +333,7 @@ def test_the_leader_assigns_only_to_members() -> None:
         SyncGroupRequest.Assignment(name, b"y"),
     ]
     bench.sync(SyncGroupRequest("g", 1, name, assignments=shares))
-    members = bench.shard.core.image.groups["g"].members
+    members = bench.shard.state.image.groups["g"].members
     assert [(member.member_id, member.assignment) for member in members] == [(name, b"y")]
 
 
@@ -386,7 +386,7 @@ def test_several_members_leave_in_one_request() -> None:
         ErrorCode.NONE,
         ErrorCode.UNKNOWN_MEMBER_ID,
     ]
-    assert list(bench.shard.core.groups["g"].members) == [third]
+    assert list(bench.shard.state.groups["g"].members) == [third]
 
 
 def test_a_pending_member_may_leave() -> None:
@@ -563,7 +563,7 @@ def test_groups_in_old_formats_are_loaded() -> None:
     """Groups stored without timestamps and rebalance timeouts continue."""
     bench = Bench()
     (name,) = bench.run_group()
-    value = bench.shard.core.image.groups["g"]
+    value = bench.shard.state.image.groups["g"]
     value.current_state_timestamp = value.members[0].rebalance_timeout = -1
     group = Group.from_value("g", value)
     assert (group.state, group.state_since_ms) == (State.STABLE, -1)
@@ -693,7 +693,7 @@ def test_a_member_whose_sync_timed_out_still_has_a_session() -> None:
     world.holds_log = True
     world.sync(SyncGroupRequest("g", 1, member_id))
     world.advance(25_000)
-    assert member_id in world.shard.core.groups["g"].members
+    assert member_id in world.shard.state.groups["g"].members
     world.carry_out(world.shard.on_append_late(world.waiting[0].append_id))
     world.advance(11_000)
-    assert member_id not in world.shard.core.groups["g"].members
+    assert member_id not in world.shard.state.groups["g"].members

@@ -299,10 +299,10 @@ class Simulation:
 
     def check(self) -> None:
         self.world.shard.verify()
-        image = self.world.shard.core.image
+        image = self.world.shard.state.image
         known = {index: value.offset for (_, index), value in image.offsets_of(GROUP).items()}
         assert known == self.offsets
-        group = self.world.shard.core.groups.get(GROUP)
+        group = self.world.shard.state.groups.get(GROUP)
         if group is not None and group.state is State.STABLE and not self.world.waiting:
             stored = image.groups[GROUP]
             assert stored.generation == group.generation
@@ -314,7 +314,7 @@ class Simulation:
         replayed = ShardImage()
         for record in self.world.log:
             replayed.replay(record.key, record.value)
-        image = self.world.shard.core.image
+        image = self.world.shard.state.image
         assert (replayed.groups, replayed.offsets) == (image.groups, image.offsets)
 
     def run(self, steps: int) -> None:

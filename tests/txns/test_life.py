@@ -63,9 +63,9 @@ def test_loading_restores_the_image() -> None:
     world.end("a", world.transaction("a").granted, commit=True)
     world.holds_markers = True
     world.end("b", world.transaction("b").granted, commit=False)
-    before = dict(world.shard.core.image.transactions)
+    before = dict(world.shard.state.image.transactions)
     world.fail_over()
-    assert world.shard.core.image.transactions == before
+    assert world.shard.state.image.transactions == before
     world.shard.verify()
 
 

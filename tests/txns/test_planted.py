@@ -11,10 +11,10 @@ from penstock.coordination.invariants import InvariantViolated
 from penstock.partition.producers import ProducerStates
 from penstock.partition.transactions import TransactionIndex
 from penstock.txns import adding, ending, initializing, markers
-from penstock.txns.core import Core, Doing
 from penstock.txns.ending import Verdict
 from penstock.txns.formats import transaction_record
 from penstock.txns.shard import TransactionShard
+from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import State, Transaction
 from penstock.wire.errors import ErrorCode
 
@@ -58,7 +58,7 @@ def markers_are_lost_on_failover(patch: pytest.MonkeyPatch) -> None:
     on_loaded = TransactionShard.on_loaded
 
     def forgetful(self, now):  # type: ignore[no-untyped-def]
-        transactions = self.core.image.transactions
+        transactions = self.state.image.transactions
         for name, transaction in transactions.items():
             if transaction.state.is_preparing:
                 transactions[name] = transaction.completed(now.wall_ms)
@@ -77,34 +77,34 @@ def answer_before_the_decision_is_durable(patch: pytest.MonkeyPatch) -> None:
     prepare = ending._prepare
     confirm = ending._confirm
 
-    def eager(core, asked, transaction, next_producer_id, now):  # type: ignore[no-untyped-def]
+    def eager(shard, asked, transaction, next_producer_id, now):  # type: ignore[no-untyped-def]
         ahead = transaction.prepared(
             committed=asked.committed,
             client_version=asked.client_version,
             next_producer_id=next_producer_id,
             now_ms=now.wall_ms,
         )
-        confirm(core, asked, ahead)
-        prepare(core, asked, transaction, next_producer_id, now)
+        confirm(shard, asked, ahead)
+        prepare(shard, asked, transaction, next_producer_id, now)
 
     patch.setattr(ending, "_prepare", eager)
-    patch.setattr(ending, "_confirm", lambda core, asked, transaction: None)
+    patch.setattr(ending, "_confirm", lambda shard, asked, transaction: None)
 
 
 def additions_are_answered_before_they_are_durable(patch: pytest.MonkeyPatch) -> None:
     """If the coordinator then dies, the next one does not know where to send markers."""
     add = adding._add
 
-    def eager(core, asked, now):  # type: ignore[no-untyped-def]
-        transaction = core.image.get(asked.transactional_id)
+    def eager(shard, asked, now):  # type: ignore[no-untyped-def]
+        transaction = shard.image.get(asked.transactional_id)
         code = adding.why_not(transaction, asked.producer, asked.transactional_id)
-        if code is ErrorCode.NONE and asked.transactional_id not in core.busy:
-            core.effects.reply(*asked.answer(code))
-            core.begin(asked.transactional_id, Doing.ADDING, transaction)
+        if code is ErrorCode.NONE and asked.transactional_id not in shard.busy:
+            shard.effects.reply(*asked.answer(code))
+            shard.begin(asked.transactional_id, Doing.ADDING, transaction)
             head = transaction.joined_by(asked.partitions, now.wall_ms)
-            core.appends.start([transaction_record(head)], Silent(asked.transactional_id), now)
+            shard.appends.start([transaction_record(head)], Silent(asked.transactional_id), now)
         else:
-            add(core, asked, now)
+            add(shard, asked, now)
 
     patch.setattr(adding, "_add", eager)
 
@@ -113,19 +113,19 @@ class Silent:
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id
 
-    def committed(self, core: Core, now: object) -> None:
-        core.finish(self.transactional_id)
-        core.set_deadline(self.transactional_id, 1 << 40)
+    def committed(self, shard: ShardState, now: object) -> None:
+        shard.finish(self.transactional_id)
+        shard.set_deadline(self.transactional_id, 1 << 40)
 
-    def failed(self, core: Core, error: ErrorCode, now: object) -> None:
-        core.finish(self.transactional_id)
+    def failed(self, shard: ShardState, error: ErrorCode, now: object) -> None:
+        shard.finish(self.transactional_id)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...
 
 
 def timeouts_do_not_abort(patch: pytest.MonkeyPatch) -> None:
     """The transaction of a dead producer stays open forever."""
-    patch.setattr(ending, "on_timeout", lambda core, transactional_id, now: None)
+    patch.setattr(ending, "on_timeout", lambda shard, transactional_id, now: None)
 
 
 def late_markers_are_taken(patch: pytest.MonkeyPatch) -> None:
@@ -147,8 +147,8 @@ def epoch_before_is_given_to_anyone(patch: pytest.MonkeyPatch) -> None:
     """A producer that was replaced may return while the one that replaced it is active."""
     grant = initializing._grant
 
-    def generous(core, transaction, epoch, last_epoch, asked, now):  # type: ignore[no-untyped-def]
-        grant(core, transaction, epoch, transaction.producer_epoch, asked, now)
+    def generous(shard, transaction, epoch, last_epoch, asked, now):  # type: ignore[no-untyped-def]
+        grant(shard, transaction, epoch, transaction.producer_epoch, asked, now)
 
     patch.setattr(initializing, "_grant", generous)
 

@@ -163,7 +163,7 @@ class Stage(World):
     def carry_out(self, effects: list[Effect]) -> None:
         if self._is_loading:
             self._is_loading = False
-            for transaction in self.shard.core.image.transactions.values():
+            for transaction in self.shard.state.image.transactions.values():
                 self.say(f"loaded: {show_transaction(transaction)}")
         self._depth += 1
         for effect in effects:
@@ -205,7 +205,7 @@ class Stage(World):
         image = ShardImage()
         for record in self.log:
             image.replay(record.key, record.value)
-        assert image.transactions == self.shard.core.image.transactions
+        assert image.transactions == self.shard.state.image.transactions
 
     def settle_one(self) -> None:
         records = self.waiting[0].records

@@ -169,7 +169,7 @@ class World:
         return self.asked
 
     def transaction(self, transactional_id: str) -> Transaction:
-        return self.shard.core.image.transactions[transactional_id]
+        return self.shard.state.image.transactions[transactional_id]
 
     def send_init(
         self,

@@ -2,9 +2,9 @@
 
 The producers run on several machines, each with its own transactional id, and leave their
 transactions open (`Transaction.hand_over`). The ids are chosen so that they share one coordinator
-(`txns.hashing.id_beside`). Then one request decides all of them in one write: all are committed, or
-none. The transaction of the process that coordinates the work can include an offset commit, as a
-record that the work was done.
+(`txns.colocated_ids.id_beside`). Then one request decides all of them in one write: all are
+committed, or none. The transaction of the process that coordinates the work can include an offset
+commit, as a record that the work was done.
 
 The request is Penstock's own (EndTransactions); Kafka clusters do not have it.
 """

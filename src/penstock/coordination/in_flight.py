@@ -22,31 +22,31 @@ from penstock.coordination.effects import Append, EffectList, LogRecord, Now, Tr
 from penstock.coordination.invariants import InvariantViolated
 from penstock.wire.errors import ErrorCode
 
-Core = TypeVar("Core")
-Core_contra = TypeVar("Core_contra", contravariant=True)
+State = TypeVar("State")
+State_contra = TypeVar("State_contra", contravariant=True)
 
 
-class Outcome(Protocol[Core_contra]):
-    """What happens once the result of an append is known. `core` is the state of the shard."""
+class Outcome(Protocol[State_contra]):
+    """What happens once the result of an append is known. `shard` is the state of its shard."""
 
-    def committed(self, core: Core_contra, now: Now) -> None: ...
+    def committed(self, shard: State_contra, now: Now) -> None: ...
 
-    def failed(self, core: Core_contra, error: ErrorCode, now: Now) -> None: ...
+    def failed(self, shard: State_contra, error: ErrorCode, now: Now) -> None: ...
 
-    def abandoned(self, core: Core_contra, code: ErrorCode) -> None:
+    def abandoned(self, shard: State_contra, code: ErrorCode) -> None:
         """Answers the waiting requests: the append is late, or the shard is unloaded before its
         outcome is known."""
 
 
-class _InFlight(NamedTuple, Generic[Core]):
+class _InFlight(NamedTuple, Generic[State]):
     append: Append
-    outcome: Outcome[Core]
+    outcome: Outcome[State]
 
 
-class AppendsInFlight(Generic[Core]):
+class AppendsInFlight(Generic[State]):
     def __init__(
         self,
-        core: Core,
+        shard: State,
         effects: EffectList[Any, Any, Any],
         replay: Callable[[Append], None],
         batch_bytes_max: Callable[[], int],
@@ -56,11 +56,11 @@ class AppendsInFlight(Generic[Core]):
         `batch_bytes_max` returns the current size limit of a batch in the partition: its topic's
         max.message.bytes.
         """
-        self._core = core
+        self._shard = shard
         self._effects = effects
         self._replay = replay
         self._batch_bytes_max = batch_bytes_max
-        self._in_flight: dict[int, _InFlight[Core]] = {}
+        self._in_flight: dict[int, _InFlight[State]] = {}
         self._next_id = 0
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class AppendsInFlight(Generic[Core]):
     def start(
         self,
         records: Sequence[LogRecord],
-        outcome: Outcome[Core],
+        outcome: Outcome[State],
         now: Now,
         producer: TransactionalProducer | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class AppendsInFlight(Generic[Core]):
     def start_batches(
         self,
         records: Sequence[LogRecord],
-        outcome: Outcome[Core],
+        outcome: Outcome[State],
         now: Now,
         producer: TransactionalProducer | None = None,
     ) -> None:
@@ -98,12 +98,12 @@ class AppendsInFlight(Generic[Core]):
     def on_committed(self, append_id: int, now: Now) -> None:
         append, outcome = self._finish(append_id)
         self._replay(append)
-        outcome.committed(self._core, now)
+        outcome.committed(self._shard, now)
         self._forget_early_answers()
 
     def on_failed(self, append_id: int, error: ErrorCode, now: Now) -> None:
         _, outcome = self._finish(append_id)
-        outcome.failed(self._core, error, now)
+        outcome.failed(self._shard, error, now)
         self._forget_early_answers()
 
     def on_late(self, append_id: int) -> None:
@@ -111,16 +111,16 @@ class AppendsInFlight(Generic[Core]):
         late = self._in_flight.get(append_id)
         if late is not None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            self._effects.answer_early(lambda: late.outcome.abandoned(self._core, code))
+            self._effects.answer_early(lambda: late.outcome.abandoned(self._shard, code))
 
     def abandon(self, code: ErrorCode) -> None:
         """Answers all waiting requests: no outcome is reported any more."""
         abandoned, self._in_flight = self._in_flight, {}
         for _, outcome in abandoned.values():
-            outcome.abandoned(self._core, code)
+            outcome.abandoned(self._shard, code)
         self._forget_early_answers()
 
-    def _finish(self, append_id: int) -> _InFlight[Core]:
+    def _finish(self, append_id: int) -> _InFlight[State]:
         oldest = next(iter(self._in_flight), None)
         if oldest is None:
             raise InvariantViolated(f"append {append_id} was reported, but none is in flight")
@@ -136,31 +136,31 @@ class AppendsInFlight(Generic[Core]):
 
 
 @dataclass(slots=True)
-class SharedOutcome(Generic[Core]):
+class SharedOutcome(Generic[State]):
     """One outcome for several appends, decided by the last report; one failure fails all."""
 
-    outcome: Outcome[Core]
+    outcome: Outcome[State]
     left: int
     error: ErrorCode | None = None
     is_abandoned: bool = False
 
-    def committed(self, core: Core, now: Now) -> None:
-        self._one_less(core, now)
+    def committed(self, shard: State, now: Now) -> None:
+        self._one_less(shard, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+    def failed(self, shard: State, error: ErrorCode, now: Now) -> None:
         self.error = self.error or error
-        self._one_less(core, now)
+        self._one_less(shard, now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
+    def abandoned(self, shard: State, code: ErrorCode) -> None:
         if not self.is_abandoned:
             self.is_abandoned = True
-            self.outcome.abandoned(core, code)
+            self.outcome.abandoned(shard, code)
 
-    def _one_less(self, core: Core, now: Now) -> None:
+    def _one_less(self, shard: State, now: Now) -> None:
         self.left -= 1
         if self.left:
             return
         if self.error is None:
-            self.outcome.committed(core, now)
+            self.outcome.committed(shard, now)
         else:
-            self.outcome.failed(core, self.error, now)
+            self.outcome.failed(shard, self.error, now)

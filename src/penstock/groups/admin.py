@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
-from penstock.groups.core import Core
+from penstock.groups.error_responses import offsets_append_error
 from penstock.groups.group import Group, Member, State
 from penstock.groups.offsets import Buried, all_offsets, bury, tombstones
-from penstock.groups.refusals import offsets_append_error
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -28,8 +28,8 @@ GROUP_TYPE = "classic"
 _GROUP_NOT_FOUND_SINCE = 6
 
 
-def describe_group(core: Core, group_id: str, version: int) -> DescribeGroupsResponse.Group:
-    group = core.groups.get(group_id)
+def describe_group(shard: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
+    group = shard.groups.get(group_id)
     if group is None or group.state is State.DEAD:
         described = DescribeGroupsResponse.Group(group_id=group_id, group_state=State.DEAD.value)
         if version >= _GROUP_NOT_FOUND_SINCE:
@@ -57,7 +57,7 @@ def _describe_member(group: Group, member: Member) -> DescribeGroupsResponse.Mem
 
 
 def list_groups(
-    core: Core,
+    shard: ShardState,
     states_filter: Iterable[str],
     types_filter: Iterable[str],
     among: Iterable[str] | None = None,
@@ -74,17 +74,17 @@ def list_groups(
         ListGroupsResponse.Group(
             group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE
         )
-        for group_id in (core.groups if among is None else among)
-        if (group := core.groups.get(group_id)) is not None
+        for group_id in (shard.groups if among is None else among)
+        if (group := shard.groups.get(group_id)) is not None
         and (not states or group.state.value.lower() in states)
     ]
 
 
-def delete_groups(core: Core, request: DeleteGroupsRequest, token: Token, now: Now) -> None:
+def delete_groups(shard: ShardState, request: DeleteGroupsRequest, token: Token, now: Now) -> None:
     codes: dict[str, ErrorCode] = {}
     doomed: list[Group] = []
     for group_id in dict.fromkeys(request.groups_names):
-        group = core.groups.get(group_id)
+        group = shard.groups.get(group_id)
         if group is None or group.state is State.DEAD:
             codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
         elif group.state is not State.EMPTY:
@@ -94,12 +94,12 @@ def delete_groups(core: Core, request: DeleteGroupsRequest, token: Token, now: N
             doomed.append(group)
     outcome = GroupsDeleted(Buried(tuple(group.group_id for group in doomed)), codes, token)
     if not doomed:
-        core.effects.reply(token, outcome.response(ErrorCode.NONE))
+        shard.effects.reply(token, outcome.response(ErrorCode.NONE))
         return
     records = []
     for group in doomed:
-        records += tombstones(group, all_offsets(core, group))
-    bury(core, doomed, records, outcome, now)
+        records += tombstones(group, all_offsets(shard, group))
+    bury(shard, doomed, records, outcome, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +108,16 @@ class GroupsDeleted:
     codes: dict[str, ErrorCode]
     token: Token
 
-    def committed(self, core: Core, now: Now) -> None:
-        self.buried.committed(core, now)
-        core.effects.reply(self.token, self.response(ErrorCode.NONE))
+    def committed(self, shard: ShardState, now: Now) -> None:
+        self.buried.committed(shard, now)
+        shard.effects.reply(self.token, self.response(ErrorCode.NONE))
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        self.buried.failed(core, error, now)
-        core.effects.reply(self.token, self.response(offsets_append_error(error)))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        self.buried.failed(shard, error, now)
+        shard.effects.reply(self.token, self.response(offsets_append_error(error)))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.token, self.response(code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.token, self.response(code))
 
     def response(self, code: ErrorCode) -> DeleteGroupsResponse:
         """`code` is the result of the deletion, for the groups that could be deleted at all."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
-from penstock.groups.core import Core
 from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
+from penstock.groups.error_responses import group_append_error, join_error
 from penstock.groups.formats import group_record
 from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, Parked, State
 from penstock.groups.limits import MEMBER_ID_SUFFIX_BYTES, fits_a_string
@@ -28,7 +28,7 @@ from penstock.groups.rebalance import (
     join_response,
     rebalance_or_complete,
 )
-from penstock.groups.refusals import group_append_error, join_error
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import JoinGroupRequest
 
@@ -72,52 +72,52 @@ class Joiner:
 
 
 def join_group(
-    core: Core, request: JoinGroupRequest, info: RequestInfo, token: Token, now: Now
+    shard: ShardState, request: JoinGroupRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
     joiner = Joiner.of(request, info, token)
     try:
-        _join(core, joiner, now)
+        _join(shard, joiner, now)
     except KafkaError as error:
         known_id = joiner.member_id
         if error.code is ErrorCode.GROUP_MAX_SIZE_REACHED:
             known_id = UNKNOWN_MEMBER
-        core.effects.reply(token, join_error(error.code, known_id, info.version))
+        shard.effects.reply(token, join_error(error.code, known_id, info.version))
 
 
-def _join(core: Core, joiner: Joiner, now: Now) -> None:
-    config = core.config
+def _join(shard: ShardState, joiner: Joiner, now: Now) -> None:
+    config = shard.config
     if not joiner.group_id or not fits_a_string(joiner.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    if not _can_be_stored(core, joiner):
+    if not _can_be_stored(shard, joiner):
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if not (
         config.session_timeout_min_ms <= joiner.session_timeout_ms <= config.session_timeout_max_ms
     ):
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-    group = core.groups.get(joiner.group_id)
+    group = shard.groups.get(joiner.group_id)
     if group is None:
         if joiner.member_id != UNKNOWN_MEMBER:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
         group = Group(joiner.group_id, now.wall_ms)
     known_id = joiner.member_id or group.static_members.get(joiner.instance_id or "", "")
     if not _has_room(group, known_id, config.group_size_max):
-        _turn_away(core, group, joiner.member_id, now)
+        _turn_away(shard, group, joiner.member_id, now)
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED)
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if not group.supports(joiner.protocol_type, joiner.protocols):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    core.groups[group.group_id] = group
+    shard.groups[group.group_id] = group
     if joiner.member_id == UNKNOWN_MEMBER:
-        _join_as_stranger(core, group, joiner, now)
+        _join_as_stranger(shard, group, joiner, now)
     elif joiner.member_id in group.pending_members and joiner.instance_id is None:
-        forget_pending(core, group, joiner.member_id)
-        _add_member(core, group, joiner, joiner.member_id, now)
+        forget_pending(shard, group, joiner.member_id)
+        _add_member(shard, group, joiner, joiner.member_id, now)
     else:
-        _join_again(core, group, joiner, now)
+        _join_again(shard, group, joiner, now)
 
 
-def _can_be_stored(core: Core, joiner: Joiner) -> bool:
+def _can_be_stored(shard: ShardState, joiner: Joiner) -> bool:
     """Returns whether the group's record can hold this member.
 
     If it could not, the group could not be stored any more, and the other members would be stuck.
@@ -127,7 +127,7 @@ def _can_be_stored(core: Core, joiner: Joiner) -> bool:
     return (
         fits_a_string(prefix, MEMBER_ID_SUFFIX_BYTES)
         and all(map(fits_a_string, texts))
-        and all(len(data) < core.batch_bytes_max() for data in joiner.protocols.values())
+        and all(len(data) < shard.batch_bytes_max() for data in joiner.protocols.values())
     )
 
 
@@ -146,36 +146,36 @@ def _has_room(group: Group, member_id: str, size_max: int) -> bool:
             return True
 
 
-def _turn_away(core: Core, group: Group, member_id: str, now: Now) -> None:
+def _turn_away(shard: ShardState, group: Group, member_id: str, now: Now) -> None:
     """Removes a member that found the group full."""
-    forget_pending(core, group, member_id)
+    forget_pending(shard, group, member_id)
     if member := group.members.get(member_id):
-        core.cancel_session_timer(group, member)
+        shard.cancel_session_timer(group, member)
         group.remove(member_id)
     if group.state is State.PREPARING:
-        complete_if_all_joined(core, group, now)
+        complete_if_all_joined(shard, group, now)
 
 
-def _join_as_stranger(core: Core, group: Group, joiner: Joiner, now: Now) -> None:
+def _join_as_stranger(shard: ShardState, group: Group, joiner: Joiner, now: Now) -> None:
     if joiner.instance_id is not None:
-        member_id = core.new_member_id(joiner.instance_id)
+        member_id = shard.new_member_id(joiner.instance_id)
         if joiner.instance_id not in group.static_members:
-            _add_member(core, group, joiner, member_id, now)
+            _add_member(shard, group, joiner, member_id, now)
         else:
-            _replace_static(core, group, joiner, member_id, now)
+            _replace_static(shard, group, joiner, member_id, now)
         return
-    member_id = core.new_member_id(joiner.client_id)
+    member_id = shard.new_member_id(joiner.client_id)
     token, version = joiner.parked
     if version < _MEMBER_ID_ROUND_TRIP_SINCE:
-        _add_member(core, group, joiner, member_id, now)
+        _add_member(shard, group, joiner, member_id, now)
         return
     lapses_ms = now.ticks_ms + joiner.session_timeout_ms
     group.pending_members[member_id] = lapses_ms
-    core.effects.set_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id), lapses_ms)
-    core.effects.reply(token, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id, version))
+    shard.effects.set_timer(TimerKey(TimerKind.PENDING, group.group_id, member_id), lapses_ms)
+    shard.effects.reply(token, join_error(ErrorCode.MEMBER_ID_REQUIRED, member_id, version))
 
 
-def _add_member(core: Core, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
+def _add_member(shard: ShardState, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
     member = Member(
         member_id,
         joiner.instance_id,
@@ -191,33 +191,33 @@ def _add_member(core: Core, group: Group, joiner: Joiner, member_id: str, now: N
     if group.state is State.PREPARING and group.initial_delay_left_ms is not None:
         group.new_member_added = True
     group.add(member)
-    core.extend_session(group, member, now, core.config.new_member_join_timeout_ms)
-    _rejoin(core, group, member, joiner, now)
+    shard.extend_session(group, member, now, shard.config.new_member_join_timeout_ms)
+    _rejoin(shard, group, member, joiner, now)
 
 
-def _rejoin(core: Core, group: Group, member: Member, joiner: Joiner, now: Now) -> None:
+def _rejoin(shard: ShardState, group: Group, member: Member, joiner: Joiner, now: Now) -> None:
     """Parks the join; it is answered with the next generation.
 
     A join or sync that the member parked earlier gets an error: its connection is most likely gone.
     """
-    evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+    evict_parked(shard, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
     group.joining[member.member_id] = joiner.parked
-    rebalance_or_complete(core, group, now)
+    rebalance_or_complete(shard, group, now)
 
 
-def _join_again(core: Core, group: Group, joiner: Joiner, now: Now) -> None:
+def _join_again(shard: ShardState, group: Group, joiner: Joiner, now: Now) -> None:
     member = group.require_member(joiner.member_id, joiner.instance_id)
     unchanged = list(member.protocols.items()) == list(joiner.protocols.items())
     if group.state is State.COMPLETING and unchanged:
         # Most likely it did not receive the answer to its last join.
-        core.effects.reply(joiner.parked.token, join_response(group, member.member_id))
+        shard.effects.reply(joiner.parked.token, join_response(group, member.member_id))
     elif group.state is State.STABLE and unchanged and group.leader_id != member.member_id:
         # Nothing changed; it may fetch its assignment. If the leader joins again, however, it has
         # seen a change that members do not know of, such as a topic with more partitions.
-        core.effects.reply(joiner.parked.token, join_response(group, member.member_id))
+        shard.effects.reply(joiner.parked.token, join_response(group, member.member_id))
     else:
         _update(member, joiner)
-        _rejoin(core, group, member, joiner, now)
+        _rejoin(shard, group, member, joiner, now)
 
 
 def _update(member: Member, joiner: Joiner) -> None:
@@ -228,22 +228,24 @@ def _update(member: Member, joiner: Joiner) -> None:
     member.client_host = joiner.client_host
 
 
-def _replace_static(core: Core, group: Group, joiner: Joiner, member_id: str, now: Now) -> None:
+def _replace_static(
+    shard: ShardState, group: Group, joiner: Joiner, member_id: str, now: Now
+) -> None:
     """Lets a static member return under a new member id, and fences the client with the old one."""
     old_id, old_leader_id = group.static_members[joiner.instance_id or ""], group.leader_id
     member = group.members[old_id]
     before = _Before.of(member)
-    evict_parked(core, group, old_id, ErrorCode.FENCED_INSTANCE_ID)
-    core.cancel_session_timer(group, member)
+    evict_parked(shard, group, old_id, ErrorCode.FENCED_INSTANCE_ID)
+    shard.cancel_session_timer(group, member)
     group.rename(member, member_id)
     _update(member, joiner)
     member.is_new = False
-    core.extend_session(group, member, now)
+    shard.extend_session(group, member, now)
     if group.state is not State.STABLE or group.select_protocol() != group.protocol_name:
-        _rejoin(core, group, member, joiner, now)
+        _rejoin(shard, group, member, joiner, now)
         return
     assignments = {other.member_id: other.assignment for other in group.members.values()}
-    core.appends.start(
+    shard.appends.start(
         [group_record(group.group_id, group.to_value(assignments))],
         ReplacementStored(
             group.group_id, group.generation, old_id, old_leader_id, member_id, before, joiner
@@ -275,41 +277,41 @@ class ReplacementStored:
     before: _Before
     joiner: Joiner
 
-    def committed(self, core: Core, now: Now) -> None:
+    def committed(self, shard: ShardState, now: Now) -> None:
         token, version = self.joiner.parked
-        group = core.groups[self.group_id]
+        group = shard.groups[self.group_id]
         if self.member_id not in group.members:
-            self._answer_gone(core, group)
+            self._answer_gone(shard, group)
         elif version >= _SKIP_ASSIGNMENT_SINCE:
             leads = group.leader_id == self.member_id
-            core.effects.reply(token, join_response(group, self.member_id, skip_assignment=leads))
+            shard.effects.reply(token, join_response(group, self.member_id, skip_assignment=leads))
         else:
             leader_id = self.old_leader_id
-            core.effects.reply(token, join_response(group, self.member_id, leader_id=leader_id))
+            shard.effects.reply(token, join_response(group, self.member_id, leader_id=leader_id))
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
         token, version = self.joiner.parked
-        group = core.groups[self.group_id]
+        group = shard.groups[self.group_id]
         member = group.members.get(self.member_id)
         if member is None:
-            self._answer_gone(core, group)
+            self._answer_gone(shard, group)
             return
         if group.generation == self.generation and self.member_id not in group.joining:
-            core.cancel_session_timer(group, member)
+            shard.cancel_session_timer(group, member)
             group.rename(member, self.old_id)
             member.protocols = self.before.protocols
             member.rebalance_timeout_ms = self.before.rebalance_timeout_ms
             member.session_timeout_ms = self.before.session_timeout_ms
-            core.extend_session(group, member, now)
-        core.effects.reply(token, join_error(group_append_error(error), UNKNOWN_MEMBER, version))
+            shard.extend_session(group, member, now)
+        shard.effects.reply(token, join_error(group_append_error(error), UNKNOWN_MEMBER, version))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
         token, version = self.joiner.parked
-        core.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))
+        shard.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))
 
-    def _answer_gone(self, core: Core, group: Group) -> None:
+    def _answer_gone(self, shard: ShardState, group: Group) -> None:
         """Answers a member that was removed or replaced while its record was being appended."""
         token, version = self.joiner.parked
         replaced = self.joiner.instance_id in group.static_members
         code = ErrorCode.FENCED_INSTANCE_ID if replaced else ErrorCode.UNKNOWN_MEMBER_ID
-        core.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))
+        shard.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
-from penstock.groups.core import Core
 from penstock.groups.effects import RequestInfo
+from penstock.groups.error_responses import group_append_error, leave_error, sync_error
 from penstock.groups.formats import group_record
 from penstock.groups.group import UNKNOWN_MEMBER, Group, Parked, State
 from penstock.groups.rebalance import (
@@ -28,7 +28,7 @@ from penstock.groups.rebalance import (
     rebalance_or_complete,
     remove_member,
 )
-from penstock.groups.refusals import group_append_error, leave_error, sync_error
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import (
     HeartbeatRequest,
@@ -43,10 +43,10 @@ _PROTOCOL_NAMED_SINCE = 5
 _BATCHED_LEAVE_SINCE = 3
 
 
-def _require_group(core: Core, group_id: str) -> Group:
+def _require_group(shard: ShardState, group_id: str) -> Group:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = core.groups.get(group_id)
+    group = shard.groups.get(group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     if group.state is State.DEAD:
@@ -58,21 +58,21 @@ def _require_group(core: Core, group_id: str) -> Group:
 
 
 def sync_group(
-    core: Core, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
+    shard: ShardState, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
     try:
-        _sync(core, request, Parked(token, info.version), now)
+        _sync(shard, request, Parked(token, info.version), now)
     except KafkaError as error:
-        core.effects.reply(token, sync_error(error.code))
+        shard.effects.reply(token, sync_error(error.code))
 
 
-def _sync(core: Core, request: SyncGroupRequest, parked: Parked, now: Now) -> None:
+def _sync(shard: ShardState, request: SyncGroupRequest, parked: Parked, now: Now) -> None:
     if parked.version >= _PROTOCOL_NAMED_SINCE and None in (
         request.protocol_type,
         request.protocol_name,
     ):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    group = _require_group(core, request.group_id)
+    group = _require_group(shard, request.group_id)
     member = group.require_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
@@ -84,23 +84,23 @@ def _sync(core: Core, request: SyncGroupRequest, parked: Parked, now: Now) -> No
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_syncs.pop(member.member_id, None)
     if not group.pending_syncs:
-        core.cancel_sync_timer(group)
+        shard.cancel_sync_timer(group)
     if group.state is State.STABLE:
-        core.extend_session(group, member, now)
-        core.effects.reply(parked.token, _sync_response(group, member.assignment))
+        shard.extend_session(group, member, now)
+        shard.effects.reply(parked.token, _sync_response(group, member.assignment))
         return
-    evict_parked(core, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
+    evict_parked(shard, group, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
     group.syncing[member.member_id] = parked
     # If the leader syncs again, its first assignment stays: that is the one being appended.
     if group.leader_id == member.member_id and not group.assignment_in_flight:
-        _store_assignment(core, group, request, now)
+        _store_assignment(shard, group, request, now)
 
 
-def _store_assignment(core: Core, group: Group, request: SyncGroupRequest, now: Now) -> None:
+def _store_assignment(shard: ShardState, group: Group, request: SyncGroupRequest, now: Now) -> None:
     given = {entry.member_id: entry.assignment for entry in request.assignments}
     assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
     group.assignment_in_flight = True
-    core.appends.start(
+    shard.appends.start(
         [group_record(group.group_id, group.to_value(assignments))],
         AssignmentStored(group.group_id, group.generation, assignments),
         now,
@@ -115,8 +115,8 @@ class AssignmentStored:
     generation: int
     assignments: Mapping[str, bytes]
 
-    def committed(self, core: Core, now: Now) -> None:
-        group = self._waiting_group(core)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        group = self._waiting_group(shard)
         if group is None:
             return
         group.transition(State.STABLE, now.wall_ms)
@@ -126,25 +126,25 @@ class AssignmentStored:
         parked_syncs, group.syncing = group.syncing, {}
         for member_id, parked in parked_syncs.items():
             member = group.members[member_id]
-            core.effects.reply(parked.token, _sync_response(group, member.assignment))
-            core.extend_session(group, member, now)
+            shard.effects.reply(parked.token, _sync_response(group, member.assignment))
+            shard.extend_session(group, member, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        group = self._waiting_group(core)
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        group = self._waiting_group(shard)
         if group is None:
             return
         group.assignment_in_flight = False
-        drop_assignments(core, group, group_append_error(error), now)
-        begin(core, group, now)
+        drop_assignments(shard, group, group_append_error(error), now)
+        begin(shard, group, now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        group = self._waiting_group(core)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        group = self._waiting_group(shard)
         if group is not None:
             for member_id in group.members:
-                evict_parked(core, group, member_id, code)
+                evict_parked(shard, group, member_id, code)
 
-    def _waiting_group(self, core: Core) -> Group | None:
-        group = core.groups.get(self.group_id)
+    def _waiting_group(self, shard: ShardState) -> Group | None:
+        group = shard.groups.get(self.group_id)
         if group is None or group.generation != self.generation:
             return None
         return group if group.state is State.COMPLETING else None
@@ -162,21 +162,21 @@ def _sync_response(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def heartbeat(
-    core: Core, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
+    shard: ShardState, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
     try:
-        code = _heartbeat(core, request, now)
+        code = _heartbeat(shard, request, now)
     except KafkaError as error:
         code = error.code
-    core.effects.reply(token, HeartbeatResponse(error_code=code))
+    shard.effects.reply(token, HeartbeatResponse(error_code=code))
 
 
-def _heartbeat(core: Core, request: HeartbeatRequest, now: Now) -> ErrorCode:
-    group = _require_group(core, request.group_id)
+def _heartbeat(shard: ShardState, request: HeartbeatRequest, now: Now) -> ErrorCode:
+    group = _require_group(shard, request.group_id)
     member = group.require_member(request.member_id, request.group_instance_id)
     if request.generation_id != group.generation:
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
-    core.extend_session(group, member, now)
+    shard.extend_session(group, member, now)
     if group.state is State.PREPARING:
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
@@ -186,38 +186,38 @@ def _heartbeat(core: Core, request: HeartbeatRequest, now: Now) -> ErrorCode:
 
 
 def leave_group(
-    core: Core, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
+    shard: ShardState, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
     is_batched = info.version >= _BATCHED_LEAVE_SINCE
     leaving = request.members if is_batched else [LeaveGroupRequest.Member(request.member_id)]
     try:
-        group = _require_group(core, request.group_id)
+        group = _require_group(shard, request.group_id)
     except KafkaError as error:
         if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
-            core.effects.reply(token, leave_error(error.code))
+            shard.effects.reply(token, leave_error(error.code))
             return
         results = [_left(one, ErrorCode.UNKNOWN_MEMBER_ID) for one in leaving]
-        core.effects.reply(token, _leave_response(results, is_batched))
+        shard.effects.reply(token, _leave_response(results, is_batched))
         return
     members_before = len(group.members)
-    results = [_left(one, _leave(core, group, one)) for one in leaving]
-    core.effects.reply(token, _leave_response(results, is_batched))
+    results = [_left(one, _leave(shard, group, one)) for one in leaving]
+    shard.effects.reply(token, _leave_response(results, is_batched))
     if len(group.members) < members_before or group.state is State.PREPARING:
-        rebalance_or_complete(core, group, now)
+        rebalance_or_complete(shard, group, now)
 
 
-def _leave(core: Core, group: Group, leaving: LeaveGroupRequest.Member) -> ErrorCode:
+def _leave(shard: ShardState, group: Group, leaving: LeaveGroupRequest.Member) -> ErrorCode:
     member_id = leaving.member_id
     if member_id == UNKNOWN_MEMBER:
         member_id = group.static_members.get(leaving.group_instance_id or "", UNKNOWN_MEMBER)
     elif member_id in group.pending_members:
-        forget_pending(core, group, member_id)
+        forget_pending(shard, group, member_id)
         return ErrorCode.NONE
     try:
         member = group.require_member(member_id, leaving.group_instance_id)
     except KafkaError as error:
         return error.code
-    remove_member(core, group, member)
+    remove_member(shard, group, member)
     return ErrorCode.NONE
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Set
 from typing import TypeVar
 
-from penstock.groups.core import Core
 from penstock.groups.formats import OffsetValue
 from penstock.groups.image import TopicPartition
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -74,9 +74,9 @@ def response_steps(
 
 
 def fetch_offsets(
-    core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
+    shard: ShardState, asked: OffsetFetchRequest.Group, *, require_stable: bool
 ) -> OffsetFetchResponse.Group:
-    return _drained(fetch_steps(core, asked, require_stable=require_stable))
+    return _drained(fetch_steps(shard, asked, require_stable=require_stable))
 
 
 def _drained(steps: Generator[None, None, T]) -> T:
@@ -89,11 +89,11 @@ def _drained(steps: Generator[None, None, T]) -> T:
 
 
 def fetch_steps(
-    core: Core, asked: OffsetFetchRequest.Group, *, require_stable: bool
+    shard: ShardState, asked: OffsetFetchRequest.Group, *, require_stable: bool
 ) -> Generator[None, None, OffsetFetchResponse.Group]:
     """Like `fetch_offsets`, with a pause after each part of the work."""
-    known = core.image.offsets_of(asked.group_id)
-    unstable = _unstable(core, asked.group_id) if require_stable else frozenset()
+    known = shard.image.offsets_of(asked.group_id)
+    unstable = _unstable(shard, asked.group_id) if require_stable else frozenset()
     if asked.topics is None:
         indexes: dict[str, list[int]] = {}
         # A copy, because offsets may be committed between two steps.
@@ -115,10 +115,10 @@ def fetch_steps(
     return answer
 
 
-def _unstable(core: Core, group_id: str) -> Set[TopicPartition]:
-    group = core.groups.get(group_id)
+def _unstable(shard: ShardState, group_id: str) -> Set[TopicPartition]:
+    group = shard.groups.get(group_id)
     in_flight: Iterable[TopicPartition] = () if group is None else group.unstable_in_flight
-    return frozenset((*core.image.pending_of(group_id), *in_flight))
+    return frozenset((*shard.image.pending_of(group_id), *in_flight))
 
 
 def _partitions(

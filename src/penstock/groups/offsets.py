@@ -23,13 +23,13 @@ from typing import Final
 
 from penstock.coordination.effects import LogRecord, Now, Token
 from penstock.coordination.in_flight import Outcome
-from penstock.groups.core import Core
 from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
+from penstock.groups.error_responses import commit_response, offsets_append_error
 from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
 from penstock.groups.image import TopicPartition
 from penstock.groups.limits import commit_records, fits_a_string
-from penstock.groups.refusals import commit_response, offsets_append_error
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.java import utf16_units
 from penstock.wire.messages import (
@@ -49,15 +49,15 @@ _TIMESTAMP_MAX: Final = 2**63 - 1
 
 
 def offset_commit(
-    core: Core, request: OffsetCommitRequest, info: RequestInfo, token: Token, now: Now
+    shard: ShardState, request: OffsetCommitRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
     try:
-        group = _committing_group(core, request, info, now)
+        group = _committing_group(shard, request, info, now)
     except KafkaError as error:
         code = error.code
-        core.effects.reply(token, commit_response(request, lambda topic, partition: code))
+        shard.effects.reply(token, commit_response(request, lambda topic, partition: code))
         return
-    metadata_max = core.config.offset_metadata_max
+    metadata_max = shard.config.offset_metadata_max
     # A partition that is named twice is committed once, with its last offset, as in Kafka.
     offsets: dict[TopicPartition, OffsetValue] = {}
     for topic in request.topics:
@@ -66,29 +66,29 @@ def offset_commit(
                 about = topic.name, partition.partition_index
                 offsets[about] = _offset_value(request, partition, now)
     if not offsets:
-        core.effects.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
+        shard.effects.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
         return
     try:
-        records = commit_records(group.group_id, offsets.items(), core.batch_bytes_max())
+        records = commit_records(group.group_id, offsets.items(), shard.batch_bytes_max())
     except KafkaError as error:
-        core.effects.reply(token, _commit_outcome(request, metadata_max, error.code))
+        shard.effects.reply(token, _commit_outcome(request, metadata_max, error.code))
         return
     stored = tuple(offsets)
     group.commits_in_flight.update(stored)
-    core.groups[group.group_id] = group
-    core.appends.start_batches(
+    shard.groups[group.group_id] = group
+    shard.appends.start_batches(
         records, CommitStored(group.group_id, stored, request, metadata_max, token), now
     )
 
 
 def _committing_group(
-    core: Core, request: OffsetCommitRequest, info: RequestInfo, now: Now
+    shard: ShardState, request: OffsetCommitRequest, info: RequestInfo, now: Now
 ) -> Group:
     """Returns the group if the request may commit to it."""
     if not fits_a_string(request.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     generation, member_id = request.generation_id_or_member_epoch, request.member_id
-    group = core.groups.get(request.group_id)
+    group = shard.groups.get(request.group_id)
     if group is None:
         if generation < 0:
             return Group(request.group_id, now.wall_ms)
@@ -108,7 +108,7 @@ def _committing_group(
         # It has joined but does not know its assignment yet, so it cannot own the partitions it
         # commits for.
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    core.extend_session(group, member, now)
+    shard.extend_session(group, member, now)
     return group
 
 
@@ -142,22 +142,22 @@ class CommitStored:
     metadata_max: int
     token: Token
 
-    def committed(self, core: Core, now: Now) -> None:
-        self._finish(core, ErrorCode.NONE)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        self._finish(shard, ErrorCode.NONE)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        self._finish(core, offsets_append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        self._finish(shard, offsets_append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
 
-    def _finish(self, core: Core, code: ErrorCode) -> None:
-        in_flight = core.groups[self.group_id].commits_in_flight
+    def _finish(self, shard: ShardState, code: ErrorCode) -> None:
+        in_flight = shard.groups[self.group_id].commits_in_flight
         in_flight.subtract(self.stored)
         for about in self.stored:
             if not in_flight[about]:
                 del in_flight[about]
-        core.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+        shard.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
 
 
 def _commit_outcome(
@@ -177,12 +177,12 @@ def _commit_outcome(
 
 
 def offset_delete(
-    core: Core, request: OffsetDeleteRequest, info: RequestInfo, token: Token, now: Now
+    shard: ShardState, request: OffsetDeleteRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
-    group = core.groups.get(request.group_id)
+    group = shard.groups.get(request.group_id)
     code = _why_not_delete_offsets(group)
     if group is None or code is not ErrorCode.NONE:
-        core.effects.reply(token, OffsetDeleteResponse(error_code=code))
+        shard.effects.reply(token, OffsetDeleteResponse(error_code=code))
         return
     topics = []
     records: list[LogRecord] = []
@@ -197,12 +197,12 @@ def offset_delete(
         )
         if not subscribed:
             abouts = [(topic.name, index) for index in indexes]
-            records += tombstones(group, [about for about in abouts if _holds(core, group, about)])
+            records += tombstones(group, [about for about in abouts if _holds(shard, group, about)])
     response = OffsetDeleteResponse(topics=topics)
     if records:
-        core.appends.start_batches(records, OffsetsDeleted(token, response), now)
+        shard.appends.start_batches(records, OffsetsDeleted(token, response), now)
     else:
-        core.effects.reply(token, response)
+        shard.effects.reply(token, response)
 
 
 def _why_not_delete_offsets(group: Group | None) -> ErrorCode:
@@ -218,14 +218,14 @@ class OffsetsDeleted:
     token: Token
     response: OffsetDeleteResponse
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.effects.reply(self.token, self.response)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.effects.reply(self.token, self.response)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        self.abandoned(core, offsets_append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        self.abandoned(shard, offsets_append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.token, OffsetDeleteResponse(error_code=code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.token, OffsetDeleteResponse(error_code=code))
 
 
 # Expiry and deletion
@@ -235,9 +235,9 @@ def tombstones(group: Group, abouts: Iterable[TopicPartition]) -> list[LogRecord
     return [offset_record(group.group_id, *about, None) for about in abouts]
 
 
-def all_offsets(core: Core, group: Group) -> list[TopicPartition]:
+def all_offsets(shard: ShardState, group: Group) -> list[TopicPartition]:
     """Returns the partitions with offsets in the log, pending or not, or being appended."""
-    image, group_id = core.image, group.group_id
+    image, group_id = shard.image, group.group_id
     return list(
         dict.fromkeys(
             (*image.offsets_of(group_id), *image.pending_of(group_id), *group.commits_in_flight)
@@ -245,96 +245,100 @@ def all_offsets(core: Core, group: Group) -> list[TopicPartition]:
     )
 
 
-def _holds(core: Core, group: Group, about: TopicPartition) -> bool:
-    return about in core.image.offsets_of(group.group_id) or _is_under_way(core, group, about)
+def _holds(shard: ShardState, group: Group, about: TopicPartition) -> bool:
+    return about in shard.image.offsets_of(group.group_id) or _is_under_way(shard, group, about)
 
 
-def _is_under_way(core: Core, group: Group, about: TopicPartition) -> bool:
-    return about in group.commits_in_flight or about in core.image.pending_of(group.group_id)
+def _is_under_way(shard: ShardState, group: Group, about: TopicPartition) -> bool:
+    return about in group.commits_in_flight or about in shard.image.pending_of(group.group_id)
 
 
-def forget_topics(core: Core, names: Collection[str], now: Now) -> None:
+def forget_topics(shard: ShardState, names: Collection[str], now: Now) -> None:
     """Deletes the offsets of deleted topics: a new topic of the same name must not inherit them."""
-    for group in core.groups.values():
+    for group in shard.groups.values():
         if group.state is not State.DEAD:
-            image, group_id = core.image, group.group_id
+            image, group_id = shard.image, group.group_id
             held = image.offsets_of(group_id), image.pending_of(group_id), group.commits_in_flight
             gone = dict.fromkeys(about for each in held for about in each if about[0] in names)
             if gone:
-                core.appends.start_batches(tombstones(group, gone), Forgotten(), now)
+                shard.appends.start_batches(tombstones(group, gone), Forgotten(), now)
 
 
-def expire(core: Core, now: Now) -> None:
+def expire(shard: ShardState, now: Now) -> None:
     """Appends tombstones for everything whose retention has passed, and sets the timer again."""
-    for group in list(core.groups.values()):
+    for group in list(shard.groups.values()):
         if group.state is State.DEAD:
             continue
-        expired = _expired_offsets(core, group, now)
-        leftover = len(all_offsets(core, group)) - len(expired)
+        expired = _expired_offsets(shard, group, now)
+        leftover = len(all_offsets(shard, group)) - len(expired)
         if group.state is State.EMPTY and not leftover and not group.pending_members:
-            bury(core, [group], tombstones(group, expired), Buried((group.group_id,)), now)
+            bury(shard, [group], tombstones(group, expired), Buried((group.group_id,)), now)
         elif expired:
-            core.appends.start_batches(tombstones(group, expired), Forgotten(), now)
-    core.effects.set_timer(
-        EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms
+            shard.appends.start_batches(tombstones(group, expired), Forgotten(), now)
+    shard.effects.set_timer(
+        EXPIRY_TIMER, now.ticks_ms + shard.config.offsets_retention_check_interval_ms
     )
 
 
-def _expired_offsets(core: Core, group: Group, now: Now) -> list[TopicPartition]:
+def _expired_offsets(shard: ShardState, group: Group, now: Now) -> list[TopicPartition]:
     lapses_with_group = group.protocol_type is not None and group.state is State.EMPTY
     runs = group.protocol_type is not None and not lapses_with_group
     if runs and (group.state is not State.STABLE or group.subscribed_topics is None):
         return []
     expired = []
-    for about, value in core.image.offsets_of(group.group_id).items():
+    for about, value in shard.image.offsets_of(group.group_id).items():
         since_ms = value.commit_timestamp
         if lapses_with_group:
             since_ms = max(since_ms, group.state_since_ms)
         ends_ms = value.expire_timestamp
         if ends_ms == NO_TIMESTAMP:
-            ends_ms = since_ms + core.config.offsets_retention_ms
-        spared = _is_under_way(core, group, about) or (runs and group.is_subscribed_to(about[0]))
+            ends_ms = since_ms + shard.config.offsets_retention_ms
+        spared = _is_under_way(shard, group, about) or (runs and group.is_subscribed_to(about[0]))
         if now.wall_ms >= ends_ms and not spared:
             expired.append(about)
     return expired
 
 
 def bury(
-    core: Core, groups: Sequence[Group], records: list[LogRecord], outcome: Outcome[Core], now: Now
+    shard: ShardState,
+    groups: Sequence[Group],
+    records: list[LogRecord],
+    outcome: Outcome[ShardState],
+    now: Now,
 ) -> None:
     """Deletes groups: their own tombstones are added to `records` as the last ones."""
     for group in groups:
-        if group.generation or group.group_id in core.image.groups:
+        if group.generation or group.group_id in shard.image.groups:
             records.append(group_record(group.group_id, None))
         group.transition(State.DEAD, group.state_since_ms)
     if records:
-        core.appends.start_batches(records, outcome, now)
+        shard.appends.start_batches(records, outcome, now)
     else:
-        outcome.committed(core, now)
+        outcome.committed(shard, now)
 
 
 @dataclass(frozen=True, slots=True)
 class Buried:
     group_ids: tuple[str, ...]
 
-    def committed(self, core: Core, now: Now) -> None:
+    def committed(self, shard: ShardState, now: Now) -> None:
         for group_id in self.group_ids:
-            del core.groups[group_id]
+            del shard.groups[group_id]
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
         for group_id in self.group_ids:
-            group = core.groups[group_id]
+            group = shard.groups[group_id]
             group.transition(State.EMPTY, group.state_since_ms)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """No request waits for this; what failed is found again by the next expiry."""
 
-    def committed(self, core: Core, now: Now) -> None: ...
+    def committed(self, shard: ShardState, now: Now) -> None: ...
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None: ...
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None: ...
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...

@@ -21,11 +21,11 @@ from penstock.groups import (
     transactions,
 )
 from penstock.groups.config import GroupConfig
-from penstock.groups.core import Core
 from penstock.groups.effects import Effect, RequestInfo, TimerKey, TimerKind
 from penstock.groups.formats import NO_TIMESTAMP
 from penstock.groups.group import Group
 from penstock.groups.image import NO_PRODUCER
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -55,65 +55,65 @@ class GroupShard:
         `batch_bytes_max` returns the current size limit of a batch in this partition: its topic's
         max.message.bytes. Records that do not fit into one batch are appended in several.
         """
-        self.core = Core(config, new_member_id, batch_bytes_max)
+        self.state = ShardState(config, new_member_id, batch_bytes_max)
 
     # Requests
 
     def join_group(
         self, request: JoinGroupRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        joining.join_group(self.core, request, info, token, now)
-        return self.core.effects.take()
+        joining.join_group(self.state, request, info, token, now)
+        return self.state.effects.take()
 
     def sync_group(
         self, request: SyncGroupRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        membership.sync_group(self.core, request, info, token, now)
-        return self.core.effects.take()
+        membership.sync_group(self.state, request, info, token, now)
+        return self.state.effects.take()
 
     def heartbeat(
         self, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        membership.heartbeat(self.core, request, info, token, now)
-        return self.core.effects.take()
+        membership.heartbeat(self.state, request, info, token, now)
+        return self.state.effects.take()
 
     def leave_group(
         self, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        membership.leave_group(self.core, request, info, token, now)
-        return self.core.effects.take()
+        membership.leave_group(self.state, request, info, token, now)
+        return self.state.effects.take()
 
     def offset_commit(
         self, request: OffsetCommitRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        offsets.offset_commit(self.core, request, info, token, now)
-        return self.core.effects.take()
+        offsets.offset_commit(self.state, request, info, token, now)
+        return self.state.effects.take()
 
     def offset_delete(
         self, request: OffsetDeleteRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        offsets.offset_delete(self.core, request, info, token, now)
-        return self.core.effects.take()
+        offsets.offset_delete(self.state, request, info, token, now)
+        return self.state.effects.take()
 
     def txn_offset_commit(
         self, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
     ) -> list[Effect]:
         """`guard` is the partition's guard from the verification of the transaction; 0 for none."""
-        transactions.txn_offset_commit(self.core, request, guard, token, now)
-        return self.core.effects.take()
+        transactions.txn_offset_commit(self.state, request, guard, token, now)
+        return self.state.effects.take()
 
     def delete_groups(
         self, request: DeleteGroupsRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
-        admin.delete_groups(self.core, request, token, now)
-        return self.core.effects.take()
+        admin.delete_groups(self.state, request, token, now)
+        return self.state.effects.take()
 
     # Queries
 
     def describe_groups(
         self, group_ids: Iterable[str], version: int
     ) -> list[DescribeGroupsResponse.Group]:
-        return [admin.describe_group(self.core, group_id, version) for group_id in group_ids]
+        return [admin.describe_group(self.state, group_id, version) for group_id in group_ids]
 
     def list_groups(
         self,
@@ -121,60 +121,60 @@ class GroupShard:
         types_filter: Iterable[str] = (),
         among: Iterable[str] | None = None,
     ) -> list[ListGroupsResponse.Group]:
-        return admin.list_groups(self.core, states_filter, types_filter, among)
+        return admin.list_groups(self.state, states_filter, types_filter, among)
 
     def fetch_offsets(
         self, group: OffsetFetchRequest.Group, *, require_stable: bool
     ) -> OffsetFetchResponse.Group:
-        return offset_fetch.fetch_offsets(self.core, group, require_stable=require_stable)
+        return offset_fetch.fetch_offsets(self.state, group, require_stable=require_stable)
 
     def offset_fetch_steps(
         self, group: OffsetFetchRequest.Group, *, require_stable: bool
     ) -> Generator[None, None, OffsetFetchResponse.Group]:
         """Like `fetch_offsets`, with a pause after each part of the work."""
-        return offset_fetch.fetch_steps(self.core, group, require_stable=require_stable)
+        return offset_fetch.fetch_steps(self.state, group, require_stable=require_stable)
 
     # Events
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         if key.kind is TimerKind.EXPIRY:
-            offsets.expire(self.core, now)
-        elif group := self.core.groups.get(key.group_id):
+            offsets.expire(self.state, now)
+        elif group := self.state.groups.get(key.group_id):
             match key.kind:
                 case TimerKind.JOIN:
-                    rebalance.on_join_timer(self.core, group, now)
+                    rebalance.on_join_timer(self.state, group, now)
                 case TimerKind.SYNC:
-                    rebalance.on_sync_timer(self.core, group, now)
+                    rebalance.on_sync_timer(self.state, group, now)
                 case TimerKind.SESSION:
-                    rebalance.on_session_timer(self.core, group, key.member_id, now)
+                    rebalance.on_session_timer(self.state, group, key.member_id, now)
                 case TimerKind.PENDING:
-                    rebalance.on_pending_timer(self.core, group, key.member_id, now)
-        return self.core.effects.take()
+                    rebalance.on_pending_timer(self.state, group, key.member_id, now)
+        return self.state.effects.take()
 
     def on_committed(self, append_id: int, now: Now) -> list[Effect]:
-        self.core.appends.on_committed(append_id, now)
-        return self.core.effects.take()
+        self.state.appends.on_committed(append_id, now)
+        return self.state.effects.take()
 
     def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self.core.appends.on_failed(append_id, error, now)
-        return self.core.effects.take()
+        self.state.appends.on_failed(append_id, error, now)
+        return self.state.effects.take()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
         """Answers requests that wait for an append that takes too long.
 
         The outcome of the append must still be reported.
         """
-        self.core.appends.on_late(append_id)
-        return self.core.effects.take()
+        self.state.appends.on_late(append_id)
+        return self.state.effects.take()
 
     def on_marker(self, producer_id: int, *, committed: bool) -> list[Effect]:
         """Notes that a producer's transaction has ended on this partition."""
-        self.core.image.end_transaction(producer_id, committed=committed)
-        return self.core.effects.take()
+        self.state.image.end_transaction(producer_id, committed=committed)
+        return self.state.effects.take()
 
     def forget_topics(self, names: Collection[str], now: Now) -> list[Effect]:
-        offsets.forget_topics(self.core, names, now)
-        return self.core.effects.take()
+        offsets.forget_topics(self.state, names, now)
+        return self.state.effects.take()
 
     # Lifecycle
 
@@ -182,10 +182,10 @@ class GroupShard:
         self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
     ) -> None:
         """Replays a record; `producer_id` is set if the record belongs to a transaction."""
-        self.core.image.replay(key, value, producer_id)
+        self.state.image.replay(key, value, producer_id)
 
     def replay_marker(self, producer_id: int, *, committed: bool) -> None:
-        self.core.image.end_transaction(producer_id, committed=committed)
+        self.state.image.end_transaction(producer_id, committed=committed)
 
     def on_loaded(self, now: Now) -> list[Effect]:
         """Creates the groups from the replayed log.
@@ -193,41 +193,41 @@ class GroupShard:
         A rebalance that was in progress is not in the log: its members learn from their next
         heartbeat that they must join again.
         """
-        core = self.core
-        for group_id, value in core.image.groups.items():
-            group = core.groups[group_id] = Group.from_value(group_id, value)
+        state = self.state
+        for group_id, value in state.image.groups.items():
+            group = state.groups[group_id] = Group.from_value(group_id, value)
             for member in group.members.values():
-                core.extend_session(group, member, now)
-            if len(group.members) > core.config.group_size_max:
-                rebalance.begin(core, group, now)
-        for group_id in sorted(core.image.group_ids()):
-            core.groups.setdefault(group_id, Group(group_id, NO_TIMESTAMP))
-        core.effects.set_timer(
-            offsets.EXPIRY_TIMER, now.ticks_ms + core.config.offsets_retention_check_interval_ms
+                state.extend_session(group, member, now)
+            if len(group.members) > state.config.group_size_max:
+                rebalance.begin(state, group, now)
+        for group_id in sorted(state.image.group_ids()):
+            state.groups.setdefault(group_id, Group(group_id, NO_TIMESTAMP))
+        state.effects.set_timer(
+            offsets.EXPIRY_TIMER, now.ticks_ms + state.config.offsets_retention_check_interval_ms
         )
-        return core.effects.take()
+        return state.effects.take()
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Answers all waiting requests: this broker no longer coordinates these groups."""
-        core = self.core
-        core.appends.abandon(code)
-        for group in core.groups.values():
+        state = self.state
+        state.appends.abandon(code)
+        for group in state.groups.values():
             for member_id, member in group.members.items():
-                rebalance.evict_parked(core, group, member_id, code)
-                core.cancel_session_timer(group, member)
+                rebalance.evict_parked(state, group, member_id, code)
+                state.cancel_session_timer(group, member)
             for member_id in list(group.pending_members):
-                rebalance.forget_pending(core, group, member_id)
-            core.cancel_join_timer(group)
-            core.cancel_sync_timer(group)
-        core.effects.cancel_timer(offsets.EXPIRY_TIMER)
-        core.groups.clear()
-        return core.effects.take()
+                rebalance.forget_pending(state, group, member_id)
+            state.cancel_join_timer(group)
+            state.cancel_sync_timer(group)
+        state.effects.cancel_timer(offsets.EXPIRY_TIMER)
+        state.groups.clear()
+        return state.effects.take()
 
     def take_effects(self) -> list[Effect]:
         """Returns the effects that a call had decided on before it raised."""
-        return self.core.effects.take()
+        return self.state.effects.take()
 
     def verify(self) -> None:
         """Checks the invariants of every group; for tests and simulations."""
-        for group in self.core.groups.values():
+        for group in self.state.groups.values():
             group.verify()

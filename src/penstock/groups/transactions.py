@@ -15,27 +15,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token, TransactionalProducer
-from penstock.groups.core import Core
+from penstock.groups.error_responses import offsets_append_error, txn_commit_response
 from penstock.groups.formats import OffsetValue
 from penstock.groups.group import UNKNOWN_MEMBER, Group, State
 from penstock.groups.image import TopicPartition
 from penstock.groups.limits import commit_records, fits_a_string
 from penstock.groups.offsets import fits
-from penstock.groups.refusals import offsets_append_error, txn_commit_response
+from penstock.groups.shard_state import ShardState
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
 
 def txn_offset_commit(
-    core: Core, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
+    shard: ShardState, request: TxnOffsetCommitRequest, guard: int, token: Token, now: Now
 ) -> None:
     try:
-        group = _committing_group(core, request, now)
+        group = _committing_group(shard, request, now)
     except KafkaError as error:
         code = error.code
-        core.effects.reply(token, txn_commit_response(request, lambda partition: code))
+        shard.effects.reply(token, txn_commit_response(request, lambda partition: code))
         return
-    metadata_max = core.config.offset_metadata_max
+    metadata_max = shard.config.offset_metadata_max
     offsets: dict[TopicPartition, OffsetValue] = {}
     for topic in request.topics:
         for partition in topic.partitions:
@@ -47,19 +47,19 @@ def txn_offset_commit(
                     now.wall_ms,
                 )
     if not offsets:
-        core.effects.reply(token, _outcome(request, metadata_max, ErrorCode.NONE))
+        shard.effects.reply(token, _outcome(request, metadata_max, ErrorCode.NONE))
         return
     try:
-        records = commit_records(group.group_id, offsets.items(), core.batch_bytes_max())
+        records = commit_records(group.group_id, offsets.items(), shard.batch_bytes_max())
     except KafkaError as error:
-        core.effects.reply(token, _outcome(request, metadata_max, error.code))
+        shard.effects.reply(token, _outcome(request, metadata_max, error.code))
         return
     stored = tuple(offsets)
     group.commits_in_flight.update(stored)
     group.unstable_in_flight.update(stored)
-    core.groups[group.group_id] = group
+    shard.groups[group.group_id] = group
     # These may be several batches of one transaction, which is aborted if one of them is refused.
-    core.appends.start_batches(
+    shard.appends.start_batches(
         records,
         PendingStored(group.group_id, stored, request, metadata_max, token),
         now,
@@ -67,12 +67,12 @@ def txn_offset_commit(
     )
 
 
-def _committing_group(core: Core, request: TxnOffsetCommitRequest, now: Now) -> Group:
+def _committing_group(shard: ShardState, request: TxnOffsetCommitRequest, now: Now) -> Group:
     """Returns the group if the request may commit to it."""
     if not fits_a_string(request.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     generation, member_id = request.generation_id, request.member_id
-    group = core.groups.get(request.group_id)
+    group = shard.groups.get(request.group_id)
     if group is None:
         if generation < 0:
             return Group(request.group_id, now.wall_ms)
@@ -96,23 +96,23 @@ class PendingStored:
     metadata_max: int
     token: Token
 
-    def committed(self, core: Core, now: Now) -> None:
-        self._finish(core, ErrorCode.NONE)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        self._finish(shard, ErrorCode.NONE)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        self._finish(core, offsets_append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        self._finish(shard, offsets_append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.token, _outcome(self.request, self.metadata_max, code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.token, _outcome(self.request, self.metadata_max, code))
 
-    def _finish(self, core: Core, code: ErrorCode) -> None:
-        group = core.groups[self.group_id]
+    def _finish(self, shard: ShardState, code: ErrorCode) -> None:
+        group = shard.groups[self.group_id]
         for in_flight in (group.commits_in_flight, group.unstable_in_flight):
             in_flight.subtract(self.stored)
             for about in self.stored:
                 if not in_flight[about]:
                     del in_flight[about]
-        core.effects.reply(self.token, _outcome(self.request, self.metadata_max, code))
+        shard.effects.reply(self.token, _outcome(self.request, self.metadata_max, code))
 
 
 def _outcome(

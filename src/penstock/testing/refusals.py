@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from penstock.groups.refusals import refused_offsets
+from penstock.groups.error_responses import refused_offsets
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import response_class
 from penstock.wire.errors import ErrorCode

@@ -3,14 +3,14 @@
 A partition is added before it is written to, so that the coordinator that ends the transaction
 knows where its markers must go. Up to version 3 the producer sends the request. Since KIP-890
 (version 4 and above) the leader that is about to append sends it, to add the partition or only to
-verify that the producer did (`verify_only`). Requests that only add may overlap (see `core`): with
-KIP-890 many leaders send them at once.
+verify that the producer did (`verify_only`). Requests that only add may overlap (see
+`shard_state`): with KIP-890 many leaders send them at once.
 
 Offsets are added as the partition of `__consumer_offsets` that will hold them.
 
 An addition that arrives while the previous transaction is being ended gets a retriable error or,
-with `may_wait`, is parked until that transaction is complete (see `core`): a producer starts its
-next transaction right after the previous one, and asking again would cost it more time than the
+with `may_wait`, is parked until that transaction is complete (see `shard_state`): a producer starts
+its next transaction right after the previous one, and asking again would cost it more time than the
 markers take.
 """
 
@@ -23,11 +23,11 @@ from typing import Final
 
 from penstock.coordination.append_errors import append_error
 from penstock.coordination.effects import LogRecord, Now, Token
-from penstock.txns.core import Addition, Core, Doing
 from penstock.txns.effects import Answer, TopicPartition
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import in_version
+from penstock.txns.shard_state import Addition, Doing, ShardState
 from penstock.txns.transaction import EPOCH_LAST_USABLE, Producer, State, Transaction
+from penstock.txns.versioned_errors import in_version
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -96,7 +96,7 @@ def transaction_of(request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnRequ
 
 
 def add_partitions(
-    core: Core,
+    shard: ShardState,
     request: AddPartitionsToTxnRequest.Transaction,
     version: int,
     token: Token,
@@ -116,13 +116,13 @@ def add_partitions(
     producer = Producer(request.producer_id, request.producer_epoch)
     asked = _AskedPartitions(request.transactional_id, producer, wanted, may_wait, version, token)
     if request.verify_only:
-        core.effects.reply(*_verify(core, asked))
+        shard.effects.reply(*_verify(shard, asked))
     else:
-        _add(core, asked, now)
+        _add(shard, asked, now)
 
 
 def add_offsets(
-    core: Core,
+    shard: ShardState,
     request: AddOffsetsToTxnRequest,
     offsets_partition: TopicPartition,
     version: int,
@@ -134,44 +134,44 @@ def add_offsets(
     producer = Producer(request.producer_id, request.producer_epoch)
     where = (offsets_partition,)
     _add(
-        core,
+        shard,
         _AskedOffsets(request.transactional_id, producer, where, may_wait, version, token),
         now,
     )
 
 
-def _add(core: Core, asked: Addition, now: Now) -> None:
-    transaction = core.image.get(asked.transactional_id)
-    busy = core.busy.get(asked.transactional_id)
+def _add(shard: ShardState, asked: Addition, now: Now) -> None:
+    transaction = shard.image.get(asked.transactional_id)
+    busy = shard.busy.get(asked.transactional_id)
     if busy is not None and busy.doing is Doing.ADDING:
         transaction = busy.head
     code = why_not(transaction, asked.producer, asked.transactional_id)
     if code is ErrorCode.NONE and busy is not None and busy.doing is not Doing.ADDING:
         code = ErrorCode.CONCURRENT_TRANSACTIONS
-    if code is ErrorCode.CONCURRENT_TRANSACTIONS and _may_park(core, asked):
-        core.park(asked, now)
+    if code is ErrorCode.CONCURRENT_TRANSACTIONS and _may_park(shard, asked):
+        shard.park(asked, now)
     elif code is not ErrorCode.NONE or transaction is None or not asked.partitions:
-        core.effects.reply(*asked.answer(code))
+        shard.effects.reply(*asked.answer(code))
     elif busy is None and _holds_all(transaction, asked.partitions):
-        core.effects.reply(*asked.answer(ErrorCode.NONE))
+        shard.effects.reply(*asked.answer(ErrorCode.NONE))
     else:
         head = transaction.joined_by(asked.partitions, now.wall_ms)
         record = transaction_record(head)
-        if not _fits(core, record):
-            core.effects.reply(*asked.answer(append_error(ErrorCode.MESSAGE_TOO_LARGE)))
+        if not _fits(shard, record):
+            shard.effects.reply(*asked.answer(append_error(ErrorCode.MESSAGE_TOO_LARGE)))
             return
         if busy is None:
-            core.begin(asked.transactional_id, Doing.ADDING, head)
+            shard.begin(asked.transactional_id, Doing.ADDING, head)
         else:
             busy.head = head
             busy.count += 1
-        core.appends.start([record], Added(asked, now.ticks_ms), now)
+        shard.appends.start([record], Added(asked, now.ticks_ms), now)
 
 
-def _fits(core: Core, record: LogRecord) -> bool:
+def _fits(shard: ShardState, record: LogRecord) -> bool:
     """Returns whether a transaction's record fits into a batch, now and when it has ended."""
     size = len(record.key) + len(record.value or b"")
-    return size + _END_ADDS_MAX <= core.batch_bytes_max()
+    return size + _END_ADDS_MAX <= shard.batch_bytes_max()
 
 
 def why_not(
@@ -202,9 +202,9 @@ def _holds_all(transaction: Transaction, partitions: Iterable[TopicPartition]) -
     return transaction.state is State.ONGOING and transaction.partitions.issuperset(partitions)
 
 
-def _verify(core: Core, asked: _AskedPartitions) -> tuple[Token, Answer]:
+def _verify(shard: ShardState, asked: _AskedPartitions) -> tuple[Token, Answer]:
     """Answers whether the partitions are in the transaction; uncommitted additions do not count."""
-    transaction = core.image.get(asked.transactional_id)
+    transaction = shard.image.get(asked.transactional_id)
     code = why_not(transaction, asked.producer, asked.transactional_id)
     if code is not ErrorCode.NONE or transaction is None:
         return asked.answer(code)
@@ -219,54 +219,54 @@ class Added:
     asked: Addition
     since_ms: int
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        self.done(core)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        self.done(shard)
 
-    def done(self, core: Core) -> None:
+    def done(self, shard: ShardState) -> None:
         transactional_id = self.asked.transactional_id
-        transaction = core.image.transactions[transactional_id]
-        if transactional_id not in core.deadlines_ms:
-            core.set_deadline(transactional_id, self.since_ms + transaction.timeout_ms)
-        core.effects.reply(*self.asked.answer(ErrorCode.NONE))
+        transaction = shard.image.transactions[transactional_id]
+        if transactional_id not in shard.deadlines_ms:
+            shard.set_deadline(transactional_id, self.since_ms + transaction.timeout_ms)
+        shard.effects.reply(*self.asked.answer(ErrorCode.NONE))
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        core.effects.reply(*self.asked.answer(append_error(error)))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        shard.effects.reply(*self.asked.answer(append_error(error)))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(*self.asked.answer(code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(*self.asked.answer(code))
 
 
 # Waiting for the previous transaction
 
 
-def _may_park(core: Core, asked: Addition) -> bool:
+def _may_park(shard: ShardState, asked: Addition) -> bool:
     """Returns whether to park: only during the first attempt at the markers, as retries
     are slow."""
-    marking = core.markings.get(asked.transactional_id)
+    marking = shard.markings.get(asked.transactional_id)
     return asked.may_wait and marking is not None and not marking.retry_is_set
 
 
 def join_next(
-    core: Core, ended: Transaction, parked: Iterable[Addition], now: Now
+    shard: ShardState, ended: Transaction, parked: Iterable[Addition], now: Now
 ) -> tuple[Transaction, list[Added]]:
     """Returns the next transaction with the parked additions, after `ended` is complete."""
     head, additions = ended, []
     for asked in parked:
         code = why_not(ended, asked.producer, asked.transactional_id)
         joined = head.joined_by(asked.partitions, now.wall_ms)
-        if code is ErrorCode.NONE and not _fits(core, transaction_record(joined)):
+        if code is ErrorCode.NONE and not _fits(shard, transaction_record(joined)):
             code = append_error(ErrorCode.MESSAGE_TOO_LARGE)
         if code is ErrorCode.NONE:
             head = joined
             additions.append(Added(asked, now.ticks_ms))
         else:
-            core.effects.reply(*asked.answer(code))
+            shard.effects.reply(*asked.answer(code))
     return head, additions
 
 
-def take_up(core: Core, transactional_id: str, now: Now) -> None:
+def take_up(shard: ShardState, transactional_id: str, now: Now) -> None:
     """Processes the parked additions: the previous transaction is complete."""
-    for asked in core.unpark(transactional_id):
-        _add(core, asked, now)
+    for asked in shard.unpark(transactional_id):
+        _add(shard, asked, now)

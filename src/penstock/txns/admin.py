@@ -15,10 +15,10 @@ from typing import Final
 
 from penstock.coordination.batches import split
 from penstock.coordination.effects import Now
-from penstock.txns.core import Core, Doing
 from penstock.txns.effects import TimerKey, TimerKind
 from penstock.txns.formats import tombstone
 from penstock.txns.patterns import IdPattern
+from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import NO_TIMESTAMP, STATES_BY_TITLE, State, Transaction
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -30,10 +30,10 @@ from penstock.wire.messages import (
 EXPIRY_TIMER: Final = TimerKey(TimerKind.EXPIRY)
 
 
-def describe(core: Core, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
+def describe(shard: ShardState, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
     if not transactional_id:
         return DescribeTransactionsResponse.Transaction(ErrorCode.INVALID_REQUEST, transactional_id)
-    transaction = core.image.get(transactional_id)
+    transaction = shard.image.get(transactional_id)
     if transaction is None:
         return DescribeTransactionsResponse.Transaction(
             ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id
@@ -54,7 +54,7 @@ def describe(core: Core, transactional_id: str) -> DescribeTransactionsResponse.
 
 
 def list_all(
-    core: Core,
+    shard: ShardState,
     request: ListTransactionsRequest,
     now: Now,
     among: Iterable[str] | None = None,
@@ -83,8 +83,8 @@ def list_all(
         ListTransactionsResponse.Transaction(
             transaction.transactional_id, transaction.producer_id, transaction.state.title
         )
-        for transactional_id in (core.image.transactions if among is None else among)
-        if (transaction := core.image.transactions.get(transactional_id)) is not None
+        for transactional_id in (shard.image.transactions if among is None else among)
+        if (transaction := shard.image.transactions.get(transactional_id)) is not None
         and passes(transaction)
     ]
 
@@ -102,21 +102,23 @@ def _runs_longer(transaction: Transaction, duration_ms: int, now: Now) -> bool:
 # Expiry
 
 
-def expire(core: Core, now: Now) -> None:
+def expire(shard: ShardState, now: Now) -> None:
     expired = [
         transaction.transactional_id
-        for transaction in core.image.transactions.values()
+        for transaction in shard.image.transactions.values()
         if (transaction.state is State.EMPTY or transaction.state.is_complete)
-        and transaction.transactional_id not in core.busy
-        and now.wall_ms - transaction.update_ms >= core.config.id_expiration_ms
+        and transaction.transactional_id not in shard.busy
+        and now.wall_ms - transaction.update_ms >= shard.config.id_expiration_ms
     ]
     left = iter(expired)
-    for batch in split(map(tombstone, expired), core.batch_bytes_max()):
+    for batch in split(map(tombstone, expired), shard.batch_bytes_max()):
         transactional_ids = tuple(islice(left, len(batch)))
         for transactional_id in transactional_ids:
-            core.begin(transactional_id, Doing.EXPIRING)
-        core.appends.start(batch, Forgotten(transactional_ids), now)
-    core.effects.set_timer(EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms)
+            shard.begin(transactional_id, Doing.EXPIRING)
+        shard.appends.start(batch, Forgotten(transactional_ids), now)
+    shard.effects.set_timer(
+        EXPIRY_TIMER, now.ticks_ms + shard.config.id_expiration_check_interval_ms
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +127,11 @@ class Forgotten:
 
     transactional_ids: tuple[str, ...]
 
-    def committed(self, core: Core, now: Now) -> None:
+    def committed(self, shard: ShardState, now: Now) -> None:
         for transactional_id in self.transactional_ids:
-            core.finish(transactional_id)
+            shard.finish(transactional_id)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        self.committed(core, now)
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        self.committed(shard, now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...

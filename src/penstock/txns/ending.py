@@ -34,10 +34,9 @@ from penstock.coordination.append_errors import append_error
 from penstock.coordination.effects import Now, Token
 from penstock.txns import markers
 from penstock.txns.config import EPOCH_PER_TRANSACTION
-from penstock.txns.core import Core, Doing
 from penstock.txns.effects import TimerKey, TimerKind
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import in_version
+from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import (
     EPOCH_LAST_USABLE,
     NO_PRODUCER_ID,
@@ -45,6 +44,7 @@ from penstock.txns.transaction import (
     State,
     Transaction,
 )
+from penstock.txns.versioned_errors import in_version
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import EndTxnRequest, EndTxnResponse
 
@@ -90,16 +90,20 @@ def _judge_repeated(state: State, committed: bool) -> Verdict | ErrorCode:
 
 
 def judge_now(
-    core: Core, transactional_id: str, producer: Producer, *, committed: bool, bumps: bool
+    shard: ShardState, transactional_id: str, producer: Producer, *, committed: bool, bumps: bool
 ) -> Verdict | ErrorCode:
     """As `judge`, but does not judge the current producer while partitions are being added.
 
     The image does not show them yet: a transaction that looks ended or empty is about to be open.
     """
-    transaction = core.image.get(transactional_id)
+    transaction = shard.image.get(transactional_id)
     verdict = judge(transaction, producer, committed=committed, bumps=bumps)
     is_current = transaction is not None and producer == transaction.granted
-    if is_current and verdict is not ErrorCode.PRODUCER_FENCED and core.is_adding(transactional_id):
+    if (
+        is_current
+        and verdict is not ErrorCode.PRODUCER_FENCED
+        and shard.is_adding(transactional_id)
+    ):
         return ErrorCode.CONCURRENT_TRANSACTIONS
     return verdict
 
@@ -113,35 +117,37 @@ class _Asked:
     token: Token
 
 
-def end_txn(core: Core, request: EndTxnRequest, version: int, token: Token, now: Now) -> None:
-    bumps = version >= _BUMPS_SINCE and core.config.transaction_version >= EPOCH_PER_TRANSACTION
+def end_txn(
+    shard: ShardState, request: EndTxnRequest, version: int, token: Token, now: Now
+) -> None:
+    bumps = version >= _BUMPS_SINCE and shard.config.transaction_version >= EPOCH_PER_TRANSACTION
     client_version = EPOCH_PER_TRANSACTION if bumps else 0
     transactional_id = request.transactional_id
     asked = _Asked(transactional_id, request.committed, version, client_version, token)
     if not transactional_id:
-        _refuse(core, asked, ErrorCode.INVALID_REQUEST)
+        _refuse(shard, asked, ErrorCode.INVALID_REQUEST)
         return
-    transaction = core.image.get(transactional_id)
+    transaction = shard.image.get(transactional_id)
     producer = Producer(request.producer_id, request.producer_epoch)
-    verdict = judge_now(core, transactional_id, producer, committed=request.committed, bumps=bumps)
-    busy = core.busy.get(transactional_id)
+    verdict = judge_now(shard, transactional_id, producer, committed=request.committed, bumps=bumps)
+    busy = shard.busy.get(transactional_id)
     if transaction is None or isinstance(verdict, ErrorCode):
         assert isinstance(verdict, ErrorCode)
-        _refuse(core, asked, verdict)
+        _refuse(shard, asked, verdict)
     elif verdict is Verdict.DONE:
-        _confirm(core, asked, transaction)
+        _confirm(shard, asked, transaction)
     elif busy is not None:
-        _refuse(core, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+        _refuse(shard, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
     else:
-        core.begin(transactional_id, Doing.ENDING)
+        shard.begin(transactional_id, Doing.ENDING)
         if bumps and transaction.is_exhausted:
-            core.allocate(1, NextId(asked, transaction))
+            shard.allocate(1, NextId(asked, transaction))
         else:
-            _prepare(core, asked, transaction, NO_PRODUCER_ID, now)
+            _prepare(shard, asked, transaction, NO_PRODUCER_ID, now)
 
 
 def _prepare(
-    core: Core, asked: _Asked, transaction: Transaction, next_producer_id: int, now: Now
+    shard: ShardState, asked: _Asked, transaction: Transaction, next_producer_id: int, now: Now
 ) -> None:
     prepared = transaction.prepared(
         committed=asked.committed,
@@ -149,19 +155,19 @@ def _prepare(
         next_producer_id=next_producer_id,
         now_ms=now.wall_ms,
     )
-    core.appends.start([transaction_record(prepared)], Prepared(asked, prepared), now)
+    shard.appends.start([transaction_record(prepared)], Prepared(asked, prepared), now)
 
 
-def _confirm(core: Core, asked: _Asked, transaction: Transaction) -> None:
+def _confirm(shard: ShardState, asked: _Asked, transaction: Transaction) -> None:
     granted = transaction.granted
-    core.effects.reply(
+    shard.effects.reply(
         asked.token,
         EndTxnResponse(producer_id=granted.producer_id, producer_epoch=granted.epoch),
     )
 
 
-def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
-    core.effects.reply(
+def _refuse(shard: ShardState, asked: _Asked, code: ErrorCode) -> None:
+    shard.effects.reply(
         asked.token, EndTxnResponse(error_code=in_version(code, "end", asked.version))
     )
 
@@ -173,16 +179,16 @@ class NextId:
     asked: _Asked
     transaction: Transaction
 
-    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None:
+    def granted(self, shard: ShardState, producer_ids: Sequence[int], now: Now) -> None:
         (producer_id,) = producer_ids
-        _prepare(core, self.asked, self.transaction, producer_id, now)
+        _prepare(shard, self.asked, self.transaction, producer_id, now)
 
-    def refused(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _refuse(core, self.asked, error)
+    def refused(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _refuse(shard, self.asked, error)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        _refuse(core, self.asked, code)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        _refuse(shard, self.asked, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,53 +196,53 @@ class Prepared:
     asked: _Asked
     transaction: Transaction
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _confirm(core, self.asked, self.transaction)
-        markers.begin(core, self.transaction, now)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _confirm(shard, self.asked, self.transaction)
+        markers.begin(shard, self.transaction, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _refuse(core, self.asked, append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _refuse(shard, self.asked, append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        _refuse(core, self.asked, code)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        _refuse(shard, self.asked, code)
 
 
 # Timeouts
 
 
-def on_timeout(core: Core, transactional_id: str, now: Now) -> None:
+def on_timeout(shard: ShardState, transactional_id: str, now: Now) -> None:
     """Aborts a transaction that has been open too long, and fences its producer."""
-    deadline_ms = core.deadlines_ms.get(transactional_id)
+    deadline_ms = shard.deadlines_ms.get(transactional_id)
     if deadline_ms is None:
         return
     if now.ticks_ms < deadline_ms:
-        core.set_deadline(transactional_id, deadline_ms)
-    elif transactional_id in core.busy:
-        _look_again(core, transactional_id, now)
+        shard.set_deadline(transactional_id, deadline_ms)
+    elif transactional_id in shard.busy:
+        _look_again(shard, transactional_id, now)
     else:
-        core.begin(transactional_id, Doing.ENDING)
-        transaction = core.image.transactions[transactional_id]
+        shard.begin(transactional_id, Doing.ENDING)
+        transaction = shard.image.transactions[transactional_id]
         fenced = transaction.fenced(may_return=True, now_ms=now.wall_ms)
-        core.appends.start([transaction_record(fenced)], TimedOut(fenced), now)
+        shard.appends.start([transaction_record(fenced)], TimedOut(fenced), now)
 
 
-def _look_again(core: Core, transactional_id: str, now: Now) -> None:
+def _look_again(shard: ShardState, transactional_id: str, now: Now) -> None:
     key = TimerKey(TimerKind.TIMEOUT, transactional_id)
-    core.effects.set_timer(key, now.ticks_ms + core.config.retry_ms)
+    shard.effects.set_timer(key, now.ticks_ms + shard.config.retry_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
     transaction: Transaction
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.finish(self.transaction.transactional_id)
-        markers.begin(core, self.transaction, now)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.finish(self.transaction.transactional_id)
+        markers.begin(shard, self.transaction, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.transaction.transactional_id)
-        _look_again(core, self.transaction.transactional_id, now)
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.transaction.transactional_id)
+        _look_again(shard, self.transaction.transactional_id, now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...

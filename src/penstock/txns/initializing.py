@@ -23,9 +23,8 @@ from typing import Final
 from penstock.coordination.append_errors import append_error
 from penstock.coordination.effects import Now, Token
 from penstock.txns import markers
-from penstock.txns.core import Core, Doing
 from penstock.txns.formats import transaction_record
-from penstock.txns.refusals import in_version
+from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import (
     EPOCH_LAST_USABLE,
     NO_EPOCH,
@@ -34,6 +33,7 @@ from penstock.txns.transaction import (
     State,
     Transaction,
 )
+from penstock.txns.versioned_errors import in_version
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -53,7 +53,7 @@ class _Asked:
 
 
 def init_producer_id(
-    core: Core, request: InitProducerIdRequest, version: int, token: Token, now: Now
+    shard: ShardState, request: InitProducerIdRequest, version: int, token: Token, now: Now
 ) -> None:
     named = request.producer_id != NO_PRODUCER_ID or request.producer_epoch != NO_EPOCH
     asked = _Asked(
@@ -68,67 +68,72 @@ def init_producer_id(
         or len(asked.transactional_id.encode("utf-8", "surrogatepass")) > _ID_BYTES_MAX
         or (named and min(asked.expected or (0,)) < 0)
     ):
-        _refuse(core, asked, ErrorCode.INVALID_REQUEST)
-    elif not 0 < asked.timeout_ms <= core.config.timeout_max_ms:
-        _refuse(core, asked, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
-    elif asked.transactional_id in core.busy:
-        _refuse(core, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+        _refuse(shard, asked, ErrorCode.INVALID_REQUEST)
+    elif not 0 < asked.timeout_ms <= shard.config.timeout_max_ms:
+        _refuse(shard, asked, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    elif asked.transactional_id in shard.busy:
+        _refuse(shard, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
     else:
-        transaction = core.image.get(asked.transactional_id)
+        transaction = shard.image.get(asked.transactional_id)
         if transaction is None:
-            core.begin(asked.transactional_id, Doing.INITIALIZING)
-            core.allocate(1, FreshId(asked, None))
+            shard.begin(asked.transactional_id, Doing.INITIALIZING)
+            shard.allocate(1, FreshId(asked, None))
         else:
-            _hand_over(core, transaction, asked, now)
+            _hand_over(shard, transaction, asked, now)
 
 
-def _hand_over(core: Core, transaction: Transaction, asked: _Asked, now: Now) -> None:
+def _hand_over(shard: ShardState, transaction: Transaction, asked: _Asked, now: Now) -> None:
     expected = asked.expected
     if expected is not None and expected not in (transaction.granted, transaction.last):
-        _refuse(core, asked, ErrorCode.PRODUCER_FENCED)
+        _refuse(shard, asked, ErrorCode.PRODUCER_FENCED)
     elif transaction.state.is_preparing:
-        _refuse(core, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+        _refuse(shard, asked, ErrorCode.CONCURRENT_TRANSACTIONS)
     elif transaction.state is State.ONGOING:
         if expected is not None and expected != transaction.granted:
-            _refuse(core, asked, ErrorCode.PRODUCER_FENCED)
+            _refuse(shard, asked, ErrorCode.PRODUCER_FENCED)
         else:
-            _abort_first(core, transaction, asked, now)
+            _abort_first(shard, transaction, asked, now)
     elif expected is not None and expected == transaction.last:
         if transaction.producer_epoch > EPOCH_LAST_USABLE:
-            _rotate(core, transaction, asked)
+            _rotate(shard, transaction, asked)
         else:
-            _grant(core, transaction, transaction.producer_epoch, expected.epoch, asked, now)
+            _grant(shard, transaction, transaction.producer_epoch, expected.epoch, asked, now)
     elif transaction.is_exhausted:
-        _rotate(core, transaction, asked)
+        _rotate(shard, transaction, asked)
     else:
         last_epoch = NO_EPOCH if expected is None else expected.epoch
-        _grant(core, transaction, transaction.producer_epoch + 1, last_epoch, asked, now)
+        _grant(shard, transaction, transaction.producer_epoch + 1, last_epoch, asked, now)
 
 
 def _grant(
-    core: Core, transaction: Transaction, epoch: int, last_epoch: int, asked: _Asked, now: Now
+    shard: ShardState,
+    transaction: Transaction,
+    epoch: int,
+    last_epoch: int,
+    asked: _Asked,
+    now: Now,
 ) -> None:
-    core.begin(asked.transactional_id, Doing.INITIALIZING)
+    shard.begin(asked.transactional_id, Doing.INITIALIZING)
     granted = transaction.initialized(
         epoch=epoch, last_epoch=last_epoch, timeout_ms=asked.timeout_ms, now_ms=now.wall_ms
     )
-    core.appends.start([transaction_record(granted)], Initialized(asked, granted), now)
+    shard.appends.start([transaction_record(granted)], Initialized(asked, granted), now)
 
 
-def _rotate(core: Core, transaction: Transaction, asked: _Asked) -> None:
-    core.begin(asked.transactional_id, Doing.INITIALIZING)
-    core.allocate(1, FreshId(asked, transaction))
+def _rotate(shard: ShardState, transaction: Transaction, asked: _Asked) -> None:
+    shard.begin(asked.transactional_id, Doing.INITIALIZING)
+    shard.allocate(1, FreshId(asked, transaction))
 
 
-def _abort_first(core: Core, transaction: Transaction, asked: _Asked, now: Now) -> None:
-    core.begin(asked.transactional_id, Doing.INITIALIZING)
+def _abort_first(shard: ShardState, transaction: Transaction, asked: _Asked, now: Now) -> None:
+    shard.begin(asked.transactional_id, Doing.INITIALIZING)
     fenced = transaction.fenced(may_return=asked.expected is not None, now_ms=now.wall_ms)
-    core.appends.start([transaction_record(fenced)], AbortedFirst(asked, fenced), now)
+    shard.appends.start([transaction_record(fenced)], AbortedFirst(asked, fenced), now)
 
 
-def _refuse(core: Core, asked: _Asked, code: ErrorCode) -> None:
+def _refuse(shard: ShardState, asked: _Asked, code: ErrorCode) -> None:
     said = in_version(code, "init", asked.version)
-    core.effects.reply(asked.token, InitProducerIdResponse(error_code=said))
+    shard.effects.reply(asked.token, InitProducerIdResponse(error_code=said))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ class FreshId:
     asked: _Asked
     transaction: Transaction | None
 
-    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None:
+    def granted(self, shard: ShardState, producer_ids: Sequence[int], now: Now) -> None:
         asked, (producer_id,) = self.asked, producer_ids
         if self.transaction is None:
             fresh = Transaction(
@@ -151,14 +156,14 @@ class FreshId:
                 timeout_ms=asked.timeout_ms,
                 now_ms=now.wall_ms,
             )
-        core.appends.start([transaction_record(fresh)], Initialized(asked, fresh), now)
+        shard.appends.start([transaction_record(fresh)], Initialized(asked, fresh), now)
 
-    def refused(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _refuse(core, self.asked, error)
+    def refused(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _refuse(shard, self.asked, error)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        _refuse(core, self.asked, code)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        _refuse(shard, self.asked, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +171,9 @@ class Initialized:
     asked: _Asked
     transaction: Transaction
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        core.effects.reply(
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        shard.effects.reply(
             self.asked.token,
             InitProducerIdResponse(
                 producer_id=self.transaction.producer_id,
@@ -176,12 +181,12 @@ class Initialized:
             ),
         )
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _refuse(core, self.asked, append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _refuse(shard, self.asked, append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        _refuse(core, self.asked, code)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        _refuse(shard, self.asked, code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +196,14 @@ class AbortedFirst:
     asked: _Asked
     transaction: Transaction
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _refuse(core, self.asked, ErrorCode.CONCURRENT_TRANSACTIONS)
-        markers.begin(core, self.transaction, now)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _refuse(shard, self.asked, ErrorCode.CONCURRENT_TRANSACTIONS)
+        markers.begin(shard, self.transaction, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.asked.transactional_id)
-        _refuse(core, self.asked, append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.asked.transactional_id)
+        _refuse(shard, self.asked, append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        _refuse(core, self.asked, code)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        _refuse(shard, self.asked, code)

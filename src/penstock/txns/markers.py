@@ -25,9 +25,9 @@ from typing import Final
 
 from penstock.coordination.effects import Now
 from penstock.txns import adding
-from penstock.txns.core import Core, Doing, Marking
 from penstock.txns.effects import Marker, SendMarkers, TimerKey, TimerKind, TopicPartition
 from penstock.txns.formats import transaction_record
+from penstock.txns.shard_state import Doing, Marking, ShardState
 from penstock.txns.transaction import State, Transaction
 from penstock.wire.errors import ErrorCode
 
@@ -41,28 +41,28 @@ _DONE: Final = frozenset(
 )
 
 
-def begin(core: Core, transaction: Transaction, now: Now) -> None:
+def begin(shard: ShardState, transaction: Transaction, now: Now) -> None:
     """Starts to write the markers: the decision is committed."""
-    core.clear_deadline(transaction.transactional_id)
+    shard.clear_deadline(transaction.transactional_id)
     marker = Marker(
         transaction.producer_id,
         transaction.producer_epoch,
         transaction.state is State.PREPARE_COMMIT,
-        core.coordinator_epoch,
+        shard.coordinator_epoch,
         transaction.client_version,
     )
-    core.markings[transaction.transactional_id] = Marking(marker, transaction.partitions)
-    _go_on(core, transaction.transactional_id, now)
+    shard.markings[transaction.transactional_id] = Marking(marker, transaction.partitions)
+    _go_on(shard, transaction.transactional_id, now)
 
 
 def on_answers(
-    core: Core,
+    shard: ShardState,
     transactional_id: str,
     marker: Marker,
     answers: Mapping[TopicPartition, ErrorCode],
     now: Now,
 ) -> None:
-    marking = core.markings.get(transactional_id)
+    marking = shard.markings.get(transactional_id)
     if marking is None or marking.marker != marker:
         return
     for partition, code in answers.items():
@@ -71,59 +71,59 @@ def on_answers(
             if code not in _DONE:
                 marking.due.add(partition)
     if marking.due:
-        _try_later(core, transactional_id, marking, now)
+        _try_later(shard, transactional_id, marking, now)
     elif not marking.asked:
-        _complete(core, transactional_id, now)
+        _complete(shard, transactional_id, now)
 
 
-def on_gone(core: Core, partitions: Collection[TopicPartition], now: Now) -> None:
+def on_gone(shard: ShardState, partitions: Collection[TopicPartition], now: Now) -> None:
     """Drops deleted partitions, which need no marker."""
-    for transactional_id, marking in list(core.markings.items()):
+    for transactional_id, marking in list(shard.markings.items()):
         before = len(marking.asked) + len(marking.due)
         marking.asked.difference_update(partitions)
         marking.due.difference_update(partitions)
         left = len(marking.asked) + len(marking.due)
         if before and not left:
-            _complete(core, transactional_id, now)
+            _complete(shard, transactional_id, now)
 
 
-def on_retry(core: Core, transactional_id: str, now: Now) -> None:
-    marking = core.markings.get(transactional_id)
+def on_retry(shard: ShardState, transactional_id: str, now: Now) -> None:
+    marking = shard.markings.get(transactional_id)
     if marking is not None:
         marking.retry_is_set = False
-        _go_on(core, transactional_id, now)
+        _go_on(shard, transactional_id, now)
 
 
-def _go_on(core: Core, transactional_id: str, now: Now) -> None:
-    marking = core.markings[transactional_id]
+def _go_on(shard: ShardState, transactional_id: str, now: Now) -> None:
+    marking = shard.markings[transactional_id]
     if marking.due:
         partitions = sorted(marking.due)
         marking.asked.update(partitions)
         marking.due.clear()
-        core.effects.add(SendMarkers(transactional_id, marking.marker, tuple(partitions)))
+        shard.effects.add(SendMarkers(transactional_id, marking.marker, tuple(partitions)))
     elif not marking.asked:
-        _complete(core, transactional_id, now)
+        _complete(shard, transactional_id, now)
 
 
-def _try_later(core: Core, transactional_id: str, marking: Marking, now: Now) -> None:
-    core.send_away(transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
+def _try_later(shard: ShardState, transactional_id: str, marking: Marking, now: Now) -> None:
+    shard.send_away(transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
     if not marking.retry_is_set:
         marking.retry_is_set = True
         key = TimerKey(TimerKind.MARKERS, transactional_id)
-        core.effects.set_timer(key, now.ticks_ms + core.config.retry_ms)
+        shard.effects.set_timer(key, now.ticks_ms + shard.config.retry_ms)
 
 
-def _complete(core: Core, transactional_id: str, now: Now) -> None:
-    if transactional_id in core.busy:
+def _complete(shard: ShardState, transactional_id: str, now: Now) -> None:
+    if transactional_id in shard.busy:
         return  # The record that completes it is already being appended.
-    transaction = core.image.transactions[transactional_id]
-    core.begin(transactional_id, Doing.COMPLETING)
+    transaction = shard.image.transactions[transactional_id]
+    shard.begin(transactional_id, Doing.COMPLETING)
     done = transaction.completed(now.wall_ms)
-    head, additions = adding.join_next(core, done, core.unpark(transactional_id), now)
+    head, additions = adding.join_next(shard, done, shard.unpark(transactional_id), now)
     records = [transaction_record(done)]
     if additions:
         records.append(transaction_record(head))
-    core.appends.start(records, Completed(transactional_id, tuple(additions)), now)
+    shard.appends.start(records, Completed(transactional_id, tuple(additions)), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,20 +131,20 @@ class Completed:
     transactional_id: str
     additions: tuple[adding.Added, ...] = ()
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.finish(self.transactional_id)
-        marking = core.markings.pop(self.transactional_id)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.finish(self.transactional_id)
+        marking = shard.markings.pop(self.transactional_id)
         if marking.retry_is_set:
-            core.effects.cancel_timer(TimerKey(TimerKind.MARKERS, self.transactional_id))
+            shard.effects.cancel_timer(TimerKey(TimerKind.MARKERS, self.transactional_id))
         for addition in self.additions:
-            addition.done(core)
-        adding.take_up(core, self.transactional_id, now)
+            addition.done(shard)
+        adding.take_up(shard, self.transactional_id, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        core.finish(self.transactional_id)
-        self.abandoned(core, ErrorCode.CONCURRENT_TRANSACTIONS)
-        _try_later(core, self.transactional_id, core.markings[self.transactional_id], now)
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        shard.finish(self.transactional_id)
+        self.abandoned(shard, ErrorCode.CONCURRENT_TRANSACTIONS)
+        _try_later(shard, self.transactional_id, shard.markings[self.transactional_id], now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
         for addition in self.additions:
-            addition.abandoned(core, code)
+            addition.abandoned(shard, code)

@@ -35,10 +35,10 @@ from penstock.coordination.effects import Now, Token
 from penstock.records.batch import HEADER_SIZE
 from penstock.txns import markers
 from penstock.txns.config import EPOCH_PER_TRANSACTION
-from penstock.txns.core import Core, Doing
 from penstock.txns.effects import EndedTogether, EndTransactions, Member, MemberEnded
 from penstock.txns.ending import Verdict, judge_now
 from penstock.txns.formats import transaction_record
+from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import NO_PRODUCER_ID, Producer, Transaction
 from penstock.wire.errors import ErrorCode
 
@@ -47,38 +47,38 @@ _NOTHING_OPEN: Final = frozenset((ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_P
 _Judged = list[tuple[Member, Verdict | ErrorCode]]
 
 
-def end_transactions(core: Core, request: EndTransactions, token: Token, now: Now) -> None:
-    if core.config.transaction_version < EPOCH_PER_TRANSACTION:
-        core.effects.reply(token, EndedTogether(ErrorCode.UNSUPPORTED_VERSION))
+def end_transactions(shard: ShardState, request: EndTransactions, token: Token, now: Now) -> None:
+    if shard.config.transaction_version < EPOCH_PER_TRANSACTION:
+        shard.effects.reply(token, EndedTogether(ErrorCode.UNSUPPORTED_VERSION))
         return
     ids = {member.transactional_id for member in request.members}
     if not ids or "" in ids or len(ids) != len(request.members):
-        core.effects.reply(token, EndedTogether(ErrorCode.INVALID_REQUEST))
+        shard.effects.reply(token, EndedTogether(ErrorCode.INVALID_REQUEST))
         return
-    judged = [(member, _judge(core, member, request.committed)) for member in request.members]
-    code = (_why_not_commit if request.committed else _why_not_abort)(core, request, judged)
+    judged = [(member, _judge(shard, member, request.committed)) for member in request.members]
+    code = (_why_not_commit if request.committed else _why_not_abort)(shard, request, judged)
     due = [member for member, verdict in judged if verdict is Verdict.DUE]
-    if code is ErrorCode.NONE and any(member.transactional_id in core.busy for member in due):
+    if code is ErrorCode.NONE and any(member.transactional_id in shard.busy for member in due):
         code = ErrorCode.CONCURRENT_TRANSACTIONS
     if code is not ErrorCode.NONE:
-        core.effects.reply(token, EndedTogether(code, _codes(judged)))
+        shard.effects.reply(token, EndedTogether(code, _codes(judged)))
     elif not due:
-        core.effects.reply(token, EndedTogether(code, _results(core, judged)))
+        shard.effects.reply(token, EndedTogether(code, _results(shard, judged)))
     else:
-        _begin(core, Ending(request.committed, judged, token), now)
+        _begin(shard, Ending(request.committed, judged, token), now)
 
 
-def _judge(core: Core, member: Member, committed: bool) -> Verdict | ErrorCode:
-    transaction = core.image.get(member.transactional_id)
+def _judge(shard: ShardState, member: Member, committed: bool) -> Verdict | ErrorCode:
+    transaction = shard.image.get(member.transactional_id)
     producer = Producer(member.producer_id, member.producer_epoch)
-    verdict = judge_now(core, member.transactional_id, producer, committed=committed, bumps=True)
+    verdict = judge_now(shard, member.transactional_id, producer, committed=committed, bumps=True)
     is_empty = transaction is not None and not transaction.partitions
     if committed and verdict is Verdict.DUE and is_empty:
         return ErrorCode.INVALID_TXN_STATE  # The caller expected records in it.
     return verdict
 
 
-def _why_not_commit(core: Core, request: EndTransactions, judged: _Judged) -> ErrorCode:
+def _why_not_commit(shard: ShardState, request: EndTransactions, judged: _Judged) -> ErrorCode:
     for _, verdict in judged:
         if isinstance(verdict, ErrorCode):
             return verdict
@@ -88,14 +88,14 @@ def _why_not_commit(core: Core, request: EndTransactions, judged: _Judged) -> Er
         return ErrorCode.INVALID_TXN_STATE  # They were not committed together.
     where = request.offsets_partition
     if where is not None and not any(
-        where in core.image.transactions[member.transactional_id].partitions
+        where in shard.image.transactions[member.transactional_id].partitions
         for member in request.members
     ):
         return ErrorCode.INVALID_TXN_STATE
     return ErrorCode.NONE
 
 
-def _why_not_abort(core: Core, request: EndTransactions, judged: _Judged) -> ErrorCode:
+def _why_not_abort(shard: ShardState, request: EndTransactions, judged: _Judged) -> ErrorCode:
     for _, verdict in judged:
         if isinstance(verdict, ErrorCode) and verdict not in _NOTHING_OPEN:
             return verdict
@@ -113,14 +113,14 @@ def _codes(judged: _Judged) -> tuple[MemberEnded, ...]:
     )
 
 
-def _results(core: Core, judged: _Judged) -> tuple[MemberEnded, ...]:
+def _results(shard: ShardState, judged: _Judged) -> tuple[MemberEnded, ...]:
     """Returns each member's producer id and epoch; call it once the decision is committed."""
     results = []
     for member, verdict in judged:
         if isinstance(verdict, ErrorCode):
             results.append(MemberEnded(member.transactional_id, verdict))
         else:
-            granted = core.image.transactions[member.transactional_id].granted
+            granted = shard.image.transactions[member.transactional_id].granted
             results.append(
                 MemberEnded(
                     member.transactional_id, ErrorCode.NONE, granted.producer_id, granted.epoch
@@ -143,32 +143,32 @@ class Ending:
             member.transactional_id for member, verdict in self.judged if verdict is Verdict.DUE
         ]
 
-    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None:
-        _prepare(core, self, producer_ids, now)
+    def granted(self, shard: ShardState, producer_ids: Sequence[int], now: Now) -> None:
+        _prepare(shard, self, producer_ids, now)
 
-    def refused(self, core: Core, error: ErrorCode, now: Now) -> None:
-        _give_up(core, self, error)
+    def refused(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        _give_up(shard, self, error)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.token, EndedTogether(code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.token, EndedTogether(code))
 
 
-def _begin(core: Core, ending: Ending, now: Now) -> None:
+def _begin(shard: ShardState, ending: Ending, now: Now) -> None:
     for transactional_id in ending.due:
-        core.begin(transactional_id, Doing.ENDING)
-    transactions = (core.image.transactions[each] for each in ending.due)
+        shard.begin(transactional_id, Doing.ENDING)
+    transactions = (shard.image.transactions[each] for each in ending.due)
     exhausted = sum(transaction.is_exhausted for transaction in transactions)
     if exhausted:
-        core.allocate(exhausted, ending)
+        shard.allocate(exhausted, ending)
     else:
-        _prepare(core, ending, (), now)
+        _prepare(shard, ending, (), now)
 
 
-def _prepare(core: Core, ending: Ending, producer_ids: Sequence[int], now: Now) -> None:
+def _prepare(shard: ShardState, ending: Ending, producer_ids: Sequence[int], now: Now) -> None:
     fresh_ids = iter(producer_ids)
     prepared = []
     for transactional_id in ending.due:
-        transaction = core.image.transactions[transactional_id]
+        transaction = shard.image.transactions[transactional_id]
         prepared.append(
             transaction.prepared(
                 committed=ending.is_commit,
@@ -178,16 +178,16 @@ def _prepare(core: Core, ending: Ending, producer_ids: Sequence[int], now: Now) 
             )
         )
     records = [transaction_record(transaction) for transaction in prepared]
-    if HEADER_SIZE + sum(map(record_bytes, records)) > core.batch_bytes_max():
-        _give_up(core, ending, ErrorCode.MESSAGE_TOO_LARGE)
+    if HEADER_SIZE + sum(map(record_bytes, records)) > shard.batch_bytes_max():
+        _give_up(shard, ending, ErrorCode.MESSAGE_TOO_LARGE)
     else:
-        core.appends.start(records, PreparedMultiCommit(ending, tuple(prepared)), now)
+        shard.appends.start(records, PreparedMultiCommit(ending, tuple(prepared)), now)
 
 
-def _give_up(core: Core, ending: Ending, code: ErrorCode) -> None:
+def _give_up(shard: ShardState, ending: Ending, code: ErrorCode) -> None:
     for transactional_id in ending.due:
-        core.finish(transactional_id)
-    core.effects.reply(ending.token, EndedTogether(code, _codes(ending.judged)))
+        shard.finish(transactional_id)
+    shard.effects.reply(ending.token, EndedTogether(code, _codes(ending.judged)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,16 +195,16 @@ class PreparedMultiCommit:
     ending: Ending
     transactions: tuple[Transaction, ...]
 
-    def committed(self, core: Core, now: Now) -> None:
+    def committed(self, shard: ShardState, now: Now) -> None:
         for transactional_id in self.ending.due:
-            core.finish(transactional_id)
-        results = _results(core, self.ending.judged)
-        core.effects.reply(self.ending.token, EndedTogether(ErrorCode.NONE, results))
+            shard.finish(transactional_id)
+        results = _results(shard, self.ending.judged)
+        shard.effects.reply(self.ending.token, EndedTogether(ErrorCode.NONE, results))
         for transaction in self.transactions:
-            markers.begin(core, transaction, now)
+            markers.begin(shard, transaction, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        _give_up(core, self.ending, append_error(error))
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        _give_up(shard, self.ending, append_error(error))
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        core.effects.reply(self.ending.token, EndedTogether(code))
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        shard.effects.reply(self.ending.token, EndedTogether(code))

@@ -20,7 +20,6 @@ from penstock.coordination.effects import Now, Token
 from penstock.coordination.invariants import InvariantViolated
 from penstock.txns import adding, admin, ending, initializing, markers, multi_commit
 from penstock.txns.config import TransactionConfig
-from penstock.txns.core import Core, Doing
 from penstock.txns.effects import (
     Effect,
     EndTransactions,
@@ -29,6 +28,7 @@ from penstock.txns.effects import (
     TimerKind,
     TopicPartition,
 )
+from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import State
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -51,7 +51,7 @@ class TransactionShard:
     ) -> None:
         """`batch_bytes_max` returns the current size limit of a batch in this partition: its
         topic's max.message.bytes. Transactions that are ended together must fit into one batch."""
-        self.core = Core(config, coordinator_epoch, batch_bytes_max)
+        self.state = ShardState(config, coordinator_epoch, batch_bytes_max)
 
     # Requests
 
@@ -59,8 +59,8 @@ class TransactionShard:
         self, request: InitProducerIdRequest, version: int, token: Token, now: Now
     ) -> list[Effect]:
         """Handles a request with a transactional id; without one, any broker answers by itself."""
-        initializing.init_producer_id(self.core, request, version, token, now)
-        return self.core.effects.take()
+        initializing.init_producer_id(self.state, request, version, token, now)
+        return self.state.effects.take()
 
     def add_partitions(
         self,
@@ -76,8 +76,8 @@ class TransactionShard:
         With `may_wait` the answer may be delayed until the previous transaction has ended, but by
         at most `ending_patience_ms`.
         """
-        adding.add_partitions(self.core, request, version, token, now, may_wait=may_wait)
-        return self.core.effects.take()
+        adding.add_partitions(self.state, request, version, token, now, may_wait=may_wait)
+        return self.state.effects.take()
 
     def add_offsets(
         self,
@@ -90,49 +90,49 @@ class TransactionShard:
         may_wait: bool = False,
     ) -> list[Effect]:
         adding.add_offsets(
-            self.core, request, offsets_partition, version, token, now, may_wait=may_wait
+            self.state, request, offsets_partition, version, token, now, may_wait=may_wait
         )
-        return self.core.effects.take()
+        return self.state.effects.take()
 
     def end_txn(self, request: EndTxnRequest, version: int, token: Token, now: Now) -> list[Effect]:
-        ending.end_txn(self.core, request, version, token, now)
-        return self.core.effects.take()
+        ending.end_txn(self.state, request, version, token, now)
+        return self.state.effects.take()
 
     def end_transactions(self, request: EndTransactions, token: Token, now: Now) -> list[Effect]:
-        multi_commit.end_transactions(self.core, request, token, now)
-        return self.core.effects.take()
+        multi_commit.end_transactions(self.state, request, token, now)
+        return self.state.effects.take()
 
     # Queries
 
     def describe(self, transactional_id: str) -> DescribeTransactionsResponse.Transaction:
-        return admin.describe(self.core, transactional_id)
+        return admin.describe(self.state, transactional_id)
 
     def list_transactions(
         self, request: ListTransactionsRequest, now: Now, among: Iterable[str] | None = None
     ) -> list[ListTransactionsResponse.Transaction]:
-        return admin.list_all(self.core, request, now, among)
+        return admin.list_all(self.state, request, now, among)
 
     # Events
 
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         match key.kind:
             case TimerKind.TIMEOUT:
-                ending.on_timeout(self.core, key.transactional_id, now)
+                ending.on_timeout(self.state, key.transactional_id, now)
             case TimerKind.MARKERS:
-                markers.on_retry(self.core, key.transactional_id, now)
+                markers.on_retry(self.state, key.transactional_id, now)
             case TimerKind.PATIENCE:
-                self.core.send_away(key.transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
+                self.state.send_away(key.transactional_id, ErrorCode.CONCURRENT_TRANSACTIONS)
             case TimerKind.EXPIRY:
-                admin.expire(self.core, now)
-        return self.core.effects.take()
+                admin.expire(self.state, now)
+        return self.state.effects.take()
 
     def on_committed(self, append_id: int, now: Now) -> list[Effect]:
-        self.core.appends.on_committed(append_id, now)
-        return self.core.effects.take()
+        self.state.appends.on_committed(append_id, now)
+        return self.state.effects.take()
 
     def on_append_failed(self, append_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self.core.appends.on_failed(append_id, error, now)
-        return self.core.effects.take()
+        self.state.appends.on_failed(append_id, error, now)
+        return self.state.effects.take()
 
     def on_append_late(self, append_id: int) -> list[Effect]:
         """Answers requests that wait for a slow append: they should ask again.
@@ -140,18 +140,18 @@ class TransactionShard:
         The outcome of the append must still be reported, and its change stays in progress until
         then.
         """
-        self.core.appends.on_late(append_id)
-        return self.core.effects.take()
+        self.state.appends.on_late(append_id)
+        return self.state.effects.take()
 
     def on_producer_ids(
         self, allocation_id: int, producer_ids: Sequence[int], now: Now
     ) -> list[Effect]:
-        self.core.allocations.pop(allocation_id).granted(self.core, producer_ids, now)
-        return self.core.effects.take()
+        self.state.allocations.pop(allocation_id).granted(self.state, producer_ids, now)
+        return self.state.effects.take()
 
     def on_no_producer_ids(self, allocation_id: int, error: ErrorCode, now: Now) -> list[Effect]:
-        self.core.allocations.pop(allocation_id).refused(self.core, error, now)
-        return self.core.effects.take()
+        self.state.allocations.pop(allocation_id).refused(self.state, error, now)
+        return self.state.effects.take()
 
     def on_markers(
         self,
@@ -160,74 +160,74 @@ class TransactionShard:
         answers: Mapping[TopicPartition, ErrorCode],
         now: Now,
     ) -> list[Effect]:
-        markers.on_answers(self.core, transactional_id, marker, answers, now)
-        return self.core.effects.take()
+        markers.on_answers(self.state, transactional_id, marker, answers, now)
+        return self.state.effects.take()
 
     def on_partitions_gone(self, partitions: Collection[TopicPartition], now: Now) -> list[Effect]:
         """Notes that these partitions are deleted.
 
         Call it only when that is certain: a marker must not be given up because metadata is late.
         """
-        markers.on_gone(self.core, partitions, now)
-        return self.core.effects.take()
+        markers.on_gone(self.state, partitions, now)
+        return self.state.effects.take()
 
     # Lifecycle
 
     def replay(self, key: bytes | None, value: bytes | None) -> None:
-        self.core.image.replay(key, value)
+        self.state.image.replay(key, value)
 
     def on_loaded(self, now: Now) -> list[Effect]:
         """Resumes from the replayed log: restarts timeouts, and sends markers that are due."""
-        core = self.core
-        for transaction in list(core.image.transactions.values()):
+        state = self.state
+        for transaction in list(state.image.transactions.values()):
             if transaction.state is State.ONGOING:
                 ran_ms = max(now.wall_ms - transaction.start_ms, 0)
                 left_ms = max(transaction.timeout_ms - ran_ms, 0)
-                core.set_deadline(transaction.transactional_id, now.ticks_ms + left_ms)
+                state.set_deadline(transaction.transactional_id, now.ticks_ms + left_ms)
             elif transaction.state.is_preparing:
-                markers.begin(core, transaction, now)
-        core.effects.set_timer(
-            admin.EXPIRY_TIMER, now.ticks_ms + core.config.id_expiration_check_interval_ms
+                markers.begin(state, transaction, now)
+        state.effects.set_timer(
+            admin.EXPIRY_TIMER, now.ticks_ms + state.config.id_expiration_check_interval_ms
         )
-        return core.effects.take()
+        return state.effects.take()
 
     def unload(self, code: ErrorCode = ErrorCode.NOT_COORDINATOR) -> list[Effect]:
         """Answers all waiting requests: this broker no longer coordinates these ids.
 
         Results of appends, allocations and markers in progress must not be reported any more.
         """
-        core = self.core
-        core.appends.abandon(code)
-        for allocation in core.allocations.values():
-            allocation.abandoned(core, code)
-        for transactional_id in list(core.parked):
-            core.send_away(transactional_id, code)
-        for transactional_id in list(core.deadlines_ms):
-            core.clear_deadline(transactional_id)
-        for transactional_id, marking in core.markings.items():
+        state = self.state
+        state.appends.abandon(code)
+        for allocation in state.allocations.values():
+            allocation.abandoned(state, code)
+        for transactional_id in list(state.parked):
+            state.send_away(transactional_id, code)
+        for transactional_id in list(state.deadlines_ms):
+            state.clear_deadline(transactional_id)
+        for transactional_id, marking in state.markings.items():
             if marking.retry_is_set:
-                core.effects.cancel_timer(TimerKey(TimerKind.MARKERS, transactional_id))
-        core.effects.cancel_timer(admin.EXPIRY_TIMER)
-        for held in (core.allocations, core.markings, core.busy):
+                state.effects.cancel_timer(TimerKey(TimerKind.MARKERS, transactional_id))
+        state.effects.cancel_timer(admin.EXPIRY_TIMER)
+        for held in (state.allocations, state.markings, state.busy):
             held.clear()
-        return core.effects.take()
+        return state.effects.take()
 
     def take_effects(self) -> list[Effect]:
         """Returns the effects that a call had decided on before it raised."""
-        return self.core.effects.take()
+        return self.state.effects.take()
 
     def verify(self) -> None:
         """Checks the invariants of the shard; for tests and simulations."""
-        core = self.core
-        for transactional_id, transaction in core.image.transactions.items():
+        state = self.state
+        for transactional_id, transaction in state.image.transactions.items():
             transaction.verify()
-            if (transaction.state is State.ONGOING) != (transactional_id in core.deadlines_ms):
+            if (transaction.state is State.ONGOING) != (transactional_id in state.deadlines_ms):
                 raise InvariantViolated(f"{transaction} and its deadline do not agree")
-            if transaction.state.is_preparing != (transactional_id in core.markings):
+            if transaction.state.is_preparing != (transactional_id in state.markings):
                 raise InvariantViolated(f"{transaction} and its markers do not agree")
-        for transactional_id, marking in core.markings.items():
+        for transactional_id, marking in state.markings.items():
             done = not marking.asked and not marking.due
-            busy = core.busy.get(transactional_id)
+            busy = state.busy.get(transactional_id)
             completing = busy is not None and busy.doing is Doing.COMPLETING
             if done != completing and not marking.retry_is_set:
                 raise InvariantViolated(
@@ -235,10 +235,10 @@ class TransactionShard:
                 )
             if marking.due and not marking.retry_is_set:
                 raise InvariantViolated(f"{transactional_id} has markers that are never sent")
-        for transactional_id, parked in core.parked.items():
-            if transactional_id not in core.markings or not parked:
+        for transactional_id, parked in state.parked.items():
+            if transactional_id not in state.markings or not parked:
                 raise InvariantViolated(
                     f"{transactional_id} has parked requests, but no transaction of it is ending"
                 )
-        if not core.appends and not core.allocations and core.busy:
-            raise InvariantViolated(f"{list(core.busy)} are busy, but nothing is in progress")
+        if not state.appends and not state.allocations and state.busy:
+            raise InvariantViolated(f"{list(state.busy)} are busy, but nothing is in progress")

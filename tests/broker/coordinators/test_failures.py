@@ -67,7 +67,7 @@ class Injection:
             if after:
                 result = held(*args, **kwargs)
                 if isinstance(args[0], GroupShard | TransactionShard):
-                    args[0].core.effects._effects.extend(result)
+                    args[0].state.effects._effects.extend(result)
             raise InjectedError(name)
 
         setattr(owner, name, raising)

@@ -221,7 +221,7 @@ async def test_a_group_with_many_offsets_is_deleted_in_several_batches(
     assert max(sizes) <= limit
     assert min(sizes[:-1]) > limit // 2
     again = await runtime(stage)
-    for image in (shard.shard.core.image, again.shard.core.image):
+    for image in (shard.shard.state.image, again.shard.state.image):
         assert set(image.offsets) == {"small"}
     assert await ask_delete(again, "large") == ErrorCode.GROUP_ID_NOT_FOUND
     for each in (shard, again):

@@ -12,8 +12,8 @@ import pytest
 
 from broker.harness import BrokerHarness, staged_with
 from broker.transactional_producer import R, TransactionalProducer, story
+from penstock.txns.colocated_ids import id_beside
 from penstock.txns.formats import TOPIC
-from penstock.txns.hashing import id_beside
 from penstock.wire.errors import ErrorCode
 from penstock.wire.java import partition_of
 from penstock.wire.messages import (

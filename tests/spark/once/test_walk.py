@@ -185,7 +185,7 @@ class Walk(Network):
             def arrive() -> None:
                 found = tuple(
                     OpenTransaction(name, each.producer_id, each.producer_epoch)
-                    for name, each in self.world.shard.core.image.transactions.items()
+                    for name, each in self.world.shard.state.image.transactions.items()
                     if each.state is State.ONGOING and pattern.matches(name)
                 )
                 self.wire.append(lambda: answered(found))

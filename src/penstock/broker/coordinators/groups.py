@@ -155,11 +155,11 @@ class GroupCoordinator(LedShards[GroupShell]):
     @property
     def rebalances(self) -> int:
         """Rebalances that this coordinator has completed since the broker started."""
-        held = (shell.shard.core.rebalances for shell in self._shells.values())
+        held = (shell.shard.state.rebalances for shell in self._shells.values())
         return self._rebalances_before + sum(held)
 
     def on_retired(self, shell: GroupShell) -> None:
-        self._rebalances_before += shell.shard.core.rebalances
+        self._rebalances_before += shell.shard.state.rebalances
 
     def confirmed(
         self, group_ids: Sequence[str], answer: Callable[[], Steps[Response]]

@@ -12,7 +12,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import info_of
 from penstock.coordination.effects import Now, Token
 from penstock.groups.effects import Effect
-from penstock.groups.refusals import refuse
+from penstock.groups.error_responses import refuse
 from penstock.groups.shard import GroupShard
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse

@@ -12,7 +12,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from penstock.broker.handlers.large_requests import answered
-from penstock.groups.refusals import refuse
+from penstock.groups.error_responses import refuse
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.broker.context import RequestContext
 from penstock.coordination.effects import Now, Token
 from penstock.groups.effects import Effect, RequestInfo
-from penstock.groups.refusals import refuse
+from penstock.groups.error_responses import refuse
 from penstock.groups.shard import GroupShard
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages.base import Request

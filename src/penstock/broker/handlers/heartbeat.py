@@ -9,7 +9,7 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
-from penstock.groups.refusals import refuse
+from penstock.groups.error_responses import refuse
 from penstock.wire.messages import HeartbeatRequest, HeartbeatResponse
 
 __all__ = ["handle", "refuse"]

@@ -21,7 +21,7 @@ def handle(
     request: ListTransactionsRequest, context: RequestContext
 ) -> ListTransactionsResponse | asyncio.Future[ListTransactionsResponse]:
     loaded = context.services.transactions.loaded()
-    count = sum(len(shell.shard.core.image.transactions) for shell in loaded)
+    count = sum(len(shell.shard.state.image.transactions) for shell in loaded)
     return answered(context, _steps(request, context), count)
 
 
@@ -34,7 +34,7 @@ def _steps(
     response = ListTransactionsResponse(unknown_state_filters=unknown_states(request))
     for shell in transactions.loaded():
         # At least once: an invalid pattern is refused even by a shard without transactions.
-        for portion in portions(shell.shard.core.image.transactions) or [[]]:
+        for portion in portions(shell.shard.state.image.transactions) or [[]]:
             if shell.is_over:
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             response.transaction_states += shell.shard.list_transactions(

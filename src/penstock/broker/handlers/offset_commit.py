@@ -15,8 +15,8 @@ from copy import copy
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
 from penstock.broker.handlers.large_requests import ask_in_portions
+from penstock.groups.error_responses import commit_response, refuse
 from penstock.groups.limits import COMMIT_BATCHES_MAX, commit_bytes
-from penstock.groups.refusals import commit_response, refuse
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 

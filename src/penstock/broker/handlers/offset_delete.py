@@ -11,7 +11,7 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.group_requests import ask
 from penstock.broker.handlers.large_requests import ask_in_portions
-from penstock.groups.refusals import refuse
+from penstock.groups.error_responses import refuse
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 

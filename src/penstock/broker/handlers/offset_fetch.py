@@ -11,8 +11,8 @@ from contextlib import suppress
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
+from penstock.groups.error_responses import refuse, refused_offsets
 from penstock.groups.offset_fetch import groups_of, response_steps
-from penstock.groups.refusals import refuse, refused_offsets
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.messages.base import Response
@@ -34,7 +34,7 @@ def _count(request: OffsetFetchRequest, context: RequestContext) -> int:
             count += sum(len(topic.partition_indexes) for topic in group.topics)
             continue
         with suppress(KafkaError):
-            image = context.services.groups.require(group.group_id).shard.core.image
+            image = context.services.groups.require(group.group_id).shard.state.image
             count += len(image.offsets_of(group.group_id))
     return count
 

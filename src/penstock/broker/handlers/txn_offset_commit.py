@@ -20,7 +20,7 @@ from penstock.broker.handlers.transaction_requests import then
 from penstock.broker.partitions.txn_appends import beginner
 from penstock.coordination.effects import Now, Token
 from penstock.groups.effects import Effect
-from penstock.groups.refusals import refuse, txn_commit_response
+from penstock.groups.error_responses import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
 from penstock.partition.decisions import Begin
 from penstock.partition.verification import NO_GUARD

@@ -144,13 +144,13 @@ class Gatherer:
     async def _coordinators(self, slices: Slices) -> CoordinatorTotals:
         services, totals = self._services, CoordinatorTotals()
         for groups in services.groups.loaded():
-            for group in groups.shard.core.groups.values():
+            for group in groups.shard.state.groups.values():
                 totals.groups[group.state] += 1
                 totals.members += len(group.members)
             await slices.give()
         totals.rebalances = services.groups.rebalances
         for transactions in services.transactions.loaded():
-            held = transactions.shard.core.image.transactions
+            held = transactions.shard.state.image.transactions
             totals.transactions.update(each.state for each in held.values())
             await slices.give()
         totals.lags = await self._lag.measure(slices)

@@ -50,7 +50,7 @@ class GroupLag:
         find = self._services.replicas.get
         for runtime in self._services.groups.loaded():
             # A copy, because groups may commit between two slices.
-            for group, offsets in list(runtime.shard.core.image.offsets.items()):
+            for group, offsets in list(runtime.shard.state.image.offsets.items()):
                 for place, committed in offsets.items():
                     hosted = find(*place)
                     if hosted is None:

@@ -21,7 +21,7 @@ from penstock.sim.actors.sends import Answered, batch_of, produce, with_cluster
 from penstock.sim.actors.stage import Actor, parse_place
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, SINK_IDS, SINK_MEMBERS, Stable
-from penstock.txns.hashing import id_beside
+from penstock.txns.colocated_ids import id_beside
 from penstock.wire.java import partition_of
 from penstock.wire.messages import (
     EndTransactionsRequest,

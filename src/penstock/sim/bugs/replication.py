@@ -413,8 +413,8 @@ def _replays_nothing(patches: ExitStack) -> None:
 def _takes_old_commits(patches: ExitStack) -> None:
     """Any process that commits offsets is treated as a member."""
 
-    def anybody(core: Any, request: Any, info: Any, now: Any) -> Group:
-        group = core.groups.get(request.group_id)
+    def anybody(shard: Any, request: Any, info: Any, now: Any) -> Group:
+        group = shard.groups.get(request.group_id)
         return group if group is not None else Group(request.group_id, now.wall_ms)
 
     patch(patches, group_offsets, "_committing_group", anybody)

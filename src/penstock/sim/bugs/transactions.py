@@ -21,10 +21,10 @@ from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.storage.segment import Segment
 from penstock.txns import ending, markers, multi_commit
 from penstock.txns.config import EPOCH_PER_TRANSACTION
-from penstock.txns.core import Core
 from penstock.txns.effects import Effect
 from penstock.txns.formats import transaction_record
 from penstock.txns.shard import TransactionShard
+from penstock.txns.shard_state import ShardState
 from penstock.txns.transaction import NO_PRODUCER_ID, Producer, State, Transaction
 from penstock.wire.errors import ErrorCode
 
@@ -93,10 +93,12 @@ def _answers_early(patches: ExitStack) -> None:
     """A producer is told that its transaction is committed when the decision is only appended."""
     prepare = ending._prepare
 
-    def eager(core: Core, asked: Any, transaction: Transaction, next_id: int, now: Now) -> None:
-        prepare(core, asked, transaction, next_id, now)
+    def eager(
+        shard: ShardState, asked: Any, transaction: Transaction, next_id: int, now: Now
+    ) -> None:
+        prepare(shard, asked, transaction, next_id, now)
         epoch = transaction.producer_epoch + 1
-        ending._confirm(core, asked, replace(transaction, producer_epoch=epoch))
+        ending._confirm(shard, asked, replace(transaction, producer_epoch=epoch))
 
     patch(patches, ending, "_prepare", eager)
 
@@ -120,8 +122,8 @@ def _turns_decisions(patches: ExitStack) -> None:
     on_loaded, begin = TransactionShard.on_loaded, markers.begin
 
     def careful(self: TransactionShard, now: Now) -> list[Effect]:
-        def abort(core: Core, transaction: Transaction, at: Now) -> None:
-            begin(core, replace(transaction, state=State.PREPARE_ABORT), at)
+        def abort(shard: ShardState, transaction: Transaction, at: Now) -> None:
+            begin(shard, replace(transaction, state=State.PREPARE_ABORT), at)
 
         with ExitStack() as turned:
             patch(turned, markers, "begin", abort)
@@ -137,7 +139,7 @@ def _forgets_open(patches: ExitStack) -> None:
 
     def blind(self: TransactionShard, now: Now) -> list[Effect]:
         with ExitStack() as quiet:
-            patch(quiet, Core, "set_deadline", lambda *given: None)
+            patch(quiet, ShardState, "set_deadline", lambda *given: None)
             return on_loaded(self, now)
 
     patch(patches, TransactionShard, "on_loaded", blind)
@@ -148,14 +150,14 @@ def _sends_once(patches: ExitStack) -> None:
     """The coordinator does not retry a marker that a partition did not accept."""
     try_later = markers._try_later
 
-    def complete(core: Core, transactional_id: str, marking: Any, now: Now) -> None:
+    def complete(shard: ShardState, transactional_id: str, marking: Any, now: Now) -> None:
         if not marking.due:
             # The record that completes the transaction could not be written.
-            try_later(core, transactional_id, marking, now)
+            try_later(shard, transactional_id, marking, now)
             return
         marking.due.clear()
         if not marking.asked:
-            markers._complete(core, transactional_id, now)
+            markers._complete(shard, transactional_id, now)
 
     patch(patches, markers, "_try_later", complete)
 
@@ -167,23 +169,25 @@ class _Half:
     rest: Sequence[Transaction]
     done: multi_commit.PreparedMultiCommit
 
-    def committed(self, core: Core, now: Now) -> None:
-        core.appends.start([transaction_record(each) for each in self.rest], self.done, now)
+    def committed(self, shard: ShardState, now: Now) -> None:
+        shard.appends.start([transaction_record(each) for each in self.rest], self.done, now)
 
-    def failed(self, core: Core, error: ErrorCode, now: Now) -> None:
-        self.done.failed(core, error, now)
+    def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
+        self.done.failed(shard, error, now)
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None:
-        self.done.abandoned(core, code)
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
+        self.done.abandoned(shard, code)
 
 
 @_bug("joint-decision-torn")
 def _tears(patches: ExitStack) -> None:
     """Transactions that end together are decided one after the other, in two batches."""
 
-    def torn(core: Core, asked: multi_commit.Ending, producer_ids: Sequence[int], now: Now) -> None:
+    def torn(
+        shard: ShardState, asked: multi_commit.Ending, producer_ids: Sequence[int], now: Now
+    ) -> None:
         prepared = [
-            core.image.transactions[each].prepared(
+            shard.image.transactions[each].prepared(
                 committed=asked.is_commit,
                 client_version=EPOCH_PER_TRANSACTION,
                 next_producer_id=NO_PRODUCER_ID,
@@ -193,7 +197,7 @@ def _tears(patches: ExitStack) -> None:
         ]
         done = multi_commit.PreparedMultiCommit(asked, tuple(prepared))
         first, rest = prepared[:1], prepared[1:]
-        core.appends.start(
+        shard.appends.start(
             [transaction_record(each) for each in first], _Half(rest, done) if rest else done, now
         )
 
@@ -276,4 +280,4 @@ def _offsets_at_once(patches: ExitStack) -> None:
 def _serves_unstable(patches: ExitStack) -> None:
     """A request for stable offsets gets the old ones while a transaction that changes them
     is open."""
-    patch(patches, offset_fetch, "_unstable", lambda core, group_id: frozenset())
+    patch(patches, offset_fetch, "_unstable", lambda shard, group_id: frozenset())

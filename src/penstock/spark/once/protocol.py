@@ -33,7 +33,7 @@ from typing import Any, Final, TypeVar
 from penstock.client.errors import ClientError
 from penstock.client.model import OpenTransaction
 from penstock.spark.options import MissingProgress
-from penstock.txns.hashing import SALT_MARK, id_beside
+from penstock.txns.colocated_ids import SALT_MARK, id_beside
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")

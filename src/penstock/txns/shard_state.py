@@ -1,4 +1,4 @@
-"""Shared by the modules of a shard: its image, the effects of the current call, work in progress.
+"""The state that the modules of a shard share: its image, effects, and work in progress.
 
 Three things can be in progress: an append, from its effect until its outcome is reported; a request
 for producer ids; and markers that partitions have not written yet. For the first two, the caller
@@ -43,11 +43,11 @@ from penstock.wire.errors import ErrorCode
 class Allocation(Protocol):
     """What happens once producer ids were allocated."""
 
-    def granted(self, core: Core, producer_ids: Sequence[int], now: Now) -> None: ...
+    def granted(self, shard: ShardState, producer_ids: Sequence[int], now: Now) -> None: ...
 
-    def refused(self, core: Core, error: ErrorCode, now: Now) -> None: ...
+    def refused(self, shard: ShardState, error: ErrorCode, now: Now) -> None: ...
 
-    def abandoned(self, core: Core, code: ErrorCode) -> None: ...
+    def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...
 
 
 class Doing(Enum):
@@ -99,7 +99,7 @@ class Marking:
         self.retry_is_set = False
 
 
-class Core:
+class ShardState:
     def __init__(
         self,
         config: TransactionConfig,

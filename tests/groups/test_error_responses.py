@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.groups.error_responses import group_append_error, offsets_append_error, refuse
 from penstock.groups.offset_fetch import groups_of, response_of
-from penstock.groups.refusals import group_append_error, offsets_append_error, refuse
 from penstock.wire.codec import decode, encode
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

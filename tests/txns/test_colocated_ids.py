@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.txns.hashing import id_beside
+from penstock.txns.colocated_ids import id_beside
 from penstock.wire.java import java_hash, partition_of, utf16_units
 
 

@@ -1,4 +1,4 @@
-"""Shared by the modules of a shard: its state, the effects of the current call, appends in flight.
+"""The state that the modules of a shard share: its image, its groups, effects, appends in flight.
 
 Committed records reach the image through `appends` only.
 """
@@ -17,7 +17,7 @@ from penstock.groups.image import NO_PRODUCER, ShardImage
 from penstock.wire.messages.base import Response
 
 
-class Core:
+class ShardState:
     def __init__(
         self,
         config: GroupConfig,
