@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from client import fake_model
+from client import fake_model, fake_refusals
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import (
     RequestHeader,
@@ -171,7 +171,7 @@ class FakeBroker:
             ]
             return ApiVersionsResponse(0, entries)
         if isinstance(step, ErrorCode):
-            return fake_model.refuse(request, header.api_version, step)
+            return fake_refusals.refuse(request, step)
         if isinstance(step, Response):
             return step
         if callable(step):

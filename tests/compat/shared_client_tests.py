@@ -18,6 +18,7 @@ from client.admin.test_admin import test_validate_only_creates_nothing as valida
 from client.blocking import test_consumer as sync_consumer
 from client.blocking import test_producer as sync_producer
 from client.consuming import test_consumer as consumer
+from client.consuming import test_consumer_commits as commits
 from client.consuming import test_recreated_topics as made_again
 from client.consuming import test_tables as tables
 from client.membership import test_member as member
@@ -47,9 +48,9 @@ CHOSEN: list[Chosen] = [
     consumer.test_a_paused_partition_resumes_where_it_stopped,
     consumer.test_seeking_by_time_and_looking_up_offsets,
     consumer.test_the_reset_policy_may_be_a_timestamp,
-    consumer.test_offsets_are_committed_with_metadata_and_read_back,
-    consumer.test_auto_commit_commits_what_was_returned_and_nothing_else,
-    consumer.test_a_deleted_topic_is_not_created_again,
+    commits.test_offsets_are_committed_with_metadata_and_read_back,
+    commits.test_auto_commit_commits_what_was_returned_and_nothing_else,
+    commits.test_a_deleted_topic_is_not_created_again,
     consumer.test_a_group_shares_partitions_and_calls_its_listeners,
     consumer.test_a_pattern_subscription_finds_topics_created_later,
     consumer.test_added_partitions_are_found,

@@ -9,6 +9,7 @@ import pytest
 from penstock.storage.disk import OsDisk
 
 from .log_bench import LogBench, new_bench
+from .sample_log import SampleLog, stopped_log
 
 
 @pytest.fixture
@@ -21,3 +22,15 @@ def bench() -> LogBench:
 def real_bench(tmp_path: Path) -> LogBench:
     """The disk of this machine, in a directory that is removed after the test."""
     return LogBench(OsDisk(), str(tmp_path))
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> SampleLog:
+    """A log that was stopped cleanly, on the real disk."""
+    return stopped_log(str(tmp_path))
+
+
+@pytest.fixture
+def home(sample: SampleLog) -> Path:
+    """The directory of `sample`."""
+    return Path(sample.directory)
