@@ -42,6 +42,19 @@ def replicas(found: Any) -> list[int]:
     return [broker["replicas"] for broker in found["brokers"]]
 
 
+def has_restarted(newcomer: Newcomer, pid: int) -> None:
+    """Waits until three brokers are in sync, and none of them is the killed process."""
+    eventually(
+        lambda: newcomer("status", "--json").json,
+        lambda found: (
+            len(found["brokers"]) == 3
+            and not found["under_replicated_partitions"]
+            and pid not in (pids := [each.get("pid") for each in found["brokers"]])
+            and None not in pids
+        ),
+    )
+
+
 def test_a_cluster_is_drained_rebalanced_and_repaired(
     tmp_path: Path, newcomer: Newcomer, penstock: Runner
 ) -> None:
@@ -92,15 +105,7 @@ def test_a_cluster_is_drained_rebalanced_and_repaired(
         )
         os.kill(lost["pid"], signal.SIGKILL)
         # `up` restarts the broker, which then takes part again without a command.
-        eventually(
-            lambda: newcomer("status", "--json").json,
-            lambda found: (
-                len(found["brokers"]) == 3
-                and not found["under_replicated_partitions"]
-                and lost["pid"] not in (pids := [each.get("pid") for each in found["brokers"]])
-                and None not in pids
-            ),
-        )
+        has_restarted(newcomer, lost["pid"])
         newcomer("cluster", "elect")
         described(newcomer, lambda found: found["not_led_by_preferred"] == 0)
         read = newcomer("consume", "orders", "--from-beginning", "-n", "500").out.split()

@@ -25,6 +25,7 @@ from client.membership.mixed_group import CONFLUENT, OURS, PARTITIONS, MixedGrou
 from compat.apache_kafka import ApacheKafka
 from compat.clients.base import CODECS, DEADLINE_S, wait_until
 from compat.java_build import VERSIONS, compiled
+from compat.librdkafka_producer import Transactional, settings
 from compat.shared_client_tests import CHOSEN, Chosen, shown
 from compat.test_java_groups import JavaMember
 from compat.toolchain import RUN_S
@@ -76,12 +77,6 @@ def read(source: Consumer[Bytes, Bytes], count: int) -> list[Raw]:
     found += source.poll(50)
     assert len(found) == count
     return found
-
-
-def settings(kafka: ApacheKafka, **options: Any) -> dict[str, Any]:
-    """Returns settings for confluent-kafka; underscores stand for dots."""
-    given = {key.replace("_", "."): value for key, value in options.items()}
-    return {"bootstrap.servers": kafka.bootstrap, **given}
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -186,20 +181,6 @@ def test_keys_go_to_the_same_partitions_as_in_java(kafka: ApacheKafka, java: str
 
 
 # -- transactions -------------------------------------------------------------------------------
-
-
-class Transactional:
-    """A producer of librdkafka that writes numbers."""
-
-    def __init__(self, kafka: ApacheKafka, topic: str) -> None:
-        self.topic = topic
-        self.own = ck.Producer(settings(kafka, transactional_id=kafka.new_name("txn")))
-        self.own.init_transactions(DEADLINE_S)
-
-    def write(self, *numbers: int) -> None:
-        for number in numbers:
-            self.own.produce(self.topic, b"%d" % number, partition=0)
-        assert self.own.flush(DEADLINE_S) == 0
 
 
 def both_ways(kafka: ApacheKafka, topic: str, isolation: Any, count: int) -> list[int]:

@@ -239,6 +239,13 @@ def test_a_second_instance_fences_the_first(
     assert reader.read(made, 2) == [b"alive"]
 
 
+def write_numbers(broker: str, topic: str, count: int) -> None:
+    producer = ck.Producer({"bootstrap.servers": broker, **QUIET})
+    for number in range(count):
+        producer.produce(topic, b"%d" % number, partition=0)
+    assert producer.flush(DEADLINE_S) == 0
+
+
 def test_consume_transform_produce_loses_and_duplicates_nothing(
     broker: str, topic: TopicFactory, name: Name, reader: Reader
 ) -> None:
@@ -247,10 +254,7 @@ def test_consume_transform_produce_loses_and_duplicates_nothing(
     the end of the input."""
     source, target = topic(1), topic(1)
     count, step = 300, 25
-    feed = ck.Producer({"bootstrap.servers": broker, **QUIET})
-    for number in range(count):
-        feed.produce(source, b"%d" % number, partition=0)
-    assert feed.flush(DEADLINE_S) == 0
+    write_numbers(broker, source, count)
     group, identity = name(), name()
     copied, life = 0, 0
     left: list[ck.Producer] = []

@@ -10,6 +10,7 @@ verify them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -52,10 +53,48 @@ class OlderWalk(Walk):
             self.gave_up.discard(client.number)
             self.start_over(client)
 
+    def append(
+        self,
+        client: Client,
+        place: str,
+        me: Producer,
+        sequence: int,
+        value: str,
+        done: Callable[[ErrorCode], None],
+    ) -> None:
+        """Appends a batch that has arrived at its partition, and verifies its transaction first."""
+        partition = self.partitions[place]
+        header = partition.header(me, sequence)
+        guard = partition.states.begin_verification(header, 0)
+
+        def write(guard: int) -> ErrorCode:
+            return partition.append(header, value, guard, numbers_from_zero=False)
+
+        def verified(token: Token) -> None:
+            if self.random.random() < 0.3:
+                self.late.append(partial(write_verified, token))
+            else:
+                write_verified(token)
+
+        def write_verified(token: Token) -> None:
+            assert guard is not None
+            (code,) = self.world.added(token).values()
+            done(write(guard) if code is ErrorCode.NONE else code)
+
+        if guard is None:
+            done(write(0))
+            return
+        self.ask(
+            lambda: self.world.send_add(
+                client.transactional_id, me, [place], version=5, verify_only=True
+            ),
+            verified,
+        )
+
     def produce(self, client: Client, place: str) -> None:
         assert client.me is not None
         assert client.attempt is not None
-        me, attempt, partition = client.me, client.attempt, self.partitions[place]
+        me, attempt = client.me, client.attempt
         key = client.number, me, place
         sequence = self.numbers.get(key, 0)
         value = f"{attempt.name}:{place}:{sequence}"
@@ -80,34 +119,8 @@ class OlderWalk(Walk):
 
         def send() -> None:
             op = self.ops
-            self.wire.append(lambda: arrive(op))
-
-        def arrive(op: int) -> None:
-            header = partition.header(me, sequence)
-            guard = partition.states.begin_verification(header, 0)
-
-            def write(guard: int) -> ErrorCode:
-                return partition.append(header, value, guard, numbers_from_zero=False)
-
-            def verified(token: Token) -> None:
-                if self.random.random() < 0.3:
-                    self.late.append(partial(write_verified, token))
-                else:
-                    write_verified(token)
-
-            def write_verified(token: Token) -> None:
-                assert guard is not None
-                (code,) = self.world.added(token).values()
-                done(op, write(guard) if code is ErrorCode.NONE else code)
-
-            if guard is None:
-                done(op, write(0))
-                return
-            self.ask(
-                lambda: self.world.send_add(
-                    client.transactional_id, me, [place], version=5, verify_only=True
-                ),
-                verified,
+            self.wire.append(
+                lambda: self.append(client, place, me, sequence, value, partial(done, op))
             )
 
         def done(op: int, code: ErrorCode) -> None:

@@ -51,6 +51,29 @@ class CheckedConsumer(FakeConsumer):
         await super().commit(offsets)
 
 
+def drawn_options(chance: random.Random, ordering: Ordering) -> RunOptions:
+    return RunOptions(
+        ordering=ordering,
+        concurrency=chance.choice([1, 2, 5]),
+        retries=chance.choice([0, 2, 50]),
+        retry_backoff_ms=1,
+        retry_backoff_max_ms=3,
+        commit_interval_ms=3,
+        in_progress_max=chance.choice([3, 10, 1000]),
+        drain_timeout_ms=chance.choice([0, 2, 1000]),
+    )
+
+
+async def rebalance_at_random(consumer: CheckedConsumer, chance: random.Random) -> None:
+    for _ in range(chance.randrange(6)):
+        await asyncio.sleep(chance.random() * 0.01)
+        place = chance.choice(PLACES)
+        if place in consumer.assigned:
+            consumer.rebalance(chance.choice(["revoked", "lost"]), place)
+        else:
+            consumer.rebalance("assigned", place)
+
+
 @pytest.mark.parametrize("kind", ["async", "threads"])
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
@@ -77,25 +100,10 @@ def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
         def handle_plainly(record: Text) -> None:
             outcome(consumer, record)
 
-        options = RunOptions(
-            ordering=ordering,
-            concurrency=chance.choice([1, 2, 5]),
-            retries=chance.choice([0, 2, 50]),
-            retry_backoff_ms=1,
-            retry_backoff_max_ms=3,
-            commit_interval_ms=3,
-            in_progress_max=chance.choice([3, 10, 1000]),
-            drain_timeout_ms=chance.choice([0, 2, 1000]),
-        )
+        options = drawn_options(chance, ordering)
         handler = handle if kind == "async" else handle_plainly
         running = asyncio.ensure_future(run(consumer, handler, options))
-        for _ in range(chance.randrange(6)):
-            await asyncio.sleep(chance.random() * 0.01)
-            place = chance.choice(PLACES)
-            if place in consumer.assigned:
-                consumer.rebalance(chance.choice(["revoked", "lost"]), place)
-            else:
-                consumer.rebalance("assigned", place)
+        await rebalance_at_random(consumer, chance)
         running.cancel()
         with suppress(asyncio.CancelledError, BadLuck):
             await running

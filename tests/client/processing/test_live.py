@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import textwrap
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -258,6 +257,45 @@ def test_members_join_and_leave_during_a_run(live_broker: Broker, strategy: str)
     assert sum(summary.processed for summary in summaries) == count
 
 
+KILLED = """
+import os, sys, threading
+from penstock import Consumer
+bootstrap, topic, group, journal = sys.argv[1:]
+file = os.open(journal, os.O_WRONLY | os.O_APPEND)
+failed = set()
+handled = set(open(journal, "rb"))
+enough = len(handled) + 1_000  # Then it waits to be killed.
+
+def handle(record):
+    if record.offset % 50 == 0 and record.offset not in failed:
+        failed.add(record.offset)
+        raise ValueError("not yet")
+    if len(handled) >= enough:
+        threading.Event().wait()
+    line = b"%d %d\\n" % (record.partition, record.offset)
+    handled.add(line)
+    os.write(file, line)
+
+with Consumer(
+    bootstrap, topics=[topic], group_id=group, group_instance_id="one",
+    auto_offset_reset="earliest",
+) as consumer:
+    consumer.run(
+        handle, ordering="none", concurrency=3, commit_interval_ms=5, retry_backoff_ms=5
+    )
+"""
+"""A script that handles records, notes them in a file, and waits to be killed."""
+
+
+def handled(journal: Path) -> dict[int, set[int]]:
+    """Returns the offsets that are noted in the file, by partition."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for line in journal.read_bytes().splitlines():
+        partition, offset = line.split()
+        found[int(partition)].add(int(offset))
+    return found
+
+
 def test_a_killed_run_loses_nothing(live_broker: Broker, tmp_path: Path) -> None:
     """At each kill, everything below the committed offsets had been handled.
     In the end everything is."""
@@ -266,46 +304,12 @@ def test_a_killed_run_loses_nothing(live_broker: Broker, tmp_path: Path) -> None
     group = live_broker.new_name("group")
     journal = tmp_path / "handled"
     journal.touch()
-    script = """
-        import os, sys, threading
-        from penstock import Consumer
-        bootstrap, topic, group, journal = sys.argv[1:]
-        file = os.open(journal, os.O_WRONLY | os.O_APPEND)
-        failed = set()
-        handled = set(open(journal, "rb"))
-        enough = len(handled) + 1_000  # Then it waits to be killed.
-
-        def handle(record):
-            if record.offset % 50 == 0 and record.offset not in failed:
-                failed.add(record.offset)
-                raise ValueError("not yet")
-            if len(handled) >= enough:
-                threading.Event().wait()
-            line = b"%d %d\\n" % (record.partition, record.offset)
-            handled.add(line)
-            os.write(file, line)
-
-        with Consumer(
-            bootstrap, topics=[topic], group_id=group, group_instance_id="one",
-            auto_offset_reset="earliest",
-        ) as consumer:
-            consumer.run(
-                handle, ordering="none", concurrency=3, commit_interval_ms=5, retry_backoff_ms=5
-            )
-    """
-    command = [sys.executable, "-c", textwrap.dedent(script)]
+    command = [sys.executable, "-c", KILLED]
     chance = random.Random(3)
     pause = threading.Event()
 
-    def handled() -> dict[int, set[int]]:
-        found: dict[int, set[int]] = defaultdict(set)
-        for line in journal.read_bytes().splitlines():
-            partition, offset = line.split()
-            found[int(partition)].add(int(offset))
-        return found
-
     def total() -> int:
-        return sum(map(len, handled().values()))
+        return sum(map(len, handled(journal).values()))
 
     kills = 0
     while total() < count:
@@ -322,11 +326,11 @@ def test_a_killed_run_loses_nothing(live_broker: Broker, tmp_path: Path) -> None
         process.send_signal(signal.SIGKILL)
         process.wait(LIMIT_S)
         kills += 1
-        done = handled()
+        done = handled(journal)
         for place, offset in committed(live_broker, group).items():
             assert done[place.partition] >= set(range(offset))
     assert kills >= 3
-    assert handled() == {number: set(range(count // 3)) for number in range(3)}
+    assert handled(journal) == {number: set(range(count // 3)) for number in range(3)}
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
