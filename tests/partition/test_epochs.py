@@ -13,6 +13,7 @@ from penstock.partition.epochs import (
     EpochEnd,
     EpochStart,
     LeaderEpochs,
+    diverging_epoch,
 )
 
 UNDEFINED = EpochEnd(UNDEFINED_EPOCH, UNDEFINED_OFFSET)
@@ -93,16 +94,31 @@ def test_truncation_removes_the_epochs_that_were_cut_off() -> None:
 
 
 def test_deletion_raises_the_first_start_offset() -> None:
-    """The epoch that contains the log start offset now begins there."""
+    """The first epoch is then that of the last deleted record."""
     epochs = some()
     assert not epochs.truncate_from_start(5)
     assert not epochs.truncate_from_start(10)
+    assert not epochs.truncate_from_start(11)
     assert epochs.truncate_from_start(25)
-    assert list(epochs.entries) == [EpochStart(5, 25), EpochStart(6, 35)]
+    assert list(epochs.entries) == [EpochStart(5, 24), EpochStart(6, 35)]
     assert epochs.truncate_from_start(35)
+    assert list(epochs.entries) == [EpochStart(5, 34), EpochStart(6, 35)]
+    assert epochs.truncate_from_start(36)
     assert list(epochs.entries) == [EpochStart(6, 35)]
     assert epochs.truncate_from_start(99)
-    assert list(epochs.entries) == [EpochStart(6, 99)]
+    assert list(epochs.entries) == [EpochStart(6, 98)]
+
+
+def test_a_log_that_ends_at_the_log_start_is_compared_by_the_last_deleted_record() -> None:
+    """Offset 34 was written in epoch 5. A replica that has a record of epoch 2 or 4 there does not
+    have the same record, although the record is deleted here (seed 437)."""
+    epochs = some()
+    epochs.truncate_from_start(35)
+    assert diverging_epoch(epochs, 35, 5, 40) is None
+    for other in (2, 4):
+        found = diverging_epoch(epochs, 35, other, 40)
+        assert found is not None
+        assert found.end_offset < 35
 
 
 def test_every_offset_has_an_epoch() -> None:

@@ -101,15 +101,21 @@ def test_a_power_cut_after_a_deletion_reuses_no_offsets() -> None:
         assert offsets_of(bench.kill_and_open()) == [10]
 
 
-def test_epochs_start_at_the_log_start(bench: LogBench) -> None:
-    """The epoch at the log start begins there, and older ones are removed."""
+def test_epochs_start_at_the_last_deleted_record(bench: LogBench) -> None:
+    """Older epochs are removed. The epoch of the last deleted record is still needed, to compare a
+    replica whose log ends there, also if another epoch wrote the first record that is left."""
     log = bench.create()
     for epoch in (1, 3, 5):
         append(log, 3, epoch=epoch)
-    log.delete_before(4)
-    expected = (EpochStart(3, 4), EpochStart(5, 6))
-    assert log.epochs.entries == expected
-    assert bench.kill_and_open().epochs.entries == expected
+    for offset, expected in (
+        (4, (EpochStart(3, 3), EpochStart(5, 6))),
+        (6, (EpochStart(3, 5), EpochStart(5, 6))),
+        (7, (EpochStart(5, 6),)),
+    ):
+        log.delete_before(offset)
+        assert log.epochs.entries == expected
+        log = bench.kill_and_open()
+        assert log.epochs.entries == expected
 
 
 def test_producer_state_survives_the_deletion_of_records(bench: LogBench) -> None:

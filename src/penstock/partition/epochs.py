@@ -78,12 +78,17 @@ class LeaderEpochs:
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forgets epochs below `start_offset`; the one that contains it now starts there."""
-        upto = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
-        if upto == 0 or (upto == 1 and self._entries[0].start_offset == start_offset):
+        """Forgets the epochs of deleted records, except that of the last one.
+
+        A replica whose log ends at `start_offset` is compared by the epoch of its last record. This
+        log no longer has that record, but must still know which epoch wrote it: the replica's own
+        may never have been committed. Returns True if the entries changed.
+        """
+        last_deleted = start_offset - 1
+        upto = bisect_right(self._entries, last_deleted, key=lambda entry: entry.start_offset)
+        if upto == 0 or (upto == 1 and self._entries[0].start_offset == last_deleted):
             return False
-        first = EpochStart(self._entries[upto - 1].epoch, start_offset)
-        self._entries[:upto] = [first]
+        self._entries[:upto] = [EpochStart(self._entries[upto - 1].epoch, last_deleted)]
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
