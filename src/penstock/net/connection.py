@@ -25,8 +25,8 @@ Closing. `_closing` means: dispatch nothing more, and close once `_pending` is e
 has handed everything to the transport. The transport sends what it has before it closes. A peer
 that does not accept it is dropped by `on_tick`.
 
-There are no timers per connection. Activity is stamped with the server's coarse time, which is
-checked once per tick.
+There are no timers per connection. Activity is stamped with the server's coarse time, and
+`timeouts` checks it once per tick.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from penstock.net.counters import Counters
 from penstock.net.outbox import JOIN_BYTES, Outbox
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Part, Peer, Session
+from penstock.net.timeouts import Activity
 from penstock.ports import Transport
 from penstock.wire.errors import ProtocolError
 from penstock.wire.framing import FrameReader
@@ -86,12 +87,11 @@ class Connection(asyncio.BufferedProtocol):
     """One accepted connection. The module docstring describes its rules."""
 
     __slots__ = (
-        "_active_at",
+        "_activity",
         "_budget",
         "_closing",
         "_dispatching",
         "_eof",
-        "_frame_since",
         "_outbox",
         "_pending",
         "_pending_bytes",
@@ -100,8 +100,6 @@ class Connection(asyncio.BufferedProtocol):
         "_session",
         "_share",
         "_shared",
-        "_stalled_bytes",
-        "_stalled_since",
         "_transport",
         "_waiting",
         "_waiting_bytes",
@@ -130,8 +128,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._closing = False
         self._eof = False
-        self._active_at = self._frame_since = self._stalled_since = shared.now
-        self._stalled_bytes = 0
+        self._activity = Activity(shared.now)
         self.host = ""
         self.port = 0
         self.is_replica = False
@@ -153,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_waiting()
         self._share.release()
         self._reader.discard()
-        self._stalled_since = self._shared.now
+        self._activity.stalled_since = self._shared.now
         if not self._dispatching:
             self._steer()
 
@@ -197,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         shared, reader = self._shared, self._reader
         shared.counters.bytes_in += size
-        self._active_at = shared.now
+        self._activity.active_at = shared.now
         if self._closing:
             return
         try:
@@ -207,7 +204,7 @@ class Connection(asyncio.BufferedProtocol):
             if borrowed:
                 frames = reader.feed(shared.scratch[:size], borrow=True)
                 if frames or not begun:
-                    self._frame_since = shared.now
+                    self._activity.frame_since = shared.now
             else:
                 frame = reader.filled(size)
                 frames = [] if frame is None else [frame]
@@ -234,15 +231,15 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._eof = True
         self._reading = False
-        self._active_at = self._shared.now
+        self._activity.active_at = self._shared.now
         self._steer()
         return True
 
     def pause_writing(self) -> None:
         if not self._write_paused:
             self._write_paused = True
-            self._stalled_since = self._shared.now
-            self._stalled_bytes = 0
+            self._activity.stalled_since = self._shared.now
+            self._activity.stalled_bytes = 0
         if self._outbox is not None:
             self._shared.responses.hold(self, self._outbox.held)
         if not self._dispatching:
@@ -250,7 +247,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._active_at = self._shared.now
+        self._activity.active_at = self._shared.now
         if self._outbox is not None and self._outbox.has_backlog:
             self._outbox.go_on()
             if self._write_paused:
@@ -346,10 +343,14 @@ class Connection(asyncio.BufferedProtocol):
         counters.responses += responses
         if waiting or self._waiting_bytes:
             if borrowed:
-                owned = [memoryview(bytearray(frame)) for frame in waiting]
-                waiting.clear()
-                waiting.extend(owned)
+                self._own_waiting()
             self._count_waiting(sum(map(len, frames)) - served)
+
+    def _own_waiting(self) -> None:
+        """Copies the waiting frames out of the read buffer, which the next read reuses."""
+        owned = [memoryview(bytearray(frame)) for frame in self._waiting]
+        self._waiting.clear()
+        self._waiting.extend(owned)
 
     def _count_waiting(self, change: int) -> None:
         self._waiting_bytes += change
@@ -385,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
         them."""
         if self._transport is None:
             return
-        self._active_at = self._shared.now
+        self._activity.active_at = self._shared.now
         self._dispatching = True
         self._write_ready()
         self._dispatching = False
@@ -469,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._reading = wanted
         if wanted:
-            self._frame_since = self._shared.now
+            self._activity.frame_since = self._shared.now
             self._share.restart()
             transport.resume_reading()
         else:
@@ -494,37 +495,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def on_tick(self, now: float) -> None:
         """Drops the connection if one of its timeouts has expired."""
-        transport, config = self._transport, self._shared.config
-        if transport is None:
+        if self._transport is None:
             return
-        outbox, unsent = self._outbox, 0
+        activity, outbox, unsent = self._activity, self._outbox, 0
         if outbox is not None and (self._write_paused or self._closing or self._eof):
             unsent = outbox.unsent
-        if unsent:
-            if unsent != self._stalled_bytes:
-                self._stalled_bytes = unsent
-                self._stalled_since = now
-                if self._write_paused and outbox is not None:
+            if unsent and activity.has_sent(unsent, now):
+                if self._write_paused:
                     self._shared.responses.hold(self, outbox.held)
-            elif now - self._stalled_since >= config.write_stall_timeout_s:
-                self._drop(f"accepted no byte of a response for {config.write_stall_timeout_s:g} s")
-        elif self._eof:
-            if now - self._active_at >= config.eof_timeout_s:
-                self._drop("closed its side, and its responses are not ready")
-        elif self._reading and self._reader.buffered:
-            if now - self._frame_since >= config.frame_timeout_s:
-                self._drop(f"did not complete a request within {config.frame_timeout_s:g} s")
-            elif self._share.rests(now) >= config.frame_stall_timeout_s:
-                self._drop(
-                    "sent nothing more of an incomplete request for "
-                    f"{config.frame_stall_timeout_s:g} s"
-                )
-            elif self._share.stalls():
-                self._drop(
-                    "stopped in the middle of a request, and other connections need the memory"
-                )
-        elif now - self._active_at >= config.idle_timeout_s and not self._pending:
-            self._drop(f"was idle for {config.idle_timeout_s:g} s")
+                return
+        why = activity.overdue(
+            now,
+            self._shared.config,
+            unsent=unsent,
+            at_eof=self._eof,
+            receiving=self._share if self._reading and self._reader.buffered else None,
+            is_pending=bool(self._pending),
+        )
+        if why is not None:
+            self._drop(why)
 
     def drop_for_memory(self) -> None:
         self._shared.counters.connections_evicted += 1
