@@ -4,26 +4,26 @@ Order. A request begins when all earlier requests of the connection are answered
 effects. The session may let it begin earlier (`Session.may_overlap`): consecutive produce requests
 are all appended at once, and wait for their commits together.
 
-Answers. `_pending` holds the requests whose answer has not been written, oldest first. While it is
-empty, an answer that the session returns immediately is written immediately. Only the oldest future
-is watched: when it completes, every answer behind it that is ready is sent in the same write. The
-answers to all frames of one read are also sent in one write, because the system call costs more
-than everything else.
+Answers. `_queue.pending` holds the requests whose answer has not been written, oldest first. While
+it is empty, an answer that the session returns immediately is written immediately. Only the oldest
+future is watched: when it completes, every answer behind it that is ready is sent in the same
+write. The answers to all frames of one read are also sent in one write, because the system call
+costs more than everything else.
 
 Memory. Answer bytes that the peer does not accept are counted (`response_budget`) while writing is
 paused. Answers from files are read as the peer accepts them (`outbox`).
 
 Reading stops, which limits memory, while any of these is true:
-  - frames that were read could not be dispatched yet (`_waiting`),
+  - frames that were read could not be dispatched yet (`_queue.waiting`),
   - too many requests or bytes of this connection are pending,
   - the request budget of all connections is exhausted and it is not this connection's turn,
   - the peer does not accept its answers (`_write_paused`); then nothing is dispatched either,
   - the connection is closing, or the peer has sent EOF.
 Only `_steer` makes this decision.
 
-Closing. `_closing` means: dispatch nothing more, and close once `_pending` is empty and the outbox
-has handed everything to the transport. The transport sends what it has before it closes. A peer
-that does not accept it is dropped by `on_tick`.
+Closing. `_closing` means: dispatch nothing more, and close once `_queue.pending` is empty and the
+outbox has handed everything to the transport. The transport sends what it has before it closes. A
+peer that does not accept it is dropped by `on_tick`.
 
 There are no timers per connection. Activity is stamped with the server's coarse time, and
 `timeouts` checks it once per tick.
@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast
 
@@ -42,15 +41,13 @@ from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, RequestBudget, Sha
 from penstock.net.config import ServerConfig
 from penstock.net.counters import Counters
 from penstock.net.outbox import JOIN_BYTES, Outbox
+from penstock.net.request_queue import Later, Ready, RequestQueue
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Part, Peer, Session
 from penstock.net.timeouts import Activity
 from penstock.ports import Transport
 from penstock.wire.errors import ProtocolError
 from penstock.wire.framing import FrameReader
-
-Ready = Sequence[Part]
-Later = asyncio.Future[Ready | None]
 
 TAIL_BYTES_MIN: Final = 32 << 10
 """The rest of a frame is read directly into its buffer, unless it is so short that a separate
@@ -93,16 +90,13 @@ class Connection(asyncio.BufferedProtocol):
         "_dispatching",
         "_eof",
         "_outbox",
-        "_pending",
-        "_pending_bytes",
+        "_queue",
         "_reader",
         "_reading",
         "_session",
         "_share",
         "_shared",
         "_transport",
-        "_waiting",
-        "_waiting_bytes",
         "_watched",
         "_write_paused",
         "host",
@@ -117,10 +111,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: Transport | None = None
         self._outbox: Outbox | None = None
         self._session: Session | None = None
-        self._waiting: deque[memoryview] = deque()
-        self._waiting_bytes = 0
-        self._pending: deque[tuple[Ready | Later, int]] = deque()
-        self._pending_bytes = 0
+        self._queue = RequestQueue(shared.budget)
         self._share = Share(shared.budget, shared.large_requests, self._steer)
         self._watched: Later | None = None
         self._dispatching = False
@@ -147,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         self._closing = True
-        self._forget_waiting()
+        self._queue.forget_waiting()
         self._share.release()
         self._reader.discard()
         self._activity.stalled_since = self._shared.now
@@ -219,7 +210,7 @@ class Connection(asyncio.BufferedProtocol):
             self._share.on_read(
                 reader.buffered, reader.held, reader.wanted, came_whole=bool(frames)
             )
-        if self._pending or self._waiting or self._closing or self._share.waits:
+        if self._queue.pending or self._queue.waiting or self._closing or self._share.waits:
             self._steer()
 
     def eof_received(self) -> bool:
@@ -263,15 +254,13 @@ class Connection(asyncio.BufferedProtocol):
         if outbox is not None:
             outbox.close()
         self._shared.responses.release(self)
-        self._forget_waiting()
-        self._pending.clear()
+        self._queue.forget_waiting()
         self._watched = None
         self._share.close()
         # A partly received request may hold many megabytes: free it now instead of at the next
         # garbage collection.
         self._reader.discard()
-        self._budget.give_back(self._pending_bytes)
-        self._pending_bytes = 0
+        self._budget.give_back(self._queue.clear_pending())
         session, self._session = self._session, None
         if session is None:
             return
@@ -293,7 +282,8 @@ class Connection(asyncio.BufferedProtocol):
         session, config, counters = self._session, self._shared.config, self._shared.counters
         assert session is not None
         on_frame, may_overlap = session.on_frame, session.may_overlap
-        pending, waiting = self._pending, self._waiting
+        queue = self._queue
+        pending, waiting = queue.pending, queue.waiting
         waiting.extend(frames)
         out: list[Part] = []
         out_bytes = served = requests = responses = 0
@@ -304,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
             if pending and (
                 not may_overlap(frame)
                 or len(pending) >= config.requests_in_flight_max
-                or self._pending_bytes + size > config.bytes_in_flight_max
+                or queue.pending_bytes + size > config.bytes_in_flight_max
             ):
                 break
             waiting.popleft()
@@ -317,7 +307,8 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if isinstance(answer, asyncio.Future):
                 if not answer.done():
-                    self._park(answer, size)
+                    if queue.park(answer, size):
+                        self._watch(answer)
                     continue
                 ready = self._result(answer)
                 if ready is None:
@@ -326,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
             if not answer:
                 continue
             if pending:
-                self._park(answer, size)
+                queue.park(answer, size)
                 continue
             responses += 1
             out += answer
@@ -341,38 +332,14 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatching = False
         counters.requests += requests
         counters.responses += responses
-        if waiting or self._waiting_bytes:
+        if waiting or queue.waiting_bytes:
             if borrowed:
-                self._own_waiting()
-            self._count_waiting(sum(map(len, frames)) - served)
-
-    def _own_waiting(self) -> None:
-        """Copies the waiting frames out of the read buffer, which the next read reuses."""
-        owned = [memoryview(bytearray(frame)) for frame in self._waiting]
-        self._waiting.clear()
-        self._waiting.extend(owned)
-
-    def _count_waiting(self, change: int) -> None:
-        self._waiting_bytes += change
-        if change > 0:
-            self._budget.charge(change)
-        else:
-            self._budget.give_back(-change)
-
-    def _park(self, answer: Ready | Later, size: int) -> None:
-        self._pending.append((answer, size))
-        self._pending_bytes += size
-        self._budget.charge(size)
-        if len(self._pending) == 1:
-            self._watch(cast(Later, answer))
+                queue.own_waiting()
+            queue.count_waiting(sum(map(len, frames)) - served)
 
     def _watch(self, head: Later) -> None:
         self._watched = head
         head.add_done_callback(self._on_head_done)
-
-    def _forget_waiting(self) -> None:
-        self._waiting.clear()
-        self._count_waiting(-self._waiting_bytes)
 
     # -- answers
 
@@ -390,13 +357,14 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatching = True
         self._write_ready()
         self._dispatching = False
-        if self._waiting:
+        if self._queue.waiting:
             self._dispatch()
         self._steer()
 
     def _write_ready(self) -> None:
-        """Writes the answers at the front of `_pending` that are ready."""
-        pending = self._pending
+        """Writes the answers at the front of `_queue.pending` that are ready."""
+        queue = self._queue
+        pending = queue.pending
         out: list[Part] = []
         out_bytes = 0
         given_back = 0
@@ -410,13 +378,11 @@ class Connection(asyncio.BufferedProtocol):
                 ready = self._result(answer)
                 if ready is None:
                     # The connection closes, so the requests behind the failed one are dropped too.
-                    pending.clear()
-                    given_back += self._pending_bytes
-                    self._pending_bytes = 0
+                    given_back += queue.clear_pending()
                     break
                 answer = ready
             pending.popleft()
-            self._pending_bytes -= size
+            queue.pending_bytes -= size
             given_back += size
             self._shared.counters.responses += bool(answer)
             out += answer
@@ -447,11 +413,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _steer(self) -> None:
         """Pauses or resumes reading, or closes, as the current state requires."""
-        transport = self._transport
+        transport, queue = self._transport, self._queue
         if transport is None:
             return
         if self._closing or self._eof:
-            if not self._pending and (self._outbox is None or not self._outbox.has_backlog):
+            if not queue.pending and (self._outbox is None or not self._outbox.has_backlog):
                 self._closing = True
                 transport.close()
             elif self._reading:
@@ -461,10 +427,10 @@ class Connection(asyncio.BufferedProtocol):
         config = self._shared.config
         wanted = not (
             self._write_paused
-            or self._waiting
+            or queue.waiting
             or self._share.waits
-            or len(self._pending) >= config.requests_in_flight_max
-            or self._pending_bytes >= config.bytes_in_flight_max
+            or len(queue.pending) >= config.requests_in_flight_max
+            or queue.pending_bytes >= config.bytes_in_flight_max
         )
         if wanted == self._reading:
             return
@@ -510,7 +476,7 @@ class Connection(asyncio.BufferedProtocol):
             unsent=unsent,
             at_eof=self._eof,
             receiving=self._share if self._reading and self._reader.buffered else None,
-            is_pending=bool(self._pending),
+            is_pending=bool(self._queue.pending),
         )
         if why is not None:
             self._drop(why)
