@@ -18,11 +18,12 @@ from penstock.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_
 from penstock.records.record import Record, build_batch, read_records
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
+from penstock.storage.creation import create_log
 from penstock.storage.files import FilePool, offset_name
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoint import LogOffsets
-from penstock.storage.recovery import create_log, open_log
+from penstock.storage.recovery import open_log
 from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
 

@@ -18,11 +18,12 @@ from penstock.records.record import (
     read_records,
 )
 from penstock.storage.config import LogConfig
+from penstock.storage.creation import create_log
 from penstock.storage.disk import OsDisk
 from penstock.storage.files import FilePool
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
-from penstock.storage.recovery import create_log, open_log
+from penstock.storage.recovery import open_log
 from penstock.storage.salvage import LogResources
 from penstock.storage.space import SpaceGuard
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import pytest
 
+from penstock.storage.creation import create_log
 from penstock.storage.errors import LogOffline, StorageError
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
-from penstock.storage.recovery import create_log
 
 from .log_bench import NOW_MS, LogBench, append, new_bench
 

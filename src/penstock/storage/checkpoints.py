@@ -24,7 +24,7 @@ from penstock.partition.epochs import EpochStart
 from penstock.ports import Disk
 from penstock.storage.damage import Damage
 from penstock.storage.errors import CorruptFile
-from penstock.storage.files import TEMPORARY, write_all
+from penstock.storage.files import PARTITION_METADATA, TEMPORARY, write_all
 
 _HEAD = "penstock-checkpoint 1"
 _NUMBERS = (
@@ -112,6 +112,17 @@ class Checkpoint:
     epochs: tuple[EpochStart, ...] = ()
     aborted: tuple[tuple[int, int], ...] = ()
     """Segments that have a transaction index: base offset and CRC32C of its file."""
+
+
+def first_checkpoint(offset: int) -> Checkpoint:
+    """Returns the checkpoint of an empty log that starts at `offset`."""
+    return Checkpoint(
+        recovery_point=offset,
+        indexed_offset=offset,
+        log_start_offset=offset,
+        cleaned_offset=offset,
+        sparse_offset=offset,
+    )
 
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -211,3 +222,11 @@ def decode_partition_metadata(data: bytes) -> str:
     if version != "version: 0" or topic_id == topic or not topic_id:
         raise CorruptFile(f"partition.metadata cannot be decoded: {data!r}")
     return topic_id
+
+
+def topic_id_of(disk: Disk, directory: str) -> str:
+    """Returns the topic id of the log in this directory."""
+    data = read_file(disk, f"{directory}/{PARTITION_METADATA}")
+    if data is None:
+        raise CorruptFile(f"{directory} has no {PARTITION_METADATA}: its creation did not finish")
+    return decode_partition_metadata(data)

@@ -18,6 +18,7 @@ from itertools import chain, count
 
 from penstock.ports import Disk
 from penstock.storage.config import LogConfig
+from penstock.storage.creation import create_log
 from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
 from penstock.storage.files import (
     PARTITION_METADATA,
@@ -29,7 +30,7 @@ from penstock.storage.files import (
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoint import LogOffsets, read_offsets, write_offsets
-from penstock.storage.recovery import create_log, open_log
+from penstock.storage.recovery import open_log
 from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
 

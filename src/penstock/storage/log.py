@@ -49,7 +49,7 @@ from penstock.storage.space import SpaceGuard
 
 
 class Log:
-    """Created by `recovery.open_log` or `recovery.create_log`."""
+    """Created by `recovery.open_log` or `creation.create_log`."""
 
     __slots__ = (
         "_appender",

@@ -27,19 +27,17 @@ from dataclasses import replace
 from errno import EDQUOT, ENOSPC
 from itertools import pairwise
 
-from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.producers import ProducerStates
 from penstock.storage.aborted_recovery import aborted_notes
 from penstock.storage.checkpoints import (
     Checkpoint,
     CleanStop,
     decode_checkpoint,
-    decode_partition_metadata,
     encode_checkpoint,
-    encode_partition_metadata,
+    first_checkpoint,
     read_file,
+    topic_id_of,
     write_atomic,
-    write_unnamed,
 )
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
@@ -49,7 +47,6 @@ from penstock.storage.files import (
     DELETED,
     LOG,
     LOG_CHECKPOINT,
-    PARTITION_METADATA,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     SWAP,
@@ -60,7 +57,6 @@ from penstock.storage.files import (
     parse_offset_name,
     parse_partition_directory,
     parse_swap_name,
-    partition_directory,
 )
 from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE
 from penstock.storage.log import Log
@@ -70,70 +66,6 @@ from penstock.storage.producer_state import file_crc, snapshots
 from penstock.storage.salvage import LogResources, RecoveryReport, Salvage
 from penstock.storage.scan import BadBatch, scan_headers
 from penstock.storage.segment import Segment
-
-
-def create_log(
-    resources: LogResources,
-    root: str,
-    topic: str,
-    partition: int,
-    *,
-    topic_id: str,
-    config: LogConfig,
-    now_ms: int,
-    start_offset: int = 0,
-    sync_root: bool = True,
-) -> Log:
-    """Creates an empty log. It survives a crash once this returns and the root directory is synced.
-    Without `sync_root` the caller must sync the root, once for many logs."""
-    disk = resources.disk
-    directory = f"{root}/{partition_directory(topic, partition)}"
-    disk.mkdir(directory)
-    if sync_root:
-        disk.sync_directory(root)
-    segment = _Opening(resources, directory, config, now_ms).segment(start_offset, fresh=True)
-    # The clock distinguishes this log from an earlier one in the same directory that was removed by
-    # hand.
-    checkpoint = encode_checkpoint(replace(_first_checkpoint(start_offset), generation=now_ms))
-    # No caller knows about the log yet. Whichever of these files a crash leaves, the log is empty.
-    write_unnamed(disk, directory, LOG_CHECKPOINT, checkpoint)
-    write_unnamed(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
-    disk.sync_directory(directory)
-    parts = LogParts(
-        directory=directory,
-        topic=topic,
-        partition=partition,
-        topic_id=topic_id,
-        config=config,
-        segments=[segment],
-        log_start_offset=start_offset,
-        end_offset=start_offset,
-        recovery_point=start_offset,
-        noted_point=start_offset,
-        cleaned_offset=start_offset,
-        sparse_offset=start_offset,
-        epochs=LeaderEpochs(),
-        producers=ProducerStates(),
-        damage=[],
-        dirty=[],
-        names_dirty=False,
-        epochs_dirty=False,
-        unindexed_offset=None,
-        generation=now_ms,
-    )
-    log = Log(parts, resources.pool, resources.cache, resources.space)
-    log.state.changed = True
-    return log
-
-
-def _first_checkpoint(offset: int) -> Checkpoint:
-    return Checkpoint(
-        recovery_point=offset,
-        indexed_offset=offset,
-        log_start_offset=offset,
-        cleaned_offset=offset,
-        sparse_offset=offset,
-    )
 
 
 def open_log(
@@ -164,27 +96,11 @@ class _Opening(Salvage):
         parsed = parse_partition_directory(self.directory.rpartition("/")[2])
         if parsed is None:
             raise CorruptFile(f"{self.directory} is not named TOPIC-PARTITION")
-        topic_id = self._topic_id()
+        topic_id = topic_id_of(self.disk, self.directory)
         if self._noted_offsets is not None and self._noted_offsets.topic_id != topic_id:
             self._noted_offsets = None
         self._read_checkpoint()
-        self._sweep()
-        self._finish_restart()
-        self._finish_swaps()
-        bases = self._bases()
-        bases = self._drop_below_start(bases)
-        bases = self._finish_truncation(bases)
-        self.damage = [
-            held
-            for held in self.damage
-            if held.segment_base in bases or held.end_offset > self._start
-        ]
-        bases = self._drop_beyond_hole(bases)
-        if not bases:
-            base = max(self._promised or 0, self._start)
-            self._write_file(offset_name(base, LOG))
-            bases = [base]
-        self.segments = [self.segment(base) for base in bases]
+        self.segments = [self.segment(base) for base in self._finish_operations()]
         end_offset = self._trust() if self._is_clean() else self._scan()
         self._report_lost_segments()
         end_offset = self._keep_promised_offsets(end_offset)
@@ -226,13 +142,26 @@ class _Opening(Salvage):
 
     # The directory
 
-    def _topic_id(self) -> str:
-        data = read_file(self.disk, f"{self.directory}/{PARTITION_METADATA}")
-        if data is None:
-            raise CorruptFile(
-                f"{self.directory} has no {PARTITION_METADATA}: its creation did not finish"
-            )
-        return decode_partition_metadata(data)
+    def _finish_operations(self) -> list[int]:
+        """Finishes the operations that a crash interrupted. Returns the base offsets of the
+        segments that are left, at least one."""
+        self._sweep()
+        self._finish_restart()
+        self._finish_swaps()
+        bases = self._bases()
+        bases = self._drop_below_start(bases)
+        bases = self._finish_truncation(bases)
+        self.damage = [
+            held
+            for held in self.damage
+            if held.segment_base in bases or held.end_offset > self._start
+        ]
+        bases = self._drop_beyond_hole(bases)
+        if not bases:
+            base = max(self._promised or 0, self._start)
+            self._write_file(offset_name(base, LOG))
+            bases = [base]
+        return bases
 
     def _read_checkpoint(self) -> None:
         data = read_file(self.disk, f"{self.directory}/{LOG_CHECKPOINT}")
@@ -518,7 +447,7 @@ class _Opening(Salvage):
         new = replace(
             # Without a checkpoint it is unknown how far compaction has come.
             old
-            or replace(_first_checkpoint(start), sparse_offset=end_offset, generation=self.now_ms),
+            or replace(first_checkpoint(start), sparse_offset=end_offset, generation=self.now_ms),
             truncating_to=-1,
             restarting_at=-1,
             damage=tuple(self.damage),

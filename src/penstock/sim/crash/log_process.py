@@ -28,12 +28,13 @@ from penstock.sim.crash.log_checks import (
 from penstock.sim.crash.log_model import LogModel, ModelBatch, Outcome, thinned_wrongly
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.disk.faults import DiskFaults
+from penstock.storage.creation import create_log
 from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
 from penstock.storage.files import FilePool
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoint import OFFSETS, LogOffsets, read_offsets, write_offsets
-from penstock.storage.recovery import create_log, open_log
+from penstock.storage.recovery import open_log
 from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
 
