@@ -44,7 +44,7 @@ def episodes(broker: Broker, isr: tuple[int, ...], *, is_started_meanwhile: bool
         world=None,
         stage=SimpleNamespace(rest=rest),
         image=SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[partition])}),
-        hands=SimpleNamespace(
+        actions=SimpleNamespace(
             faults=SimpleNamespace(kill=broker.kill), start=broker.start, tell=lambda *_: None
         ),
         invariants=SimpleNamespace(on_wiped=lambda _: None),

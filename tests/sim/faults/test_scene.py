@@ -121,6 +121,6 @@ def test_min_insync_begins_when_no_other_request_can_alter_a_topic() -> None:
         return True
 
     stage = SimpleNamespace(requests=["scratch", ALTER], scenario=SimpleNamespace(places=[]))
-    played: Any = SimpleNamespace(stage=stage, draws=None, hands=None, wait=wait)
+    played: Any = SimpleNamespace(stage=stage, draws=None, actions=None, wait=wait)
     assert not asyncio.run(TopicEpisodes(played)._min_insync())
     assert waited == [False, True]

@@ -54,7 +54,7 @@ class Episodes:
         self._world = scene.world
         self._stage = scene.stage
         self._image = scene.image
-        self._hands = scene.hands
+        self._actions = scene.actions
         self._play: Mapping[str, Callable[[], Awaitable[bool]]] = {
             "bit_rot": self._bit_rot,
             "empty_disk": self._empty_disk,
@@ -71,8 +71,8 @@ class Episodes:
     async def run(self, name: str) -> None:
         """Runs one episode. Skips it if the cluster does not settle in time, or does not
         allow it."""
-        self._hands.tell("", f"episode {name}: all faults are healed first")
-        self._hands.calm()
+        self._actions.tell("", f"episode {name}: all faults are healed first")
+        self._actions.calm()
         if await self._scene.settles() and await self._play[name]():
             self._stage.count(f"episode_{name}")
         else:
@@ -84,7 +84,7 @@ class Episodes:
         node = self._spoilable()
         if node is None:
             return False
-        self._hands.faults.kill(node.name)
+        self._actions.faults.kill(node.name)
         places = [
             f"{topic.name}-{index}"
             for topic in self._image.topics.values()
@@ -94,10 +94,10 @@ class Episodes:
         logs = f"{node.config.data_dir}/logs"
         rotted = rot_above_recovery_point(node.disk, logs, places, self.draws)
         await self._stage.rest(self._scene.pause_s())
-        self._hands.start(node)
+        self._actions.start(node)
         if rotted is None:
             return False
-        self._hands.tell("", f"FAULT rot of {rotted} on {node.name}")
+        self._actions.tell("", f"FAULT rot of {rotted} on {node.name}")
         return True
 
     async def _empty_disk(self) -> bool:
@@ -114,7 +114,7 @@ class Episodes:
         it may have removed the other replicas from the ISR at the last moment (seed 218). It also
         keeps its disk if an earlier fault, a clean stop, has started it again (seed 225).
         """
-        self._hands.faults.kill(node.name)
+        self._actions.faults.kill(node.name)
         await self._stage.rest(max(_ARRIVAL_S, self._scene.pause_s()))
         may_lose = node.process is None and all(
             any(each != node.id for each in (*partition.isr, *partition.eligible_leaders))
@@ -123,10 +123,10 @@ class Episodes:
             if node.id in partition.replicas
         )
         if may_lose:
-            self._hands.tell("", f"FAULT {node.name} gets an empty disk")
+            self._actions.tell("", f"FAULT {node.name} gets an empty disk")
             node.disk.wipe()
             self._scene.invariants.on_wiped(node.id)
-        self._hands.start(node)
+        self._actions.start(node)
         return may_lose
 
     async def _rebuilt_table(self) -> bool:
@@ -169,7 +169,7 @@ class Episodes:
             if all(len(each.replicas) > 1 for each in partitions if node.id in each.replicas)
         ]
         self.draws.shuffle(nodes)
-        return next((node for node in nodes if self._hands.may_wound(node)), None)
+        return next((node for node in nodes if self._actions.may_wound(node)), None)
 
     # One broker left
 
@@ -187,11 +187,11 @@ class Episodes:
             if survivor.id in self._scene.isr_of(place)
         }
         for node in others:
-            self._hands.faults.kill(node.name)
+            self._actions.faults.kill(node.name)
         await self._stage.rest(self._scene.pause_s())
-        self._hands.faults.kill(survivor.name)
+        self._actions.faults.kill(survivor.name)
         await self._stage.rest(self.draws.random())
-        self._hands.start(survivor)
+        self._actions.start(survivor)
         held = {place: end for place, end in committed.items() if place in in_sync and end}
         what = f"reading what was committed from {survivor.name}, the only broker that is up"
         await self._scene.demand(what, lambda: self._scene.read(held))
@@ -199,7 +199,7 @@ class Episodes:
             what = f"loading a coordinator on {survivor.name}, the only broker that is up"
             await self._scene.demand(what, self._ask_group)
         for node in others:
-            self._hands.start(node)
+            self._actions.start(node)
         return True
 
     # Two leaders in a row
@@ -221,7 +221,7 @@ class Episodes:
         second, third = (
             self._world.brokers[each] for each in self._scene.replicas_of(place) if each != first.id
         )
-        faults, limit_s = self._hands.faults, 2 * self._stage.scenario.session_timeout_s + 5
+        faults, limit_s = self._actions.faults, 2 * self._stage.scenario.session_timeout_s + 5
         faults.clog(first.name, second.name, limit_s)
         await self._scene.wait(
             lambda: self._scene.end(third, place) > self._scene.end(second, place), 3.0
@@ -233,7 +233,7 @@ class Episodes:
             await self._scene.wait(lambda: self._scene.leader_of(place) == third.id, limit_s)
         faults.heal(store=False, nodes=False)
         for node in (first, second):
-            self._hands.start(node)
+            self._actions.start(node)
         return True
 
     async def _unheard_join(self) -> bool:
@@ -250,13 +250,13 @@ class Episodes:
         leader = self._scene.leader_of(place)
         others = [each for each in self._scene.replicas_of(place) if each != leader]
         follower = self._world.brokers[self.draws.choice(others)]
-        self._hands.faults.kill(follower.name)
+        self._actions.faults.kill(follower.name)
         await self._scene.wait(lambda: follower.id not in self._scene.isr_of(place), ANSWER_S)
-        self._hands.cut_at_join()
-        self._hands.start(follower)
+        self._actions.cut_at_join()
+        self._actions.start(follower)
         await self._scene.wait(lambda: follower.id in self._scene.isr_of(place), ANSWER_S)
         await self._stage.rest(UNHEARD_S)
-        self._hands.faults.heal(network=False, nodes=False)
+        self._actions.faults.heal(network=False, nodes=False)
         return True
 
     def _has_appended(self, node: BrokerNode, place: str) -> bool:
@@ -270,16 +270,16 @@ class Episodes:
     async def _slow_leases(self) -> bool:
         session_s = self._stage.scenario.session_timeout_s
         before = self._scene.note_lives()
-        self._hands.faults.slow_store(min(session_s / 5, EXCHANGE_S_MAX) / 2)
+        self._actions.faults.slow_store(min(session_s / 5, EXCHANGE_S_MAX) / 2)
         await self._stage.rest(3 * session_s)
-        self._hands.faults.slow_store(0.0)
+        self._actions.faults.slow_store(0.0)
         self._scene.expect_lives("keeping leases while the store is slow", before)
         return True
 
     async def _full_store(self) -> bool:
         """Meanwhile brokers must commit changes: a follower falls behind."""
         before, committed = self._scene.note_lives(), self._scene.committed()
-        faults, scenario = self._hands.faults, self._stage.scenario
+        faults, scenario = self._actions.faults, self._stage.scenario
         faults.full_store()
         if self.draws.random() < 0.5:
             # The store is on the same disk as the logs.
@@ -313,10 +313,10 @@ class Episodes:
         place = self.draws.choice(places)
         before = scene.note_lives()
         name = self._world.brokers[scene.leader_of(place)].name
-        self._hands.faults.fill_disk(name, self.draws.choice(ROOMS))
+        self._actions.faults.fill_disk(name, self.draws.choice(ROOMS))
         what = f"writing to {place} while the disk of its leader is full"
         await scene.demand(what, partial(scene.write, place))
-        self._hands.faults.heal(network=False, store=False)
+        self._actions.faults.heal(network=False, store=False)
         scene.expect_lives("staying up while the disk is full", before)
         return True
 

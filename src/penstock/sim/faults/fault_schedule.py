@@ -24,7 +24,7 @@ from penstock.sim.faults.episodes import Episodes
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.network_faults import NetworkFaults
 from penstock.sim.faults.operator_actions import OperatorActions
-from penstock.sim.faults.scene import Hands, Scene
+from penstock.sim.faults.scene import FaultActions, Scene
 from penstock.sim.faults.store_faults import StoreFaults
 from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
 from penstock.sim.timeline import Timeline
@@ -72,7 +72,7 @@ class FaultSchedule:
             **operators.actions(),
         }
         """By the name of a fault in `scenario`: causes it."""
-        hands = Hands(
+        actions = FaultActions(
             context.faults,
             self.heal,
             restarts.start,
@@ -80,7 +80,7 @@ class FaultSchedule:
             store.cut_at_commit,
             timeline.add,
         )
-        self._episodes = Episodes(Scene(world, stage, invariants, operators.operator, hands))
+        self._episodes = Episodes(Scene(world, stage, invariants, operators.operator, actions))
         invariants.on_led_append = network.on_led_append
         world.store.listen(store.on_store)
 

@@ -14,7 +14,7 @@ from penstock.client.errors import ClientError
 from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
-from penstock.sim.faults.topic_changes import ALTER, Rebirth, draw_change
+from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, draw_change
 from penstock.sim.history import INFO, OK, Deleted
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -141,7 +141,7 @@ class OperatorActions:
             self._by_admin(ALTER, change)
 
     def recreate_topic(self) -> None:
-        self._by_admin("make a topic again", Rebirth(self.operator, self._draws).run)
+        self._by_admin("make a topic again", TopicRecreation(self.operator, self._draws).run)
 
     def _by_admin(self, what: str, work: Callable[[Admin], Awaitable[None]]) -> None:
         keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}

@@ -1,7 +1,7 @@
 """What episodes use: the state of the cluster, its faults, and demands that must be met.
 
-An episode causes faults through the `Hands` of `fault_schedule`, so that both know which brokers
-may be missing data. The result of a demand goes into the history as a `Probe`.
+An episode causes faults through the `FaultActions` of `fault_schedule`, so that both know which
+brokers may be missing data. The result of a demand goes into the history as a `Probe`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class FaultActions:
     """The actions of `fault_schedule` that episodes use."""
 
     faults: Any
@@ -60,7 +60,12 @@ class Lives:
 
 class Scene:
     def __init__(
-        self, world: World, stage: Stage, invariants: Invariants, operator: Actor, hands: Hands
+        self,
+        world: World,
+        stage: Stage,
+        invariants: Invariants,
+        operator: Actor,
+        actions: FaultActions,
     ) -> None:
         self.draws = world.draws("episodes")
         self.world = world
@@ -68,7 +73,7 @@ class Scene:
         self.invariants = invariants
         self.image = invariants.metadata.image
         self.operator = operator
-        self.hands = hands
+        self.actions = actions
         self.spawn = world.client("operator").spawn
 
     # The state of the cluster

@@ -64,7 +64,7 @@ def _policy_change(actor: Actor, policy: str) -> Callable[[Admin], Awaitable[Non
     return alter
 
 
-class Rebirth:
+class TopicRecreation:
     """Writes to a topic, deletes it, and creates it again under the same name. No record of the old
     topic may be there, and every record acknowledged since must be there."""
 

@@ -21,7 +21,7 @@ from penstock.client.errors import ClientError, TopicNotFound
 from penstock.sim.actors.sends import Answered, batch_of, produce
 from penstock.sim.actors.stage import parse_place
 from penstock.sim.faults.scene import ANSWER_S, Scene
-from penstock.sim.faults.topic_changes import ALTER, REBORN, Rebirth
+from penstock.sim.faults.topic_changes import ALTER, REBORN, TopicRecreation
 from penstock.sim.node import BrokerNode
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -46,7 +46,7 @@ class TopicEpisodes:
         self._scene = scene
         self._stage = scene.stage
         self._draws = scene.draws
-        self._hands = scene.hands
+        self._actions = scene.actions
         self.plays: Mapping[str, Callable[[], Awaitable[bool]]] = {
             "min_insync": self._min_insync,
             "durability_switch": self._durability_switch,
@@ -79,7 +79,7 @@ class TopicEpisodes:
             if each != leader
         ]
         for node in others:
-            self._hands.faults.kill(node.name)
+            self._actions.faults.kill(node.name)
         if await self._scene.wait(lambda: self._scene.isr_of(place) == (leader,), ANSWER_S):
             await self._demand_setting(place, ("fsync", 1))
             await self._scene.demand(
@@ -90,7 +90,7 @@ class TopicEpisodes:
             await self._scene.world.sleep(HEARD_S)
             await self._scene.spawn(self._expect_refusal(place))
         for node in others:
-            self._hands.start(node)
+            self._actions.start(node)
         await self._demand_setting(place, before)
         return True
 
@@ -127,13 +127,13 @@ class TopicEpisodes:
         if not others:
             return False
         node = self._scene.world.brokers[self._draws.choice(others)]
-        self._hands.faults.stall_disk(node.name, STALL_S)
+        self._actions.faults.stall_disk(node.name, STALL_S)
         await self._scene.wait(lambda: self._unsynced(node, place) >= UNSYNCED, STALL_S / 2)
         await self._demand_setting(place, ("fsync", least))
-        if node.id in self._scene.isr_of(place) and self._hands.may_wound(node):
-            self._hands.faults.power_loss(node.name)
+        if node.id in self._scene.isr_of(place) and self._actions.may_wound(node):
+            self._actions.faults.power_loss(node.name)
             await self._stage.rest(self._scene.pause_s())
-            self._hands.start(node)
+            self._actions.start(node)
         return True
 
     def _unsynced(self, node: BrokerNode, place: str) -> int:
@@ -155,13 +155,13 @@ class TopicEpisodes:
     # Topics that are created again
 
     def _reborn(
-        self, work: Callable[[Admin, Rebirth, BrokerNode], Coroutine[Any, Any, None]]
+        self, work: Callable[[Admin, TopicRecreation, BrokerNode], Coroutine[Any, Any, None]]
     ) -> Callable[[], Awaitable[bool]]:
         """Returns an episode with a topic that has old records on all its replicas, and one
         chosen replica."""
 
         async def begin(admin: Admin) -> None:
-            reborn = Rebirth(self._scene.operator, self._draws, NAME)
+            reborn = TopicRecreation(self._scene.operator, self._draws, NAME)
             await self._delete(admin, NAME)
             brokers = self._scene.world.brokers
             await reborn.make(admin, 3)
@@ -183,8 +183,8 @@ class TopicEpisodes:
 
         return play
 
-    async def _miss_deletion(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
-        self._hands.faults.kill(node.name)
+    async def _miss_deletion(self, admin: Admin, reborn: TopicRecreation, node: BrokerNode) -> None:
+        self._actions.faults.kill(node.name)
         try:
             # Its registration lasts a while longer than the broker, so it becomes a replica of the
             # new topic.
@@ -192,13 +192,15 @@ class TopicEpisodes:
             made = await reborn.make(admin, 3)
             await self._scene.world.sleep(self._scene.pause_s())
         finally:
-            self._hands.start(node)
+            self._actions.start(node)
         if made:
             await self._look_when_whole(admin, reborn)
 
-    async def _queue_deletion(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
+    async def _queue_deletion(
+        self, admin: Admin, reborn: TopicRecreation, node: BrokerNode
+    ) -> None:
         replicas = len(self._scene.replicas_of(PLACE))
-        self._hands.faults.stall_disk(node.name, STALL_S)
+        self._actions.faults.stall_disk(node.name, STALL_S)
         # The broker waits for its disk to create this topic, and applies no other change meanwhile.
         with suppress(ClientError):
             await admin.create_topic(FILLER, 1, len(self._scene.world.brokers))
@@ -209,7 +211,9 @@ class TopicEpisodes:
         if await reborn.make(admin, replicas):
             await self._look_when_whole(admin, reborn)
 
-    async def _restart_reborn(self, admin: Admin, reborn: Rebirth, node: BrokerNode) -> None:
+    async def _restart_reborn(
+        self, admin: Admin, reborn: TopicRecreation, node: BrokerNode
+    ) -> None:
         replicas = len(self._scene.replicas_of(PLACE))
         await self._scene.world.sleep(NOTED_S)
         await self._delete(admin, NAME)
@@ -221,11 +225,11 @@ class TopicEpisodes:
         for each in partition.replicas:
             if each != leader.id:
                 other = self._scene.world.brokers[each]
-                self._hands.faults.clog(leader.name, other.name, 1.0)
+                self._actions.faults.clog(leader.name, other.name, 1.0)
         await self._write_alone(PLACE)
-        self._hands.faults.kill(leader.name)
+        self._actions.faults.kill(leader.name)
         await self._scene.world.sleep(0.1)
-        self._hands.start(leader)
+        self._actions.start(leader)
 
     async def _write_alone(self, place: str) -> None:
         """Writes one record with acks=1. The history does not record it: no client reads
@@ -239,7 +243,7 @@ class TopicEpisodes:
             with suppress(Answered):
                 await produce(cluster, place, batch, 1, lambda: None)
 
-    async def _look_when_whole(self, admin: Admin, reborn: Rebirth) -> None:
+    async def _look_when_whole(self, admin: Admin, reborn: TopicRecreation) -> None:
         def is_whole() -> bool:
             replicas = self._scene.replicas_of(PLACE)
             return bool(replicas) and {*self._scene.isr_of(PLACE)} == {*replicas}
@@ -270,7 +274,7 @@ class TopicEpisodes:
         gone = brokers[self._draws.choice([each for each in replicas if each != leader])]
         spare = self._draws.choice([node.id for node in brokers if node.id not in replicas])
         targets = tuple(spare if each == gone.id else each for each in replicas)
-        self._hands.faults.lag_watch(gone.name, LAG_S)
+        self._actions.faults.lag_watch(gone.name, LAG_S)
         try:
             for wanted in (targets, replicas):
                 await self._scene.spawn(self._move(place, wanted))
@@ -279,7 +283,7 @@ class TopicEpisodes:
             return False
         finally:
             await self._stage.rest(2 * LAG_S)
-            self._hands.faults.lag_watch(gone.name, 0.0)
+            self._actions.faults.lag_watch(gone.name, 0.0)
         return True
 
     def _is_on(self, place: str, replicas: tuple[int, ...]) -> bool:
