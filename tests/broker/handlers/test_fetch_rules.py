@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 from broker.harness import BrokerHarness, on_stage, staged, staged_with
@@ -218,10 +219,13 @@ async def test_a_client_with_truncated_records_gets_the_diverging_epoch(
 ) -> None:
     """From version 12 on, found by the epoch of the client's last record."""
     await stage.create("orders")
-    term = stage.hosted("orders").leadership
-    assert term is not None
     await stage.produce("orders", [b"a", b"b"])
-    term.epoch = 3
+    replicas, image = stage.broker.replicas, stage.broker.cluster.image
+    before = image.partition("orders", 0)
+    assert before is not None
+    after = replace(before, leader_epoch=3, partition_epoch=before.partition_epoch + 1)
+    epoch, now_ms = replicas.broker_epoch, replicas.now_ms()
+    stage.hosted("orders").lead(0, epoch, after, image.living, now_ms, 30_000)
     await stage.produce("orders", [b"c"])
     answer = only(await fetch(stage, partition_of(offset=3, last=2), version=12))
     assert answer.diverging_epoch is not None
