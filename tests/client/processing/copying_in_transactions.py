@@ -2,7 +2,8 @@
 
     python copying_in_transactions.py BOOTSTRAP SOURCE TARGET TRANSACTIONAL_ID
 
-All instances form one group, named after the target. SIGTERM stops an instance cleanly.
+All instances form one group, named after the target. Once an instance has written `ready`, SIGTERM
+stops it cleanly.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from penstock.interceptors import ProducerRecord
 async def main(bootstrap: str, source: str, target: str, transactional_id: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
 
     async def copy(
         records: list[Record[bytes | None, bytes | None]],

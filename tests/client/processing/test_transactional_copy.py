@@ -341,24 +341,33 @@ class Crew:
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         name = f"{self._target}-{number}"
-        return subprocess.Popen([sys.executable, str(SCRIPT), *self._words, name])
+        command = [sys.executable, str(SCRIPT), *self._words, name]
+        return subprocess.Popen(command, stdout=subprocess.PIPE)
 
     def kill(self, number: int) -> None:
         """Kills an instance with SIGKILL and starts its successor with the same id."""
         assert self.members[number].poll() is None, "it ended by itself"
-        self.members[number].kill()
-        self.members[number].wait(LIMIT_S)
+        self._end(self.members[number])
         self.members[number] = self._start(number)
 
     def stop(self) -> list[int]:
         for member in self.members:
+            assert member.stdout is not None
+            # Before it says that it is ready, SIGTERM would end it without a clean stop.
+            assert member.stdout.readline() == b"ready\n"
             member.terminate()
         return [member.wait(LIMIT_S) for member in self.members]
 
     def end(self) -> None:
         for member in self.members:
-            member.kill()
-            member.wait(LIMIT_S)
+            self._end(member)
+
+    @staticmethod
+    def _end(member: subprocess.Popen[bytes]) -> None:
+        member.kill()
+        member.wait(LIMIT_S)
+        assert member.stdout is not None
+        member.stdout.close()
 
 
 def test_the_output_equals_the_input_after_kills_and_restarts(impatient_broker: Broker) -> None:
