@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.partition.leader import (
-    INVALID_PRODUCER_EPOCH,
-    INVALID_RECORD,
-    MESSAGE_TOO_LARGE,
-    UNSUPPORTED_COMPRESSION_TYPE,
-    AppendRules,
-    BatchRefused,
-    check_batch,
-)
+from penstock.partition.leader import AppendRules, BatchRefused, check_batch
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, Codec
+from penstock.wire.errors import ErrorCode
 
 NOW_MS = 1_700_000_000_000
 RULES = AppendRules(1000, 60_000, 10_000, checks_timestamps=True)
@@ -37,16 +30,26 @@ def test_a_batch_within_the_rules_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("code", "size", "zstd", "changed"),
     [
-        (MESSAGE_TOO_LARGE, 1001, True, {}),
-        (INVALID_RECORD, 100, True, {"attributes": CONTROL}),
-        (INVALID_RECORD, 100, True, {"attributes": TRANSACTIONAL}),
-        (INVALID_RECORD, 100, True, {"record_count": 4}),
-        (UNSUPPORTED_COMPRESSION_TYPE, 100, False, {"attributes": int(Codec.ZSTD)}),
-        (INVALID_RECORD, 100, True, {"producer_id": 7, "producer_epoch": 0}),
-        (INVALID_RECORD, 100, True, {"producer_id": 7, "producer_epoch": 0, "base_sequence": -2}),
-        (INVALID_RECORD, 100, True, {"producer_id": 7}),
-        (INVALID_RECORD, 100, True, {"producer_id": -2, "producer_epoch": 0, "base_sequence": 0}),
-        (INVALID_PRODUCER_EPOCH, 100, True, {"producer_id": 7, "base_sequence": 0}),
+        (ErrorCode.MESSAGE_TOO_LARGE, 1001, True, {}),
+        (ErrorCode.INVALID_RECORD, 100, True, {"attributes": CONTROL}),
+        (ErrorCode.INVALID_RECORD, 100, True, {"attributes": TRANSACTIONAL}),
+        (ErrorCode.INVALID_RECORD, 100, True, {"record_count": 4}),
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, 100, False, {"attributes": int(Codec.ZSTD)}),
+        (ErrorCode.INVALID_RECORD, 100, True, {"producer_id": 7, "producer_epoch": 0}),
+        (
+            ErrorCode.INVALID_RECORD,
+            100,
+            True,
+            {"producer_id": 7, "producer_epoch": 0, "base_sequence": -2},
+        ),
+        (ErrorCode.INVALID_RECORD, 100, True, {"producer_id": 7}),
+        (
+            ErrorCode.INVALID_RECORD,
+            100,
+            True,
+            {"producer_id": -2, "producer_epoch": 0, "base_sequence": 0},
+        ),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, 100, True, {"producer_id": 7, "base_sequence": 0}),
     ],
 )
 def test_a_batch_that_breaks_a_rule_is_refused(

@@ -10,13 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from penstock.partition import record_validation
-from penstock.partition.leader import (
-    INVALID_RECORD,
-    INVALID_TIMESTAMP,
-    MESSAGE_TOO_LARGE,
-    AppendRules,
-    BatchRefused,
-)
+from penstock.partition.leader import AppendRules, BatchRefused
 from penstock.partition.record_validation import (
     ON_LOOP_BYTES_MAX,
     ON_LOOP_PLAIN_BYTES_MAX,
@@ -40,6 +34,7 @@ from penstock.records.batch import (
 from penstock.records.kernels import COMPILED
 from penstock.records.record import Record, build_batch, read_records
 from penstock.sim.actors.bad_batches import KINDS, bad_batch
+from penstock.wire.errors import ErrorCode
 
 NOW_MS = 1_700_000_000_000
 MAX = 1 << 20
@@ -77,7 +72,7 @@ def test_records_that_cannot_be_decoded_are_refused_as_invalid(kind: str, on_loo
     """INVALID_RECORD, because retrying the same bytes cannot help."""
     with pytest.raises(MalformedRecords, match="cannot be decoded: ") as refused:
         check(bad_batch(kind, records(3)), on_loop=on_loop)
-    assert refused.value.code == INVALID_RECORD
+    assert refused.value.code == ErrorCode.INVALID_RECORD
 
 
 @codecs
@@ -89,7 +84,7 @@ def test_exactly_the_records_without_a_key_are_named(codec: Codec, on_loop: bool
     check(build_batch(sent, codec=codec), on_loop=on_loop)
     with pytest.raises(RecordsRefused, match="10 of 100 records have no key") as refused:
         check(build_batch(sent, codec=codec), COMPACTED, on_loop=on_loop)
-    assert refused.value.code == INVALID_RECORD
+    assert refused.value.code == ErrorCode.INVALID_RECORD
     assert [bad.number for bad in refused.value.errors] == list(range(5, 100, 10))
     assert "give every record a key" in refused.value.errors[0].message
 
@@ -105,7 +100,7 @@ def test_timestamps_out_of_bounds_are_named(codec: Codec) -> None:
     sent = [Record(at, NOW_MS + time, b"k", b"v") for at, time in enumerate(times)]
     with pytest.raises(RecordsRefused, match="2 of 6 records are invalid") as refused:
         check(build_batch(sent, codec=codec), STRICT)
-    assert refused.value.code == INVALID_TIMESTAMP
+    assert refused.value.code == ErrorCode.INVALID_TIMESTAMP
     assert [bad.number for bad in refused.value.errors] == [3, 4]
     lying = build_batch([sent[3]._replace(offset=0)], codec=codec)
     stamp_max_timestamp(lying, 0, NOW_MS)
@@ -118,7 +113,7 @@ def test_bad_timestamps_and_missing_keys_are_reported_together() -> None:
     sent = [Record(0, NOW_MS, None, b"v"), Record(1, 2 * NOW_MS, b"k", b"v")]
     with pytest.raises(RecordsRefused) as refused:
         check(build_batch(sent), COMPACTED)
-    assert refused.value.code == INVALID_TIMESTAMP
+    assert refused.value.code == ErrorCode.INVALID_TIMESTAMP
     assert [bad.number for bad in refused.value.errors] == [0, 1]
 
 
@@ -172,7 +167,7 @@ def test_a_batch_that_grows_beyond_the_limit_is_too_large() -> None:
     batch = build_batch([Record(0, NOW_MS, b"k", bytes(20_000))], codec=Codec.ZSTD)
     with pytest.raises(BatchRefused, match=r"with the topic's compression\.type") as refused:
         check(batch, rules)
-    assert refused.value.code == MESSAGE_TOO_LARGE
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
@@ -192,7 +187,7 @@ def test_a_thread_decompresses_large_batches_and_refuses_those_above_the_limit(
     assert bytes(check(fits, rules, on_loop=False).batch) == bytes(fits)
     with pytest.raises(DecompressedTooMuch, match="send smaller batches") as refused:
         check(bomb, rules, on_loop=False)
-    assert refused.value.code == MESSAGE_TOO_LARGE
+    assert refused.value.code == ErrorCode.MESSAGE_TOO_LARGE
 
 
 def test_the_decompression_limit_is_between_1_and_256_mib() -> None:

@@ -18,21 +18,15 @@ from penstock.records.batch import (
 )
 from penstock.records.compression import DECOMPRESSED_BYTES_MAX
 from penstock.records.kernels import HAS_EARLY, HAS_KEYLESS, HAS_OTHER_MAX_TIMESTAMP
+from penstock.wire.errors import ErrorCode
 
 
 class BatchRefused(ValueError):
     """A client's batch was refused; `code` is the Kafka error to answer with."""
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-MESSAGE_TOO_LARGE = 10
-INVALID_TIMESTAMP = 32
-INVALID_PRODUCER_EPOCH = 47
-UNSUPPORTED_COMPRESSION_TYPE = 76
-INVALID_RECORD = 87
 
 
 DECOMPRESSED_RATIO_MAX: Final = 64
@@ -114,7 +108,7 @@ def check_batch(
             _refuse_producer(producer_id, epoch, sequence)
     elif attributes & TRANSACTIONAL:
         raise BatchRefused(
-            INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             "a transactional batch must have a producer id: initialize the producer first",
         )
 
@@ -124,17 +118,17 @@ def _refuse_producer(producer_id: int, epoch: int, sequence: int) -> NoReturn:
     INVALID_RECORD."""
     if producer_id < 0:
         raise BatchRefused(
-            INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"producer id {producer_id} is negative: request one with InitProducerId",
         )
     if sequence < 0:
         raise BatchRefused(
-            INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"the batch of producer {producer_id} has base sequence {sequence}: an idempotent "
             "producer must number its records from 0 on",
         )
     raise BatchRefused(
-        INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
         f"the batch of producer {producer_id} has epoch {epoch}: the epoch of an idempotent "
         "producer must be 0 or more",
     )
@@ -145,19 +139,20 @@ def _check_shape(
 ) -> None:
     if size > rules.max_message_bytes:
         raise BatchRefused(
-            MESSAGE_TOO_LARGE,
+            ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch has {size} bytes, but max.message.bytes is {rules.max_message_bytes}: "
             "send smaller batches, or raise max.message.bytes of this topic",
         )
     if attributes & CONTROL:
-        raise BatchRefused(INVALID_RECORD, "only brokers may write control batches")
+        raise BatchRefused(ErrorCode.INVALID_RECORD, "only brokers may write control batches")
     if count != delta + 1:
         raise BatchRefused(
-            INVALID_RECORD,
+            ErrorCode.INVALID_RECORD,
             f"the batch has {count} records but spans {delta + 1} offsets: a producer must "
             "not leave gaps",
         )
     if not zstd_allowed and attributes & CODEC_MASK == Codec.ZSTD:
         raise BatchRefused(
-            UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7: upgrade the client"
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            "zstd needs Produce version 7: upgrade the client",
         )

@@ -72,6 +72,7 @@ from penstock.partition.producer_state import (
 from penstock.partition.verification import NO_GUARD, Guards
 from penstock.records.batch import CONTROL, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
+from penstock.wire.errors import ErrorCode
 
 __all__ = [
     "BATCHES_REMEMBERED",
@@ -93,27 +94,27 @@ __all__ = [
 class ProducerRefused(Exception):
     """The batch must not be appended; `code` is the Kafka error to answer with."""
 
-    code: ClassVar[int]
+    code: ClassVar[ErrorCode]
 
 
 class OutOfOrderSequence(ProducerRefused):
-    code = 45
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class DuplicateSequence(ProducerRefused):
-    code = 46
+    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
 
 
 class InvalidProducerEpoch(ProducerRefused):
-    code = 47
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
 
 
 class InvalidTransactionState(ProducerRefused):
-    code = 48
+    code = ErrorCode.INVALID_TXN_STATE
 
 
 class CoordinatorFenced(ProducerRefused):
-    code = 52
+    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class Verification(NamedTuple):

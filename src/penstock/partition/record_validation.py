@@ -28,9 +28,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from penstock.partition.leader import (
-    INVALID_RECORD,
-    INVALID_TIMESTAMP,
-    MESSAGE_TOO_LARGE,
     AppendRules,
     BatchRefused,
     check_batch,
@@ -58,6 +55,7 @@ from penstock.records.kernels import (
     scan_payload,
 )
 from penstock.records.record import finish_batch
+from penstock.wire.errors import ErrorCode
 
 ON_LOOP_BYTES_MAX: Final = 64 << 10
 """A larger batch is decompressed or compressed on a thread."""
@@ -68,6 +66,11 @@ ON_LOOP_PLAIN_BYTES_MAX: Final = 4 << 20
 RECORD_ERRORS_MAX: Final = 1000
 """At most this many bad records of a batch are named; the rest are found when it is sent again."""
 
+_BATCH_LENGTH: Final = BatchHeader._fields.index("batch_length")
+_ATTRIBUTES: Final = BatchHeader._fields.index("attributes")
+_BASE_TIMESTAMP: Final = BatchHeader._fields.index("base_timestamp")
+_MAX_TIMESTAMP: Final = BatchHeader._fields.index("max_timestamp")
+_RECORD_COUNT: Final = BatchHeader._fields.index("record_count")
 _CODEC_AT: Final = 22
 """The position of the batch header byte that contains the codec."""
 _TIMESTAMP_MAX: Final = (1 << 63) - 1
@@ -77,14 +80,16 @@ class LargeBatch(BatchRefused):
     """Checking the batch takes too long for the event loop: use a thread."""
 
     def __init__(self) -> None:
-        super().__init__(INVALID_RECORD, "the batch must be checked on a thread")
+        super().__init__(ErrorCode.INVALID_RECORD, "the batch must be checked on a thread")
 
 
 class MalformedRecords(BatchRefused):
     """The records cannot be decoded."""
 
     def __init__(self, reason: object) -> None:
-        super().__init__(INVALID_RECORD, f"the records of the batch cannot be decoded: {reason}")
+        super().__init__(
+            ErrorCode.INVALID_RECORD, f"the records of the batch cannot be decoded: {reason}"
+        )
 
 
 class DecompressedTooMuch(BatchRefused):
@@ -92,7 +97,7 @@ class DecompressedTooMuch(BatchRefused):
 
     def __init__(self, bytes_max: int) -> None:
         super().__init__(
-            MESSAGE_TOO_LARGE,
+            ErrorCode.MESSAGE_TOO_LARGE,
             f"the batch decompresses to more than {bytes_max} bytes, the limit that "
             "max.message.bytes of this topic sets: send smaller batches, or raise it",
         )
@@ -107,7 +112,7 @@ class RecordError(NamedTuple):
 class RecordsRefused(BatchRefused):
     """Some records are not acceptable: `errors` names them. Nothing of the batch is appended."""
 
-    def __init__(self, code: int, message: str, errors: list[RecordError]) -> None:
+    def __init__(self, code: ErrorCode, message: str, errors: list[RecordError]) -> None:
         super().__init__(code, message)
         self.errors = errors
 
@@ -135,10 +140,12 @@ def validate_batch(
     if on_loop and size > ON_LOOP_BYTES_MAX and _is_large(records, rules):
         raise LargeBatch
     fields = validate_fields(records)
-    if size != fields[1] + LOG_OVERHEAD:
-        raise BatchRefused(INVALID_RECORD, "send exactly one batch per partition and request")
+    if size != fields[_BATCH_LENGTH] + LOG_OVERHEAD:
+        raise BatchRefused(
+            ErrorCode.INVALID_RECORD, "send exactly one batch per partition and request"
+        )
     check_batch(fields, size, rules, zstd_allowed)
-    if not on_loop or fields[5] & CODEC_MASK:
+    if not on_loop or fields[_ATTRIBUTES] & CODEC_MASK:
         return _open(records, fields, rules, now_ms, on_loop)
     try:
         found = scan_payload(records[HEADER_SIZE:], fields)
@@ -147,7 +154,10 @@ def validate_batch(
     if (
         not found & rules.unusual
         and rules.codec is None
-        and (not rules.checks_timestamps or fields[8] <= now_ms + rules.timestamp_after_max_ms)
+        and (
+            not rules.checks_timestamps
+            or fields[_MAX_TIMESTAMP] <= now_ms + rules.timestamp_after_max_ms
+        )
         and (rules.takes_any_age or _is_timely(fields, rules, now_ms))
     ):
         return records, fields
@@ -171,10 +181,12 @@ def _open(
     limit = rules.decompressed_bytes_max
     if on_loop:
         limit = min(limit, ON_LOOP_OUTPUT_BYTES_MAX)
-    elif not fields[5] & CODEC_MASK:
+    elif not fields[_ATTRIBUTES] & CODEC_MASK:
         limit = len(records)
     try:
-        with decompressed(Codec(fields[5] & CODEC_MASK), records[HEADER_SIZE:], limit) as payload:
+        with decompressed(
+            Codec(fields[_ATTRIBUTES] & CODEC_MASK), records[HEADER_SIZE:], limit
+        ) as payload:
             found = scan_payload(payload, fields, not on_loop)
             return _settle(records, fields, payload, found, rules, now_ms)
     except DecompressedTooLarge:
@@ -188,8 +200,8 @@ def _open(
 def _is_timely(fields: HeaderFields, rules: AppendRules, now_ms: int) -> bool:
     """Returns whether all timestamps are in bounds, provided they are between the header's two."""
     return not rules.checks_timestamps or (
-        fields[8] <= now_ms + rules.timestamp_after_max_ms
-        and not 0 <= fields[7] < now_ms - rules.timestamp_before_max_ms
+        fields[_MAX_TIMESTAMP] <= now_ms + rules.timestamp_after_max_ms
+        and not 0 <= fields[_BASE_TIMESTAMP] < now_ms - rules.timestamp_before_max_ms
     )
 
 
@@ -208,10 +220,10 @@ def _settle(
     )
     if untimely or (rules.compacted and found & HAS_KEYLESS):
         _refuse_bad_records(fields, payload, rules, now_ms)
-    if found & HAS_OTHER_MAX_TIMESTAMP and not fields[5] & LOG_APPEND_TIME:
-        newest = largest_timestamp(payload, fields[12], fields[7])
+    if found & HAS_OTHER_MAX_TIMESTAMP and not fields[_ATTRIBUTES] & LOG_APPEND_TIME:
+        newest = largest_timestamp(payload, fields[_RECORD_COUNT], fields[_BASE_TIMESTAMP])
         fields = stamp_max_timestamp(batch, 0, newest)
-    if rules.codec is None or fields[5] & CODEC_MASK == rules.codec:
+    if rules.codec is None or fields[_ATTRIBUTES] & CODEC_MASK == rules.codec:
         return Validated(batch, fields)
     header = BatchHeader._make(fields)
     attributes = header.attributes & ~CODEC_MASK | rules.codec
@@ -220,7 +232,7 @@ def _settle(
     anew = finish_batch(packed, header._replace(attributes=attributes), rules.level)
     if len(anew) > rules.max_message_bytes:
         raise BatchRefused(
-            MESSAGE_TOO_LARGE,
+            ErrorCode.MESSAGE_TOO_LARGE,
             f"after compression with the topic's compression.type the batch has {len(anew)} "
             f"bytes, but max.message.bytes is {rules.max_message_bytes}: send smaller batches, "
             "or raise it",
@@ -237,8 +249,8 @@ def _refuse_bad_records(
         latest = min(latest, now_ms + rules.timestamp_after_max_ms)
     bad = find_records(
         payload,
-        fields[12],
-        fields[7],
+        fields[_RECORD_COUNT],
+        fields[_BASE_TIMESTAMP],
         keyless=rules.compacted,
         earliest=earliest,
         latest=latest,
@@ -247,10 +259,10 @@ def _refuse_bad_records(
     if not bad:
         return
     errors = []
-    code, reason = INVALID_RECORD, "have no key, and the topic is compacted"
+    code, reason = ErrorCode.INVALID_RECORD, "have no key, and the topic is compacted"
     for index, timestamp, out_of_bounds in bad:
         if out_of_bounds:
-            code, reason = INVALID_TIMESTAMP, "are invalid"
+            code, reason = ErrorCode.INVALID_TIMESTAMP, "are invalid"
             text = (
                 f"timestamp {timestamp} is not between {earliest} and {latest}: see "
                 "message.timestamp.before.max.ms and message.timestamp.after.max.ms"
@@ -263,7 +275,8 @@ def _refuse_bad_records(
         errors.append(RecordError(index, text))
     raise RecordsRefused(
         code,
-        f"{len(errors)} of {fields[12]} records {reason}; the first is record {errors[0].number}: "
+        f"{len(errors)} of {fields[_RECORD_COUNT]} records {reason}; "
+        f"the first is record {errors[0].number}: "
         f"{errors[0].message}",
         errors,
     )

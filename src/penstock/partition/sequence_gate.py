@@ -29,13 +29,14 @@ from penstock.partition.producers import (
 )
 from penstock.partition.retry_window import REMEMBERED_MS, RetryWindow
 from penstock.records.batch import BatchHeader
+from penstock.wire.errors import ErrorCode
 
 
 class OutOfSequence(ProducerRefused):
     """The batch came too early. Every client answers NOT_LEADER_OR_FOLLOWER by sending again, in
     order."""
 
-    code = 6
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class Term(Protocol):

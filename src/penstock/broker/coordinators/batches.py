@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.coordination.effects import LogRecord
-from penstock.partition.leader import MESSAGE_TOO_LARGE, BatchRefused
+from penstock.partition.leader import BatchRefused
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -54,4 +54,4 @@ def bounded_batch_of(
         "metadata"
     )
     _log.warning("%s", message)
-    raise BatchRefused(MESSAGE_TOO_LARGE, message)
+    raise BatchRefused(ErrorCode.MESSAGE_TOO_LARGE, message)

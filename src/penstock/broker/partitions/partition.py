@@ -21,7 +21,7 @@ from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
 from penstock.partition.decisions import Answer, Append, Begin, Do, Effect, NoteEpoch, Verify
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
-from penstock.partition.leader import INVALID_RECORD, BatchRefused
+from penstock.partition.leader import BatchRefused
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.producer_state import Duplicate
 from penstock.partition.producers import Verification
@@ -280,7 +280,9 @@ class HostedPartition:
         if acks_all:
             leadership.require_insync()
         if not records:
-            raise BatchRefused(INVALID_RECORD, "the request has no records for this partition")
+            raise BatchRefused(
+                ErrorCode.INVALID_RECORD, "the request has no records for this partition"
+            )
         batch, fields = validated or validate_batch(
             records, self._rules, now_ms, zstd_allowed, True
         )
