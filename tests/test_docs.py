@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import pydoc
 import re
 import subprocess
 import sys
@@ -22,7 +23,10 @@ from typing import NamedTuple
 
 import pytest
 
+import option_tables
+import penstock
 from penstock.client import option_hints
+from penstock.client.option_help import describe
 from penstock.client.options import (
     AdminOptions,
     ClientOptions,
@@ -144,10 +148,36 @@ def test_the_tables_list_all_options_with_their_defaults(
     wanted = {each.name: each for each in fields(options) if each.name in options.names() - shared}
     rows = table_under(heading)
     assert [row[0].strip("`") for row in rows] == list(wanted)
-    for name, default, _ in rows:
+    for name, default, _, _ in rows:
         field = wanted[name.strip("`")]
         given = literal_eval(default.strip("`"))
         assert field.metadata["read"](field.name, given) == field.default, field.name
+
+
+def test_the_tables_are_up_to_date() -> None:
+    """If this fails, run `python -m option_tables` in tests/."""
+    page = PAGE.read_text("utf-8")
+    assert page == option_tables.written(page)
+
+
+@pytest.mark.parametrize(
+    ("client", "options"),
+    [
+        (penstock.Producer, ProducerOptions),
+        (penstock.aio.Producer, ProducerOptions),
+        (penstock.Consumer, ConsumerOptions),
+        (penstock.aio.Consumer, ConsumerOptions),
+        (penstock.Admin, AdminOptions),
+        (penstock.aio.Admin, AdminOptions),
+    ],
+)
+def test_help_lists_all_options(client: type, options: type[ClientOptions]) -> None:
+    """`help(penstock.Producer)` has every option with its default and its description."""
+    text = pydoc.plain(pydoc.render_doc(client))
+    for option in describe(options):
+        assert f"{option.name} = {option.default}  (" in text
+        assert option.text.endswith(".")
+        assert option.text in " ".join(text.replace("|", " ").split()), option.name
 
 
 def _other_names(column: int) -> Sequence[str]:

@@ -12,16 +12,9 @@ import pytest
 from penstock.client.address import Address
 from penstock.client.errors import ClientError, OptionError
 from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
+from penstock.client.option_keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
 from penstock.client.option_values import IsolationLevel, ResetPolicy
-from penstock.client.options import (
-    AdminKeywords,
-    AdminOptions,
-    ClientOptions,
-    ConsumerKeywords,
-    ConsumerOptions,
-    ProducerKeywords,
-    ProducerOptions,
-)
+from penstock.client.options import AdminOptions, ClientOptions, ConsumerOptions, ProducerOptions
 from penstock.client.routers import DefaultRouter, RoundRobinRouter
 from penstock.records.batch import Codec
 

@@ -1,11 +1,11 @@
 # ruff: noqa: RUF009 (`_option` is `field` with a reader; nothing it returns is shared or changed)
 """The options of the clients: Kafka's names in Python spelling, parsed and validated once.
 
-Each client has a frozen dataclass that defines its options, their defaults and how they are parsed.
-Everything behind the constructors takes that object and never a dict. `parse` makes one from
-keywords. The typed dicts below declare the same options for type checkers: they say what may be
-written (`acks="all"`), the dataclasses say what it is parsed into (`acks == -1`). A test keeps the
-two consistent.
+Each client has a frozen dataclass that defines its options: their defaults, how they are parsed and
+what they mean. This is the only description of an option. `option_help` shows it in `help()`, and
+the tables in docs/CLIENTS.md are written from it. Everything behind the constructors takes that
+object and never a dict. `parse` makes one from keywords, which `option_keywords` declares for type
+checkers.
 
 Some defaults depend on other options, as in Java's client. Idempotence is turned off when other
 options exclude it, unless `enable_idempotence` was given explicitly: then it is an error.
@@ -15,10 +15,9 @@ options exclude it, unless `enable_idempotence` was given explicitly: then it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, Literal, Self, TypedDict
+from typing import Any, ClassVar, Final, Self
 
 from penstock.client import option_hints as hints
 from penstock.client import option_values as values
@@ -47,8 +46,16 @@ _LEVELS: Final[Mapping[Codec, tuple[int, int]]] = {
 }
 
 
-def _option(default: Any, read: values.Read) -> Any:
-    return field(default=default, metadata={"read": read})
+def _option(
+    default: Any, read: values.Read, text: str, *, kafka: str | None = None, shown: str = ""
+) -> Any:
+    """Defines an option.
+
+    `kafka` is the name of the same option in Kafka's Java client: empty if Kafka has none, and by
+    default the name here with dots. `shown` is the default as a user writes it, if that differs.
+    """
+    metadata = {"read": read, "text": text, "kafka": kafka, "shown": shown}
+    return field(default=default, metadata=metadata)
 
 
 def _router(name: str, given: Any) -> Router:
@@ -65,16 +72,27 @@ class ClientOptions:
 
     kind: ClassVar[str] = "any client"
 
-    bootstrap: tuple[Address, ...] = _option((), values.bootstrap)
-    client_id: str = _option("penstock", values.text)
-    request_timeout_ms: int = _option(30_000, values.whole(1))
-    """How long to wait for the response to one request."""
-    retry_backoff_ms: int = _option(100, values.whole(0))
-    """The wait before the second attempt. It doubles, with jitter, up to `retry_backoff_max_ms`."""
-    retry_backoff_max_ms: int = _option(1_000, values.whole(0))
-    metadata_max_age_ms: int = _option(300_000, values.whole(1))
-    """Metadata of topics and their leaders is refreshed after this time at the latest."""
-    socket_connection_setup_timeout_ms: int = _option(10_000, values.whole(1))
+    bootstrap: tuple[Address, ...] = _option(
+        (), values.bootstrap, "The brokers to connect to first.", kafka="bootstrap.servers"
+    )
+    client_id: str = _option(
+        "penstock", values.text, "The name of this client in the broker's logs and quotas."
+    )
+    request_timeout_ms: int = _option(
+        30_000, values.whole(1), "How long to wait for the response to one request."
+    )
+    retry_backoff_ms: int = _option(
+        100, values.whole(0), "How long to wait before the second attempt. Doubles, with jitter."
+    )
+    retry_backoff_max_ms: int = _option(
+        1_000, values.whole(0), "The longest wait between two attempts."
+    )
+    metadata_max_age_ms: int = _option(
+        300_000, values.whole(1), "Topics and leaders are looked up again at least this often."
+    )
+    socket_connection_setup_timeout_ms: int = _option(
+        10_000, values.whole(1), "How long a connection may take to open."
+    )
 
     def __post_init__(self) -> None:
         for option in fields(self):
@@ -132,40 +150,89 @@ class ProducerOptions(ClientOptions):
 
     kind: ClassVar[str] = "producers"
 
-    acks: int = _option(ACKS_ALL, values.acks)
-    """Which replicas must have a batch before it is acknowledged: -1 all in-sync replicas, 1 the
-    leader, 0 none. Given as "all", 1 or 0."""
-    enable_idempotence: bool = _option(True, values.flag)
-    """A record that is sent again after a lost response is stored once, and retries keep the
-    order."""
-    compression_type: Codec = _option(Codec.NONE, values.codec)
-    compression_level: int | None = _option(None, values.maybe(values.whole(-131072, 22)))
-    batch_size: int = _option(16_384, values.whole(0))
-    """The size of a partition's batch in bytes. A larger record gets a batch of its own."""
-    linger_ms: int = _option(5, values.whole(0))
-    """How long a batch that is not full waits for more records."""
-    buffer_memory: int = _option(32 << 20, values.whole(1, _MEMORY_MAX))
-    """How many bytes of records may be buffered until they are acknowledged. Beyond it `send`
-    waits."""
-    max_block_ms: int = _option(60_000, values.whole(0))
-    """How long `send` waits for buffer memory or for a topic's metadata before it raises an
-    error."""
-    max_request_size: int = _option(1 << 20, values.whole(1))
-    max_in_flight_requests_per_connection: int = _option(5, values.whole(1))
-    delivery_timeout_ms: int = _option(_DELIVERY_TIMEOUT_MS, values.whole(1))
-    """How long a record is tried before its delivery fails, including all waits and attempts."""
-    retries: int = _option(INT32_MAX, values.whole(0))
-    transactional_id: str | None = _option(None, values.maybe(values.name_text))
-    """Enables `producer.transaction()`. A newer producer with the same id fences this one."""
-    transaction_timeout_ms: int = _option(60_000, values.whole(1))
-    """The broker aborts a transaction that is open for longer."""
-    router: Router | None = _option(None, values.maybe(_router))
-    """Chooses the partition of records sent without one. The default is `DefaultRouter`."""
-    partitioner_ignore_keys: bool = _option(False, values.flag)
-    partitioner_adaptive_partitioning_enable: bool = _option(True, values.flag)
-    allow_auto_create_topics: bool = _option(True, values.flag)
+    acks: int = _option(
+        ACKS_ALL,
+        values.acks,
+        'Which replicas acknowledge a batch: "all" in-sync replicas, 1 the leader, 0 none.',
+        shown='"all"',
+    )
+    enable_idempotence: bool = _option(
+        True,
+        values.flag,
+        'Retries store each record once and keep the order. Off by default unless acks is "all".',
+    )
+    compression_type: Codec = _option(
+        Codec.NONE, values.codec, 'How batches are compressed: "gzip", "snappy", "lz4" or "zstd".'
+    )
+    compression_level: int | None = _option(
+        None,
+        values.maybe(values.whole(-131072, 22)),
+        "The level for gzip, lz4 or zstd. None is the codec's default.",
+        kafka="compression.<codec>.level",
+    )
+    batch_size: int = _option(
+        16_384,
+        values.whole(0),
+        "The size of a partition's batch in bytes. A larger record gets a batch of its own.",
+    )
+    linger_ms: int = _option(
+        5, values.whole(0), "How long a batch that is not full waits for more records."
+    )
+    buffer_memory: int = _option(
+        32 << 20,
+        values.whole(1, _MEMORY_MAX),
+        "How many bytes of records may wait for their acknowledgement. Beyond it `send` waits.",
+    )
+    max_block_ms: int = _option(
+        60_000,
+        values.whole(0),
+        "How long `send` waits for buffer memory or for a topic's metadata before it fails.",
+    )
+    max_request_size: int = _option(
+        1 << 20, values.whole(1), "The largest request in bytes, and so the largest record."
+    )
+    max_in_flight_requests_per_connection: int = _option(
+        5, values.whole(1), "How many requests to one broker may be without a response."
+    )
+    delivery_timeout_ms: int = _option(
+        _DELIVERY_TIMEOUT_MS,
+        values.whole(1),
+        "How long a record is tried before its delivery fails, all waits and attempts included. "
+        "At least `linger_ms` + `request_timeout_ms`.",
+    )
+    retries: int = _option(
+        INT32_MAX,
+        values.whole(0),
+        "How many attempts follow the first. Set `delivery_timeout_ms` instead.",
+    )
+    transactional_id: str | None = _option(
+        None,
+        values.maybe(values.name_text),
+        "Enables `transaction()`. A newer producer with the same id fences this one.",
+    )
+    transaction_timeout_ms: int = _option(
+        60_000, values.whole(1), "The broker aborts a transaction that is open for longer."
+    )
+    router: Router | None = _option(
+        None,
+        values.maybe(_router),
+        "Chooses the partition of records sent without one. None is `routers.DefaultRouter()`.",
+        kafka="partitioner.class",
+    )
+    partitioner_ignore_keys: bool = _option(
+        False, values.flag, "The default router treats all records as if they had no key."
+    )
+    partitioner_adaptive_partitioning_enable: bool = _option(
+        True, values.flag, "The default router prefers partitions with less unsent data."
+    )
+    allow_auto_create_topics: bool = _option(
+        True, values.flag, "Lets the broker create topics that do not exist.", kafka=""
+    )
     interceptors: tuple[ProducerInterceptor, ...] = _option(
-        (), values.objects("on_send", "producer interceptors")
+        (),
+        values.objects("on_send", "producer interceptors"),
+        "Objects that see each record before it is sent, and its outcome.",
+        kafka="interceptor.classes",
     )
 
     def __post_init__(self) -> None:
@@ -245,38 +312,99 @@ class ConsumerOptions(ClientOptions):
 
     kind: ClassVar[str] = "consumers"
 
-    group_id: str | None = _option(None, values.maybe(values.name_text))
-    group_instance_id: str | None = _option(None, values.maybe(values.name_text))
-    """Identifies this member across restarts: if it returns in time, it keeps its partitions."""
-    client_rack: str = _option("", values.text)
-    auto_offset_reset: ResetPolicy = _option(ResetPolicy("latest"), values.reset_policy)
-    enable_auto_commit: bool = _option(True, values.flag)
-    auto_commit_interval_ms: int = _option(5_000, values.whole(0))
-    max_poll_records: int = _option(500, values.whole(1))
-    max_poll_interval_ms: int = _option(300_000, values.whole(1))
-    """A consumer that has not polled for this long is considered stuck and leaves the group."""
-    session_timeout_ms: int = _option(45_000, values.whole(1))
-    heartbeat_interval_ms: int = _option(_HEARTBEAT_MS, values.whole(1))
-    rebalance_timeout_ms: int = _option(300_000, values.whole(1))
-    """How long the group waits for this member during a rebalance."""
+    group_id: str | None = _option(
+        None,
+        values.maybe(values.name_text),
+        "The group that shares the partitions and stores the committed offsets.",
+    )
+    group_instance_id: str | None = _option(
+        None,
+        values.maybe(values.name_text),
+        "Identifies this member across restarts. Back within the session timeout, it keeps its "
+        "partitions.",
+    )
+    client_rack: str = _option(
+        "", values.text, "Reads from a replica in this rack, if the broker offers one."
+    )
+    auto_offset_reset: ResetPolicy = _option(
+        ResetPolicy("latest"),
+        values.reset_policy,
+        'Where to begin without a committed offset: "earliest", "latest", "none" (an error), a '
+        "datetime, or a timedelta before now.",
+    )
+    enable_auto_commit: bool = _option(
+        True, values.flag, "Commits positions automatically. Off without a group."
+    )
+    auto_commit_interval_ms: int = _option(
+        5_000, values.whole(0), "How often positions are committed automatically."
+    )
+    max_poll_records: int = _option(
+        500, values.whole(1), "How many records one `poll` returns at most."
+    )
+    max_poll_interval_ms: int = _option(
+        300_000, values.whole(1), "A member that does not poll for this long leaves the group."
+    )
+    session_timeout_ms: int = _option(
+        45_000, values.whole(1), "The group removes a member that sends no heartbeat for this long."
+    )
+    heartbeat_interval_ms: int = _option(
+        _HEARTBEAT_MS,
+        values.whole(1),
+        "How often heartbeats are sent. By default at most a third of the session timeout.",
+    )
+    rebalance_timeout_ms: int = _option(
+        300_000,
+        values.whole(1),
+        "How long a rebalance waits for this member. `max_poll_interval_ms` if that is given.",
+        kafka="",
+    )
     partition_assignment_strategy: tuple[Any, ...] = _option(
-        ("range", "cooperative-sticky"), values.strategies(ASSIGNORS)
+        ("range", "cooperative-sticky"),
+        values.strategies(ASSIGNORS),
+        'How a group divides its partitions: "range", "roundrobin", "sticky" or '
+        '"cooperative-sticky", in order of preference.',
     )
-    fetch_min_bytes: int = _option(1, values.whole(0))
-    fetch_max_bytes: int = _option(50 << 20, values.whole(1))
-    max_partition_fetch_bytes: int = _option(PARTITION_FETCH_BYTES, values.whole(1))
-    fetch_max_wait_ms: int = _option(500, values.whole(0))
-    queued_bytes_max: int = _option(64 << 20, values.whole(1, _MEMORY_MAX))
-    """How many bytes are prefetched."""
+    fetch_min_bytes: int = _option(
+        1, values.whole(0), "A fetch waits until there are this many bytes."
+    )
+    fetch_max_bytes: int = _option(
+        50 << 20, values.whole(1), "A fetch returns no more bytes than this."
+    )
+    max_partition_fetch_bytes: int = _option(
+        PARTITION_FETCH_BYTES,
+        values.whole(1),
+        "A fetch returns no more bytes than this from one partition.",
+    )
+    fetch_max_wait_ms: int = _option(
+        500, values.whole(0), "A fetch waits no longer than this for `fetch_min_bytes`."
+    )
+    queued_bytes_max: int = _option(
+        64 << 20, values.whole(1, _MEMORY_MAX), "How many bytes are prefetched.", kafka=""
+    )
     isolation_level: IsolationLevel = _option(
-        IsolationLevel.READ_UNCOMMITTED, values.isolation_level
+        IsolationLevel.READ_UNCOMMITTED,
+        values.isolation_level,
+        '"read_committed" leaves out records of aborted and of open transactions.',
     )
-    check_crcs: bool = _option(True, values.flag)
-    allow_auto_create_topics: bool = _option(True, values.flag)
-    exclude_internal_topics: bool = _option(True, values.flag)
-    default_api_timeout_ms: int = _option(60_000, values.whole(1))
+    check_crcs: bool = _option(
+        True, values.flag, "Checks that records arrived as they were written."
+    )
+    allow_auto_create_topics: bool = _option(
+        True, values.flag, "Lets the broker create topics that do not exist."
+    )
+    exclude_internal_topics: bool = _option(
+        True, values.flag, "Patterns do not match internal topics."
+    )
+    default_api_timeout_ms: int = _option(
+        60_000,
+        values.whole(1),
+        "How long a call is tried before it fails, unless it has a timeout.",
+    )
     interceptors: tuple[ConsumerInterceptor, ...] = _option(
-        (), values.objects("on_consume", "consumer interceptors")
+        (),
+        values.objects("on_consume", "consumer interceptors"),
+        "Objects that see the records of each poll, and the committed offsets.",
+        kafka="interceptor.classes",
     )
 
     def __post_init__(self) -> None:
@@ -329,78 +457,12 @@ class AdminOptions(ClientOptions):
 
     kind: ClassVar[str] = "admins"
 
-    default_api_timeout_ms: int = _option(60_000, values.whole(1))
-    """How long a call is tried before it fails, including all attempts."""
+    default_api_timeout_ms: int = _option(
+        60_000, values.whole(1), "How long a call is tried before it fails, all attempts included."
+    )
 
     def _deadline_ms(self) -> int:
         return self.default_api_timeout_ms
 
 
 _ALL: Final[tuple[type[ClientOptions], ...]] = (ProducerOptions, ConsumerOptions, AdminOptions)
-
-
-# -- keywords, for type checkers -----------------------------------------------------------------
-
-CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
-
-
-class ClientKeywords(TypedDict, total=False):
-    client_id: str
-    request_timeout_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    metadata_max_age_ms: int
-    socket_connection_setup_timeout_ms: int
-
-
-class ProducerKeywords(ClientKeywords, total=False):
-    acks: Literal[0, 1, -1, "0", "1", "-1", "all"]
-    enable_idempotence: bool
-    compression_type: CompressionName | Codec
-    compression_level: int | None
-    batch_size: int
-    linger_ms: int
-    buffer_memory: int
-    max_block_ms: int
-    max_request_size: int
-    max_in_flight_requests_per_connection: int
-    delivery_timeout_ms: int
-    retries: int
-    transactional_id: str | None
-    transaction_timeout_ms: int
-    router: Router | Callable[..., int] | None
-    partitioner_ignore_keys: bool
-    partitioner_adaptive_partitioning_enable: bool
-    allow_auto_create_topics: bool
-    interceptors: Sequence[ProducerInterceptor]
-
-
-class ConsumerKeywords(ClientKeywords, total=False):
-    group_id: str | None
-    group_instance_id: str | None
-    client_rack: str
-    auto_offset_reset: str | datetime | timedelta | ResetPolicy
-    enable_auto_commit: bool
-    auto_commit_interval_ms: int
-    max_poll_records: int
-    max_poll_interval_ms: int
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    rebalance_timeout_ms: int
-    partition_assignment_strategy: AssignorName | Sequence[Any]
-    fetch_min_bytes: int
-    fetch_max_bytes: int
-    max_partition_fetch_bytes: int
-    fetch_max_wait_ms: int
-    queued_bytes_max: int
-    isolation_level: Literal["read_uncommitted", "read_committed"] | IsolationLevel
-    check_crcs: bool
-    allow_auto_create_topics: bool
-    exclude_internal_topics: bool
-    default_api_timeout_ms: int
-    interceptors: Sequence[ConsumerInterceptor]
-
-
-class AdminKeywords(ClientKeywords, total=False):
-    default_api_timeout_ms: int

@@ -46,7 +46,9 @@ from penstock.client.errors import (
     RequestTimedOut,
 )
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.options import AdminKeywords, AdminOptions
+from penstock.client.option_help import with_help
+from penstock.client.option_keywords import AdminKeywords
+from penstock.client.options import AdminOptions
 
 T = TypeVar("T")
 When = int | datetime | str
@@ -59,6 +61,7 @@ TIMES: Final = {
 }
 
 
+@with_help(AdminOptions)
 class Admin:
     """Manages the topics, configs, groups and offsets of a cluster.
 

@@ -25,9 +25,12 @@ from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError
 from penstock.client.model import OffsetAndMetadata, TopicPartition
-from penstock.client.options import AdminKeywords
+from penstock.client.option_help import with_help
+from penstock.client.option_keywords import AdminKeywords
+from penstock.client.options import AdminOptions
 
 
+@with_help(AdminOptions)
 class Admin:
     """Manages topics, configs, groups and offsets of a cluster. May be used from several threads.
 

@@ -41,6 +41,8 @@ from penstock.client.environment import ClientEnv
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
+from penstock.client.option_help import with_help
+from penstock.client.options import ConsumerOptions
 from penstock.client.processing.contracts import Handler, OnError, Ordering, RunSummary
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from penstock.client.consuming.ranges import Bound
 
 
+@with_help(ConsumerOptions)
 class Consumer(Generic[K, V]):
     """Reads records from topics, as a member of a consumer group or on its own.
 

@@ -24,7 +24,9 @@ from penstock.client.environment import ClientEnv
 from penstock.client.errors import BufferExhausted, TopicNotFound, UnknownTopicYet
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import K, V
-from penstock.client.options import ProducerKeywords
+from penstock.client.option_help import with_help
+from penstock.client.option_keywords import ProducerKeywords
+from penstock.client.options import ProducerOptions
 from penstock.client.producing.batch_outcome import DeliveryCallback
 from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import ERROR_CLOSE_S
@@ -39,6 +41,7 @@ Bootstrap = str | Sequence[str]
 _TURN_BYTES: Final = 64 << 10
 
 
+@with_help(ProducerOptions)
 class Producer(Generic[K, V]):
     """Sends records to topics. May be used from several threads at once.
 

@@ -32,7 +32,9 @@ from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
-from penstock.client.options import ConsumerKeywords, ConsumerOptions
+from penstock.client.option_help import with_help
+from penstock.client.option_keywords import ConsumerKeywords
+from penstock.client.options import ConsumerOptions
 from penstock.client.serializers import Deserializer, deserialize_with
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class ConsumerArguments(ConsumerKeywords, total=False):
     env: ClientEnv | None
 
 
+@with_help(ConsumerOptions)
 class Consumer(Generic[K, V]):
     """Reads records from topics, as a member of a consumer group or on its own.
 

@@ -30,7 +30,9 @@ from penstock.client.errors import (
 from penstock.client.interceptors import producer_chain
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import Headers, K, V
-from penstock.client.options import ProducerKeywords, ProducerOptions
+from penstock.client.option_help import with_help
+from penstock.client.option_keywords import ProducerKeywords
+from penstock.client.options import ProducerOptions
 from penstock.client.producing.batch_outcome import DeliveryCallback
 from penstock.client.producing.batches import RECORD_OVERHEAD, Batch, record_bytes_max
 from penstock.client.producing.core import ProducerCore
@@ -68,6 +70,7 @@ class _Prepared(NamedTuple):
     bytes_max: int
 
 
+@with_help(ProducerOptions)
 class Producer(Generic[K, V]):
     """Sends records to topics.
 
