@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from penstock.cli import completion
+from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import CommandFailed, count, emit, emit_json, printable, size_text
 from penstock.cli.produce import ACKS, Acks, Compression
 from penstock.cli.session import (
@@ -17,8 +18,6 @@ from penstock.cli.session import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     TIMEOUT_MS,
-    Bootstrap,
-    Json,
     checked,
     connect,
     run,

@@ -6,19 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import cluster_rebalance, cluster_replicate, completion
+from penstock.cli import cluster_rebalance, cluster_replicate
 from penstock.cli.cluster_state import Found, look, moving_json
+from penstock.cli.options import Bootstrap, Json, OnlyTopics, Yes
 from penstock.cli.output import count, emit, emit_json, pipe_guard, printable, size_text
-from penstock.cli.session import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Json,
-    Yes,
-    confirm,
-    connect,
-    report,
-    run,
-)
+from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, run
 from penstock.cli.tables import Column, table
 from penstock.client.errors import BrokerError
 from penstock.client.model import TopicPartition
@@ -166,16 +158,7 @@ def _described_text(described: dict[str, Any], found: Found) -> str:
 
 def elect(
     *,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="Only partitions of this topic. Repeatable.",
-            autocompletion=completion.topics,
-        ),
-    ] = None,
+    topic: OnlyTopics = None,
     unclean: Annotated[
         bool, typer.Option("--unclean", help="Elect any live replica. May lose records.")
     ] = False,

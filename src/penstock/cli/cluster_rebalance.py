@@ -10,20 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli import completion
 from penstock.cli.cluster_plan import plan_json, plan_text
 from penstock.cli.cluster_state import Found, look, moving_json
+from penstock.cli.options import Bootstrap, Json, OnlyTopics
 from penstock.cli.output import CommandFailed, count, emit, emit_json, pipe_guard
 from penstock.cli.progress import progress_bar
-from penstock.cli.session import (
-    DEFAULT_BOOTSTRAP,
-    EXIT_REFUSED,
-    Bootstrap,
-    Json,
-    connect,
-    explain_client,
-    run,
-)
+from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, connect, explain_client, run
 from penstock.cli.tables import Column, table
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.cordons import cordon, uncordon
@@ -320,16 +312,7 @@ def reassign(
         list[str] | None,
         typer.Option("--move", metavar="TOPIC-N=B,B,...", help="Move this partition. Repeatable."),
     ] = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            metavar="TOPIC",
-            help="Only partitions of this topic. Repeatable.",
-            autocompletion=completion.topics,
-        ),
-    ] = None,
+    topic: OnlyTopics = None,
     throttle: Throttle = None,
     at_once: AtOnce = None,
     timeout: Timeout = None,

@@ -17,16 +17,9 @@ from penstock.cli.cluster_rebalance import (
     report_ended,
 )
 from penstock.cli.cluster_state import look
+from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import CommandFailed, count, emit, emit_json
-from penstock.cli.session import (
-    DEFAULT_BOOTSTRAP,
-    EXIT_REFUSED,
-    Bootstrap,
-    Json,
-    connect,
-    report,
-    run,
-)
+from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, connect, report, run
 from penstock.client.admin.moves import Ended
 from penstock.client.errors import BrokerError
 from penstock.metadata.rebalance import Step

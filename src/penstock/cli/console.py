@@ -13,7 +13,8 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.console_process import DEFAULT_PORT, PROGRAM
-from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, checked
+from penstock.cli.options import Bootstrap
+from penstock.cli.session import DEFAULT_BOOTSTRAP, checked
 
 TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
 

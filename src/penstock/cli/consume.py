@@ -11,13 +11,13 @@ import typer
 from penstock.cli import completion
 from penstock.cli.consume_format import FORMAT_HELP, Formatter, compile_format, json_formatter
 from penstock.cli.consume_reading import RawConsumer, Reading, Stop
+from penstock.cli.options import Bootstrap
 from penstock.cli.output import CommandFailed, Shown, pipe_guard, printable
 from penstock.cli.session import (
     CLIENT_ID,
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     TIMEOUT_MS,
-    Bootstrap,
     checked,
     run,
 )
@@ -132,28 +132,10 @@ def consume(
     values: Annotated[Shown, typer.Option(help="How to show values.")] = Shown.TEXT,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    start = _start(from_beginning, offset, since)
-    if group is not None and (offset is not None or since is not None or partition):
-        raise CommandFailed(
-            "--group reads from the group's committed offsets, in the partitions that the group "
-            "assigns: leave out --offset, --since and --partition; to change the offsets, use "
-            "penstock group reset-offsets"
-        )
-    wanted = _Wanted(topic, partition, group, start)
+    wanted = _wanted(topic, partition, group, _start(from_beginning, offset, since))
     stop = Stop(max_messages, timeout, until_end)
     formatter = _formatter(format_, json, keys, values)
-    consumer = Consumer(
-        checked(bootstrap),
-        client_id=CLIENT_ID,
-        group_id=group,
-        auto_offset_reset=_reset(wanted),
-        allow_auto_create_topics=False,
-        fetch_max_bytes=_FETCH_BYTES,
-        max_partition_fetch_bytes=_PARTITION_BYTES,
-        request_timeout_ms=TIMEOUT_MS,
-        default_api_timeout_ms=TIMEOUT_MS,
-        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
-    )
+    consumer = _consumer(bootstrap, wanted)
     with pipe_guard():
         run(_consume(consumer, wanted, stop, formatter))
 
@@ -166,6 +148,17 @@ def _start(from_beginning: bool, offset: int | None, since: str | None) -> _Star
     except ValueError as error:
         raise CommandFailed(f"--since: {error}") from error
     return _Start(from_beginning, offset, since_ms)
+
+
+def _wanted(topic: str, partitions: list[int] | None, group: str | None, start: _Start) -> _Wanted:
+    chosen = start.offset is not None or start.since_ms is not None or partitions
+    if group is not None and chosen:
+        raise CommandFailed(
+            "--group reads from the group's committed offsets, in the partitions that the group "
+            "assigns: leave out --offset, --since and --partition; to change the offsets, use "
+            "penstock group reset-offsets"
+        )
+    return _Wanted(topic, partitions, group, start)
 
 
 def _formatter(text: str, as_json: bool, keys: Shown, values: Shown) -> Formatter:
@@ -186,6 +179,21 @@ def _reset(wanted: _Wanted) -> Literal["none", "earliest", "latest"]:
     if wanted.group is None:
         return "none"
     return "earliest" if wanted.start.from_beginning else "latest"
+
+
+def _consumer(bootstrap: str, wanted: _Wanted) -> RawConsumer:
+    return Consumer(
+        checked(bootstrap),
+        client_id=CLIENT_ID,
+        group_id=wanted.group,
+        auto_offset_reset=_reset(wanted),
+        allow_auto_create_topics=False,
+        fetch_max_bytes=_FETCH_BYTES,
+        max_partition_fetch_bytes=_PARTITION_BYTES,
+        request_timeout_ms=TIMEOUT_MS,
+        default_api_timeout_ms=TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+    )
 
 
 async def _consume(

@@ -18,8 +18,9 @@ from penstock.cli import doctor_machine
 from penstock.cli.console_process import DEFAULT_PORT as CONSOLE_PORT
 from penstock.cli.doctor_cluster import check_cluster
 from penstock.cli.doctor_finding import Finding, State
+from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import EXIT_UNSOUND, count, emit, emit_json, pipe_guard, printable, width
-from penstock.cli.session import DEFAULT_BOOTSTRAP, Bootstrap, Json, checked, run
+from penstock.cli.session import DEFAULT_BOOTSTRAP, checked, run
 from penstock.cli.up import DEFAULT_DATA
 
 _HELP = """Check this machine and a cluster, and say what to do.

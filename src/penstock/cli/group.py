@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
 
 from penstock.cli import completion, group_reset
+from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import (
     CommandFailed,
     count,
@@ -17,22 +19,12 @@ from penstock.cli.output import (
     pipe_guard,
     printable,
 )
-from penstock.cli.session import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Json,
-    Yes,
-    confirm,
-    connect,
-    report,
-    report_deleted,
-    run,
-)
+from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, report_deleted, run
 from penstock.cli.tables import Column, table
 from penstock.cli.times import TIME_FORMS
 from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin.admin import Admin
-from penstock.client.admin.group_reset import Move, plan
+from penstock.client.admin.group_reset import Move, Target, plan
 from penstock.client.admin.groups import GroupListing
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.model import TopicPartition
@@ -302,35 +294,40 @@ def reset_offsets(
 ) -> None:
     target = group_reset.target(to_earliest, to_latest, to_offset, to_datetime, shift_by)
     topics = group_reset.parse_topics(topic or ())
-
-    async def main() -> tuple[list[Move], dict[TopicPartition, BrokerError | None]]:
-        async with connect(bootstrap) as admin:
-            moves = await plan(admin, group, topics, target)
-            wanted = {move.place: move.offset for move in moves}
-            if not execute or not wanted:
-                return moves, {}
-            return moves, await admin.alter_group_offsets(group, wanted)
-
-    moves, outcomes = run(main())
+    moves, outcomes = run(_plan_and_move(bootstrap, group, topics, target, execute=execute))
     if not moves:
         raise CommandFailed(
             f"group {printable(group)} has no committed offsets: choose the topics with --topic"
         )
-    done = {place for place, error in outcomes.items() if error is None}
     with pipe_guard():
         if json:
             emit_json(
                 {
                     "group": group,
                     "executed": execute,
-                    "partitions": [
-                        group_reset.move_json(move, move.place in done) for move in moves
-                    ],
+                    "partitions": group_reset.moves_json(moves, outcomes),
                 }
             )
         else:
             _show_moves(moves, execute)
     report(outcomes.values())
+
+
+async def _plan_and_move(
+    bootstrap: str,
+    group: str,
+    topics: Mapping[str, list[int] | None],
+    target: Target,
+    *,
+    execute: bool,
+) -> tuple[list[Move], dict[TopicPartition, BrokerError | None]]:
+    """Returns the moves, and with `execute` their outcomes."""
+    async with connect(bootstrap) as admin:
+        moves = await plan(admin, group, topics, target)
+        wanted = {move.place: move.offset for move in moves}
+        if not execute or not wanted:
+            return moves, {}
+        return moves, await admin.alter_group_offsets(group, wanted)
 
 
 def _show_moves(moves: list[Move], executed: bool) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.cli.output import CommandFailed, printable
 from penstock.cli.times import parse_time_ms
 from penstock.client.admin.group_reset import Kind, Move, Target
+from penstock.client.errors import BrokerError
+from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
 
 
@@ -51,12 +53,18 @@ def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
     return topics
 
 
-def move_json(move: Move, done: bool) -> dict[str, object]:
-    return {
-        "topic": move.place.topic,
-        "partition": move.place.partition,
-        "from_offset": move.committed,
-        "to_offset": move.offset,
-        "lag": move.lag,
-        "done": done,
-    }
+def moves_json(
+    moves: Sequence[Move], outcomes: Mapping[TopicPartition, BrokerError | None]
+) -> list[dict[str, object]]:
+    done = {place for place, error in outcomes.items() if error is None}
+    return [
+        {
+            "topic": move.place.topic,
+            "partition": move.place.partition,
+            "from_offset": move.committed,
+            "to_offset": move.offset,
+            "lag": move.lag,
+            "done": move.place in done,
+        }
+        for move in moves
+    ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli.main import EXIT_INTERRUPTED
+from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import (
     EXIT_UNSOUND,
     CommandFailed,
@@ -28,8 +29,6 @@ from penstock.cli.pipeline_view import COLUMNS, flow_rows, shown
 from penstock.cli.session import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Json,
     checked,
     exit_code,
     explain_client,

@@ -8,19 +8,12 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from penstock.cli import completion
 from penstock.cli.line_source import read_lines
+from penstock.cli.options import Bootstrap, TargetTopic
 from penstock.cli.output import CommandFailed, count, emit_json, printable, size_text
 from penstock.cli.produce_feed import Feed, Tally
 from penstock.cli.produce_input import BadLine
-from penstock.cli.session import (
-    CLIENT_ID,
-    CONNECT_TIMEOUT_MS,
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    checked,
-    run,
-)
+from penstock.cli.session import CLIENT_ID, CONNECT_TIMEOUT_MS, DEFAULT_BOOTSTRAP, checked, run
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.producing.producer import Producer
 from penstock.records.batch import Codec
@@ -73,12 +66,7 @@ def register(root: typer.Typer) -> None:
 
 
 def produce(
-    topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="The topic to send to.", autocompletion=completion.topics
-        ),
-    ],
+    topic: TargetTopic,
     *,
     key_separator: Annotated[
         str | None,
@@ -108,13 +96,7 @@ def produce(
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    if key_separator is not None and json_lines:
-        raise CommandFailed(
-            "give --key-separator or --json-lines, not both: a JSON object has its own key"
-        )
-    if key_separator == "":
-        raise CommandFailed("--key-separator is empty: give the text between key and value")
-    separator = None if key_separator is None else key_separator.encode()
+    separator = _separator(key_separator, json_lines)
     if file is None and sys.stdin is None:
         raise CommandFailed("there is no standard input: give --file FILE")
     descriptor = sys.stdin.fileno() if file is None else file.fileno()
@@ -133,6 +115,18 @@ def produce(
         emit_json(progress.summary_json(feed.tally, metrics))
     elif not quiet:
         sys.stderr.write(progress.summary(feed.tally) + "\n")
+
+
+def _separator(key_separator: str | None, json_lines: bool) -> bytes | None:
+    if key_separator is None:
+        return None
+    if json_lines:
+        raise CommandFailed(
+            "give --key-separator or --json-lines, not both: a JSON object has its own key"
+        )
+    if not key_separator:
+        raise CommandFailed("--key-separator is empty: give the text between key and value")
+    return key_separator.encode()
 
 
 def _producer(

@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Annotated, Any, Final, TypeVar
-
-import typer
+from typing import Any, Final, TypeVar
 
 from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, emit, emit_json, printable
 from penstock.client.address import parse_bootstrap
@@ -31,19 +29,6 @@ EXIT_REFUSED: Final = 1
 CLIENT_ID: Final = "penstock-cli"
 CONNECT_TIMEOUT_MS: Final = 5_000
 TIMEOUT_MS: Final = 30_000
-
-Bootstrap = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        envvar=BOOTSTRAP_VARIABLE,
-        metavar="HOST:PORT,...",
-        help="One or more brokers of the cluster.",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 _HINTS: Final = {
     # Used only if the broker's answer is an error code without its own message.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -30,59 +30,73 @@ Examples:
 """
 
 
+_Seeds = Annotated[str, typer.Option(metavar="A..B", help="Run seeds A to B - 1.")]
+_Replay = Annotated[
+    int | None, typer.Option(metavar="SEED", help="Run one seed and print its event log.")
+]
+_Jobs = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Parallel processes; 0: one per core.")
+]
+_Bug = Annotated[
+    str, typer.Option(metavar="NAME", help="Plant a bug and find it; `all`: every bug.")
+]
+_Focus = Annotated[
+    str, typer.Option(metavar="NAME", help="Concentrate on one part, e.g. `transactions`.")
+]
+_Also = Annotated[
+    str, typer.Option(metavar="NAMES", help="Add faults that are off by default, or `all`.")
+]
+_PowerCuts = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Cut the power of all brokers N times.")
+]
+_VirtualSeconds = Annotated[
+    float, typer.Option(min=1, metavar="S", help="Simulated seconds of load and faults.")
+]
+_TwiceEvery = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Run every Nth seed twice; 0: none.")
+]
+_FailuresMax = Annotated[int, typer.Option(min=1, metavar="N", help="Stop after N failures.")]
+_History = Annotated[
+    str, typer.Option(metavar="FILE", help="With --replay: write what clients saw (JSONL).")
+]
+_Trace = Annotated[str, typer.Option(metavar="FILE", help="With --replay: write every event.")]
+_Python = Annotated[
+    str,
+    typer.Option(
+        metavar="PATH", help="Use this Python interpreter, for example an optimized build."
+    ),
+]
+_Record = Annotated[
+    str, typer.Option(metavar="FILE", help="Append the seeds and the source's hash here.")
+]
+_Results = Annotated[
+    bool, typer.Option("--results", help="Count the seeds recorded for this source code.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
 def register(root: typer.Typer) -> None:
     root.command("sim", help=_HELP)(sim)
 
 
 def sim(
     *,
-    seeds: Annotated[str, typer.Option(metavar="A..B", help="Run seeds A to B - 1.")] = "",
-    replay: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Run one seed and print its event log.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Parallel processes; 0: one per core.")
-    ] = 0,
-    bug: Annotated[
-        str, typer.Option(metavar="NAME", help="Plant a bug and find it; `all`: every bug.")
-    ] = "",
-    focus: Annotated[
-        str, typer.Option(metavar="NAME", help="Concentrate on one part, e.g. `transactions`.")
-    ] = "",
-    also: Annotated[
-        str, typer.Option(metavar="NAMES", help="Add faults that are off by default, or `all`.")
-    ] = "",
-    power_cuts: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Cut the power of all brokers N times.")
-    ] = 0,
-    virtual_s: Annotated[
-        float, typer.Option(min=1, metavar="S", help="Simulated seconds of load and faults.")
-    ] = 60.0,
-    twice_every: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Run every Nth seed twice; 0: none.")
-    ] = 4,
-    failures_max: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Stop after N failures.")
-    ] = 20,
-    history: Annotated[
-        str, typer.Option(metavar="FILE", help="With --replay: write what clients saw (JSONL).")
-    ] = "",
-    trace: Annotated[
-        str, typer.Option(metavar="FILE", help="With --replay: write every event.")
-    ] = "",
-    python: Annotated[
-        str,
-        typer.Option(
-            metavar="PATH", help="Use this Python interpreter, for example an optimized build."
-        ),
-    ] = "",
-    record: Annotated[
-        str, typer.Option(metavar="FILE", help="Append the seeds and the source's hash here.")
-    ] = "",
-    results: Annotated[
-        bool, typer.Option("--results", help="Count the seeds recorded for this source code.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seeds: _Seeds = "",
+    replay: _Replay = None,
+    jobs: _Jobs = 0,
+    bug: _Bug = "",
+    focus: _Focus = "",
+    also: _Also = "",
+    power_cuts: _PowerCuts = 0,
+    virtual_s: _VirtualSeconds = 60.0,
+    twice_every: _TwiceEvery = 4,
+    failures_max: _FailuresMax = 20,
+    history: _History = "",
+    trace: _Trace = "",
+    python: _Python = "",
+    record: _Record = "",
+    results: _Results = False,
+    json: _Json = False,
 ) -> None:
     arguments = ["--virtual-s", str(virtual_s)]
     arguments += ["--jobs", str(jobs or os.cpu_count() or 1)]
@@ -98,12 +112,16 @@ def sim(
         arguments += [name, value] if value else []
     arguments += ["--results"] if results else []
     arguments += ["--json"] if json else []
+    _replace_process(python or sys.executable, arguments)
+
+
+def _replace_process(executable: str, arguments: list[str]) -> NoReturn:
+    """Replaces this process, so that the parent of the workers is the process that the user
+    started."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    if python:
+    if executable != sys.executable:
         # The other interpreter needs the packages of this one.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    executable = python or sys.executable
     command = [executable, "-m", "penstock.sim.main", *arguments]
-    # Replaces this process, so that the parent of the workers is the process that the user started.
     sys.stdout.flush()
     os.execve(executable, command, environment)  # noqa: S606 - our own module

@@ -9,8 +9,9 @@ import typer
 
 from penstock.cli.cluster_state import Found, look
 from penstock.cli.local_processes import listening_process
+from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import count, json_text, pipe_guard, printable
-from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, Bootstrap, Json, connect, run
+from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, connect, run
 from penstock.cli.tables import Column, table
 from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin.admin import Admin

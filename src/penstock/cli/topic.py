@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from penstock.cli import completion, topic_archive, topic_replay
+from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import (
     CommandFailed,
     count,
@@ -18,17 +19,7 @@ from penstock.cli.output import (
     pipe_guard,
     printable,
 )
-from penstock.cli.session import (
-    DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Json,
-    Yes,
-    confirm,
-    connect,
-    report,
-    report_deleted,
-    run,
-)
+from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, report_deleted, run
 from penstock.cli.tables import Column, table
 from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin.admin import Admin

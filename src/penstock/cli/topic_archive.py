@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli import completion
+from penstock.cli.options import Bootstrap, Json, NoProgressBar
 from penstock.cli.output import (
     EXIT_UNSOUND,
     CommandFailed,
@@ -32,8 +33,6 @@ from penstock.cli.session import (
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
     TIMEOUT_MS,
-    Bootstrap,
-    Json,
     checked,
     run,
 )
@@ -123,7 +122,7 @@ def to_table(
     file_bytes: Annotated[
         int, typer.Option("--file-bytes", min=1, help="Start a new file after this many bytes.")
     ] = 256 << 20,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
+    quiet: NoProgressBar = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -153,13 +152,8 @@ def to_table(
     seconds = clock.monotonic() - begun
     if json:
         emit_json(_note_json(note, path, seconds))
-        return
-    gaps = f", {count(note.gaps, 'offset')} without a record" if note.gaps else ""
-    emit(
-        f"archived {count(note.records, 'record')} ({size_text(note.payload_bytes)}) of "
-        f"{printable(topic)} to {printable(path)} in {seconds:.1f} s; the files have all of "
-        f"them{gaps}"
-    )
+    else:
+        emit(_note_text(note, path, seconds))
 
 
 def _check_target(path: str, *, overwrite: bool) -> None:
@@ -262,6 +256,15 @@ async def _archive(consumer: Consumer[Any, Any], writer: Any, advance: Any) -> N
         writer.write(batch)
         advance(len(batch))
     writer.finish(schema_of(headers=True))
+
+
+def _note_text(note: Note, path: str, seconds: float) -> str:
+    gaps = f", {count(note.gaps, 'offset')} without a record" if note.gaps else ""
+    return (
+        f"archived {count(note.records, 'record')} ({size_text(note.payload_bytes)}) of "
+        f"{printable(note.topic)} to {printable(path)} in {seconds:.1f} s; the files have all of "
+        f"them{gaps}"
+    )
 
 
 def _note_json(note: Note, path: str, seconds: float) -> dict[str, object]:

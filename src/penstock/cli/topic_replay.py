@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli import completion
+from penstock.cli.options import Bootstrap, Json, NoProgressBar, TargetTopic
 from penstock.cli.output import EXIT_UNSOUND, CommandFailed, count, emit, emit_json, printable
 from penstock.cli.produce import Compression
 from penstock.cli.progress import progress_bar
@@ -23,8 +23,6 @@ from penstock.cli.session import (
     CLIENT_ID,
     CONNECT_TIMEOUT_MS,
     DEFAULT_BOOTSTRAP,
-    Bootstrap,
-    Json,
     checked,
     connect,
     run,
@@ -74,12 +72,7 @@ def register(topics: typer.Typer) -> None:
 
 def from_table(
     path: Annotated[str, typer.Argument(metavar="PATH", help="The folder or file to send.")],
-    topic: Annotated[
-        str,
-        typer.Argument(
-            metavar="TOPIC", help="The topic to send to.", autocompletion=completion.topics
-        ),
-    ],
+    topic: TargetTopic,
     *,
     keep_partitions: Annotated[
         bool, typer.Option("--keep-partitions", help="Keep each record's partition.")
@@ -90,7 +83,7 @@ def from_table(
     compression: Annotated[
         Compression, typer.Option(help="Compression of batches.")
     ] = Compression.NONE,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress bar.")] = False,
+    quiet: NoProgressBar = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:

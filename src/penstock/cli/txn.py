@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
 
 from penstock.cli import completion
+from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import (
     CommandFailed,
     count,
@@ -17,17 +20,7 @@ from penstock.cli.output import (
     printable,
     time_text,
 )
-from penstock.cli.session import (
-    DEFAULT_BOOTSTRAP,
-    EXIT_REFUSED,
-    Bootstrap,
-    Json,
-    Yes,
-    confirm,
-    connect,
-    report,
-    run,
-)
+from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, confirm, connect, report, run
 from penstock.cli.tables import Column, table
 from penstock.cli.times import parse_time_ms
 from penstock.client.admin.admin import Admin
@@ -84,6 +77,20 @@ _Ids = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Filter:
+    """Which transactional ids to list."""
+
+    states: Sequence[str]
+    producer_ids: Sequence[int]
+    longer_than: str | None
+    pattern: str | None
+
+    @property
+    def is_set(self) -> bool:
+        return bool(self.states or self.producer_ids or self.longer_than or self.pattern)
+
+
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
         help="Transactions: list, describe, abort.",
@@ -133,7 +140,8 @@ def list_(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    if hanging and (state or producer_id or longer_than or pattern):
+    wanted = _Filter(state or (), producer_id or (), longer_than, pattern)
+    if hanging and wanted.is_set:
         raise CommandFailed(
             "--hanging can only be combined with --topic: hanging transactions have no state"
         )
@@ -143,27 +151,30 @@ def list_(
         )
     if hanging:
         _list_hanging(bootstrap, topic, json=json)
-        return
-    longer_than_ms = None if longer_than is None else _duration_ms(longer_than)
+    else:
+        _list_ids(bootstrap, wanted, json=json)
+
+
+def _list_ids(bootstrap: str, wanted: _Filter, *, json: bool) -> None:
+    longer_than_ms = None if wanted.longer_than is None else _duration_ms(wanted.longer_than)
 
     async def main() -> list[TransactionListing]:
         async with connect(bootstrap) as admin:
             return await admin.list_transactions(
-                states=state or (),
-                producer_ids=producer_id or (),
+                states=wanted.states,
+                producer_ids=wanted.producer_ids,
                 running_longer_than_ms=longer_than_ms,
-                pattern=pattern,
+                pattern=wanted.pattern,
             )
 
     found = run(main())
-    filtered = bool(state or producer_id or longer_than or pattern)
     with pipe_guard():
         if json:
             emit_json({"transactions": [_listing_json(each) for each in found]})
         elif not found:
             emit(
                 "no transactional id matches"
-                if filtered
+                if wanted.is_set
                 else "no transactional ids yet: one is created when a producer with it starts"
             )
         else:
