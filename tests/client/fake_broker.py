@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from client import fake_model, fake_refusals
+from penstock.net.sockets import close_server
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import (
     RequestHeader,
@@ -107,7 +108,7 @@ class FakeBroker:
 
     async def _close(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await close_server(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

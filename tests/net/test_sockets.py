@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import gc
 import socket
 import struct
@@ -254,6 +256,25 @@ async def test_stop_sends_a_pending_response_and_closes_idle_connections(live: L
     assert server.counters.connections == 0
 
 
+@on_both_loops
+async def test_stop_closes_a_connection_that_was_accepted_just_before(live: Live) -> None:
+    """The loop takes several steps from accepting a connection to calling its receiver. In
+    whichever step the server stops, the peer sees the end of the connection.
+    """
+    gc.disable()  # it would close a forgotten socket
+    try:
+        for steps in range(8):
+            server = await live.server()
+            with socket.create_connection(server.address, timeout=LIMIT_S) as peer:
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await server.stop(timeout_s=LIMIT_S)
+                with contextlib.suppress(ConnectionResetError):
+                    assert peer.recv(1) == b"", f"{steps} steps"
+    finally:
+        gc.enable()
+
+
 def has_ipv6() -> bool:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6):
@@ -313,6 +334,22 @@ async def test_the_network_connects_with_nodelay_and_fails_with_oserror(live: Li
     await server.stop(timeout_s=1)
     with pytest.raises(OSError, match=r"."):
         await network.connect("127.0.0.1", 1, lambda: receiver, timeout_s=5)
+
+
+@on_both_loops
+async def test_a_connection_without_a_file_descriptor_for_its_options_is_closed(live: Live) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    server = await live.server()
+    receiver = Listening()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "fromfd", fail)
+        with pytest.raises(OSError, match="Too many open files"):
+            await SocketNetwork().connect(*server.address, lambda: receiver, timeout_s=LIMIT_S)
+        await until(lambda: receiver.lost)
+        with pytest.raises(OSError, match="Too many open files"):
+            await SocketNetwork().listen("127.0.0.1", 0, Listening)
 
 
 @on_both_loops

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from typing import Final, cast
 
@@ -26,7 +27,7 @@ class SocketListener:
 
     async def close(self) -> None:
         """Accepts no more connections. Open connections belong to their receivers and stay open."""
-        self._server.close()
+        await close_server(self._server)
 
 
 class SocketNetwork:
@@ -46,11 +47,12 @@ class SocketNetwork:
             backlog=BACKLOG,
             reuse_address=True,
         )
-        for sock in server.sockets:
-            # Accepted connections inherit the options. Use a duplicate: uvloop returns only a
-            # socket-like object.
-            with socket.fromfd(sock.fileno(), sock.family, sock.type) as duplicate:
-                tune(duplicate)
+        try:
+            for sock in server.sockets:
+                tune(sock)  # accepted connections inherit the options
+        except BaseException:
+            server.close()
+            raise
         return SocketListener(server)
 
     async def connect(
@@ -61,16 +63,39 @@ class SocketNetwork:
             transport, _ = await asyncio.get_running_loop().create_connection(
                 cast(Callable[[], asyncio.Protocol], receiver), host, port
             )
-        sock = transport.get_extra_info("socket")
-        with socket.fromfd(sock.fileno(), sock.family, sock.type) as duplicate:
-            tune(duplicate)
+        try:
+            tune(transport.get_extra_info("socket"))
+        except BaseException:
+            transport.abort()
+            raise
         return cast(Transport, transport)
 
 
-def tune(sock: socket.socket) -> None:
+async def close_server(server: asyncio.Server) -> None:
+    """Stops listening. When this returns, the receiver of every accepted connection was called, and
+    the connections that the receivers refused are closed.
+
+    asyncio takes a step of the loop from accepting a connection to creating its transport, and
+    cannot create it for a closed server. The connection would stay open, and its peer would wait,
+    until the garbage collector finds the socket. So this stops accepting before it closes the
+    server. uvloop takes no such step, and ignores `remove_reader` here.
+    """
+    loop = server.get_loop()
+    for sock in server.sockets:
+        loop.remove_reader(sock.fileno())
+    await asyncio.sleep(0)  # transports are created
+    server.close()
+    await asyncio.sleep(0)  # receivers are called
+    await asyncio.sleep(0)  # refused connections are closed
+
+
+def tune(sock: TransportSocket | socket.socket) -> None:
     """Sends small answers without delay, and detects peers that vanished without closing.
 
-    Both loops set TCP_NODELAY themselves today, but neither guarantees it.
+    Both loops set TCP_NODELAY themselves today, but neither guarantees it. Raises OSError if the
+    process has no file descriptor left.
     """
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # Use a duplicate: uvloop returns only a socket-like object.
+    with socket.fromfd(sock.fileno(), sock.family, sock.type) as duplicate:
+        duplicate.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from penstock.net.sockets import close_server
 from penstock.ports import Clock
 from penstock.testing.refusals import refusal, session_lost, spoil
 from penstock.testing.script import Verdict
@@ -147,10 +148,10 @@ class Proxy:
         )
 
     async def _close_servers(self) -> None:
-        for broker, server in self._servers.items():
+        for broker, server in tuple(self._servers.items()):
             if server is not None:
-                server.close()
                 self._servers[broker] = None
+                await close_server(server)
 
 
 class _Connection:

@@ -23,8 +23,6 @@ async def find(cluster: ThreeBrokers, topic: str) -> FindCoordinatorResponse.Coo
     return answer.coordinators[0]
 
 
-# The garbage collector may find, and report, a socket that a stopping broker has just accepted.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("topic", KINDS)
 def test_a_coordinator_is_not_available_before_there_are_brokers_for_all_replicas(
     topic: str, tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
