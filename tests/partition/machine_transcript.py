@@ -54,8 +54,9 @@ from penstock.partition.decisions import (
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.follower import FollowerRules
 from penstock.partition.machine import PartitionMachine
+from penstock.partition.producer_errors import ProducerRefused
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import ProducerRefused, ProducerStates, Verification
+from penstock.partition.producers import ProducerStates, Verification
 from penstock.records.batch import TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
 from penstock.wire.errors import ErrorCode

@@ -16,7 +16,8 @@ from penstock.partition.compaction import (
     is_needed_empty,
     map_batch,
 )
-from penstock.partition.producers import ProducerEntry, ProducerStates
+from penstock.partition.producer_state import ProducerEntry
+from penstock.partition.producers import ProducerStates
 from penstock.records.batch import (
     BatchHeader,
     Buffer,

@@ -15,7 +15,7 @@ from penstock.partition.producer_snapshot import (
     decode_with_times,
     encode_snapshot,
 )
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -11,18 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.partition.producers import (
-    CompletedTransaction,
+from penstock.partition.producer_errors import (
     CoordinatorFenced,
-    Duplicate,
     DuplicateSequence,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
-    ProducerEntry,
     ProducerRefused,
-    ProducerStates,
 )
+from penstock.partition.producer_state import Duplicate, ProducerEntry
+from penstock.partition.producers import CompletedTransaction, ProducerStates
 from penstock.partition.sequence_gate import OutOfSequence
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from penstock.partition.producer_errors import DuplicateSequence, OutOfOrderSequence
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import DuplicateSequence, OutOfOrderSequence, ProducerStates
+from penstock.partition.producers import ProducerStates
 from penstock.partition.retry_window import REMEMBERED_MS, RetryWindow
 from penstock.partition.sequence_gate import OutOfSequence, check_sequence
 from penstock.records.batch import BatchHeader

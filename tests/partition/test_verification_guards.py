@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.partition.producers import (
-    InvalidTransactionState,
-    OutOfOrderSequence,
-    ProducerStates,
-    Verification,
-)
+from penstock.partition.producer_errors import InvalidTransactionState, OutOfOrderSequence
+from penstock.partition.producers import ProducerStates, Verification
 from penstock.partition.verification import Guards
 from penstock.records.batch import BatchHeader
 from penstock.records.record import (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from penstock.partition.epochs import EpochStart
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 from penstock.ports import Disk
 from penstock.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
 from penstock.records.record import Record, build_batch, read_records

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.partition.epochs import EpochStart
-from penstock.partition.producers import Duplicate
+from penstock.partition.producer_state import Duplicate
 from penstock.records.batch import read_header
 from penstock.records.record import ControlMarker, ControlType, build_batch, control_batch
 from penstock.storage.config import LogConfig

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.partition.producers import ProducerRefused, ProducerStates, Verification
+from penstock.partition.producer_errors import ProducerRefused
+from penstock.partition.producers import ProducerStates, Verification
 from penstock.partition.transactions import AbortedEntry, TransactionIndex, aborted_transactions
 from penstock.records.aborted import AbortedProducers
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.partition.leader import BatchRefused
-from penstock.partition.producers import ProducerRefused
+from penstock.partition.producer_errors import ProducerRefused
 from penstock.records.batch import CorruptBatch, MisshapenBatch
 from penstock.storage.errors import OffsetOutOfRange, StorageError
 from penstock.stores.errors import StoreError

@@ -27,7 +27,7 @@ from penstock.cli.output import (
     width,
 )
 from penstock.partition.epochs import EpochStart
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 from penstock.partition.transactions import AbortedEntry
 from penstock.ports import Disk
 from penstock.records.batch import BatchHeader, TimestampType

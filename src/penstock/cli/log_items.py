@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from penstock.cli.output import CommandFailed
 from penstock.partition.epochs import EpochStart
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 from penstock.partition.transactions import AbortedEntry
 from penstock.ports import Disk
 from penstock.records.batch import BatchHeader, CorruptBatch

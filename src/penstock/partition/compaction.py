@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
-from penstock.partition.producers import NO_OFFSET
+from penstock.partition.producer_state import NO_OFFSET
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.partition.transactions import MarkerFate
 from penstock.records.batch import (

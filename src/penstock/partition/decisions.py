@@ -8,8 +8,9 @@ from enum import Enum, auto
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.producer_errors import ProducerRefused
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import ProducerRefused, ProducerStates
+from penstock.partition.producers import ProducerStates
 from penstock.wire.errors import ErrorCode, KafkaError
 
 W = TypeVar("W")

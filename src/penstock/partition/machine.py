@@ -48,7 +48,8 @@ from penstock.partition.decisions import (
     W,
 )
 from penstock.partition.follower import BACKOFF_MS, Follower, FollowerRules
-from penstock.partition.producers import ProducerRefused, Verification
+from penstock.partition.producer_errors import ProducerRefused
+from penstock.partition.producers import Verification
 from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.partition.retry_window import RetryWindow
 from penstock.partition.sequence_gate import check_sequence

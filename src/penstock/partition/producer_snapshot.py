@@ -35,7 +35,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 
 VERSION: Final = 1
 

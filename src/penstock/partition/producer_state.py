@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -25,6 +25,22 @@ class Duplicate(NamedTuple):
     base_offset: int
     last_offset: int
     timestamp: int
+
+
+class ProducerEntry(NamedTuple):
+    """A producer and one of its batches, as a snapshot stores it.
+
+    `last_offset` and `last_sequence` are -1 for a producer known only by a marker.
+    """
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_transaction_first_offset: int
 
 
 class ProducerState:
@@ -113,6 +129,48 @@ class ProducerState:
         age_of_first = (newest - base_sequence) & _SEQUENCE_MASK
         age_of_last = (newest - last_sequence) & _SEQUENCE_MASK
         return window < age_of_last <= age_of_first < self.span
+
+    def load(self, entry: ProducerEntry) -> None:
+        """Adds the next entry of this producer in a snapshot."""
+        self.enter_epoch(entry.epoch)
+        self.coordinator_epoch = entry.coordinator_epoch
+        self.transaction_first_offset = entry.current_transaction_first_offset
+        if entry.last_offset >= 0:
+            self.remember(
+                first_sequence(entry.last_sequence, entry.offset_delta),
+                entry.last_sequence,
+                entry.offset_delta,
+                entry.last_offset,
+                entry.timestamp,
+            )
+        self.last_timestamp = entry.timestamp
+
+    def entries(self, producer_id: int, batches: int) -> Iterator[ProducerEntry]:
+        """Yields the entries of up to `batches` batches for a snapshot, oldest first. The last one
+        has the open transaction."""
+        earlier = list(self.batches())[-batches:-1]
+        for last_sequence, delta, last_offset, timestamp in earlier:
+            yield ProducerEntry(
+                producer_id,
+                self.epoch,
+                last_sequence,
+                last_offset,
+                delta,
+                timestamp,
+                self.coordinator_epoch,
+                NO_OFFSET,
+            )
+        last_sequence, delta, last_offset, _ = self.last_batch()
+        yield ProducerEntry(
+            producer_id,
+            self.epoch,
+            last_sequence,
+            last_offset,
+            delta,
+            self.last_timestamp,
+            self.coordinator_epoch,
+            self.transaction_first_offset,
+        )
 
 
 def first_sequence(last_sequence: int, delta: int) -> int:

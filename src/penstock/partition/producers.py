@@ -60,61 +60,19 @@ offset order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
-from penstock.partition.producer_state import (
-    BATCHES_REMEMBERED,
-    NO_OFFSET,
-    Duplicate,
-    ProducerState,
-    first_sequence,
+from penstock.partition.producer_errors import (
+    CoordinatorFenced,
+    DuplicateSequence,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
 )
+from penstock.partition.producer_state import NO_OFFSET, Duplicate, ProducerEntry, ProducerState
 from penstock.partition.verification import NO_GUARD, Guards
 from penstock.records.batch import CONTROL, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
-from penstock.wire.errors import ErrorCode
-
-__all__ = [
-    "BATCHES_REMEMBERED",
-    "NO_OFFSET",
-    "CompletedTransaction",
-    "CoordinatorFenced",
-    "Duplicate",
-    "DuplicateSequence",
-    "InvalidProducerEpoch",
-    "InvalidTransactionState",
-    "OutOfOrderSequence",
-    "ProducerEntry",
-    "ProducerRefused",
-    "ProducerStates",
-    "Verification",
-]
-
-
-class ProducerRefused(Exception):
-    """The batch must not be appended; `code` is the Kafka error to answer with."""
-
-    code: ClassVar[ErrorCode]
-
-
-class OutOfOrderSequence(ProducerRefused):
-    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-
-class DuplicateSequence(ProducerRefused):
-    code = ErrorCode.DUPLICATE_SEQUENCE_NUMBER
-
-
-class InvalidProducerEpoch(ProducerRefused):
-    code = ErrorCode.INVALID_PRODUCER_EPOCH
-
-
-class InvalidTransactionState(ProducerRefused):
-    code = ErrorCode.INVALID_TXN_STATE
-
-
-class CoordinatorFenced(ProducerRefused):
-    code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class Verification(NamedTuple):
@@ -140,22 +98,6 @@ class CompletedTransaction(NamedTuple):
     last_offset: int
     aborted: bool
     last_stable_offset: int
-
-
-class ProducerEntry(NamedTuple):
-    """A producer and one of its batches, as a snapshot stores it.
-
-    `last_offset` and `last_sequence` are -1 for a producer known only by a marker.
-    """
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp: int
-    coordinator_epoch: int
-    current_transaction_first_offset: int
 
 
 def _is_open(producer: ProducerState, header: BatchHeader) -> bool:
@@ -472,18 +414,7 @@ class ProducerStates:
             producer = self._producers.get(entry.producer_id)
             if producer is None:
                 producer = self._producers[entry.producer_id] = ProducerState(entry.epoch)
-            producer.enter_epoch(entry.epoch)
-            producer.coordinator_epoch = entry.coordinator_epoch
-            producer.transaction_first_offset = entry.current_transaction_first_offset
-            if entry.last_offset >= 0:
-                producer.remember(
-                    first_sequence(entry.last_sequence, entry.offset_delta),
-                    entry.last_sequence,
-                    entry.offset_delta,
-                    entry.last_offset,
-                    entry.timestamp,
-                )
-            producer.last_timestamp = entry.timestamp
+            producer.load(entry)
         self._ongoing = {
             first_offset: producer_id
             for first_offset, producer_id in sorted(
@@ -499,33 +430,8 @@ class ProducerStates:
         Kafka stores only a producer's last batch. With more than one per producer, earlier batches
         come first, so that a reader that keeps only the last entry sees the same.
         """
-        entries: list[ProducerEntry] = []
-        for producer_id, producer in self._producers.items():
-            batches = list(producer.batches())
-            for last_sequence, delta, last_offset, timestamp in batches[-batches_per_producer:-1]:
-                entries.append(
-                    ProducerEntry(
-                        producer_id,
-                        producer.epoch,
-                        last_sequence,
-                        last_offset,
-                        delta,
-                        timestamp,
-                        producer.coordinator_epoch,
-                        NO_OFFSET,
-                    )
-                )
-            last_sequence, delta, last_offset, _ = producer.last_batch()
-            entries.append(
-                ProducerEntry(
-                    producer_id,
-                    producer.epoch,
-                    last_sequence,
-                    last_offset,
-                    delta,
-                    producer.last_timestamp,
-                    producer.coordinator_epoch,
-                    producer.transaction_first_offset,
-                )
-            )
-        return entries
+        return [
+            entry
+            for producer_id, producer in self._producers.items()
+            for entry in producer.entries(producer_id, batches_per_producer)
+        ]

@@ -20,13 +20,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.partition.producer_errors import OutOfOrderSequence, ProducerRefused
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import (
-    OutOfOrderSequence,
-    ProducerRefused,
-    ProducerStates,
-    Verification,
-)
+from penstock.partition.producers import ProducerStates, Verification
 from penstock.partition.retry_window import REMEMBERED_MS, RetryWindow
 from penstock.records.batch import BatchHeader
 from penstock.wire.errors import ErrorCode

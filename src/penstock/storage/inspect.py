@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from penstock.partition.epochs import EpochStart
 from penstock.partition.producer_snapshot import CorruptSnapshot, decode_snapshot
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.partition.transactions import AbortedEntry, CorruptTransactionIndex
 from penstock.partition.transactions import decode_entries as decode_transactions

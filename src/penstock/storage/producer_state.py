@@ -17,11 +17,8 @@ from penstock.partition.producer_snapshot import (
     decode_with_times,
     encode_snapshot,
 )
-from penstock.partition.producers import (
-    BATCHES_REMEMBERED,
-    CompletedTransaction,
-    ProducerStates,
-)
+from penstock.partition.producer_state import BATCHES_REMEMBERED
+from penstock.partition.producers import CompletedTransaction, ProducerStates
 from penstock.ports import Buffer, Disk
 from penstock.records.batch import BatchHeader
 from penstock.records.record import read_control, read_records

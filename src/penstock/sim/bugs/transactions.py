@@ -13,7 +13,8 @@ from penstock.groups import offset_fetch
 from penstock.groups.image import ShardImage
 from penstock.partition.decisions import Append, Decision, Refuse
 from penstock.partition.machine import PartitionMachine
-from penstock.partition.producers import ProducerRefused, ProducerStates
+from penstock.partition.producer_errors import ProducerRefused
+from penstock.partition.producers import ProducerStates
 from penstock.partition.replication import Leadership
 from penstock.partition.sequence_gate import check_sequence
 from penstock.records.batch import BatchHeader

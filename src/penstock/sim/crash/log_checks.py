@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from penstock.partition.producers import ProducerEntry
+from penstock.partition.producer_state import ProducerEntry
 from penstock.records.aborted import AbortedProducers
 from penstock.records.batch import CorruptBatch, iter_batches
 from penstock.records.record import read_records

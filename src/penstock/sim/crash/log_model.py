@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from penstock.partition.epochs import EpochStart, LeaderEpochs
-from penstock.partition.producers import BATCHES_REMEMBERED, ProducerEntry, ProducerStates
+from penstock.partition.producer_state import BATCHES_REMEMBERED, ProducerEntry
+from penstock.partition.producers import ProducerStates
 from penstock.records.batch import BatchHeader, read_header
 from penstock.records.record import ControlType, Record, read_control, read_records
 from penstock.storage.producer_state import note_producer
