@@ -115,6 +115,7 @@ async def consume(
     broker: int = 0,
     leader_epoch: int = -1,
     wait_ms: int = 0,
+    min_bytes: int = 1,
 ) -> FetchResponse.Partition:
     """Returns the response that a consumer gets when it fetches from `offset`."""
     asked = FetchRequest.Partition(
@@ -122,7 +123,7 @@ async def consume(
     )
     request = FetchRequest(
         max_wait_ms=wait_ms,
-        min_bytes=1,
+        min_bytes=min_bytes,
         topics=[FetchRequest.Topic(topic, partitions=[asked])],
         rack_id=rack,
     )

@@ -16,7 +16,9 @@ from broker.followers import (
 )
 from broker.harness import BrokerHarness, staged_with
 from penstock.broker.partitions.partition import HostedPartition
+from penstock.broker.replication.following import Following
 from penstock.metadata.model import Partition
+from penstock.partition.follower import AdvanceHighWatermark, Append, read_spans
 from penstock.records.batch import iter_batches
 from penstock.storage.checkpoints import decode_checkpoint
 from penstock.wire.errors import ErrorCode
@@ -228,6 +230,48 @@ async def test_consumers_may_read_from_a_follower(stage: BrokerHarness) -> None:
     hosted.log.delete_before(1)
     gone = await consume(stage, 0, broker=1)
     assert gone.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@stage_of_three
+async def test_a_follower_collects_the_bytes_that_a_consumer_asks_for(
+    stage: BrokerHarness,
+) -> None:
+    """The consumer's fetch waits until so many bytes are below the follower's high watermark, or
+    until the follower gets another leader epoch.
+    """
+    await create_on(stage, 0, 1)
+    for at in range(3):
+        assert await produce(stage, [b"x"], acks=1) == (0, at)
+    piece = stage.hosted("orders").log.read(0, 1 << 20)
+    assert piece is not None
+    hosted, replicas = stage.hosted("orders", broker=1), stage.brokers[1].replicas
+    assert hosted.follower is not None
+    services = stage.brokers[1].services
+    assert services is not None
+    following = Following(hosted, hosted.follower, replicas.flusher, services.env, replicas.now_ms)
+
+    def advance(high_watermark: int) -> None:
+        assert hosted.follower is not None
+        hosted.follower.high_watermark = high_watermark
+        assert not following.carry_out([AdvanceHighWatermark(high_watermark)], b"")
+
+    forever = 3_600_000
+    asked = consume(stage, 0, broker=1, wait_ms=forever, min_bytes=len(piece.data))
+    async with under_way(asked) as waits:
+        spans, _ = read_spans(piece.data)
+        assert not following.carry_out([Append(spans, len(piece.data))], piece.data)
+        for high_watermark in (1, 2, 3):
+            advance(high_watermark)
+        assert offsets(await waits) == [0, 1, 2]
+    advance(0)  # as after a repair of the replica
+    async with under_way(consume(stage, 0, broker=1, wait_ms=forever, min_bytes=1)) as waits:
+        advance(1)
+        assert offsets(await waits) == [0]
+    advance(3)
+    async with under_way(consume(stage, 3, broker=1, wait_ms=forever, min_bytes=1)) as waits:
+        before = shown(stage)
+        hosted.follow(replace(before, leader_epoch=before.leader_epoch + 1))
+        assert offsets(await waits) == []
 
 
 @stage_of_three

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
+from penstock.partition.follower import Follower
 from penstock.partition.replication import Leadership
 from penstock.wire.errors import ErrorCode
 
@@ -126,9 +127,9 @@ class GradualCommitWait(CommitWait[T]):
 class DataWait(Generic[T]):
     """A fetch request that waits because there is too little data for an answer.
 
-    It ends when enough bytes are committed, when this broker stops leading a partition, or when the
-    time is up. On a partition that this broker only follows, any newly committed data ends it.
-    `finish` then reads what is there.
+    It ends when enough bytes are committed, when this broker's role in a partition changes, or when
+    the time is up. `finish` then reads what is there. Consumers may read from a follower too: what
+    is below the high watermark that the follower knows counts as committed.
 
     With `appends` it is a follower's fetch, which ends when enough bytes are written. It ends only
     after the current event loop iteration, so that all appends of that iteration go into one
@@ -145,7 +146,7 @@ class DataWait(Generic[T]):
         "_finish",
         "_is_due",
         "_key",
-        "_led",
+        "_roles",
         "_seen",
         "_soon",
         "_stable",
@@ -170,7 +171,7 @@ class DataWait(Generic[T]):
         self._appends = appends
         self._is_due = False
         self._soon: asyncio.TimerHandle | None = None
-        self._led: dict[HostedPartition, Leadership | None] = {}
+        self._roles: dict[HostedPartition, Leadership | Follower | None] = {}
         self._seen: dict[HostedPartition, int] = {}
         self._stable: dict[HostedPartition, tuple[int, bool]] | None = {} if stable else None
         self._bytes_due = bytes_due
@@ -180,10 +181,10 @@ class DataWait(Generic[T]):
 
     def add(self, partitions: Iterable[HostedPartition]) -> None:
         """Adds partitions to the wait. The fetch has just read what they contain now."""
-        led, seen, stable = self._led, self._seen, self._stable
+        roles, seen, stable = self._roles, self._seen, self._stable
         appends, key = self._appends, self._key
         for hosted in partitions:
-            led[hosted] = hosted.leadership
+            roles[hosted] = self._role(hosted)
             seen[hosted] = self._bytes(hosted)
             if stable is not None:
                 stable[hosted] = _stability(hosted)
@@ -215,13 +216,13 @@ class DataWait(Generic[T]):
         return self._bytes_due
 
     def _on_commit(self, hosted: HostedPartition) -> None:
-        if not self._still_leads(hosted) or self._count(hosted) <= 0:
+        if not self._keeps_role(hosted) or self._count(hosted) <= 0:
             self._end()
 
     def _on_append(self, hosted: HostedPartition) -> None:
         if self._is_due:
             return
-        if not self._still_leads(hosted):
+        if not self._keeps_role(hosted):
             self.end_within(ROLES_S)
         elif self._count(hosted) <= 0:
             self._is_due = True
@@ -229,10 +230,14 @@ class DataWait(Generic[T]):
         else:
             self.end_within(COMMITS_S)
 
-    def _still_leads(self, hosted: HostedPartition) -> bool:
-        """Whether this broker leads the partition, and no leadership has ended meanwhile."""
-        leadership, led = hosted.leadership, self._led[hosted]
-        return leadership is not None and (led is None or led is leadership)
+    def _role(self, hosted: HostedPartition) -> Leadership | Follower | None:
+        """Returns the role in which this broker can answer: followers fetch from leaders only."""
+        return hosted.leadership if self._appends else hosted.leadership or hosted.follower
+
+    def _keeps_role(self, hosted: HostedPartition) -> bool:
+        """Whether this broker has a role, and no earlier one has ended since the wait began."""
+        role, before = self._role(hosted), self._roles[hosted]
+        return role is not None and (before is None or before is role)
 
     def end_within(self, seconds: float) -> None:
         """Ends the wait at most this many seconds from now, so that more data can join the

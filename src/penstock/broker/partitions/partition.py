@@ -84,6 +84,7 @@ class HostedPartition:
         "_settings",
         "_stamps_time",
         "appended_bytes",
+        "fetched_bytes",
         "index",
         "log",
         "machine",
@@ -115,6 +116,8 @@ class HostedPartition:
         )
         self.appended_bytes = 0
         """Bytes that this broker appended as leader since it started."""
+        self.fetched_bytes = 0
+        """Bytes that this broker fetched from the leader and appended as follower."""
         self.sent_bytes = 0
         """Bytes sent to consumers. `replicated_bytes` were sent to followers."""
         self.replicated_bytes = 0
@@ -365,18 +368,18 @@ class HostedPartition:
 
     @property
     def committed_bytes(self) -> int:
-        """Approximately how many of the appended bytes are below the high watermark.
+        """Approximately how many of the appended and fetched bytes are below the high watermark.
 
-        It rises whenever the high watermark rises. Between two calls, bytes are assumed to be
-        spread evenly over the offsets.
+        It rises whenever the high watermark rises, also after the high watermark of a follower was
+        lowered. Between two calls, bytes are assumed to be spread evenly over the offsets.
         """
         reached, end = self.machine.high_watermark, self.log.end_offset
         gained = reached - self._counted_offset
         if gained > 0:
-            left = self.appended_bytes - self._counted_bytes
+            left = self.appended_bytes + self.fetched_bytes - self._counted_bytes
             share = left if reached >= end else left * gained // (end - self._counted_offset)
             self._counted_bytes += max(1, share)
-            self._counted_offset = reached
+        self._counted_offset = reached
         return self._counted_bytes
 
     # Listeners

@@ -125,6 +125,7 @@ class Following:
                         log.append_replica(memoryview(records)[:size], self._env.clock.wall_ms())
                     except (StorageError, CorruptBatch) as error:
                         return self._failed(error)
+                    self.hosted.fetched_bytes += size
                     replicated = True
                     if self.waits_for_flush:
                         self.request_flush()
