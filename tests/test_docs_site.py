@@ -42,3 +42,11 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
     homes = penstock._HOMES
     missing = [name for name in homes if not any(f'id="{homes[name]}.{name}"' in p for p in pages)]
     assert missing == []
+
+
+def test_examples_are_shown_as_python(site: Path) -> None:
+    """The extension in docs/highlight_examples.py finds them."""
+    page = (site / "api" / "errors" / "index.html").read_text("utf-8")
+    assert page.count("<p>Example:</p>") >= 20
+    python = '<p>Example:</p>\n<div class="highlight"><pre><span></span><code><span class='
+    assert page.count(python) == page.count("<p>Example:</p>")

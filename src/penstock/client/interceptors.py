@@ -29,7 +29,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ProducerRecord(Generic[K, V]):
-    """One record as it was given to `send`, before serialization."""
+    """One record as it was given to `send`, before serialization.
+
+    Interceptors receive and return it. Handlers of `exactly_once` return the records to send.
+
+    Example:
+
+        record = interceptors.ProducerRecord("orders", value=b"tea", key=b"ann")
+        print(record.topic, record.key, record.partition)
+        #> orders b'ann' None
+    """
 
     topic: str
     value: V
@@ -42,7 +51,18 @@ class ProducerRecord(Generic[K, V]):
 class ProducerInterceptor:
     """Base class of producer interceptors; override what you need.
 
-    The methods are called on the path of each record and must be fast.
+    The methods are called on the path of each record and must be fast. An error in one of them is
+    logged, and the record is sent without it.
+
+    Example:
+
+        class AddSource(interceptors.ProducerInterceptor):
+            def on_send(self, record):
+                record.headers = (*record.headers, ("source", b"web"))
+                return record
+
+        with Producer("localhost:9092", interceptors=[AddSource()]) as producer:
+            producer.send("orders", b"tea").result()
     """
 
     def on_send(self, record: ProducerRecord[Any, Any]) -> ProducerRecord[Any, Any]:
@@ -62,7 +82,20 @@ class ProducerInterceptor:
 class ConsumerInterceptor:
     """Base class of consumer interceptors; override what you need.
 
-    The methods are called inside `poll` and similar calls and must be fast.
+    The methods are called inside `poll` and similar calls and must be fast. An error in one of them
+    is logged, and the records are returned without it.
+
+    Example:
+
+        class ForAnn(interceptors.ConsumerInterceptor):
+            def on_consume(self, records):
+                return [record for record in records if record.key == b"ann"]
+
+        with Consumer(
+            "localhost:9092", topics="orders", auto_offset_reset="earliest", interceptors=[ForAnn()]
+        ) as consumer:
+            print([record.value for record in consumer.poll(timeout_ms=10_000)])
+        #> [b'tea', b'rice']
     """
 
     def on_consume(self, records: list[Record[Any, Any]]) -> list[Record[Any, Any]]:

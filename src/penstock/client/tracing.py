@@ -65,7 +65,15 @@ _GETTER: Final = _HeaderGetter()
 
 
 class ProducerTracing(ProducerInterceptor):
-    """Makes a span for each record sent. Put it last, so that it sees the final record."""
+    """Makes a span for each record sent. Put it last, so that it sees the final record.
+
+    The span lasts from `send` to the acknowledgement. Its context is sent in the record's headers.
+
+    Example:
+
+        with Producer("localhost:9092", interceptors=[tracing.ProducerTracing()]) as producer:
+            producer.send("orders", b"tea").result()
+    """
 
     def __init__(
         self, *, client_id: str = "penstock", tracer_provider: TracerProvider | None = None
@@ -128,7 +136,19 @@ class ProducerTracing(ProducerInterceptor):
 
 
 class ConsumerTracing(ConsumerInterceptor):
-    """Makes a span for each poll that returned records, linked to the spans of their senders."""
+    """Makes a span for each poll that returned records, linked to the spans of their senders.
+
+    Example:
+
+        with Consumer(
+            "localhost:9092",
+            topics="orders",
+            auto_offset_reset="earliest",
+            interceptors=[tracing.ConsumerTracing()],
+        ) as consumer:
+            print(len(consumer.poll(timeout_ms=10_000)))
+        #> 3
+    """
 
     def __init__(
         self,
@@ -168,7 +188,17 @@ def processing(
 ) -> Iterator[Span]:
     """Opens a span around the handling of one record and makes it the current span.
 
-    It continues the trace of the record's sender, and is linked to the span it was opened in.
+    It continues the trace of the record's sender, and is linked to the span it was opened in. An
+    error in the block is recorded in the span and raised again.
+
+    Example:
+
+        for record in consumer.poll(timeout_ms=10_000):
+            with tracing.processing(record, group_id="billing"):
+                print(record.value)
+        #> b'tea'
+        #> b'milk'
+        #> b'rice'
     """
     attributes: dict[str, str | int | bool] = {
         **_common(record.topic, "process", "process"),
@@ -196,12 +226,39 @@ def processing(
 
 
 def context_of(record: Record[Any, Any]) -> otel_context.Context:
-    """Returns the context in the record's headers, or an empty one."""
+    """Returns the context in the record's headers, or an empty one.
+
+    Use it to start a span of your own that continues the sender's trace.
+
+    Example:
+
+        from opentelemetry import trace
+
+        record = consumer.poll(timeout_ms=10_000)[0]
+        with trace.get_tracer("billing").start_as_current_span(
+            "bill an order", context=tracing.context_of(record)
+        ):
+            print(record.value)
+        #> b'tea'
+    """
     return propagate.extract(record.headers, otel_context.Context(), _GETTER)
 
 
 def links_of(record: Record[Any, Any]) -> list[Link]:
-    """Returns a link to the span that sent the record, if its headers name one."""
+    """Returns a link to the span that sent the record, if its headers name one.
+
+    Use it for a span that handles many records and so cannot be part of one trace.
+
+    Example:
+
+        from opentelemetry import trace
+
+        records = consumer.poll(timeout_ms=10_000)
+        links = [link for record in records for link in tracing.links_of(record)]
+        with trace.get_tracer("billing").start_as_current_span("bill all", links=links):
+            print(len(links), "of these records have a trace")
+        #> 0 of these records have a trace
+    """
     sender = trace.get_current_span(context_of(record)).get_span_context()
     return [Link(sender)] if sender.is_valid else []
 

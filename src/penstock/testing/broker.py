@@ -55,14 +55,34 @@ _DEFAULTS: Final = {
 
 
 class BrokerFailed(Exception):
-    """The broker did not start, stop or answer as expected. Start and stop errors show its log."""
+    """The broker did not start, stop or answer as expected. Start and stop errors show its log.
+
+    Example:
+
+        stopped = testing.Broker()
+        try:
+            print(stopped.pid)
+        except testing.BrokerFailed as error:
+            print(error)
+        #> the broker is not running: call start()
+    """
 
 
 class Broker:
-    """Use it as `with Broker() as broker`, or call `start` and `close`.
+    """A real broker for tests, in a process of its own. Every Kafka client can use it.
 
-    `settings` are keys of a broker's config file, or names of Kafka's broker settings. `data` is a
-    data directory that is kept; by default there is a temporary one.
+    Use it in a `with` block, or call `start` and `close`. In pytest the fixture `penstock_broker`
+    is one. `settings` are keys of a broker's config file, or names of Kafka's broker settings.
+    `data` is a data directory that is kept; by default there is a temporary one. `port` is 0 for
+    any free port.
+
+    Example:
+
+        with testing.Broker() as broker:
+            topic = broker.new_topic(partitions=3)
+            with Producer(broker.bootstrap) as producer:
+                print(producer.partitions_for(topic))
+        #> 3
     """
 
     def __init__(
@@ -94,6 +114,7 @@ class Broker:
 
     @property
     def running(self) -> bool:
+        """Whether the broker's process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -163,6 +184,7 @@ class Broker:
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
+        """Resumes the process after `freeze`."""
         self._signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -192,7 +214,10 @@ class Broker:
         name: str | None = None,
         configs: Mapping[str, str] | None = None,
     ) -> str:
-        """Creates a topic and returns its name, which is generated unless given."""
+        """Creates a topic and returns its name, which is generated unless given.
+
+        Raises `BrokerFailed` if the broker refuses.
+        """
         chosen = self.new_name() if name is None else name
         topic = CreateTopicsRequest.Topic(
             name=chosen,

@@ -43,7 +43,22 @@ class SeenRequest(NamedTuple):
 
 
 class Faults:
-    """Use it as `with Faults(bootstrap) as faults`. Clients connect to `faults.bootstrap`."""
+    """A proxy that injects faults between clients and the brokers at `bootstrap`.
+
+    Use it in a `with` block, or call `start` and `close`. Clients connect to `faults.bootstrap`. In
+    pytest the fixture `penstock_faults` is one. An API is given by its name in Kafka's protocol,
+    such as "Produce", or by its number. A fault without an API concerns all requests.
+
+    Example:
+
+        with testing.Faults("localhost:9092") as faults:
+            faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
+            with Producer(faults.bootstrap) as producer:
+                print(producer.send("orders", b"bread").result().offset)
+            print(faults.count("Produce"))
+        #> 3
+        #> 3
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = ""
@@ -88,18 +103,23 @@ class Faults:
         self._call(lambda proxy: proxy.refuse(True))
 
     def accept_connections(self) -> None:
+        """Accepts connections again after `refuse_connections`."""
         self._call(lambda proxy: proxy.refuse(False))
 
     def delay(self, ms: float, *, api: str | int | None = None, times: int | None = None) -> None:
-        """Delays answers: they arrive no sooner than `ms` after their requests."""
+        """Delays answers: they arrive no sooner than `ms` after their requests.
+
+        Concerns the next `times` requests, or all of them.
+        """
         if ms < 0:
             raise ValueError(f"ms is {ms}: give 0 or more")
         self._add(Fault.DELAY, api, times, ms / 1000)
 
     def fail(self, api: str | int, error: str | int, *, times: int | None = 1) -> None:
-        """Answers the next requests with an error.
+        """Answers the next `times` requests with an error, given by its name or its code.
 
-        The broker does not receive those that would change something.
+        The broker does not receive those that would change something. Raises `ValueError` for an
+        API whose responses have no error code.
         """
         key = api_of(api)
         if not can_fail(key):
@@ -150,7 +170,10 @@ class Faults:
             return self._counts[name]
 
     def wait_for(self, api: str | int, count: int = 1, *, timeout_s: float = 10.0) -> None:
-        """Waits until `count` requests of this API have arrived since the start."""
+        """Waits until `count` requests of this API have arrived since the start.
+
+        Raises `TimeoutError` after `timeout_s`.
+        """
         name = api_of(api).api_name
         with self._changed:
             if not self._changed.wait_for(lambda: self._counts[name] >= count, timeout_s):
@@ -159,6 +182,7 @@ class Faults:
                 )
 
     def judge(self, header: RequestHeader) -> Verdict:
+        """Decides what happens to a request. The proxy calls this."""
         name = _name(header.api_key)
         with self._changed:
             self._seen.append(SeenRequest(name, header.api_version, header.client_id))
@@ -167,6 +191,7 @@ class Faults:
             return self._script.verdict(header.api_key)
 
     def would_fail(self, api: int) -> bool:
+        """Returns whether the next request of this API would fail. The proxy calls this."""
         with self._changed:
             return self._script.would_fail(api)
 
@@ -197,6 +222,7 @@ class Faults:
         return self.bootstrap
 
     def close(self) -> None:
+        """Stops listening and closes all connections. Raises `RuntimeError` if the proxy failed."""
         if self._thread is None:
             return
         if self._loop is not None and self._stop is not None and self._thread.is_alive():

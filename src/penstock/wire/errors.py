@@ -11,7 +11,14 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Kafka's error codes. If a code is retriable, the same request may succeed later."""
+    """Kafka's error codes. If a code is retriable, the same request may succeed later.
+
+    Example:
+
+        code = errors.ErrorCode.NOT_LEADER_OR_FOLLOWER
+        print(int(code), code.retriable, code.message)
+        #> 6 True this broker is neither leader nor follower of the partition
+    """
 
     retriable: bool
     message: str

@@ -19,11 +19,20 @@ else:
 
 
 class Router:
-    """Base class of routers. Subclass it and implement `route`.
+    """Base class of routers. Subclass it and implement `route`; pass an object as `router=`.
 
-    `route_columns` calls `route` for each row unless it is overridden. `size` is the approximate
-    size of the record in a batch. If the result is negative or beyond the topic's partitions, the
-    send fails with `RoutingError`.
+    `route_columns` calls `route` for each row of a table unless it is overridden. If the result is
+    negative or beyond the topic's partitions, the send fails with `RoutingError`.
+
+    Example:
+
+        class LargeRecordsApart(routers.Router):
+            def route(self, topic, key, headers, timestamp_ms, size, view):
+                return view.count - 1 if size > 1_000 else view.below(view.count - 1)
+
+        with Producer("localhost:9092", router=LargeRecordsApart()) as producer:
+            print(producer.send("payments", bytes(2_000)).result().partition)
+        #> 2
     """
 
     def route(
@@ -35,7 +44,7 @@ class Router:
         size: int,
         view: PartitionView,
     ) -> int:
-        """Returns the partition of a record."""
+        """Returns the partition of a record. `size` is its approximate size in a batch."""
         raise NotImplementedError
 
     def route_columns(self, topic: str, rows: pa.RecordBatch, view: PartitionView) -> pa.Array:

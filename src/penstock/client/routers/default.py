@@ -79,8 +79,16 @@ class Sticky:
 class DefaultRouter(Router):
     """Routes keys by Java's hash, and records without a key to one partition per batch.
 
-    `ignore_keys` treats all records as if they had no key. `adaptive` prefers partitions with less
-    queued data.
+    Producers without `router` use it. `ignore_keys` treats all records as if they had no key.
+    `adaptive` prefers partitions with less queued data.
+
+    Example:
+
+        with Producer("localhost:9092", router=routers.DefaultRouter()) as producer:
+            first = producer.send("payments", b"10", key=b"ann").result()
+            second = producer.send("payments", b"20", key=b"ann").result()
+        print(first.partition == second.partition)
+        #> True
     """
 
     def __init__(self, *, ignore_keys: bool = False, adaptive: bool = True) -> None:

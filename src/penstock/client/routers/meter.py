@@ -9,7 +9,20 @@ from math import log
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Records per partition, for partitions that received records or are known to exist."""
+    """Records per partition, for partitions that received records or are known to exist.
+
+    `Producer.metrics()` has one for each topic. It shows whether keys or a router spread the
+    records evenly.
+
+    Example:
+
+        for name in ("ann", "bob", "eve"):
+            producer.send("payments", b"10", key=name.encode(), partition=1)
+        producer.flush()
+        spread = producer.metrics().distribution["payments"]
+        print(spread.counts, spread.skew, spread.evenness)
+        #> {0: 0, 1: 3, 2: 0} 3.0 0.0
+    """
 
     counts: Mapping[int, int]
 
@@ -31,6 +44,7 @@ class Distribution:
         return max(0.0, -sum(share * log(share) for share in shares) / log(len(self.counts)))
 
     def as_dict(self) -> dict[str, object]:
+        """Returns the counts and both measures, for JSON."""
         return {"counts": dict(self.counts), "skew": self.skew, "evenness": self.evenness}
 
 

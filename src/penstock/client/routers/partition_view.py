@@ -13,12 +13,32 @@ from penstock.client.errors import ClientError
 
 
 class RoutingError(ClientError):
-    """A router chose a partition that the topic does not have."""
+    """A router chose a partition that the topic does not have: correct the router.
+
+    Example:
+
+        with Producer("localhost:9092", router=lambda topic, key, count: 7) as producer:
+            try:
+                producer.send("orders", b"tea")
+            except errors.RoutingError as error:
+                print(error)
+        #> CallableRouter returned partition 7, but the topic has partitions 0 to 0
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A topic's partitions as the producer currently knows them."""
+    """A topic's partitions as the producer currently knows them. `Router.route` receives it.
+
+    Example:
+
+        view = routers.PartitionView(
+            count=3, available=(0, 2), queued_bytes=lambda partition: 0,
+            below=lambda bound: 0, batch_size=16_384,
+        )
+        print(view.candidates)
+        #> (0, 2)
+    """
 
     count: int
     available: tuple[int, ...]

@@ -21,7 +21,17 @@ else:
 
 
 class RoundRobinRouter(Router):
-    """Sends each record to the next available partition, regardless of its key."""
+    """Sends each record to the next available partition, regardless of its key.
+
+    Use it to spread few records evenly. Batches are small, so it costs throughput.
+
+    Example:
+
+        with Producer("localhost:9092", router=routers.RoundRobinRouter()) as producer:
+            sent = [producer.send("payments", b"10").result() for _ in range(3)]
+        print(sorted(metadata.partition for metadata in sent))
+        #> [0, 1, 2]
+    """
 
     def __init__(self) -> None:
         self._next: dict[str, int] = {}
@@ -61,8 +71,15 @@ class RoundRobinRouter(Router):
 class Crc32Router(Router):
     """Routes a key by its CRC-32, as librdkafka does by default (`consistent_random`).
 
-    Records without a key or with an empty key stick to a partition for a batch at a time. With
-    `hash_empty_keys` they go to partition 0, the CRC of nothing, as in librdkafka's `consistent`.
+    Use it to share a topic with producers of confluent-kafka. Records without a key or with an
+    empty key stick to a partition for a batch at a time. With `hash_empty_keys` they go to
+    partition 0, the CRC of nothing, as in librdkafka's `consistent`.
+
+    Example:
+
+        with Producer("localhost:9092", router=routers.Crc32Router()) as producer:
+            print(producer.send("payments", b"10", key=b"ann").result().partition)
+        #> 0
     """
 
     def __init__(self, *, hash_empty_keys: bool = False) -> None:
@@ -96,8 +113,17 @@ class Crc32Router(Router):
 class KeyRangeRouter(Router):
     """Routes by ranges of keys: keys below the first boundary go to partition 0, and so on.
 
-    `boundaries` must ascend. n boundaries make n + 1 ranges, and the topic needs as many
-    partitions. Records without a key go to partition 0.
+    `boundaries` must ascend, or `OptionError` is raised. n boundaries make n + 1 ranges, and the
+    topic needs as many partitions. Records without a key go to partition 0.
+
+    Example:
+
+        with Producer("localhost:9092", router=routers.KeyRangeRouter(["h", "p"])) as producer:
+            for key in (b"ann", b"kim", b"zoe"):
+                print(key, producer.send("payments", b"10", key=key).result().partition)
+        #> b'ann' 0
+        #> b'kim' 1
+        #> b'zoe' 2
     """
 
     def __init__(self, boundaries: Sequence[bytes | str]) -> None:
@@ -138,9 +164,15 @@ class KeyRangeRouter(Router):
 class GeographicRouter(Router):
     """Routes by a header: each region has one or more partitions, and the key selects one of them.
 
-        GeographicRouter({"eu": [0, 1], "us": 2}, header="region")
-
     Records of other regions are routed by `fallback`, by default `DefaultRouter`.
+
+    Example:
+
+        router = routers.GeographicRouter({"eu": [0, 1], "us": 2}, header="region")
+        with Producer("localhost:9092", router=router) as producer:
+            delivery = producer.send("payments", b"10", headers=[("region", b"us")])
+            print(delivery.result().partition)
+        #> 2
     """
 
     def __init__(
@@ -207,6 +239,12 @@ class LoadAwareRouter(Router):
     Picking from two is nearly as good as comparing all (`choices=None`), and does not send every
     producer to the same idle partition. Keys are ignored: use it where the order of records with
     the same key does not matter.
+
+    Example:
+
+        with Producer("localhost:9092", router=routers.LoadAwareRouter()) as producer:
+            print(producer.send("payments", b"10").result().partition in range(3))
+        #> True
     """
 
     def __init__(self, choices: int | None = 2) -> None:
@@ -246,7 +284,18 @@ class LoadAwareRouter(Router):
 
 class TimeWindowRouter(Router):
     """Sends all records of a time window to one partition, and those of the next window to the next
-    one."""
+    partition.
+
+    Example:
+
+        with Producer("localhost:9092", router=routers.TimeWindowRouter(60_000)) as producer:
+            for minute in (0, 1, 4):
+                delivery = producer.send("payments", b"10", timestamp_ms=minute * 60_000)
+                print(delivery.result().partition)
+        #> 0
+        #> 1
+        #> 1
+    """
 
     def __init__(self, window_ms: int) -> None:
         if window_ms < 1:
@@ -277,7 +326,20 @@ class TimeWindowRouter(Router):
 
 
 class CallableRouter(Router):
-    """Makes any function a router: `(topic, key, count)`, or all arguments of `Router.route`."""
+    """Makes any function a router: `(topic, key, count)`, or all arguments of `Router.route`.
+
+    A producer does this itself: `Producer(router=by_length)`. Use this class to combine a function
+    with other routers, such as the `fallback` of `GeographicRouter`.
+
+    Example:
+
+        def by_length(topic: str, key: bytes | None, partitions: int) -> int:
+            return len(key or b"") % partitions
+
+        with Producer("localhost:9092", router=routers.CallableRouter(by_length)) as producer:
+            print(producer.send("payments", b"10", key=b"anna").result().partition)
+        #> 1
+    """
 
     def __init__(self, function: Callable[..., int]) -> None:
         self._function = function
