@@ -19,7 +19,7 @@ from penstock.broker.config import BrokerConfig, load_config
 from penstock.broker.control.membership import Replaced
 from penstock.cli import supervise
 from penstock.cli.broker_files import config_text, default_text
-from penstock.metadata.keys import MetadataInvalid
+from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.storage.errors import StorageError
 
 OnReady = Callable[[list[str]], None]

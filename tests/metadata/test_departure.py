@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.metadata.config_values import encode_configs
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.departure import forget_broker
-from penstock.metadata.keys import broker_config_key, encode_configs
+from penstock.metadata.keys import broker_config_key
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from .cluster import Cluster

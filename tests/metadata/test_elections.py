@@ -16,8 +16,9 @@ from penstock.metadata.config_changes import (
 )
 from penstock.metadata.edits import TOPICS_MAX
 from penstock.metadata.elections import elect_leaders
-from penstock.metadata.keys import encode_topic, topic_key
+from penstock.metadata.keys import topic_key
 from penstock.metadata.model import NO_LEADER, Partition
+from penstock.metadata.topic_values import encode_topic
 
 from .cluster import Cluster
 

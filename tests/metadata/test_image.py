@@ -7,10 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.metadata import keys
+from penstock.metadata.config_values import encode_configs
 from penstock.metadata.image import BrokerChange, Changed, ClusterImage, TopicChange
 from penstock.metadata.membership import claim_controller, create_cluster
 from penstock.metadata.model import Partition, Topic
 from penstock.metadata.producer_ids import allocate_producer_ids
+from penstock.metadata.stored_fields import MetadataInvalid
+from penstock.metadata.topic_values import encode_topic
 from penstock.metadata.topics import delete_topic
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -43,10 +46,10 @@ def test_a_topic_is_created_changed_and_deleted() -> None:
     """Each event contains the topic before and after the change."""
     image = ClusterImage()
     first, second = topic("t", 10), topic("t", 10, **{"retention.ms": "1"})
-    changed = image.apply("/penstock/topics/t", keys.encode_topic(first), 1)
+    changed = image.apply("/penstock/topics/t", encode_topic(first), 1)
     assert changed == Changed(topics=(TopicChange("t", None, first),))
     assert image.require_topic("t") == image.topic_by_id(first.topic_id) == first
-    changed = image.apply("/penstock/topics/t", keys.encode_topic(second), 2)
+    changed = image.apply("/penstock/topics/t", encode_topic(second), 2)
     assert changed.topics == (TopicChange("t", first, second),)
     assert image.revision_of("/penstock/topics/t") == 2
     changed = image.apply("/penstock/topics/t", None, 3)
@@ -59,8 +62,8 @@ def test_a_recreated_topic_is_found_only_by_its_new_id() -> None:
     """Also when the event of the deletion was missed."""
     image = ClusterImage()
     old, new = topic("t", 10), topic("t", 11)
-    image.apply("/penstock/topics/t", keys.encode_topic(old), 1)
-    changed = image.apply("/penstock/topics/t", keys.encode_topic(new), 3)
+    image.apply("/penstock/topics/t", encode_topic(old), 1)
+    changed = image.apply("/penstock/topics/t", encode_topic(new), 3)
     assert changed.topics == (TopicChange("t", old, new),)
     assert image.topic_by_id(old.topic_id) is None
     assert image.require_topic_id(new.topic_id) == new
@@ -119,7 +122,7 @@ def test_a_value_that_cannot_be_decoded_leaves_the_image_unchanged() -> None:
     cluster.create("t")
     before = state(cluster.image)
     for key in (keys.topic_key("t"), keys.broker_key(0), keys.CONTROLLER_KEY, keys.CLUSTER_KEY):
-        with pytest.raises(keys.MetadataInvalid):
+        with pytest.raises(MetadataInvalid):
             cluster.image.apply(key, b"{}", 99)
     assert state(cluster.image) == before
 
@@ -127,9 +130,9 @@ def test_a_value_that_cannot_be_decoded_leaves_the_image_unchanged() -> None:
 def test_two_topics_cannot_have_the_same_id() -> None:
     """A request by id could mean either."""
     image = ClusterImage()
-    image.apply("/penstock/topics/a", keys.encode_topic(topic("a", 10)), 1)
-    with pytest.raises(keys.MetadataInvalid, match="same id"):
-        image.apply("/penstock/topics/b", keys.encode_topic(topic("b", 10)), 2)
+    image.apply("/penstock/topics/a", encode_topic(topic("a", 10)), 1)
+    with pytest.raises(MetadataInvalid, match="same id"):
+        image.apply("/penstock/topics/b", encode_topic(topic("b", 10)), 2)
 
 
 def test_keys_of_a_newer_version_are_ignored() -> None:
@@ -163,7 +166,7 @@ def test_other_keys_are_applied() -> None:
     assert image.controller is not None
     assert (image.controller.broker_id, image.controller.epoch, image.controller_epoch) == (0, 1, 1)
     assert image.next_producer_id == 1000
-    value = keys.encode_configs({"log.retention.ms": "5"})
+    value = encode_configs({"log.retention.ms": "5"})
     assert image.apply(keys.broker_config_key(None), value, 50) == Changed(configs=True)
     assert image.apply(keys.broker_config_key(3), value, 51).configs
     assert image.default_broker_configs == {"log.retention.ms": "5"}
@@ -186,7 +189,7 @@ def test_a_reload_reports_the_differences() -> None:
     cluster.commit(delete_topic(cluster.image, name="recreated"))
     cluster.create("recreated")
     cluster.create("created")
-    grown = keys.encode_topic(topic("changed", 77))
+    grown = encode_topic(topic("changed", 77))
     cluster.revision += 1
     cluster.entries[keys.topic_key("changed")] = (grown, cluster.revision)
     cluster.kill(1)
@@ -224,7 +227,7 @@ def test_events_and_reloads_lead_to_the_same_image(
     entries: dict[str, tuple[bytes, int]] = {}
     followed, late = ClusterImage(), ClusterImage()
     for revision, (name, number, is_put) in enumerate(events, start=1):
-        key, value = keys.topic_key(name), keys.encode_topic(topic(name, number))
+        key, value = keys.topic_key(name), encode_topic(topic(name, number))
         if is_put:
             entries[key] = (value, revision)
             followed.apply(key, value, revision)

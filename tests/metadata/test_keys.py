@@ -1,236 +1,41 @@
-"""Values in the store are read as they were written, and invalid ones are refused."""
+"""A key has one form, and all keys have one prefix."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from penstock.metadata import keys
-from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
-
-IDS = st.binary(min_size=16, max_size=16).filter(lambda each: any(each[:15]))
-EPOCHS = st.integers(0, 2**31 - 1)
-
-
-@st.composite
-def partitions(draw: st.DrawFn) -> Partition:
-    replicas = draw(st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True))
-    isr = tuple(each for each in replicas if draw(st.booleans()))
-    eligible = tuple(each for each in replicas if each not in isr and draw(st.booleans()))
-    leader = draw(st.sampled_from([-1, *isr]))
-    members = len(isr) + len(eligible)
-    adding = tuple(each for each in replicas if draw(st.booleans()))
-    removing = tuple(each for each in replicas if each not in adding and draw(st.booleans()))
-    return Partition(
-        tuple(replicas),
-        isr,
-        eligible,
-        leader,
-        draw(EPOCHS),
-        draw(EPOCHS),
-        draw(st.integers(-1, 2**63)),
-        draw(st.sampled_from([(), tuple(range(-1, members - 1))])),
-        adding,
-        removing,
-    )
-
-
-TOPICS = st.builds(
-    Topic,
-    st.from_regex(r"[a-zA-Z0-9._-]{1,249}", fullmatch=True),
-    IDS,
-    st.lists(partitions(), min_size=1, max_size=4).map(tuple),
-    st.dictionaries(st.text(), st.text(), max_size=3),
-    synced_from=EPOCHS,
+from penstock.metadata.keys import (
+    BROKERS_PREFIX,
+    CLUSTER_KEY,
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    PREFIX,
+    PRODUCER_IDS_KEY,
+    broker_config_key,
+    broker_id_of,
+    broker_key,
+    topic_key,
 )
-
-
-@settings(max_examples=60, deadline=None)
-@given(TOPICS)
-def test_a_topic_is_read_as_it_was_written(topic: Topic) -> None:
-    """Ids, overrides and the state of every partition."""
-    read = keys.decode_topic(keys.topic_key(topic.name), keys.encode_topic(topic))
-    assert (read.name, read.topic_id, read.partitions) == (
-        topic.name,
-        topic.topic_id,
-        topic.partitions,
-    )
-    assert dict(read.configs) == topic.configs
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.text(min_size=1), st.integers(1, 65535), st.none() | st.text(), IDS)
-def test_other_values_are_read_as_they_were_written(
-    text: str, port: int, rack: str | None, incarnation: bytes
-) -> None:
-    """Brokers and controller claims take their revision from the store."""
-    since = port - 2
-    broker = BrokerInfo(7, text, port, rack, incarnation, 99, since, since)
-    assert keys.decode_broker(keys.broker_key(7), keys.encode_broker(broker), 99) == broker
-    claim = keys.encode_controller(7, port, incarnation)
-    assert keys.decode_controller(claim, 99) == Controller(7, port, incarnation, 99)
-    assert keys.decode_controller_epoch(keys.encode_controller_epoch(port)) == port
-    assert keys.decode_cluster(keys.encode_cluster(text)) == text
-    assert keys.decode_stopping("/penstock/stopping/7", keys.encode_stopping(port)) == port
-    assert keys.decode_producer_ids(keys.encode_producer_ids(port, incarnation)) == port
-    key = keys.broker_config_key(None)
-    assert keys.decode_configs(key, keys.encode_configs({text: text})) == ({text: text}, 0)
-
-
-def topic_fields(**partition: Any) -> dict[str, Any]:
-    fields = {
-        "replicas": [1, 2, 3],
-        "isr": [1, 2],
-        "leader": 1,
-        "leader_epoch": 0,
-        "partition_epoch": 0,
-        "leader_broker_epoch": 5,
-        **partition,
-    }
-    return {"v": 1, "id": "AQEBAQEBAQEBAQEBAQEBAQ", "configs": {}, "partitions": [fields]}
-
-
-def test_the_format_of_a_topic_is_fixed() -> None:
-    """Future versions must read stores written today: this text may change only with the
-    version."""
-    topic = Topic("t", b"\x01" * 16, (Partition((1, 2), (1,), (2,), 1, 3, 4, 5),), {"a.b": "c"})
-    assert keys.encode_topic(topic) == (
-        b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{"a.b":"c"},"partitions":[{"replicas":'
-        b'[1,2],"isr":[1],"leader":1,"leader_epoch":3,"partition_epoch":4,"leader_broker_epoch":5,'
-        b'"eligible_leaders":[2]}]}'
-    )
-    moving = Partition((1, 2), (1,), (), 1, 3, 4, 5, (7,), (2,), (1,))
-    assert keys.encode_topic(Topic("t", b"\x01" * 16, (moving,), {})) == (
-        b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[{"replicas":[1,2],'
-        b'"isr":[1],"leader":1,"leader_epoch":3,"partition_epoch":4,"leader_broker_epoch":5,'
-        b'"member_epochs":[7],"adding_replicas":[2],"removing_replicas":[1]}]}'
-    )
-
-
-@pytest.mark.parametrize(
-    ("partition", "problem"),
-    [
-        ({"replicas": []}, "replicas"),
-        ({"replicas": [1, 1, 2]}, "instead of broker ids"),
-        ({"replicas": [1, -2]}, "instead of broker ids"),
-        ({"replicas": [1, True]}, "instead of broker ids"),
-        ({"replicas": "123"}, "instead of broker ids"),
-        ({"isr": [1, 4]}, "ISR"),
-        ({"eligible_leaders": [2]}, "ELR"),
-        ({"leader": 3}, "leader"),
-        ({"member_epochs": [1]}, "member epochs"),
-        ({"member_epochs": [1, -2]}, "member epochs"),
-        ({"member_epochs": [1, None]}, "member epochs"),
-        ({"member_epochs": 1}, "member epochs"),
-        ({"adding_replicas": [4]}, "adding"),
-        ({"removing_replicas": [4]}, "removing"),
-        ({"adding_replicas": [1], "removing_replicas": [1]}, "adding"),
-        ({"leader": None}, "leader"),
-        ({"leader": 1.0}, "not a number"),
-        ({"leader_epoch": -1}, "leader_epoch"),
-        ({"partition_epoch": "0"}, "partition_epoch"),
-        ({"leader_broker_epoch": None}, "not a number"),
-        ({"colour": "red"}, "fields"),
-    ],
-)
-def test_an_invalid_partition_is_refused(partition: dict[str, Any], problem: str) -> None:
-    """The error contains the key, what is wrong, and what to do."""
-    fields = topic_fields(**partition)
-    with pytest.raises(keys.MetadataInvalid, match=problem) as caught:
-        keys.decode_topic("/penstock/topics/t", json.dumps(fields).encode())
-    assert caught.value.key == "/penstock/topics/t"
-    assert "restore" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (b"", "not JSON"),
-        (b"\xff\xfe\x00", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "not a JSON object"),
-        (b"{}", "version"),
-        (b'{"v":2,"id":"","configs":{},"partitions":[]}', "version 2"),
-        (b'{"v":1,"id":"x","configs":{}}', "fields"),
-        (b'{"v":1,"id":"x","configs":{},"partitions":[],"more":1}', "fields"),
-        (b'{"v":1,"id":"x","configs":{},"partitions":[]}', "not an id"),
-        (b'{"v":1,"id":7,"configs":{},"partitions":[]}', "not an id"),
-        (b'{"v":1,"id":"AAAAAAAAAAAAAAAAAAAAAA","configs":{},"partitions":[]}', "reserved"),
-        (b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[]}', "at least one"),
-        (b'{"v":1,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{},"partitions":[1]}', "fields"),
-        (json.dumps({**topic_fields(), "synced_from": -2}).encode(), "synced_from"),
-        (json.dumps({**topic_fields(), "synced_from": "1"}).encode(), "synced_from"),
-    ],
-)
-def test_a_value_that_cannot_be_decoded_is_refused(value: bytes, problem: str) -> None:
-    """Whatever the bytes are, the only error is `MetadataInvalid`."""
-    with pytest.raises(keys.MetadataInvalid, match=problem):
-        keys.decode_topic("/penstock/topics/t", value)
-
-
-def test_the_revision_of_a_durability_change_is_that_of_its_commit() -> None:
-    """The writer does not know the revision yet. Later values contain it, and earlier versions
-    wrote none."""
-    topic = keys.decode_topic("/penstock/topics/t", json.dumps(topic_fields()).encode(), 7)
-    assert topic.synced_from == 0
-    switched = keys.encode_topic(replace(topic, synced_from=-1))
-    read = keys.decode_topic("/penstock/topics/t", switched, 8)
-    assert read == replace(topic, synced_from=8)
-    assert keys.decode_topic("/penstock/topics/t", keys.encode_topic(read), 9) == read
-    key = keys.broker_config_key(None)
-    assert keys.decode_configs(key, b'{"v":1,"configs":{}}', 7) == ({}, 0)
-    assert keys.decode_configs(key, keys.encode_configs({}, -1), 8) == ({}, 8)
-    assert keys.decode_configs(key, keys.encode_configs({}, 8), 9) == ({}, 8)
-    with pytest.raises(keys.MetadataInvalid, match="synced_from"):
-        keys.decode_configs(key, keys.encode_configs({}, -2), 8)
-
-
-def test_configs_that_are_not_strings_are_refused() -> None:
-    """Penstock never writes a number there."""
-    with pytest.raises(keys.MetadataInvalid, match="map names to strings"):
-        keys.decode_configs("/penstock/configs/brokers/1", b'{"v":1,"configs":{"a":1}}')
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        '"host":"","port":1',
-        '"host":"h","port":0',
-        '"host":"h"',
-        '"host":"h","port":1,"synced_since":-2',
-        '"host":"h","port":1,"fsync_since":-2',
-        '"host":"h","port":1,"lossless_since":"1"',
-    ],
-)
-def test_an_invalid_broker_registration_is_refused(value: str) -> None:
-    """Clients cannot use an invalid address, and an invalid durability proof proves nothing."""
-    text = f'{{"v":1,{value},"rack":null,"incarnation_id":"AQEBAQEBAQEBAQEBAQEBAQ"}}'
-    with pytest.raises(keys.MetadataInvalid):
-        keys.decode_broker("/penstock/brokers/1", text.encode(), 1)
+from penstock.metadata.stored_fields import MetadataInvalid
 
 
 @pytest.mark.parametrize("text", ["07", "-1", "x", "", "2147483648", "٣"])
 def test_a_broker_key_has_one_form(text: str) -> None:
     """Otherwise two keys could mean the same broker."""
-    with pytest.raises(keys.MetadataInvalid):
-        keys.broker_id_of(keys.BROKERS_PREFIX + text, keys.BROKERS_PREFIX)
+    with pytest.raises(MetadataInvalid):
+        broker_id_of(BROKERS_PREFIX + text, BROKERS_PREFIX)
 
 
 def test_all_keys_have_one_prefix() -> None:
     """So one watch sees them all."""
     for key in (
-        keys.topic_key("t"),
-        keys.broker_key(1),
-        keys.broker_config_key(1),
-        keys.broker_config_key(None),
-        keys.CLUSTER_KEY,
-        keys.CONTROLLER_KEY,
-        keys.CONTROLLER_EPOCH_KEY,
-        keys.PRODUCER_IDS_KEY,
+        topic_key("t"),
+        broker_key(1),
+        broker_config_key(1),
+        broker_config_key(None),
+        CLUSTER_KEY,
+        CONTROLLER_KEY,
+        CONTROLLER_EPOCH_KEY,
+        PRODUCER_IDS_KEY,
     ):
-        assert key.startswith(keys.PREFIX)
+        assert key.startswith(PREFIX)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.metadata.cluster_values import encode_stopping
 from penstock.metadata.image import BrokerChange, Changed
-from penstock.metadata.keys import CONTROLLER_KEY, encode_stopping, stopping_key
+from penstock.metadata.keys import CONTROLLER_KEY, stopping_key
 from penstock.metadata.membership import (
     announce_stop,
     claim_controller,

@@ -15,7 +15,15 @@ from penstock.metadata.elections import elect_leaders
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.metadata.preferred import elect, hand_over, in_portions
+from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.metadata.topic_keys import CHUNK_PARTITIONS, divided
+from penstock.metadata.topic_values import (
+    decode_chunk,
+    decode_topic,
+    encode_chunk,
+    encode_head,
+    encode_topic,
+)
 from penstock.metadata.topics import (
     PARTITIONS_MAX,
     TopicDefaults,
@@ -72,7 +80,7 @@ def test_a_small_topic_is_one_key() -> None:
     topic = cluster.create("t", 1000, 3)
     assert topic.chunk_partitions == 0
     value, _ = cluster.entries[keys.topic_key("t")]
-    assert keys.decode_topic(keys.topic_key("t"), value) == topic
+    assert decode_topic(keys.topic_key("t"), value) == topic
 
 
 def test_a_large_topic_is_created_in_one_commit_and_read_again() -> None:
@@ -195,7 +203,7 @@ def test_a_large_topic_of_an_earlier_version_is_divided_by_its_next_change() -> 
     topic = cluster.create("t", 1, 3)
     old = replace(topic, partitions=topic.partitions * 4_000)
     key = keys.topic_key("t")
-    change = Change(key, keys.encode_topic(old), cluster.image.revision_of(key))
+    change = Change(key, encode_topic(old), cluster.image.revision_of(key))
     cluster.commit(Decision((change,), None))
     assert cluster.image.topics["t"] == old
     cluster.kill(0)
@@ -211,7 +219,7 @@ def test_a_head_without_its_chunks_is_refused() -> None:
     cluster = large()
     missing = keys.chunk_key(cluster.image.topics["t"].topic_id, 3)
     entries = [(key, *entry) for key, entry in cluster.entries.items() if key != missing]
-    with pytest.raises(keys.MetadataInvalid, match="chunk 3"):
+    with pytest.raises(MetadataInvalid, match="chunk 3"):
         ClusterImage().load(entries, cluster.revision)
 
 
@@ -234,10 +242,10 @@ def test_the_format_of_a_divided_topic_is_fixed() -> None:
     plain = Partition((1, 2), (1, 2), (), 1, 0, 0, 7, (7, 8))
     busy = Partition((1, 2), (2,), (1,), 2, 3, 4, 9, (8, 6), (2,), (1,))
     topic = Topic("t", b"\x01" * 16, (plain, busy), {"a.b": "c"}, 500)
-    assert keys.encode_head(topic) == (
+    assert encode_head(topic) == (
         b'{"v":2,"id":"AQEBAQEBAQEBAQEBAQEBAQ","configs":{"a.b":"c"},"partitions":2,"chunk":500}'
     )
-    assert keys.encode_chunk(topic.partitions) == (
+    assert encode_chunk(topic.partitions) == (
         b'{"v":1,"epochs":{"1":7,"2":8},"partitions":[[[1,2]],'
         b"[[1,2],2,3,4,9,[2],[1],[8,6],[2],[1]]]}"
     )
@@ -272,7 +280,7 @@ def partitions(draw: st.DrawFn) -> Partition:
 @given(st.lists(partitions(), min_size=1, max_size=8))
 def test_a_chunk_is_read_as_it_was_written(held: list[Partition]) -> None:
     key = keys.chunk_key(b"\x01" * 16, 0)
-    assert keys.decode_chunk(key, keys.encode_chunk(held)) == tuple(held)
+    assert decode_chunk(key, encode_chunk(held)) == tuple(held)
 
 
 @pytest.mark.parametrize(
@@ -291,13 +299,13 @@ def test_a_chunk_is_read_as_it_was_written(held: list[Partition]) -> None:
 )
 def test_an_invalid_chunk_is_refused(value: bytes, problem: str) -> None:
     key = keys.chunk_key(b"\x01" * 16, 0)
-    with pytest.raises(keys.MetadataInvalid, match=problem):
-        keys.decode_chunk(key, value)
+    with pytest.raises(MetadataInvalid, match=problem):
+        decode_chunk(key, value)
 
 
 @pytest.mark.parametrize("key", ["/penstock/partitions/x/0", "/penstock/partitions/x"])
 def test_an_invalid_chunk_key_is_refused(key: str) -> None:
-    with pytest.raises(keys.MetadataInvalid):
+    with pytest.raises(MetadataInvalid):
         ClusterImage().apply(key, b"", 1)
 
 

@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 
+from penstock.metadata.config_values import encode_configs
 from penstock.metadata.decisions import Change, Decision, guarded
-from penstock.metadata.keys import (
-    CONTROLLER_KEY,
-    broker_config_key,
-    encode_configs,
-    topic_key,
-)
+from penstock.metadata.keys import CONTROLLER_KEY, broker_config_key, topic_key
 from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import Controller, Partition, Topic
 from penstock.metadata.topic_ids import ZERO_ID

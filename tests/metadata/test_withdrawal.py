@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from penstock.metadata.cluster_values import encode_broker
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import broker_key, decode_topic, encode_broker, encode_topic, topic_key
+from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.model import BrokerInfo, Partition, Topic
+from penstock.metadata.topic_values import decode_topic, encode_topic
 from penstock.metadata.withdrawal import withdraw
 
 

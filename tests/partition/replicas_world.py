@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.elections import elect_leaders
-from penstock.metadata.keys import broker_key, encode_topic, topic_key
+from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.preferred import elect, hand_over
 from penstock.metadata.reassignment import Move, reassign
+from penstock.metadata.topic_values import encode_topic
 from penstock.wire.errors import ErrorCode
 
 from .replicas_checks import check

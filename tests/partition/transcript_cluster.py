@@ -14,11 +14,12 @@ from metadata.cluster import Cluster
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.elections import elect_leaders
 from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs
-from penstock.metadata.keys import broker_key, encode_topic, topic_key
+from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.membership import register_broker
 from penstock.metadata.model import NO_LEADER, BrokerInfo, Partition, Topic
 from penstock.metadata.preferred import hand_over
 from penstock.metadata.reassignment import Move, reassign
+from penstock.metadata.topic_values import encode_topic
 from penstock.partition.epochs import diverging_epoch
 from penstock.partition.follower import (
     AdvanceLogStart,

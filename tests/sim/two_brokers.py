@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from penstock.metadata.cluster_values import encode_broker
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import broker_key, encode_broker, encode_topic, topic_key
+from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.model import BrokerInfo, Partition, Topic
+from penstock.metadata.topic_values import encode_topic
 from penstock.ports import WatchEvent
 from penstock.records.record import (
     ControlMarker,

@@ -132,7 +132,7 @@ def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None
     # Imported here because --print-config does not need them.
     from penstock.broker.control.membership import Replaced  # noqa: PLC0415
     from penstock.broker.main import run_broker  # noqa: PLC0415
-    from penstock.metadata.keys import MetadataInvalid  # noqa: PLC0415
+    from penstock.metadata.stored_fields import MetadataInvalid  # noqa: PLC0415
 
     try:
         return run_broker(config, on_ready)

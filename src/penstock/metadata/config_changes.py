@@ -14,6 +14,7 @@ from typing import Final
 
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY, broker_definition
 from penstock.metadata.config_types import ConfigType, split_list, to_text
+from penstock.metadata.config_values import encode_configs
 from penstock.metadata.configs import (
     BROKER_CONFIGS,
     TOPIC_CONFIGS,
@@ -27,11 +28,7 @@ from penstock.metadata.configs import (
 )
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import (
-    BROKER_ID_MAX,
-    broker_config_key,
-    encode_configs,
-)
+from penstock.metadata.keys import BROKER_ID_MAX, broker_config_key
 from penstock.metadata.topic_keys import alteration
 from penstock.wire.errors import ErrorCode, KafkaError
 

@@ -21,8 +21,19 @@ from types import MappingProxyType
 
 from penstock.metadata import keys
 from penstock.metadata.broker_configs import CORDONED
+from penstock.metadata.cluster_values import (
+    decode_broker,
+    decode_cluster,
+    decode_controller,
+    decode_controller_epoch,
+    decode_producer_ids,
+    decode_stopping,
+)
+from penstock.metadata.config_values import NO_CONFIGS, decode_configs
 from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
+from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.metadata.topic_ids import to_text
+from penstock.metadata.topic_values import decode_chunk, decode_head, decode_topic, is_head
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -97,7 +108,7 @@ class ClusterImage:
         self._names_by_metric: dict[str, dict[str, None]] = {}
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
-        self.default_broker_configs: Mapping[str, str] = keys.NO_CONFIGS
+        self.default_broker_configs: Mapping[str, str] = NO_CONFIGS
         self.default_synced_from = 0
         """The revision at which the default of `log.durability` last changed; 0 if it never did."""
         self.brokers: Mapping[int, BrokerInfo] = MappingProxyType(self._brokers)
@@ -122,7 +133,7 @@ class ClusterImage:
         return frozenset(
             each
             for each in {*self._brokers, *self._broker_configs}
-            if self._broker_configs.get(each, keys.NO_CONFIGS).get(CORDONED, everywhere)
+            if self._broker_configs.get(each, NO_CONFIGS).get(CORDONED, everywhere)
         )
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
@@ -218,7 +229,7 @@ class ClusterImage:
         if after is not None:
             holder = self._topics_by_id.get(after.topic_id)
             if holder is not None and holder.name != name:
-                raise keys.MetadataInvalid(key, f"topic {holder.name} has the same id")
+                raise MetadataInvalid(key, f"topic {holder.name} has the same id")
         if before is not None:
             del self._topics_by_id[before.topic_id]
         if after is not None:
@@ -236,16 +247,16 @@ class ClusterImage:
         return Changed(topics=(TopicChange(name, before, after),))
 
     def _read_topic(self, key: str, value: bytes, revision: int) -> Topic:
-        if not keys.is_head(value):
-            return keys.decode_topic(key, value, revision)
-        head, count = keys.decode_head(key, value, revision)
+        if not is_head(value):
+            return decode_topic(key, value, revision)
+        head, count = decode_head(key, value, revision)
         chunks = self._chunks.get(head.topic_id, {})
         partitions: tuple[Partition, ...] = ()
         for number in range(-(-count // head.chunk_partitions)):
             left = count - len(partitions)
             held = chunks.get(number, ())[: min(left, head.chunk_partitions)]
             if len(held) < min(left, head.chunk_partitions):
-                raise keys.MetadataInvalid(key, f"its chunk {number} of partitions is incomplete")
+                raise MetadataInvalid(key, f"its chunk {number} of partitions is incomplete")
             partitions += held
         return replace(head, partitions=partitions)
 
@@ -261,11 +272,11 @@ class ClusterImage:
             return _NOTHING
         before = self._topics_by_id.get(topic_id)
         step = before.chunk_partitions if before is not None else 0
-        held = keys.decode_chunk(key, value, number * step)
+        held = decode_chunk(key, value, number * step)
         start = number * step
         counted = () if before is None or not step else before.partitions[start : start + step]
         if len(held) < len(counted):
-            raise keys.MetadataInvalid(key, f"it has only {len(held)} of {len(counted)} partitions")
+            raise MetadataInvalid(key, f"it has only {len(held)} of {len(counted)} partitions")
         self._chunks.setdefault(topic_id, {})[number] = held
         if before is None or not counted:
             return _NOTHING
@@ -278,7 +289,7 @@ class ClusterImage:
 
     def _set_broker(self, key: str, value: bytes | None, revision: int) -> Changed:
         broker_id = keys.broker_id_of(key, keys.BROKERS_PREFIX)
-        after = None if value is None else keys.decode_broker(key, value, revision)
+        after = None if value is None else decode_broker(key, value, revision)
         before = self._brokers.pop(broker_id, None)
         if after is not None:
             self._brokers[broker_id] = after
@@ -292,7 +303,7 @@ class ClusterImage:
         if value is None:
             self._stopping_epochs.pop(broker_id, None)
         else:
-            self._stopping_epochs[broker_id] = keys.decode_stopping(key, value)
+            self._stopping_epochs[broker_id] = decode_stopping(key, value)
         before = self.stopping
         self._note_stopping()
         if before == self.stopping:
@@ -309,9 +320,9 @@ class ClusterImage:
         )
 
     def _set_broker_configs(self, key: str, value: bytes | None, revision: int) -> Changed:
-        configs, synced_from = keys.NO_CONFIGS, 0
+        configs, synced_from = NO_CONFIGS, 0
         if value is not None:
-            configs, synced_from = keys.decode_configs(key, value, revision)
+            configs, synced_from = decode_configs(key, value, revision)
         if key == keys.broker_config_key(None):
             self.default_broker_configs, self.default_synced_from = configs, synced_from
             return _CONFIGS
@@ -323,19 +334,19 @@ class ClusterImage:
         return _CONFIGS
 
     def _set_controller(self, value: bytes | None, revision: int) -> Changed:
-        self.controller = None if value is None else keys.decode_controller(value, revision)
+        self.controller = None if value is None else decode_controller(value, revision)
         return _CONTROLLER
 
     def _set_controller_epoch(self, value: bytes | None, _revision: int) -> Changed:
-        self.controller_epoch = 0 if value is None else keys.decode_controller_epoch(value)
+        self.controller_epoch = 0 if value is None else decode_controller_epoch(value)
         return _CONTROLLER
 
     def _set_cluster(self, value: bytes | None, _revision: int) -> Changed:
-        self.cluster_id = None if value is None else keys.decode_cluster(value)
+        self.cluster_id = None if value is None else decode_cluster(value)
         return _CLUSTER
 
     def _set_producer_ids(self, value: bytes | None, _revision: int) -> Changed:
-        self.next_producer_id = 0 if value is None else keys.decode_producer_ids(value)
+        self.next_producer_id = 0 if value is None else decode_producer_ids(value)
         return _NOTHING
 
 

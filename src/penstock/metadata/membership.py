@@ -10,6 +10,13 @@ controller, but only one of them can write.
 
 from __future__ import annotations
 
+from penstock.metadata.cluster_values import (
+    encode_broker,
+    encode_cluster,
+    encode_controller,
+    encode_controller_epoch,
+    encode_stopping,
+)
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import (
@@ -18,11 +25,6 @@ from penstock.metadata.keys import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
     broker_key,
-    encode_broker,
-    encode_cluster,
-    encode_controller,
-    encode_controller_epoch,
-    encode_stopping,
     stopping_key,
 )
 from penstock.metadata.model import BrokerInfo

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.metadata.cluster_values import encode_producer_ids
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import PRODUCER_IDS_KEY, encode_producer_ids
+from penstock.metadata.keys import PRODUCER_IDS_KEY
 from penstock.wire.errors import ErrorCode, KafkaError
 
 BLOCK_SIZE: Final = 1000

@@ -1,7 +1,7 @@
 """Which keys of the store hold a topic, and how they are changed.
 
-A topic of ordinary size is stored whole in one key (`keys.encode_topic`). etcd accepts at most 1.5
-MiB and 128 operations in one transaction, so a large topic is divided into several keys:
+A topic of ordinary size is stored whole in one key (`topic_values.encode_topic`). etcd accepts at
+most 1.5 MiB and 128 operations in one transaction, so a large topic is divided into several keys:
 
     /penstock/topics/NAME          its head: id, overrides, number of partitions, size of a chunk
     /penstock/partitions/ID/0      its first chunk of partitions, by the topic's id
@@ -16,12 +16,6 @@ configs.
 
 A topic that was stored whole and has become large, or was stored by an earlier version, is divided
 by the next commit that changes it. Earlier versions refuse to read a divided topic.
-
-A partition in a chunk is a list: [replicas, leader, leader epoch, partition epoch, leader's broker
-epoch, isr, eligible leaders, member epochs, adding, removing]. A value that is the default of a new
-partition is null, or left out at the end. Defaults are the first replica as leader, all replicas in
-sync, and for each broker the epoch that the chunk lists in `epochs`. So a new topic of 20,000
-partitions takes a few hundred kilobytes and fits in one commit.
 """
 
 from __future__ import annotations
@@ -32,8 +26,9 @@ from typing import Final
 
 from penstock.metadata.decisions import Change, Guard
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import chunk_key, encode_chunk, encode_head, encode_topic, topic_key
+from penstock.metadata.keys import chunk_key, topic_key
 from penstock.metadata.model import Partition, Topic
+from penstock.metadata.topic_values import encode_chunk, encode_head, encode_topic
 from penstock.wire.errors import ErrorCode, KafkaError
 
 WHOLE_BYTES_MAX: Final = 256 << 10

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from penstock.metadata.config_values import NO_CONFIGS
 from penstock.metadata.configs import validate_topic_configs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import NO_CONFIGS
 from penstock.metadata.model import Partition, Topic
 from penstock.metadata.placement import place_replicas, ring
 from penstock.metadata.topic_ids import RESERVED_IDS, ZERO_ID, to_text

@@ -17,16 +17,13 @@ from penstock.metadata.config_changes import (
     ResourceType,
     incremental_alter_configs,
 )
+from penstock.metadata.config_values import NO_CONFIGS
 from penstock.metadata.decisions import Change, Decision, guarded
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import (
-    CONTROLLER_KEY,
-    NO_CONFIGS,
-    encode_topic,
-    topic_key,
-)
+from penstock.metadata.keys import CONTROLLER_KEY, topic_key
 from penstock.metadata.membership import claim_controller
 from penstock.metadata.model import NO_LEADER, Partition, Topic
+from penstock.metadata.topic_values import encode_topic
 from penstock.metadata.topics import TopicDefaults, TopicSpec, create_topic
 from penstock.ports import Committed, Put
 from penstock.stores.errors import OutcomeUnknown, StoreUnavailable, StoreUnreachable

@@ -11,11 +11,9 @@ import pytest
 from broker.control.test_controller import create, epoch_of, only, renew_often
 from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged, staged_with
 from penstock.broker.control.membership import Replaced
+from penstock.metadata.cluster_values import encode_broker
 from penstock.metadata.decisions import Change, Decision
-from penstock.metadata.keys import (
-    broker_key,
-    encode_broker,
-)
+from penstock.metadata.keys import broker_key
 from penstock.stores.errors import StoreUnreachable
 from penstock.testing.slowness import patient
 

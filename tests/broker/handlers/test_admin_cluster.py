@@ -9,8 +9,9 @@ import pytest
 
 from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged, staged_with
 from penstock.broker.config import BrokerConfig
+from penstock.metadata.config_values import encode_configs
 from penstock.metadata.decisions import Change, Decision
-from penstock.metadata.keys import broker_config_key, encode_configs
+from penstock.metadata.keys import broker_config_key
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeClusterRequest,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from broker.harness import BrokerHarness, staged, staged_with
 from penstock.metadata.config_changes import ConfigOperation
+from penstock.metadata.config_values import encode_configs
 from penstock.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
 from penstock.metadata.decisions import Change, Decision
-from penstock.metadata.keys import broker_config_key, encode_configs
+from penstock.metadata.keys import broker_config_key
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterConfigsRequest,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.metadata.keys import broker_key, encode_broker
+from penstock.metadata.cluster_values import encode_broker
+from penstock.metadata.keys import broker_key
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.records.record import Record, build_batch
 from sim.two_brokers import WHOLE, Cluster, Term, breaks, sound_cluster

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from penstock.metadata.image import Changed, ClusterImage, TopicChange
-from penstock.metadata.keys import MetadataInvalid
 from penstock.metadata.model import NO_LEADER, Partition, Topic
+from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.ports import WatchEvent
 from penstock.sim.checkers.logs import Violation
 
