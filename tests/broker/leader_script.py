@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
+from types import SimpleNamespace
 from typing import Any, cast
 
 from penstock.broker.control.cluster_view import ClusterView
@@ -221,6 +222,7 @@ class Roles:
     def __init__(self, flusher: Flusher, clock: SystemClock) -> None:
         self.hosted: dict[tuple[str, int], HostedPartition] = {}
         self.listeners: list[Callable[[HostedPartition], None]] = []
+        self.role_changes = SimpleNamespace(on_any=self.listeners.append)
         self.flusher = flusher
         self.broker_epoch = BROKER_EPOCH
         self._clock = clock
@@ -230,9 +232,6 @@ class Roles:
 
     def get(self, topic: str, index: int) -> HostedPartition | None:
         return self.hosted.get((topic, index))
-
-    def on_role(self, listener: Callable[[HostedPartition], None]) -> None:
-        self.listeners.append(listener)
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

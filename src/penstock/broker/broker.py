@@ -70,28 +70,32 @@ HAND_OVER_TIMEOUT_S = 4.0
 """How long a stopping broker tries to hand over its partitions."""
 
 
+def _log_directory(env: Env, config: BrokerConfig) -> LogDirectory:
+    limits = DirectoryConfig(
+        open_files_max=config.open_files_max, disk_reserve_bytes=config.disk_reserve_bytes
+    )
+    return LogDirectory(env.disk, f"{config.data_dir}/logs", limits)
+
+
+def _lossless_record(env: Env, config: BrokerConfig) -> LosslessRecord:
+    durability = BrokerConfigs(dict(config.kafka)).text_value(DEFAULT_DURABILITY)
+    return LosslessRecord(
+        env.disk,
+        config.data_dir,
+        config.broker_id,
+        env.boot_id,
+        asks_for_fsync=durability == "fsync",
+    )
+
+
 class Broker:
     def __init__(self, env: Env, config: BrokerConfig) -> None:
         self._env = env
         self._config = config
         self.counters = BrokerCounters(env.clock)
         self.cluster = ClusterView(env.store)
-        self._directory = LogDirectory(
-            env.disk,
-            f"{config.data_dir}/logs",
-            DirectoryConfig(
-                open_files_max=config.open_files_max,
-                disk_reserve_bytes=config.disk_reserve_bytes,
-            ),
-        )
-        self._record = LosslessRecord(
-            env.disk,
-            config.data_dir,
-            config.broker_id,
-            env.boot_id,
-            asks_for_fsync=BrokerConfigs(dict(config.kafka)).text_value(DEFAULT_DURABILITY)
-            == "fsync",
-        )
+        self._directory = _log_directory(env, config)
+        self._record = _lossless_record(env, config)
         self._logs_are_whole = True
         commits = Commits(env.store, self.cluster)
         settings = self.configs()
@@ -230,7 +234,7 @@ class Broker:
                     running.extend(tasks.create_task(work) for work in works)
 
                 start(self.replicas.flusher.run(), self.cluster.follow())
-                start(self.replicas.run(), self.replicas.free_space())
+                start(self.replicas.run(), self.replicas.deleted_logs.free_space())
                 place = await self._join()
                 start(self.membership.keep(lambda: self._start_over(place)))
                 await self.controller.begin()
@@ -294,8 +298,8 @@ class Broker:
             spawn,
         )
         for coordinator in (groups, transactions):
-            self.replicas.on_leading(coordinator.on_leading)
-            self.replicas.on_resigned(coordinator.on_resigned)
+            self.replicas.role_changes.on_leading(coordinator.on_leading)
+            self.replicas.role_changes.on_resigned(coordinator.on_resigned)
             self.cluster.listen(coordinator.on_change)
         return Services(
             env=self._env,

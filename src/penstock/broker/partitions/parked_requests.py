@@ -277,8 +277,8 @@ def end_with_news_of_roles(wait: DataWait[T], replicas: Replicas) -> Callable[[]
     Returns a function that stops this, for a wait that no longer depends on roles.
     """
     key = next_key()
-    forget = partial(replicas.unlisten_roles, key)
-    replicas.listen_roles(key, lambda _: wait.end_within(ROLES_S))
+    forget = partial(replicas.role_changes.unlisten, key)
+    replicas.role_changes.listen(key, lambda _: wait.end_within(ROLES_S))
     wait.future.add_done_callback(lambda _: forget())
     return forget
 

@@ -37,7 +37,7 @@ class PendingLeadership:
         self._replicas = replicas
         self._waiting: dict[tuple[str, int], list[GoOn]] = {}
         self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}
-        replicas.on_role(self._on_role)
+        replicas.role_changes.on_any(self._on_role)
 
     def put_off(self, topic: str, index: int, go_on: GoOn) -> bool:
         """Returns whether this broker is about to lead the partition.

@@ -5,10 +5,7 @@ partition once its log exists. Until then the partitions of a new topic answer
 NOT_LEADER_OR_FOLLOWER, which every client retries.
 
 A log is deleted when its topic is deleted, or when the metadata of that topic (the same topic id)
-no longer lists this broker as a replica. Missing metadata never deletes a log. Deletion renames the
-log's directory, so that the log is gone at once. A second task frees the disk space, because
-deleting large files is slow, delays the syncs of other logs, and must not hold up the next changes.
-A restart removes the files that this task did not get to.
+no longer lists this broker as a replica. Missing metadata never deletes a log.
 
 A log that failed or could not be opened has no role. `failed_logs` moves the leadership of its
 partition to another replica and asks for the log to be reopened.
@@ -25,15 +22,15 @@ from typing import Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Slices, slices_of
 from penstock.broker.counters import BrokerCounters, TimedExecutor
+from penstock.broker.partitions.deleted_logs import DeletedLogs
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
+from penstock.broker.partitions.role_changes import RoleChanges
 from penstock.broker.partitions.topic_rules import log_config
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed, TopicChange
 from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.metadata.topic_ids import to_text
-from penstock.partition.follower import Follower
-from penstock.partition.replication import Leadership
 from penstock.partition.retry_window import RetryWindow
 from penstock.ports import Buffer, Env
 from penstock.records.batch import HEADER_SIZE, read_header
@@ -43,7 +40,6 @@ from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 from penstock.wire.errors import ErrorCode, KafkaError
 
-_BETWEEN_PIECES_S: Final = 0.01
 _BUILT_AT_ONCE: Final = 100
 _BUILT_IN_TURN: Final = 25
 _CHANGES_AT_ONCE: Final = 200
@@ -51,7 +47,6 @@ _NEVER: Final = 1 << 62
 _REFUSED_MAX: Final = 100
 _log = logging.getLogger(__name__)
 
-Listener = Callable[[HostedPartition], None]
 Place = tuple[str, int]
 
 
@@ -74,23 +69,16 @@ class Replicas:
         self._hosted: dict[tuple[str, int], HostedPartition] = {}
         self._by_directory: dict[str, HostedPartition] = {}
         self._due: asyncio.Queue[TopicChange] = asyncio.Queue()
-        self._doomed: asyncio.Queue[Callable[[], bool]] = asyncio.Queue()
-        self._leading: list[Listener] = []
-        self._resigned: list[Listener] = []
-        self._roles: list[Listener] = []
-        self._role_listeners: dict[int, Listener] = {}
         self._brokers: dict[int, int] = {}
         self._refused: dict[Place, RetryWindow] = {}
         self._unopened: dict[Place, str] = {}
         self._reopening: dict[Place, int] = {}
         self._failed: list[Callable[[], None]] = []
-        self._beginning: dict[HostedPartition, None] = {}
-        """Pending leaderships."""
-        self._all_begun = asyncio.Event()
-        self._all_begun.set()
         self.broker_epoch = -1
         """The epoch of this broker's registration. Without a registration (-1) this broker neither
         leads nor follows."""
+        self.role_changes = RoleChanges()
+        self.deleted_logs = DeletedLogs(env, directory)
         self.leader_throttle = ReplicationThrottle(broker_id)
         """Limits the bytes that followers fetch from this broker's replicas."""
         self.flusher = Flusher(
@@ -173,26 +161,6 @@ class Replicas:
             refused = self._refused[place] = RetryWindow()
         refused.note(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
 
-    def on_leading(self, listener: Listener) -> None:
-        """Registers a listener that is called when this broker begins to lead a partition."""
-        self._leading.append(listener)
-
-    def on_resigned(self, listener: Listener) -> None:
-        """Registers a listener that is called when a leadership has ended. This broker may already
-        lead the partition in a later leader epoch."""
-        self._resigned.append(listener)
-
-    def on_role(self, listener: Listener) -> None:
-        """Registers a listener that is called when a partition changes its role or leader epoch."""
-        self._roles.append(listener)
-
-    def listen_roles(self, key: int, tell: Listener) -> None:
-        """Like `on_role`, until `unlisten_roles`."""
-        self._role_listeners[key] = tell
-
-    def unlisten_roles(self, key: int) -> None:
-        self._role_listeners.pop(key, None)
-
     def now_ms(self) -> int:
         """The monotonic time by which leaders measure replica lag. It is only comparable within
         this process."""
@@ -231,7 +199,7 @@ class Replicas:
     async def settled(self) -> None:
         """Waits until everything that the image has shown so far is applied."""
         await self._due.join()
-        await self._all_begun.wait()
+        await self.role_changes.all_begun()
 
     async def run(self) -> None:
         """Applies changes until cancelled."""
@@ -246,26 +214,6 @@ class Replicas:
             finally:
                 for _ in changes:
                     self._due.task_done()
-
-    async def free_space(self) -> None:
-        """Removes the files of deleted logs until cancelled. Works in pieces and pauses after each,
-        so that delayed syncs can catch up."""
-        clock = self._env.clock
-        while True:
-            remove = await self._doomed.get()
-            is_gone = False
-            while not is_gone:
-                began = clock.monotonic()
-                try:
-                    is_gone = await self._env.executor.run(remove)
-                except OSError as error:
-                    _log.error(
-                        "could not remove the files of a deleted log; a restart removes them: %s",
-                        error,
-                    )
-                    is_gone = True
-                taken_s = clock.monotonic() - began
-                await clock.sleep(taken_s if is_gone else max(_BETWEEN_PIECES_S, taken_s))
 
     async def _apply(self, changes: list[TopicChange]) -> None:
         # If a topic changed several times, only its last state counts. A topic that has been
@@ -309,7 +257,7 @@ class Replicas:
             log = self._directory.get(topic.name, index)
             if log is not None and log.topic_id != to_text(topic.topic_id):
                 # It belongs to an older topic of the same name, deleted while this broker was down.
-                await self._doom(topic.name, index)
+                await self.deleted_logs.delete(topic.name, index)
                 log = None
             if log is not None:
                 self._add(topic, index, log)
@@ -385,33 +333,12 @@ class Replicas:
             hosted.follow(partition, configs.int_value("replica.fetch.backoff.ms"))
         elif hosted.machine.is_beginning or before != (None, None):
             hosted.resign()
-        self._tell_role(hosted, *before)
-
-    def _tell_role(
-        self, hosted: HostedPartition, led: Leadership | None, followed: Follower | None
-    ) -> None:
-        if hosted.machine.is_beginning:
-            self._beginning[hosted] = None
-            self._all_begun.clear()
-        elif self._beginning:
-            self._beginning.pop(hosted, None)
-            if not self._beginning:
-                self._all_begun.set()
-        if hosted.leadership is led and hosted.follower is followed:
-            return
-        if led is not None:
-            for listener in self._resigned:
-                listener(hosted)
-        if hosted.leadership is not None:
-            for listener in self._leading:
-                listener(hosted)
-        for listener in (*self._roles, *self._role_listeners.values()):
-            listener(hosted)
+        self.role_changes.tell(hosted, *before)
 
     def _rest(self, hosted: HostedPartition, code: ErrorCode) -> None:
         before = hosted.leadership, hosted.follower
         hosted.resign(code)
-        self._tell_role(hosted, *before)
+        self.role_changes.tell(hosted, *before)
 
     # Logs that failed
 
@@ -450,7 +377,7 @@ class Replicas:
         for note in report.notes:
             _log.warning("%s: %s", report.directory, note)
         if log.topic_id != to_text(topic.topic_id):
-            await self._doom(*place)
+            await self.deleted_logs.delete(*place)
             del self._unopened[place]
             return
         self._add(topic, index, log)
@@ -476,7 +403,7 @@ class Replicas:
             if log is not None and log.topic_id == to_text(topic.topic_id):
                 # The log was found on disk at the start, and its topic was deleted before it was
                 # hosted.
-                await self._doom(topic.name, index)
+                await self.deleted_logs.delete(topic.name, index)
 
     async def _drop_moved(self, topic: Topic, slices: Slices) -> None:
         """Deletes the logs of partitions that were reassigned to other brokers."""
@@ -506,17 +433,13 @@ class Replicas:
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                await self._doom(topic.name, index)
+                await self.deleted_logs.delete(topic.name, index)
 
     async def _delete(self, hosted: HostedPartition, code: ErrorCode) -> None:
         self._drop(hosted, code)
         async with self.flusher.exclusive(hosted.log):
-            await self._doom(hosted.topic, hosted.index)
+            await self.deleted_logs.delete(hosted.topic, hosted.index)
         self.flusher.forget(hosted.log)
-
-    async def _doom(self, topic: str, index: int) -> None:
-        free_space = await self._env.executor.run(self._directory.delete(topic, index))
-        self._doomed.put_nowait(free_space)
 
     def _drop(self, hosted: HostedPartition, code: ErrorCode) -> None:
         del self._hosted[hosted.topic, hosted.index]
@@ -528,7 +451,7 @@ class Replicas:
         if hosted is not None and hosted.log is log:
             before = hosted.leadership, hosted.follower
             hosted.on_flushed()
-            self._tell_role(hosted, *before)
+            self.role_changes.tell(hosted, *before)
             if log.failure is not None:
                 for tell in self._failed:
                     tell()

@@ -69,7 +69,7 @@ class ReplicaFetchers:
             throttle=ReplicationThrottle(broker_id),
             operate=self._operate,
         )
-        replicas.on_role(self._on_role)
+        replicas.role_changes.on_any(self._on_role)
         cluster.listen(self._on_change)
 
     async def run(self) -> None:
