@@ -60,8 +60,8 @@ def fill(bootstrap: str, topics: int, groups: int) -> None:
             for name in names[:WRITTEN]:
                 producer.send(name, b"v" * 100)
         for number in range(groups):
-            places = {TopicPartition(names[number % topics], 0): 0}
-            admin.alter_group_offsets(f"group-{number:03}", places)
+            topic_partitions = {TopicPartition(names[number % topics], 0): 0}
+            admin.alter_group_offsets(f"group-{number:03}", topic_partitions)
 
 
 @contextmanager
@@ -86,8 +86,10 @@ class Visitor:
     """One browser's connection, kept open."""
 
     def __init__(self, url: str) -> None:
-        place = urlsplit(url)
-        self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=120)
+        topic_partition = urlsplit(url)
+        self._connection = http.client.HTTPConnection(
+            topic_partition.hostname or "", topic_partition.port, timeout=120
+        )
         self._cookie = ""
         answer = self.ask("POST", "/api/session", b"{}")
         self._cookie = answer.headers["set-cookie"].partition(";")[0]

@@ -82,11 +82,10 @@ def produce_kafka_python(bootstrap: str, topic: str, messages: int) -> float:
 
 
 def consume_kafka_python(bootstrap: str, topic: str, messages: int) -> float:
-    from kafka import KafkaConsumer
-    from kafka import TopicPartition as Place
+    from kafka import KafkaConsumer, TopicPartition
 
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    consumer.assign([Place(topic, index) for index in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
     began, found = time.perf_counter(), 0
     while found < messages and time.perf_counter() - began < TIMEOUT_S:
         polled = consumer.poll(1000, max_records=5_000)
@@ -117,12 +116,11 @@ async def produce_aiokafka(bootstrap: str, topic: str, messages: int) -> float:
 
 
 async def consume_aiokafka(bootstrap: str, topic: str, messages: int) -> float:
-    from aiokafka import AIOKafkaConsumer
-    from aiokafka import TopicPartition as Place
+    from aiokafka import AIOKafkaConsumer, TopicPartition
 
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
-    consumer.assign([Place(topic, index) for index in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
     began, found = time.perf_counter(), 0
     async for _ in consumer:
         found += 1
@@ -134,12 +132,11 @@ async def consume_aiokafka(bootstrap: str, topic: str, messages: int) -> float:
 
 
 async def consume_aiokafka_lists(bootstrap: str, topic: str, messages: int) -> float:
-    from aiokafka import AIOKafkaConsumer
-    from aiokafka import TopicPartition as Place
+    from aiokafka import AIOKafkaConsumer, TopicPartition
 
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     await consumer.start()
-    consumer.assign([Place(topic, index) for index in range(PARTITIONS)])
+    consumer.assign([TopicPartition(topic, index) for index in range(PARTITIONS)])
     began, found = time.perf_counter(), 0
     while found < messages:
         polled = await consumer.getmany(timeout_ms=1000, max_records=5_000)
@@ -172,13 +169,13 @@ def produce_sync(bootstrap: str, topic: str, messages: int) -> float:
         return messages / (time.perf_counter() - began)
 
 
-def places(topic: str) -> list[TopicPartition]:
+def topic_partitions(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for index in range(PARTITIONS)]
 
 
 async def consume_aio(bootstrap: str, topic: str, messages: int) -> float:
     async with aio.Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign(places(topic))
+        consumer.assign(topic_partitions(topic))
         began, found = time.perf_counter(), 0
         async for _ in consumer:
             found += 1
@@ -189,7 +186,7 @@ async def consume_aio(bootstrap: str, topic: str, messages: int) -> float:
 
 async def consume_aio_lists(bootstrap: str, topic: str, messages: int) -> float:
     async with aio.Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign(places(topic))
+        consumer.assign(topic_partitions(topic))
         began, found = time.perf_counter(), 0
         while found < messages:
             found += len(await consumer.poll(1000, max_records=5_000))
@@ -198,7 +195,7 @@ async def consume_aio_lists(bootstrap: str, topic: str, messages: int) -> float:
 
 def consume_sync(bootstrap: str, topic: str, messages: int) -> float:
     with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign(places(topic))
+        consumer.assign(topic_partitions(topic))
         began, found = time.perf_counter(), 0
         for _ in consumer:
             found += 1
@@ -220,7 +217,7 @@ async def produce_columns(bootstrap: str, topic: str, messages: int) -> float:
 
 async def consume_columns(bootstrap: str, topic: str, messages: int) -> float:
     async with aio.Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-        consumer.assign(places(topic))
+        consumer.assign(topic_partitions(topic))
         began, found = time.perf_counter(), 0
         while found < messages:
             found += len(await consumer.poll_table(1000))

@@ -139,8 +139,8 @@ class Bench:
 
 def records_in(admin: Admin, topic: str) -> int:
     count = len(admin.describe_topic(topic).partitions)
-    places = [TopicPartition(topic, partition) for partition in range(count)]
-    ends = admin.list_offsets(dict.fromkeys(places, "latest"))
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(count)]
+    ends = admin.list_offsets(dict.fromkeys(topic_partitions, "latest"))
     return sum(end.offset for end in ends.values() if end is not None)
 
 

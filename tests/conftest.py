@@ -151,7 +151,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {folder: place for place, folder in enumerate((*_TOGETHER, ""))}
+    order = {folder: number for number, folder in enumerate((*_TOGETHER, ""))}
     items.sort(key=lambda item: order[_folder(item)])
     for item in items:
         folder = _folder(item)

@@ -203,8 +203,12 @@ def _banned_name(full_name: str) -> str | None:
 
 def is_allowed(path: str, banned: str, allowed: Mapping[str, Mapping[str, str]]) -> bool:
     return any(
-        banned in names and (path == place or (place.endswith("/") and path.startswith(place)))
-        for place, names in allowed.items()
+        banned in names
+        and (
+            path == topic_partition
+            or (topic_partition.endswith("/") and path.startswith(topic_partition))
+        )
+        for topic_partition, names in allowed.items()
     )
 
 

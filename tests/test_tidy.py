@@ -79,12 +79,12 @@ def test_every_exception_is_still_needed() -> None:
     """
     files = sources("src/penstock")
     stale = [
-        f"{place}: no longer uses {name}: take it off ALLOWED in tests/style_rules.py"
-        for place, names in ALLOWED.items()
+        f"{topic_partition}: no longer uses {name}: take it off ALLOWED in tests/style_rules.py"
+        for topic_partition, names in ALLOWED.items()
         for name in names
-        if not place.endswith("/")
+        if not topic_partition.endswith("/")
         and not any(
-            is_allowed(file.path, name, {place: names})
+            is_allowed(file.path, name, {topic_partition: names})
             and name in {banned for _, _, banned in uses_of_banned(file)}
             for file in files
         )

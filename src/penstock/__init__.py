@@ -36,10 +36,11 @@ if TYPE_CHECKING:
         CommitFailed,
         Fenced,
     )
-    from penstock.client.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
+    from penstock.client.model import OffsetAndMetadata, Record, RecordMetadata
     from penstock.client.processing.contracts import RunSummary
     from penstock.client.processing.stores import OffsetStore, SqlOffsets
     from penstock.client.producing.deliveries import Delivery
+    from penstock.topic_partition import TopicPartition
 
 _HOMES = {
     "Admin": "penstock.client.blocking.admin",
@@ -58,7 +59,7 @@ _HOMES = {
     "RecordMetadata": "penstock.client.model",
     "RunSummary": "penstock.client.processing.contracts",
     "SqlOffsets": "penstock.client.processing.stores",
-    "TopicPartition": "penstock.client.model",
+    "TopicPartition": "penstock.topic_partition",
     "exactly_once": "penstock.client.blocking.exactly_once",
 }
 _ROOMS = {

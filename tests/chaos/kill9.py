@@ -177,9 +177,12 @@ def read_all(bootstrap: str) -> list[list[tuple[int, int]]]:
     )
     found: list[list[tuple[int, int]]] = [[] for _ in range(PARTITIONS)]
     try:
-        places = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
-        wanted = sum(consumer.get_watermark_offsets(place, timeout=20)[1] for place in places)
-        consumer.assign(places)
+        topic_partitions = [TopicPartition(TOPIC, index, 0) for index in range(PARTITIONS)]
+        wanted = sum(
+            consumer.get_watermark_offsets(topic_partition, timeout=20)[1]
+            for topic_partition in topic_partitions
+        )
+        consumer.assign(topic_partitions)
         deadline = time.monotonic() + READ_TIMEOUT_S
         while sum(map(len, found)) < wanted:
             if time.monotonic() > deadline:

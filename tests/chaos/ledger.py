@@ -137,8 +137,10 @@ class Ledger:
 
     def first_unread(self, group: str) -> dict[int, int]:
         """Returns where this group is stuck: partition -> the first offset that it lacks."""
-        places = sorted((self.acknowledged[number] for number in self.unread(group)), reverse=True)
-        return dict(places)
+        positions = sorted(
+            (self.acknowledged[number] for number in self.unread(group)), reverse=True
+        )
+        return dict(positions)
 
     def verdict(self) -> Verdict:
         """Returns everything that is wrong, after all readers had the time to read everything."""

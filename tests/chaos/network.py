@@ -57,33 +57,44 @@ def why_not() -> str:
 class Wires:
     """Network namespaces connected to the one of this process."""
 
-    def __init__(self, places: Sequence[int]) -> None:
-        self._names = {place: f"penstock-{os.getpid()}-{place}" for place in places}
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self._names = {number: f"penstock-{os.getpid()}-{number}" for number in numbers}
         self._cuts: list[tuple[int, int]] = []
 
     def open(self) -> None:
         ip("link", "set", "lo", "up")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-        for place, name in self._names.items():
+        for number, name in self._names.items():
             ip("netns", "add", name)
-            ip("link", "add", f"wire{place}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("addr", "add", f"10.99.{place}.1/24", "dev", f"wire{place}")
-            ip("link", "set", f"wire{place}", "up")
-            ip("-n", name, "addr", "add", f"{self.host(place)}/24", "dev", "eth0")
+            ip(
+                "link",
+                "add",
+                f"wire{number}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                name,
+            )
+            ip("addr", "add", f"10.99.{number}.1/24", "dev", f"wire{number}")
+            ip("link", "set", f"wire{number}", "up")
+            ip("-n", name, "addr", "add", f"{self.host(number)}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
                 ip("-n", name, "link", "set", device, "up")
-            ip("-n", name, "route", "add", "default", "via", f"10.99.{place}.1")
+            ip("-n", name, "route", "add", "default", "via", f"10.99.{number}.1")
 
     def close(self) -> None:
         for name in self._names.values():
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
-    def host(self, place: int) -> str:
-        return f"10.99.{place}.2"
+    def host(self, number: int) -> str:
+        return f"10.99.{number}.2"
 
-    def inside(self, place: int) -> tuple[str, ...]:
+    def inside(self, number: int) -> tuple[str, ...]:
         """Returns the command prefix that runs a command in that namespace."""
-        return ("ip", "netns", "exec", self._names[place])
+        return ("ip", "netns", "exec", self._names[number])
 
     def cut_one_way(self, source: int, target: int) -> None:
         self._rule("add", source, target)
@@ -185,14 +196,14 @@ class Cutter:
         self._lose_lead(leader, [STORE, *self._others(leader)])
 
     def _others(self, node: Node) -> list[int]:
-        return [place for place in self.stage.fleet.nodes if place != node.broker_id]
+        return [each for each in self.stage.fleet.nodes if each != node.broker_id]
 
     def _seen_by_others(self, node: Node) -> int:
         return self.stage.fleet.metadata(of=self._others(node)[0]).controller_id
 
     def _lose_lead(self, leader: Node, cut_from: Sequence[int]) -> None:
-        for place in cut_from:
-            self.wires.cut(leader.broker_id, place)
+        for other in cut_from:
+            self.wires.cut(leader.broker_id, other)
         witness = self._others(leader)[0]
 
         def is_replaced() -> bool:
@@ -215,7 +226,7 @@ CUTS = ("follower_from_leader", "leader_mute_to_follower", "leader_from_all_brok
 
 
 def fleet_on(wires: Wires, directory: Path, etcd_address: str) -> BrokerProcesses:
-    hosts = [wires.host(place) for place in range(3)]
+    hosts = [wires.host(number) for number in range(3)]
     fleet = BrokerProcesses(
         directory,
         3,

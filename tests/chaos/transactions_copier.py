@@ -148,14 +148,16 @@ class ConfluentCopier:
             self._consumer.close()
         tell(stopped=self._committed)
 
-    def _on_moved(self, consumer: ck.Consumer, places: list[ck.TopicPartition]) -> None:
+    def _on_moved(self, consumer: ck.Consumer, topic_partitions: list[ck.TopicPartition]) -> None:
         self._has_moved = True
 
     def _copy(self, messages: list[ck.Message]) -> None:
         given, producer = self._given, self._producer
         signed = self._consumer.consumer_group_metadata()
         ends = {each.partition() or 0: (each.offset() or 0) + 1 for each in messages}
-        places = [ck.TopicPartition(given.source, index, end) for index, end in ends.items()]
+        topic_partitions = [
+            ck.TopicPartition(given.source, index, end) for index, end in ends.items()
+        ]
         try:
             producer.begin_transaction()
             for each in messages:
@@ -165,7 +167,7 @@ class ConfluentCopier:
             self._draw()
             self._insist(
                 "send_offsets",
-                lambda: producer.send_offsets_to_transaction(places, signed, DEADLINE_S),
+                lambda: producer.send_offsets_to_transaction(topic_partitions, signed, DEADLINE_S),
             )
             self._insist("commit", lambda: producer.commit_transaction(DEADLINE_S))
             self._committed += 1
@@ -190,11 +192,13 @@ class ConfluentCopier:
 
         # The coordinator may be moving, and a partition that was just assigned cannot seek yet.
         def seek() -> None:
-            for place in self._consumer.committed(self._consumer.assignment(), DEADLINE_S):
-                if place.error is not None:
-                    raise ck.KafkaException(place.error)
-                place.offset = max(place.offset, 0)
-                self._consumer.seek(place)
+            for topic_partition in self._consumer.committed(
+                self._consumer.assignment(), DEADLINE_S
+            ):
+                if topic_partition.error is not None:
+                    raise ck.KafkaException(topic_partition.error)
+                topic_partition.offset = max(topic_partition.offset, 0)
+                self._consumer.seek(topic_partition)
 
         self._insist("go_back", seek, lambda _: True)
 

@@ -135,7 +135,7 @@ class OurReader(Reader):
                     yield record.partition, record.offset, record.value or b""
 
 
-def places_of(topic: str, partitions: int) -> list[ck.TopicPartition]:
+def topic_partitions_of(topic: str, partitions: int) -> list[ck.TopicPartition]:
     return [ck.TopicPartition(topic, index, 0) for index in range(partitions)]
 
 
@@ -165,11 +165,16 @@ def read_to_end(bootstrap: str, topic: str, partitions: int) -> list[Sight]:
     sights: list[Sight] = [[] for _ in range(partitions)]
     consumer = consumer_of(bootstrap, "read_committed")
     try:
-        places = places_of(topic, partitions)
-        ends = [consumer.get_watermark_offsets(each, ASK_S, cached=False)[1] for each in places]
-        consumer.assign(places)
+        topic_partitions = topic_partitions_of(topic, partitions)
+        ends = [
+            consumer.get_watermark_offsets(each, ASK_S, cached=False)[1]
+            for each in topic_partitions
+        ]
+        consumer.assign(topic_partitions)
         deadline = time.monotonic() + READ_S
-        while any(p.offset < end for p, end in zip(consumer.position(places), ends, strict=True)):
+        while any(
+            p.offset < end for p, end in zip(consumer.position(topic_partitions), ends, strict=True)
+        ):
             assert time.monotonic() < deadline, f"{topic} was not read to its end {ends}"
             for message in consumer.consume(10_000, TURN_S):
                 if message.error() is not None:
@@ -196,12 +201,12 @@ def unended(bootstrap: str, topic: str, partitions: int) -> list[str]:
             found.append(f"{late}; open are {admin.describe_transactions(open_ids)}")
         hanging = admin.find_hanging_transactions()
         found += [f"hangs: {each}" for each in hanging.found]
-        found += [f"nobody leads {place}" for place in hanging.not_seen]
-        places = [penstock.TopicPartition(topic, index) for index in range(partitions)]
-        producers = admin.describe_producers(places)
+        found += [f"nobody leads {topic_partition}" for topic_partition in hanging.not_seen]
+        topic_partitions = [penstock.TopicPartition(topic, index) for index in range(partitions)]
+        producers = admin.describe_producers(topic_partitions)
         found += [
-            f"{place} has a transaction of producer {each.producer_id} open"
-            for place, those in producers.items()
+            f"{topic_partition} has a transaction of producer {each.producer_id} open"
+            for topic_partition, those in producers.items()
             for each in those
             if each.transaction_start_offset >= 0
         ]
@@ -213,10 +218,13 @@ def _held_back(bootstrap: str, topic: str, partitions: int) -> list[str]:
     consumers = [consumer_of(bootstrap, each) for each in ("read_committed", "read_uncommitted")]
     try:
         return [
-            f"{topic}-{place.partition} is stable up to {stable} and ends at {end}"
-            for place in places_of(topic, partitions)
+            f"{topic}-{topic_partition.partition} is stable up to {stable} and ends at {end}"
+            for topic_partition in topic_partitions_of(topic, partitions)
             for stable, end in [
-                [each.get_watermark_offsets(place, ASK_S, cached=False)[1] for each in consumers]
+                [
+                    each.get_watermark_offsets(topic_partition, ASK_S, cached=False)[1]
+                    for each in consumers
+                ]
             ]
             if stable != end
         ]

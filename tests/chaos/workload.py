@@ -192,8 +192,8 @@ class ConfluentReader(Worker):
         consumer = ck.Consumer(self._options())
         try:
             if self.name == AUDIT:
-                places = range(self.ledger.partitions)
-                consumer.assign([ck.TopicPartition(TOPIC, index, 0) for index in places])
+                partitions = range(self.ledger.partitions)
+                consumer.assign([ck.TopicPartition(TOPIC, index, 0) for index in partitions])
             else:
                 consumer.subscribe([TOPIC])
             while not self.stopping.is_set():

@@ -15,7 +15,7 @@ from penstock.wire import messages
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.base import Response
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 @dataclass
@@ -35,8 +35,8 @@ class Move:
 class Changed:
     """The requested changes, in order."""
 
-    moves: list[dict[Place, list[int] | None]] = field(default_factory=list)
-    elections: list[tuple[int, list[Place] | None]] = field(default_factory=list)
+    moves: list[dict[TopicPartition, list[int] | None]] = field(default_factory=list)
+    elections: list[tuple[int, list[TopicPartition] | None]] = field(default_factory=list)
 
 
 class ClusterModel(Model):
@@ -44,23 +44,23 @@ class ClusterModel(Model):
         super().__init__()
         self.port = fake.model.port
         self.racks: dict[int, str | None] = dict.fromkeys(range(brokers))
-        self.spots: dict[Place, Spot] = {}
-        self.moves: dict[Place, Move] = {}
+        self.spots: dict[TopicPartition, Spot] = {}
+        self.moves: dict[TopicPartition, Move] = {}
         self.broker_settings: dict[int, dict[str, str]] = {}
         self.stuck = False
         """If set, reassignments do not advance."""
         self.changed = Changed()
         fake.model = self
 
-    def place(self, name: str, *replicas: list[int]) -> None:
+    def topic_partition(self, name: str, *replicas: list[int]) -> None:
         topic = Topic(name, len(self.topics).to_bytes(15, "big") + b"\1", [])
         self.topics[name] = topic
         for index, each in enumerate(replicas):
             topic.logs.append(Log())
             self.spots[name, index] = Spot(each, list(each), each[0])
 
-    def replicas(self) -> dict[Place, list[int]]:
-        return {place: spot.replicas for place, spot in self.spots.items()}
+    def replicas(self) -> dict[TopicPartition, list[int]]:
+        return {topic_partition: spot.replicas for topic_partition, spot in self.spots.items()}
 
     def metadata(self, request: messages.MetadataRequest, version: int) -> Response:
         answer = super().metadata(request, version)
@@ -96,13 +96,13 @@ class ClusterModel(Model):
         self, request: messages.AlterPartitionReassignmentsRequest, version: int
     ) -> Response:
         answer = messages.AlterPartitionReassignmentsResponse(error_message=None)
-        asked: dict[Place, list[int] | None] = {}
+        asked: dict[TopicPartition, list[int] | None] = {}
         for topic in request.topics:
             results = []
             for part in topic.partitions:
-                place = topic.name, part.partition_index
-                asked[place] = part.replicas
-                code = self._alter(place, part.replicas)
+                topic_partition = topic.name, part.partition_index
+                asked[topic_partition] = part.replicas
+                code = self._alter(topic_partition, part.replicas)
                 words = None if code == ErrorCode.NONE else "refused, said the fake"
                 results.append(
                     messages.AlterPartitionReassignmentsResponse.Partition(
@@ -115,12 +115,12 @@ class ClusterModel(Model):
         self.changed.moves.append(asked)
         return answer
 
-    def _alter(self, place: Place, target: list[int] | None) -> ErrorCode:
-        spot = self.spots.get(place)
+    def _alter(self, topic_partition: TopicPartition, target: list[int] | None) -> ErrorCode:
+        spot = self.spots.get(topic_partition)
         if spot is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if target is None:
-            if self.moves.pop(place, None) is None:
+            if self.moves.pop(topic_partition, None) is None:
                 return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
             return ErrorCode.NONE
         if not {*target} <= {*self.racks}:
@@ -128,37 +128,37 @@ class ClusterModel(Model):
         if {*target} == {*spot.replicas}:
             spot.replicas = target
         else:
-            self.moves[place] = Move(target)
+            self.moves[topic_partition] = Move(target)
         return ErrorCode.NONE
 
     def list_partition_reassignments(
         self, request: messages.ListPartitionReassignmentsRequest, version: int
     ) -> Response:
         answer = messages.ListPartitionReassignmentsResponse(error_message=None)
-        for place, move in [*self.moves.items()]:
+        for topic_partition, move in [*self.moves.items()]:
             if not self.stuck:
-                self._advance(place, move)
-            if place not in self.moves:
+                self._advance(topic_partition, move)
+            if topic_partition not in self.moves:
                 continue
-            spot = self.spots[place]
+            spot = self.spots[topic_partition]
             part = messages.ListPartitionReassignmentsResponse.Partition(
-                place[1],
+                topic_partition[1],
                 move.target + [each for each in spot.replicas if each not in move.target],
                 [each for each in move.target if each not in spot.replicas],
                 [each for each in spot.replicas if each not in move.target],
             )
             answer.topics.append(
-                messages.ListPartitionReassignmentsResponse.Topic(place[0], [part])
+                messages.ListPartitionReassignmentsResponse.Topic(topic_partition[0], [part])
             )
         return answer
 
-    def _advance(self, place: Place, move: Move) -> None:
+    def _advance(self, topic_partition: TopicPartition, move: Move) -> None:
         move.looks += 1
-        spot = self.spots[place]
+        spot = self.spots[topic_partition]
         if move.looks == 2:
             spot.in_sync += [each for each in move.target if each not in spot.in_sync]
         elif move.looks > 2:
-            del self.moves[place]
+            del self.moves[topic_partition]
             spot.replicas = spot.in_sync = move.target
             if spot.leader not in move.target:
                 spot.leader = move.target[0]

@@ -21,8 +21,8 @@ def cluster(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> ClusterModel:
     """Four brokers. Broker 3 is new and empty."""
     monkeypatch.setattr(replica_moves, "_INTERVAL_S", 0.001)
     model = ClusterModel(fake, brokers=4)
-    model.place("orders", *([0, 1] for _ in range(4)))
-    model.place("users", *([1, 2] for _ in range(2)))
+    model.topic_partition("orders", *([0, 1] for _ in range(4)))
+    model.topic_partition("users", *([1, 2] for _ in range(2)))
     return model
 
 
@@ -69,9 +69,11 @@ def test_a_plan_is_executed(cluster: ClusterModel, penstock: Runner) -> None:
     assert ended.code == 0, ended.err
     assert ended.out.endswith("done: 4 partitions moved\n")
     assert all(len(asked) <= 2 for asked in cluster.changed.moves)
-    elected = [places or [] for kind, places in cluster.changed.elections if kind == 0]
+    elected = [
+        topic_partitions or [] for kind, topic_partitions in cluster.changed.elections if kind == 0
+    ]
     assert sorted(chain(*elected)) == sorted(chain(*cluster.changed.moves))
-    assert [len(places) for places in elected] == [2, 2]
+    assert [len(topic_partitions) for topic_partitions in elected] == [2, 2]
     assert all(spot.leader == spot.replicas[0] for spot in cluster.spots.values())
     again = penstock("cluster", "rebalance", "--execute")
     assert "nothing to move" in again.out
@@ -88,7 +90,7 @@ def test_small_partitions_are_moved_in_growing_numbers(
 ) -> None:
     """Large ones are not, because clients notice the end of each move."""
     monkeypatch.setattr(replica_moves, "_QUICK_LOOKS", looks)
-    cluster.place("many", *([0, 1] for _ in range(74)))
+    cluster.topic_partition("many", *([0, 1] for _ in range(74)))
     ended = penstock("cluster", "rebalance", "--execute")
     assert ended.code == 0, ended.err
     asked = [len(moves) for moves in cluster.changed.moves]
@@ -101,15 +103,15 @@ def test_no_broker_takes_part_in_two_moves_at_once(
     """Moves between other brokers do not have to wait."""
     monkeypatch.setattr(replica_moves, "_INTERVAL_S", 0.001)
     cluster = ClusterModel(fake, brokers=4)
-    cluster.place("pairs", [0], [0], [0], [0], [1], [1], [1], [1])
+    cluster.topic_partition("pairs", [0], [0], [0], [0], [1], [1], [1], [1])
     monkeypatch.setattr(replica_moves, "_QUICK_LOOKS", 0)
     ended = penstock("cluster", "rebalance", "--execute")
     assert ended.code == 0, ended.err
     assert [len(moves) for moves in cluster.changed.moves] == [2, 2]
     targets = cluster.replicas()
     for moves in cluster.changed.moves:
-        before = {0 if place[1] < 4 else 1 for place in moves}
-        after = {targets[place][0] for place in moves}
+        before = {0 if topic_partition[1] < 4 else 1 for topic_partition in moves}
+        after = {targets[topic_partition][0] for topic_partition in moves}
         assert (before, after) == ({0, 1}, {2, 3})
 
 
@@ -121,10 +123,10 @@ def test_a_throttle_is_set_only_while_replicas_are_copied(
     seen: list[tuple[dict[int, dict[str, str]], dict[str, str]]] = []
     alter = cluster._alter
 
-    def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
+    def spying(topic_partition: tuple[str, int], target: list[int] | None) -> ErrorCode:
         settings = {broker: dict(values) for broker, values in cluster.broker_settings.items()}
         seen.append((settings, dict(cluster.topics["orders"].configs)))
-        return alter(place, target)
+        return alter(topic_partition, target)
 
     monkeypatch.setattr(cluster, "_alter", spying)
     planned = penstock("cluster", "rebalance", "--execute", "--throttle", "5000", "--json").json
@@ -158,9 +160,9 @@ def test_copying_is_throttled_by_default(
     rates: list[str] = []
     alter = cluster._alter
 
-    def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
+    def spying(topic_partition: tuple[str, int], target: list[int] | None) -> ErrorCode:
         rates.append(cluster.broker_settings.get(3, {}).get(replica_moves.RATE, "none"))
-        return alter(place, target)
+        return alter(topic_partition, target)
 
     monkeypatch.setattr(cluster, "_alter", spying)
     monkeypatch.setattr(replica_moves, "_PATIENCE_S", 0.2)
@@ -229,7 +231,7 @@ def test_a_drained_broker_stays_empty_until_it_is_undrained(
 
 def test_a_broker_that_is_needed_is_not_drained(cluster: ClusterModel, penstock: Runner) -> None:
     """Neither is one that does not exist."""
-    cluster.place("wide", [0, 1, 2, 3])
+    cluster.topic_partition("wide", [0, 1, 2, 3])
     ended = penstock("cluster", "drain", "2")
     assert ended.code == 1
     assert "broker 2 cannot be drained: wide-0 has 4 replicas" in ended.err
@@ -257,7 +259,7 @@ def test_a_canceled_move_is_not_waited_for(
     cluster: ClusterModel, penstock: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must be missing from several listings in a row."""
-    monkeypatch.setattr(cluster, "_advance", lambda place, move: cluster.moves.clear())
+    monkeypatch.setattr(cluster, "_advance", lambda topic_partition, move: cluster.moves.clear())
     ended = penstock("cluster", "reassign", "--move", "orders-0=2,3", "--json")
     assert (ended.code, ended.json) == (1, {"done": 0, "refused": [], "cancelled": ["orders-0"]})
 
@@ -408,7 +410,7 @@ def test_replicate_gives_a_topic_more_replicas_and_moves_nothing(
 ) -> None:
     """As for an internal topic that was created when only one broker was running. Safe to
     repeat."""
-    cluster.place("__consumer_offsets", *([0] for _ in range(3)))
+    cluster.topic_partition("__consumer_offsets", *([0] for _ in range(3)))
     before = cluster.replicas()
     ended = penstock("cluster", "replicate", "__consumer_offsets", "--replicas", "3")
     assert ended.code == 0, ended
@@ -418,7 +420,11 @@ def test_replicate_gives_a_topic_more_replicas_and_moves_nothing(
         held = after["__consumer_offsets", index]
         assert held[0] == 0
         assert len(set(held)) == 3
-    others = {place: held for place, held in after.items() if place[0] != "__consumer_offsets"}
+    others = {
+        topic_partition: held
+        for topic_partition, held in after.items()
+        if topic_partition[0] != "__consumer_offsets"
+    }
     assert others.items() <= before.items()
     again = penstock("cluster", "replicate", "__consumer_offsets", "--replicas", "3")
     assert again.out == "nothing to do: every partition has 3 replicas or more\n"

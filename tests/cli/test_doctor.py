@@ -157,12 +157,12 @@ broken line
 
 
 @pytest.mark.parametrize(
-    ("place", "kind"),
+    ("directory", "kind"),
     [("/tmp/x", "tmpfs"), ("/tmpfoo", "ext4"), ("/mnt/my data/y", "nfs4"), ("/", "ext4")],
 )
-def test_the_deepest_mount_point_counts(place: str, kind: str) -> None:
+def test_the_deepest_mount_point_counts(directory: str, kind: str) -> None:
     """Mount points may contain spaces."""
-    assert doctor_machine.file_system(place, MOUNTS) == kind
+    assert doctor_machine.file_system(directory, MOUNTS) == kind
 
 
 @pytest.mark.parametrize(

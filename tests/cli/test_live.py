@@ -136,8 +136,8 @@ def test_records_are_returned_unchanged(newcomer: Newcomer, codec: str) -> None:
     read = newcomer("consume", topic, "--from-beginning", "-e", "--json").out
     found = [json.loads(line) for line in read.splitlines()]
     for line in found:
-        for place in ("topic", "partition", "offset"):
-            del line[place]
+        for topic_partition in ("topic", "partition", "offset"):
+            del line[topic_partition]
     assert found == lines
 
 

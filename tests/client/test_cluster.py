@@ -21,7 +21,8 @@ from penstock.client.errors import (
     DeadlineExceeded,
     TopicNotFound,
 )
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import CreateTopicsResponse
@@ -146,11 +147,15 @@ def test_a_new_leader_is_found(fake: FakeBroker) -> None:
     """Partitions that were answered are not requested again."""
     fake.model.add_topic("orders", 2)
     fake.next(ApiKey.LIST_OFFSETS, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    places = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+    topic_partitions = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
     async def work(cluster: Cluster) -> list[int]:
-        found = await list_offsets(cluster, dict.fromkeys(places, LATEST))
-        return [each.offset for place in places if (each := found[place]) is not None]
+        found = await list_offsets(cluster, dict.fromkeys(topic_partitions, LATEST))
+        return [
+            each.offset
+            for topic_partition in topic_partitions
+            if (each := found[topic_partition]) is not None
+        ]
 
     assert with_cluster(fake, work) == [0, 0]
 

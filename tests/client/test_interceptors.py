@@ -15,7 +15,8 @@ from penstock.client.interceptors import (
     consumer_chain,
     producer_chain,
 )
-from penstock.client.model import OffsetAndMetadata, Record, RecordMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata, Record, RecordMetadata
+from penstock.topic_partition import TopicPartition
 
 RECORD = ProducerRecord("t", "value", "key")
 METADATA = RecordMetadata("t", 0, 5, 7)

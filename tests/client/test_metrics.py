@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.metrics import ConsumerMeter, LatencyMeter, ProducerMeter
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 @given(st.lists(st.floats(1e-5, 1000), min_size=1, max_size=200))

@@ -34,7 +34,7 @@ from penstock.client.membership.protocol import (
     decode_subscription,
     encode_subscription,
 )
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 GROUPS = 400
 Given = Mapping[str, frozenset[TopicPartition]]
@@ -69,7 +69,9 @@ def random_groups(seed: int) -> Iterator[Group]:
             if dice.random() < 0.7:
                 generation = 5
                 held = [free.pop() for _ in range(min(len(free), dice.randint(0, 6)))]
-                held = sorted(place for place in held if place.topic in topics)
+                held = sorted(
+                    topic_partition for topic_partition in held if topic_partition.topic in topics
+                )
             members.append(
                 Peer(
                     f"m{dice.randint(0, 99):02}-{number}",
@@ -89,7 +91,10 @@ def described(group: Group) -> str:
     lines = [f"topic {topic} {count}" for topic, count in group.counts.items()]
     for peer in group.members:
         wants = peer.subscription
-        held = ",".join(f"{place.topic}:{place.partition}" for place in wants.owned)
+        held = ",".join(
+            f"{topic_partition.topic}:{topic_partition.partition}"
+            for topic_partition in wants.owned
+        )
         words = [peer.member_id, peer.instance_id or "-", ",".join(wants.topics)]
         lines.append(" ".join(["member", *words, str(wants.generation), held or "-"]))
     return "\n".join([*lines, "assign", ""])
@@ -123,14 +128,16 @@ def ask_java(class_path: str, groups: Sequence[Group]) -> list[Answer]:
                 now = Answer({}, {})
             case ["bytes", member, data]:
                 now.sent[member] = base64.b64decode(data)
-            case [assignor, member, places]:
-                now.given.setdefault(assignor, {})[member] = read_places(places)
+            case [assignor, member, topic_partitions]:
+                now.given.setdefault(assignor, {})[member] = read_topic_partitions(topic_partitions)
     assert len(answers) == len(groups), result.stdout[-3000:]
     return answers
 
 
-def read_places(text: str) -> frozenset[TopicPartition]:
-    pairs = [place.split(":") for place in text.split(",") if place != "-"]
+def read_topic_partitions(text: str) -> frozenset[TopicPartition]:
+    pairs = [
+        topic_partition.split(":") for topic_partition in text.split(",") if topic_partition != "-"
+    ]
     return frozenset(TopicPartition(topic, int(partition)) for topic, partition in pairs)
 
 
@@ -144,7 +151,7 @@ def played(
 
 
 def frozen(assignment: Assignment) -> dict[str, frozenset[TopicPartition]]:
-    return {member: frozenset(places) for member, places in assignment.items()}
+    return {member: frozenset(topic_partitions) for member, topic_partitions in assignment.items()}
 
 
 @pytest.mark.parametrize("assignor", [RANGE, ROUNDROBIN], ids=lambda assignor: assignor.name)
@@ -159,7 +166,7 @@ def test_each_member_gets_the_same_partitions_as_from_java(
 
 def squares(given: Given) -> int:
     """Returns a measure of the balance; smaller is better."""
-    return sum(len(places) ** 2 for places in given.values())
+    return sum(len(topic_partitions) ** 2 for topic_partitions in given.values())
 
 
 def kept(group: Group, given: Given) -> int:
@@ -174,9 +181,9 @@ def test_sticky_is_as_balanced_as_javas_and_moves_no_more_partitions(
     """A better balance may need moves; with the same balance, ours moves no more than Java's."""
     for group, java in played:
         ours, theirs = frozen(STICKY.assign(group.counts, group.members)), java.given["sticky"]
-        assert Counter(p for places in ours.values() for p in places) == Counter(
-            p for places in theirs.values() for p in places
-        )
+        assert Counter(
+            p for topic_partitions in ours.values() for p in topic_partitions
+        ) == Counter(p for topic_partitions in theirs.values() for p in topic_partitions)
         assert squares(ours) <= squares(theirs), described(group)
         if group.is_equal:
             assert squares(ours) == squares(theirs), described(group)
@@ -189,11 +196,16 @@ def test_cooperative_sticky_revokes_no_more_than_javas(played: list[tuple[Group,
         ours = frozen(COOPERATIVE_STICKY.assign(group.counts, group.members))
         theirs = java.given["cooperative-sticky"]
         holders = {
-            place: peer.member_id for peer in group.members for place in peer.subscription.owned
+            topic_partition: peer.member_id
+            for peer in group.members
+            for topic_partition in peer.subscription.owned
         }
         for given in (ours, theirs):
-            for member, places in given.items():
-                assert all(holders.get(place, member) == member for place in places)
+            for member, topic_partitions in given.items():
+                assert all(
+                    holders.get(topic_partition, member) == member
+                    for topic_partition in topic_partitions
+                )
         if group.is_equal:
             assert kept(group, ours) >= kept(group, theirs), described(group)
             assert sum(map(len, ours.values())) >= sum(map(len, theirs.values()))
@@ -211,5 +223,8 @@ def test_subscriptions_are_encoded_as_by_java(
             assert encode_subscription(read) == sent, described(group)
             assert replace(read, user_data=None) == replace(peer.subscription, user_data=None)
             theirs, ours = decode_memory(read.user_data), decode_memory(peer.subscription.user_data)
-            assert (set(theirs.places), theirs.generation) == (set(ours.places), ours.generation)
+            assert (set(theirs.topic_partitions), theirs.generation) == (
+                set(ours.topic_partitions),
+                ours.generation,
+            )
             assert len(encode_subscription(peer.subscription)) == len(sent), described(group)

@@ -61,8 +61,8 @@ class JavaMember(Consumer):
         for line in self._process.stdout:
             match line.split():
                 case ["record", partition, offset, value]:
-                    place = int(partition), int(offset)
-                    self._records.put(Received(self.topic, *place, -1, None, value.encode(), ()))
+                    position = int(partition), int(offset)
+                    self._records.put(Received(self.topic, *position, -1, None, value.encode(), ()))
                 case ["owned", *numbers]:
                     self._owned = frozenset(map(int, numbers))
                 case ["committed"]:

@@ -36,14 +36,18 @@ def test_a_partition_is_moved_and_its_preferred_leader_elected(two: str) -> None
     confluent.create_topics([NewTopic("t", 1, 1)])["t"].result(120)
     home = confluent.list_topics("t", 10).topics["t"].partitions[0].replicas[0]
     away = 1 - home
-    place = TopicPartition("t", 0)
+    topic_partition = TopicPartition("t", 0)
     python: Any = KafkaAdminClient(bootstrap_servers=two.split(","))
     try:
-        assert python.alter_partition_reassignments({place: [away, home]}) == {place: None}
+        assert python.alter_partition_reassignments({topic_partition: [away, home]}) == {
+            topic_partition: None
+        }
         assert wait_until(lambda: not python.list_partition_reassignments())
-        refused = python.alter_partition_reassignments({place: [away, 9]})[place]
+        refused = python.alter_partition_reassignments({topic_partition: [away, 9]})[
+            topic_partition
+        ]
         assert refused.errno == 39  # INVALID_REPLICA_ASSIGNMENT
-        idle = python.alter_partition_reassignments({place: None})[place]
+        idle = python.alter_partition_reassignments({topic_partition: None})[topic_partition]
         assert idle.errno == 85  # NO_REASSIGNMENT_IN_PROGRESS
     finally:
         python.close()

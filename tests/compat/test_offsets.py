@@ -189,19 +189,21 @@ def test_librdkafka_reads_the_offset_that_it_has_just_committed(
     broker: str, topic: TopicFactory, name: Name
 ) -> None:
     """An asynchronous commit, followed by an OffsetFetch on the same connection."""
-    place, group = topic(), name()
+    topic_partition, group = topic(), name()
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker, "group.id": group, "enable.auto.commit": False}
     )
     try:
         # Once it knows its coordinator, it sends both requests at once.
-        first = confluent_kafka.TopicPartition(place, 0, 0)
+        first = confluent_kafka.TopicPartition(topic_partition, 0, 0)
         consumer.commit(offsets=[first], asynchronous=False)
         seen = []
         for number in range(1, 51):
-            offset = confluent_kafka.TopicPartition(place, 0, number)
+            offset = confluent_kafka.TopicPartition(topic_partition, 0, number)
             consumer.commit(offsets=[offset], asynchronous=True)
-            (found,) = consumer.committed([confluent_kafka.TopicPartition(place, 0)], timeout=30)
+            (found,) = consumer.committed(
+                [confluent_kafka.TopicPartition(topic_partition, 0)], timeout=30
+            )
             seen.append(found.offset)
         assert seen == list(range(1, 51))
     finally:

@@ -209,7 +209,7 @@ def test_transactions_of_other_clients_are_read_correctly(kafka: ApacheKafka) ->
     the open one; as records, as tables, as ranges. The admin client shows where the open one
     starts, and when it ends the rest is delivered."""
     topic = kafka.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     keeps, drops, open_one = (Transactional(kafka, topic) for _ in range(3))
     kept: list[int] = []
     number = 0
@@ -231,13 +231,13 @@ def test_transactions_of_other_clients_are_read_correctly(kafka: ApacheKafka) ->
     assert ranged(kafka, topic, "read_uncommitted") == list(range(number))
 
     with Admin(kafka.bootstrap) as admin:
-        latest = admin.list_offsets({place: "latest"})[place]
+        latest = admin.list_offsets({topic_partition: "latest"})[topic_partition]
         assert latest is not None
         open_one.own.begin_transaction()
         open_one.write(number)
         open_ones = [
             found.transaction_start_offset
-            for found in admin.describe_producers([place])[place]
+            for found in admin.describe_producers([topic_partition])[topic_partition]
             if found.transaction_start_offset >= 0
         ]
         assert open_ones == [latest.offset]
@@ -246,7 +246,7 @@ def test_transactions_of_other_clients_are_read_correctly(kafka: ApacheKafka) ->
     assert ranged(kafka, topic, "read_committed") == kept
     with reader(kafka, topic, isolation_level="read_committed") as reading:
         assert [int(r.value or b"-1") for r in read(reading, len(kept))] == kept
-        assert reading.lag(place) == 0
+        assert reading.lag(topic_partition) == 0
         open_one.own.commit_transaction(DEADLINE_S)
         assert [int(r.value or b"-1") for r in read(reading, 2)] == [number, number + 1]
 
@@ -254,7 +254,7 @@ def test_transactions_of_other_clients_are_read_correctly(kafka: ApacheKafka) ->
 def test_offsets_committed_by_a_transaction_are_visible_when_it_ends(kafka: ApacheKafka) -> None:
     """While it is open, a read_committed consumer waits for the offsets; then they count."""
     topic, group = kafka.new_topic(), kafka.new_name("group")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with Producer(kafka.bootstrap) as sending:
         for number in range(10):
             sending.send(topic, b"%d" % number)
@@ -269,7 +269,7 @@ def test_offsets_committed_by_a_transaction_are_visible_when_it_ends(kafka: Apac
     options: Any = {"group_id": group, "isolation_level": "read_committed"}
     with reader(kafka, **options) as reading:
         ending.start()
-        reading.assign([place])
+        reading.assign([topic_partition])
         assert [record.offset for record in read(reading, 3)] == [7, 8, 9]
     ending.join(LIMIT_S)
     theirs.close()
@@ -385,10 +385,10 @@ def test_clients_survive_a_kill_and_restart_of_kafka(kafka: ApacheKafka) -> None
     for partition in range(PARTITIONS):
         values = [int(r.value or b"-1") for r in seen if r.partition == partition]
         assert values == list(range(partition, len(sent), PARTITIONS))
-    places = {int(r.value or b"-1"): (r.partition, r.offset) for r in seen}
+    topic_partitions = {int(r.value or b"-1"): (r.partition, r.offset) for r in seen}
     for number, delivery in enumerate(sent):
         metadata = delivery.result(LIMIT_S)
-        assert places[number] == (metadata.partition, metadata.offset)
+        assert topic_partitions[number] == (metadata.partition, metadata.offset)
 
 
 def knows(admin: Admin, topic: str) -> bool:

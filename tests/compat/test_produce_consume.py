@@ -147,10 +147,10 @@ def test_an_idempotent_producer_keeps_order_without_gaps_or_duplicates(
     options = ProducerOptions(idempotent=True, batch_bytes=1000, linger_ms=0)
     placed = client.produce(name, records, options)
     next_offsets = [0, 0, 0]
-    for record, place in zip(records, placed, strict=True):
-        assert place.partition == record.partition
-        assert place.offset == next_offsets[place.partition]
-        next_offsets[place.partition] += 1
+    for record, written in zip(records, placed, strict=True):
+        assert written.partition == record.partition
+        assert written.offset == next_offsets[written.partition]
+        next_offsets[written.partition] += 1
     got = keep(client.reader(name, (0, 1, 2))).read(1500)
     for partition in range(3):
         mine = [r for r in got if r.partition == partition]
@@ -167,8 +167,8 @@ def test_a_key_always_lands_in_the_same_partition(
     homes: dict[bytes, set[int]] = defaultdict(set)
     for _ in range(2):
         placed = client.produce(name, [Record(b"v", key=key) for key in keys])
-        for key, place in zip(keys, placed, strict=True):
-            homes[key].add(place.partition)
+        for key, written in zip(keys, placed, strict=True):
+            homes[key].add(written.partition)
     assert all(len(partitions) == 1 for partitions in homes.values())
     assert set.union(*homes.values()) == set(range(5))
     for record in keep(client.reader(name, range(5))).read(80):

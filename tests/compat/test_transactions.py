@@ -133,32 +133,34 @@ class Reader:
             for isolation in ("read_uncommitted", "read_committed")
         }
 
-    def end_of(self, place: ck.TopicPartition) -> int:
+    def end_of(self, topic_partition: ck.TopicPartition) -> int:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             ends = {
-                consumer.get_watermark_offsets(place, DEADLINE_S, cached=False)[1]
+                consumer.get_watermark_offsets(topic_partition, DEADLINE_S, cached=False)[1]
                 for consumer in self._by_isolation.values()
             }
             if len(ends) == 1:
                 return ends.pop()
-        raise AssertionError(f"a transaction is open on {place.topic}-{place.partition}")
+        raise AssertionError(
+            f"a transaction is open on {topic_partition.topic}-{topic_partition.partition}"
+        )
 
     def read(self, topic: str, partitions: int, isolation: str = "read_committed") -> list[bytes]:
         """Returns the records of one partition after the other, in order."""
         found: list[bytes] = []
         consumer = self._by_isolation[isolation]
         for index in range(partitions):
-            place = ck.TopicPartition(topic, index, 0)
-            consumer.assign([place])
-            end, reached = self.end_of(place), 0
+            topic_partition = ck.TopicPartition(topic, index, 0)
+            consumer.assign([topic_partition])
+            end, reached = self.end_of(topic_partition), 0
             deadline = time.monotonic() + DEADLINE_S
             while reached < end:
                 assert time.monotonic() < deadline, f"{topic}-{index} ends at {end}, not {reached}"
                 message = consumer.poll(0.05)
                 if message is not None and not message.error():
                     found.append(message.value() or b"")
-                reached = max(reached, consumer.position([place])[0].offset)
+                reached = max(reached, consumer.position([topic_partition])[0].offset)
         consumer.unassign()
         return found
 

@@ -15,7 +15,6 @@ from penstock.client.address import Address
 from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.environment import default_environment
-from penstock.client.model import TopicPartition
 from penstock.console.brokers import Brokers
 from penstock.console.config import ConsoleConfig
 from penstock.console.groups import Groups
@@ -31,6 +30,7 @@ from penstock.console.topics import Topics
 from penstock.console.watch import Watch
 from penstock.console.web import Web
 from penstock.runtime import SystemClock, Threads
+from penstock.topic_partition import TopicPartition
 
 TOPICS = 10_000
 GROUPS = 200

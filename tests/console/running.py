@@ -111,7 +111,7 @@ class Browserless:
     def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        place = urlsplit(self.url)
+        topic_partition = urlsplit(self.url)
         sent = {**self.headers, **(headers or {})}
         if self.cookie:
             sent.setdefault("cookie", self.cookie)
@@ -120,7 +120,9 @@ class Browserless:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             sent.setdefault("content-type", "application/json")
-        connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=120)
+        connection = http.client.HTTPConnection(
+            topic_partition.hostname or "", topic_partition.port, timeout=120
+        )
         try:
             connection.request(method, path, data, sent)
             response = connection.getresponse()

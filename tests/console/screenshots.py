@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from console.running import brokers, running_console
 from penstock import Admin, Producer
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 STATES = ("paid", "shipped", "failed", "returned")
-PLACES = [TopicPartition("shop.orders", each) for each in range(6)]
+TOPIC_PARTITIONS = [TopicPartition("shop.orders", each) for each in range(6)]
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def orders(bootstrap: str) -> Iterator[None]:
         admin.create_topic("shop.orders", partitions=6, replication_factor=3)
         for name in ("shop.payments", "shop.returns", "web.clicks", "web.sessions"):
             admin.create_topic(name, partitions=3, replication_factor=2)
-        admin.alter_group_offsets("billing", dict.fromkeys(PLACES, 0))
+        admin.alter_group_offsets("billing", dict.fromkeys(TOPIC_PARTITIONS, 0))
     with ThreadPoolExecutor(1) as thread:
         sending = thread.submit(work)
         try:

@@ -52,10 +52,10 @@ def line_with(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 def refused(url: str) -> bool:
-    place = re.search(r":(\d+)/", url)
-    assert place is not None
+    topic_partition = re.search(r":(\d+)/", url)
+    assert topic_partition is not None
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", int(place[1]))) != 0
+        return probe.connect_ex(("127.0.0.1", int(topic_partition[1]))) != 0
 
 
 def test_up_starts_a_console_that_ends_with_it(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_change_to_a_broker_succeeds_even_if_the_survey_after_it_fails(
     """After each change, the console surveys all disks or topics."""
     model = ClusterModel(fake, brokers=2)
     refuse_surveys(model, monkeypatch)
-    model.place("orders", [0, 1])
+    model.topic_partition("orders", [0, 1])
     with running_console(fake.address) as url:
         visitor = Browserless(url)
         visitor.log_in()

@@ -20,7 +20,7 @@ def cluster() -> Iterator[tuple[FakeBroker, ClusterModel]]:
     """Four brokers; brokers 0 and 1 have all replicas."""
     with FakeBroker() as fake:
         model = ClusterModel(fake, brokers=4)
-        model.place("orders", *([0, 1] for _ in range(4)))
+        model.topic_partition("orders", *([0, 1] for _ in range(4)))
         yield fake, model
 
 
@@ -32,10 +32,10 @@ def test_a_throttle_is_set_only_while_replicas_are_copied(
     seen: Seen = []
     alter = model._alter
 
-    def spying(place: tuple[str, int], target: list[int] | None) -> ErrorCode:
+    def spying(topic_partition: tuple[str, int], target: list[int] | None) -> ErrorCode:
         settings = {broker: dict(values) for broker, values in model.broker_settings.items()}
         seen.append((settings, dict(model.topics["orders"].configs)))
-        return alter(place, target)
+        return alter(topic_partition, target)
 
     monkeypatch.setattr(model, "_alter", spying)
     with running_console(fake.address) as url:

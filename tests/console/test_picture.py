@@ -6,8 +6,8 @@ from penstock.client.address import Address
 from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.inspection import LogDirInfo, ReplicaInfo
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
-from penstock.client.model import TopicPartition
 from penstock.console.picture import GroupLag, Picture
+from penstock.topic_partition import TopicPartition
 
 P0 = TopicPartition("t", 0)
 

@@ -9,8 +9,8 @@ import pytest
 
 from console.running import Browserless, eventually, running_console
 from penstock import Admin, NewTopic
-from penstock.client.model import TopicPartition
 from penstock.testing.broker import Broker
+from penstock.topic_partition import TopicPartition
 
 TOKEN = "a-token-of-some-length"
 CHANGES = (

@@ -11,6 +11,7 @@ from penstock.groups.config import GroupConfig
 from penstock.groups.effects import RequestInfo
 from penstock.groups.formats import OffsetValue, offset_record
 from penstock.groups.image import ShardImage
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -161,7 +162,7 @@ def test_offsets_take_effect_in_the_order_of_the_log(story: str, offset: int) ->
     image = ShardImage()
     for step in story.split():
         _play(image, step)
-    found = image.offsets_of("g").get(("t", 0))
+    found = image.offsets_of("g").get(TopicPartition("t", 0))
     assert (-1 if found is None else found.offset) == offset
     assert not image.pending_of("g")
 
@@ -193,14 +194,14 @@ def test_the_image_is_what_a_reader_of_committed_records_sees(steps: list[str]) 
     image = ShardImage()
     # Position in the log, and the producer; "" once it is committed.
     log: list[tuple[int, str]] = []
-    for place, step in enumerate(steps, start=1):
-        numbered = step.replace("=0", f"={place}")
+    for number, step in enumerate(steps, start=1):
+        numbered = step.replace("=0", f"={number}")
         _play(image, numbered)
         if step == "gone":
             log.clear()
         elif "=" in step:
             who = step.split("=")[0]
-            log.append((place, "" if who == "plain" else who))
+            log.append((number, "" if who == "plain" else who))
         else:
             mine, commits = step[:-1], step[-1] == "+"
             log = [
@@ -209,6 +210,6 @@ def test_the_image_is_what_a_reader_of_committed_records_sees(steps: list[str]) 
                 if whose != mine or commits
             ]
     visible = [at for at, whose in log if whose == ""]
-    found = image.offsets_of("g").get(("t", 0))
+    found = image.offsets_of("g").get(TopicPartition("t", 0))
     assert (None if found is None else found.offset) == max(visible, default=None)
     assert bool(image.pending_of("g")) == any(whose for _, whose in log)

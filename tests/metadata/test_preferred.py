@@ -8,6 +8,7 @@ from penstock.metadata.elections import elect_leaders
 from penstock.metadata.membership import announce_stop
 from penstock.metadata.model import NO_LEADER, Partition
 from penstock.metadata.preferred import Election, elect, hand_over, in_portions, is_due
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 from .cluster import Cluster
@@ -24,7 +25,7 @@ def review(cluster: Cluster) -> None:
 
 
 def prefer(cluster: Cluster, index: int = 0, **rest: object) -> Election:
-    decision = elect(cluster.image, [("t", index)], **rest)  # type: ignore[arg-type]
+    decision = elect(cluster.image, [TopicPartition("t", index)], **rest)  # type: ignore[arg-type]
     (election,) = cluster.commit(decision)
     return election
 
@@ -107,7 +108,8 @@ def test_all_partitions_are_elected_in_portions() -> None:
         cluster.create(f"t{number}", 2)
     sizes = [len(portion) for portion in in_portions(cluster.image, None)]
     assert sizes == [2 * TOPICS_MAX, 2]
-    assert list(in_portions(cluster.image, [("x", 1), ("y", 0)])) == [(("x", 1), ("y", 0))]
+    named = (TopicPartition("x", 1), TopicPartition("y", 0))
+    assert list(in_portions(cluster.image, named)) == [named]
 
 
 def test_a_broker_hands_over_before_it_stops() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from penstock.metadata.model import NO_LEADER, Partition
 from penstock.metadata.reassignment import Move, MoveAnswer, Moving, moves_under_way, reassign
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 from .cluster import Cluster
@@ -178,5 +179,8 @@ def test_each_partition_gets_its_own_answer() -> None:
     errors = [answer.error for answer in cluster.commit(decision)]
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert errors == [unknown, unknown, ErrorCode.NONE]
-    assert [each.topic for each in moves_under_way(cluster.image, [("t", 0), ("t", 5)])] == ["t"]
-    assert moves_under_way(cluster.image, [("t", 1)]) == ()
+    assert [
+        each.topic
+        for each in moves_under_way(cluster.image, [TopicPartition("t", 0), TopicPartition("t", 5)])
+    ] == ["t"]
+    assert moves_under_way(cluster.image, [TopicPartition("t", 1)]) == ()

@@ -8,6 +8,7 @@ from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.model import BrokerInfo, Partition, Topic
 from penstock.metadata.topic_values import decode_topic, encode_topic
 from penstock.metadata.withdrawal import withdraw
+from penstock.topic_partition import TopicPartition
 
 
 def image(
@@ -29,7 +30,7 @@ def partition(isr: tuple[int, ...], leader: int, eligible: tuple[int, ...] = ())
 
 
 def after(made: ClusterImage, broker_id: int, *, offline: bool = False) -> Partition | None:
-    decision = withdraw(made, broker_id, [("t", 0)], offline=offline)
+    decision = withdraw(made, broker_id, [TopicPartition("t", 0)], offline=offline)
     assert bool(decision.changes) == (decision.result == (("t", 0),))
     if not decision.changes:
         return None
@@ -87,7 +88,9 @@ def test_a_pending_election_comes_first() -> None:
 def test_a_deleted_topic_is_skipped() -> None:
     """The other partitions are still changed."""
     made = image(partition((0, 1, 2), leader=0))
-    decision = withdraw(made, 2, [("gone", 0), ("t", 0), ("t", 7)])
+    decision = withdraw(
+        made, 2, [TopicPartition(*each) for each in (("gone", 0), ("t", 0), ("t", 7))]
+    )
     assert decision.result == (("t", 0),)
 
 

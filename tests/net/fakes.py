@@ -96,10 +96,10 @@ class MemoryTransport:
         """Sends as the peer. The connection reads as much as it accepts."""
         self.inbox += data
         while self.inbox and self.reading and not self._closing:
-            place = memoryview(self.receiver.get_buffer(-1))
-            size = min(len(place), len(self.inbox))
+            space = memoryview(self.receiver.get_buffer(-1))
+            size = min(len(space), len(self.inbox))
             assert size
-            place[:size] = self.inbox[:size]
+            space[:size] = self.inbox[:size]
             del self.inbox[:size]
             self.receiver.buffer_updated(size)
         if self._eof and not self.inbox and self.reading and not self._closing:

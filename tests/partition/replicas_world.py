@@ -18,6 +18,7 @@ from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.preferred import elect, hand_over
 from penstock.metadata.reassignment import Move, reassign
 from penstock.metadata.topic_values import encode_topic
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 from .replicas_checks import check
@@ -58,7 +59,7 @@ class World(Roles):
             self.commit(self.held.pop(self.random.randrange(len(self.held))))
 
     def do_prefer(self) -> None:
-        self.commit(elect(self.cluster.image, [(TOPIC, 0)], stopping=self.stopping))
+        self.commit(elect(self.cluster.image, [TopicPartition(TOPIC, 0)], stopping=self.stopping))
 
     def do_move(self) -> None:
         targets = self.random.sample(range(len(self.nodes)), self.random.choice((2, 3)))

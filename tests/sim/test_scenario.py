@@ -78,10 +78,10 @@ def test_topics_that_are_compared_completely_are_not_modified() -> None:
     """Only copiers write copies, and no records are deleted that copiers read or sinks write."""
     for seed in range(200):
         scenario = draw(seed)
-        assert not any(place.startswith(COPIES) for place in scenario.written)
+        assert not any(partition_name.startswith(COPIES) for partition_name in scenario.written)
         assert {*scenario.deletable} <= {*scenario.written}
         if scenario.copiers or scenario.sinks:
-            assert not {*scenario.deletable} & {*scenario.topics[0].places}
+            assert not {*scenario.deletable} & {*scenario.topics[0].partition_names}
         if scenario.copiers:
             assert scenario.topics[-1].partitions == scenario.topics[0].partitions
 

@@ -17,20 +17,20 @@ class Clock:
 def timeline_of(*lines: tuple[float, str, str]) -> Timeline:
     clock = Clock()
     timeline = Timeline(clock)
-    for at, place, text in lines:
+    for at, partition_name, text in lines:
         clock.now_s = at
-        timeline.add(place, text)
+        timeline.add(partition_name, text)
     return timeline
 
 
-def sent(ended_ms: float, place: str, status: str = OK) -> Send:
+def sent(ended_ms: float, partition_name: str, status: str = OK) -> Send:
     return Send(
         process="p0",
         status=status,
         begun_ms=ended_ms - 5,
         ended_ms=ended_ms,
         error="" if status == OK else "no answer",
-        place=place,
+        partition_name=partition_name,
         value="p0.1",
         number=1,
         acks=-1,
@@ -73,13 +73,13 @@ def test_a_story_has_what_clients_saw() -> None:
         sent(1000, "t-0", INFO),
         Poll(process="c", status=OK, begun_ms=1, ended_ms=2, reads={"t-0": ((3, "p0.1"),)}),
         Poll(process="c", status=INFO, begun_ms=1, ended_ms=2, error="gone"),
-        Latest(process="a", status=OK, begun_ms=1, ended_ms=2, place="t-0", offset=4),
+        Latest(process="a", status=OK, begun_ms=1, ended_ms=2, partition_name="t-0", offset=4),
         Drain(
             process="d",
             status=OK,
             begun_ms=1,
             ended_ms=2,
-            place="t-0",
+            partition_name="t-0",
             start_offset=0,
             end_offset=4,
             records=((3, "p0.1"),),

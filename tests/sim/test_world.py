@@ -15,15 +15,15 @@ import pytest
 from penstock.aio import Admin, Consumer, Producer
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.node import BrokerNode
 from penstock.sim.world import Unexpected, World, run_world
 from penstock.sim.world_config import WorldConfig
 from penstock.stores.errors import StoreUnreachable
+from penstock.topic_partition import TopicPartition
 
 TOPIC = "t"
-PLACES = [TopicPartition(TOPIC, index) for index in range(3)]
+TOPIC_PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 
 
 def play(scenario: Callable[[World], Awaitable[Any]], seed: int = 1, *, brokers: int = 1) -> Any:
@@ -49,7 +49,7 @@ async def produce(env: ClientEnv, world: World, values: list[bytes]) -> None:
 async def drain(env: ClientEnv, world: World) -> list[bytes]:
     found: list[bytes] = []
     async with Consumer(world.bootstrap, env=env, auto_offset_reset="earliest") as consumer:
-        consumer.assign(PLACES)
+        consumer.assign(TOPIC_PARTITIONS)
         while records := await consumer.poll(timeout_ms=3000):
             found += [record.value for record in records if record.value is not None]
     return sorted(found)

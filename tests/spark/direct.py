@@ -45,7 +45,7 @@ HEADERS = StructField(
         StructType([StructField("key", StringType()), StructField("value", BinaryType())]), True
     ),
 )
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class Deadline:
@@ -96,9 +96,9 @@ def read_all(bootstrap: str, topic: str | None = None, **options: str) -> list[d
     return rows_of(reader, reader.partitions())
 
 
-def offsets_of(rows: Sequence[Mapping[str, Any]]) -> dict[Place, list[int]]:
+def offsets_of(rows: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, list[int]]:
     """Returns the offsets that were read from each partition, in order."""
-    found: dict[Place, list[int]] = {}
+    found: dict[TopicPartition, list[int]] = {}
     for row in rows:
         found.setdefault((row["topic"], row["partition"]), []).append(row["offset"])
     return dict(sorted(found.items()))
@@ -111,7 +111,7 @@ class Batch:
     rows: list[dict[str, Any]]
 
     @property
-    def offsets(self) -> dict[Place, list[int]]:
+    def offsets(self) -> dict[TopicPartition, list[int]]:
         return offsets_of(self.rows)
 
 

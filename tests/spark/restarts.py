@@ -26,8 +26,8 @@ from random import Random
 from time import monotonic
 
 from penstock import Admin, Producer
-from penstock.client.model import TopicPartition
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 
 PARTITIONS = 3
 BATCH_RECORDS = 200
@@ -268,15 +268,17 @@ def _first_difference(seen: Sequence[int]) -> int:
 
 
 def _lag(broker: Broker, topic: str) -> dict[str, int]:
-    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    topic_partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
     with Admin(broker.bootstrap) as admin:
         committed = admin.group_offsets(topic)
-        ends = admin.list_offsets(dict.fromkeys(places, "latest"))
+        ends = admin.list_offsets(dict.fromkeys(topic_partitions, "latest"))
     lag = {}
-    for place in places:
-        end = ends[place]
+    for topic_partition in topic_partitions:
+        end = ends[topic_partition]
         assert end is not None
-        lag[str(place)] = end.offset - (committed[place].offset if place in committed else 0)
+        lag[str(topic_partition)] = end.offset - (
+            committed[topic_partition].offset if topic_partition in committed else 0
+        )
     return lag
 
 

@@ -28,7 +28,6 @@ from pyspark.sql.types import (
 )
 
 from penstock import Admin, Consumer, Producer
-from penstock.client.model import TopicPartition
 from penstock.spark import clients
 from penstock.spark.log_view import DataLoss
 from penstock.spark.offsets import Span, advance, from_spark, spans, split, to_spark
@@ -37,6 +36,7 @@ from penstock.spark.reading import SpanPartition, read_span
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.stream_reader import StreamReader
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from spark.conftest import Read
 
 FAR = (1 << 63) - 10
@@ -343,15 +343,15 @@ def test_impossible_timestamps_can_be_read(broker: Broker, producer: Producer[An
 
 def test_offsets_near_the_maximum() -> None:
     """Offsets have 64 bits and survive JSON, splitting and limits."""
-    place = TopicPartition("t", 0)
-    start, end = {place: FAR - 1000}, {place: FAR}
+    topic_partition = TopicPartition("t", 0)
+    start, end = {topic_partition: FAR - 1000}, {topic_partition: FAR}
     assert from_spark(to_spark(end)) == end
     (whole,) = spans(start, end)
     pieces = split([whole], pieces_min=7)
     assert sum(piece.size for piece in pieces) == 1000
     assert [a.end for a in pieces[:-1]] == [b.start for b in pieces[1:]]
-    assert advance(start, end, records_max=10) == {place: FAR - 990}
-    assert advance({place: 0}, end, records_max=10) == {place: 10}
+    assert advance(start, end, records_max=10) == {topic_partition: FAR - 990}
+    assert advance({topic_partition: 0}, end, records_max=10) == {topic_partition: 10}
 
 
 @pytest.mark.parametrize("name", ["a.b_c-D.0", "-", "__like_internal", "x" * 249, "null", "value"])

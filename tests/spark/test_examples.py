@@ -106,9 +106,9 @@ def test_clickstream(spark: SparkSession, broker: Broker, admin: Admin, tmp_path
     assert folders == ["day=2026-01-31", "day=2026-02-01"]
     assert [letter["id"] for letter in values(broker, dead)] == ["bad"]
     committed = admin.group_offsets("clickstream")
-    assert sum(at.offset for place, at in committed.items() if place.topic == topic) == 1 + len(
-        events
-    )
+    assert sum(
+        at.offset for topic_partition, at in committed.items() if topic_partition.topic == topic
+    ) == 1 + len(events)
 
 
 def test_windowed_counts(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:

@@ -24,12 +24,12 @@ from pyspark.sql.datasource import (
 
 from penstock import Producer
 from penstock.client.admin.offsets import FoundOffset
-from penstock.client.model import TopicPartition
 from penstock.spark.filters import Wanted, narrow
 from penstock.spark.log_view import LogView
 from penstock.spark.offsets import Span, spans
 from penstock.spark.options import parse_source
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from spark.conftest import Read
 
 T0 = 1_700_000_000_000
@@ -46,7 +46,10 @@ class Times:
     def list_offsets(
         self, times: Mapping[TopicPartition, Any]
     ) -> dict[TopicPartition, FoundOffset | None]:
-        return {place: self._first(self._log[place], when) for place, when in times.items()}
+        return {
+            topic_partition: self._first(self._log[topic_partition], when)
+            for topic_partition, when in times.items()
+        }
 
     def _first(self, stamps: Sequence[int], when: Any) -> FoundOffset | None:
         if when == "latest":
@@ -63,7 +66,10 @@ def view_of(log: Log) -> LogView:
 
 
 def planned(log: Log, filters: Iterable[Filter]) -> list[Span]:
-    whole = spans(dict.fromkeys(log, 0), {place: len(stamps) for place, stamps in log.items()})
+    whole = spans(
+        dict.fromkeys(log, 0),
+        {topic_partition: len(stamps) for topic_partition, stamps in log.items()},
+    )
     return narrow(whole, Wanted().narrowed(filters), view_of(log))
 
 
@@ -72,8 +78,10 @@ def when(milliseconds: int) -> datetime:
 
 
 numbers = st.integers(-2, 12)
-places = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 2))
-logs = st.dictionaries(places, st.lists(st.integers(0, 10), max_size=10), min_size=1, max_size=5)
+topic_partitions = st.builds(TopicPartition, st.sampled_from("ab"), st.integers(0, 2))
+logs = st.dictionaries(
+    topic_partitions, st.lists(st.integers(0, 10), max_size=10), min_size=1, max_size=5
+)
 comparisons = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 conditions = st.one_of(
     st.builds(EqualTo, st.just(("topic",)), st.sampled_from("abc")),
@@ -119,16 +127,19 @@ def test_no_matching_record_is_left_out(log: Log, filters: list[Filter]) -> None
     timestamps are out of order."""
     read = planned(log, filters)
     assert all(span.size > 0 for span in read)
-    for place, stamps in log.items():
+    for topic_partition, stamps in log.items():
         for offset, stamp in enumerate(stamps):
             row = {
-                "topic": place.topic,
-                "partition": place.partition,
+                "topic": topic_partition.topic,
+                "partition": topic_partition.partition,
                 "offset": offset,
                 "timestamp": when(stamp),
             }
             if all(meets(condition, row) for condition in filters):
-                assert any(span.place == place and span.start <= offset < span.end for span in read)
+                assert any(
+                    span.topic_partition == topic_partition and span.start <= offset < span.end
+                    for span in read
+                )
 
 
 def test_each_filter_reduces_what_is_read() -> None:

@@ -287,13 +287,13 @@ WHOLE = [
 def damaged(random: Random) -> bytes:
     value = bytearray(random.choice(WHOLE))
     for _ in range(random.choice([0, 0, 1, 1, 2, 5])):
-        kind, place = random.randrange(3), random.randrange(len(value) + 1)
+        kind, topic_partition = random.randrange(3), random.randrange(len(value) + 1)
         if kind == 0:
-            value[place:place] = random.choice(TOKENS)
+            value[topic_partition:topic_partition] = random.choice(TOKENS)
         elif kind == 1:
-            del value[place : place + random.randrange(1, 6)]
+            del value[topic_partition : topic_partition + random.randrange(1, 6)]
         else:
-            value[place : place + 1] = bytes([random.randrange(256)])
+            value[topic_partition : topic_partition + 1] = bytes([random.randrange(256)])
     return bytes(value)
 
 
@@ -327,8 +327,10 @@ def test_the_check_in_python_is_never_stricter_than_arrow(
     for _ in range(300):
         text = list(random.choice(samples))
         for _ in range(random.randrange(3)):
-            place = random.randrange(len(text) + 1)
-            text[place : place + random.randrange(2)] = random.choice("0123456789-:.TZ+ eE")
+            topic_partition = random.randrange(len(text) + 1)
+            text[topic_partition : topic_partition + random.randrange(2)] = random.choice(
+                "0123456789-:.TZ+ eE"
+            )
         value = json.dumps({"a": "".join(text)}).encode()
         beside = decode([value, b'{"a":[]}'], target)
         assert (0 in beside.bad) == bool(alone(value, target).bad), value

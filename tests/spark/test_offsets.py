@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.errors import OptionError
-from penstock.client.model import TopicPartition
 from penstock.spark.offsets import (
     Span,
     advance,
@@ -18,15 +17,16 @@ from penstock.spark.offsets import (
     to_spark,
     waiting,
 )
+from penstock.topic_partition import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
-places = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 20))
-starts = st.dictionaries(places, st.integers(0, 1_000), max_size=12)
+topic_partitions = st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 20))
+starts = st.dictionaries(topic_partitions, st.integers(0, 1_000), max_size=12)
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.dictionaries(places, st.integers(0, 1 << 62)))
+@given(st.dictionaries(topic_partitions, st.integers(0, 1 << 62)))
 def test_offsets_survive_the_checkpoint(offsets: dict[TopicPartition, int]) -> None:
     """What is written to Spark's checkpoint is read back unchanged."""
     assert from_spark(to_spark(offsets)) == offsets
@@ -63,12 +63,15 @@ def test_a_limit_holds_except_for_one_record_per_partition(
     start: dict[TopicPartition, int], data: st.DataObject, limit: int
 ) -> None:
     """No offset goes back or beyond the end, and every partition with records advances."""
-    latest = {place: offset + data.draw(st.integers(0, 400)) for place, offset in start.items()}
+    latest = {
+        topic_partition: offset + data.draw(st.integers(0, 400))
+        for topic_partition, offset in start.items()
+    }
     end = advance(start, latest, records_max=limit)
     assert set(end) == set(start)
-    for place, begin in start.items():
-        assert begin <= end[place] <= latest[place]
-        assert (end[place] > begin) == (latest[place] > begin)
+    for topic_partition, begin in start.items():
+        assert begin <= end[topic_partition] <= latest[topic_partition]
+        assert (end[topic_partition] > begin) == (latest[topic_partition] > begin)
     assert waiting(start, end) <= max(limit, 0) + len(start)
     if waiting(start, latest) <= limit:
         assert end == latest
@@ -80,7 +83,10 @@ def test_batches_under_a_limit_reach_the_end(
     start: dict[TopicPartition, int], data: st.DataObject
 ) -> None:
     """With any limit, successive batches read everything."""
-    latest = {place: offset + data.draw(st.integers(0, 50)) for place, offset in start.items()}
+    latest = {
+        topic_partition: offset + data.draw(st.integers(0, 50))
+        for topic_partition, offset in start.items()
+    }
     position = dict(start)
     for _ in range(sum(latest.values()) - sum(start.values()) + 1):
         position = advance(position, latest, records_max=3)
@@ -119,7 +125,7 @@ def test_splitting_keeps_every_record_once(
     whole = spans(dict.fromkeys(end, 0), end)
     pieces = split(whole, pieces_min=pieces_min, records_max=records_max)
     for span in whole:
-        mine = [piece for piece in pieces if piece.place == span.place]
+        mine = [piece for piece in pieces if piece.topic_partition == span.topic_partition]
         assert [piece.start for piece in mine] == [0, *(piece.end for piece in mine[:-1])]
         assert mine[-1].end == span.end
         assert all(piece.size > 0 for piece in mine)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.client.errors import OptionError
-from penstock.client.model import TopicPartition
 from penstock.spark.options import Bound, SourceOptions, parse_sink, parse_source
+from penstock.topic_partition import TopicPartition
 
 BROKER = {"kafka.bootstrap.servers": "localhost:9092"}
 TOPIC = {**BROKER, "subscribe": "clicks"}

@@ -130,9 +130,9 @@ def test_client_options_reach_the_producer(spark: SparkSession, broker: Broker, 
     assert values(broker, plain) == values(broker, packed)
     with Admin(broker.bootstrap) as admin:
         sizes = {
-            place.topic: replica.size_bytes
+            topic_partition.topic: replica.size_bytes
             for directory in admin.describe_log_dirs()
-            for place, replica in directory.replicas.items()
+            for topic_partition, replica in directory.replicas.items()
         }
     assert sizes[packed] * 10 < sizes[plain]
 

@@ -11,9 +11,9 @@ import pytest
 
 from penstock import Admin, Producer
 from penstock.client.errors import OptionError
-from penstock.client.model import TopicPartition
 from penstock.spark.log_view import DataLoss
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from spark.direct import Deadline, batch_reader, offsets_of, read_all, rows_of
 
 T0 = 1_700_000_000_000

@@ -9,10 +9,11 @@ from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import PartitionInfo, TopicInfo
 from penstock.client.errors import BrokerError
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.spark.log_view import RECORD_BYTES_GUESS, LogView
 from penstock.spark.offsets import advance, spans, split
 from penstock.spark.options import Bound, parse_source
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 PARTITIONS = 1000
@@ -40,7 +41,8 @@ class CountingAdmin:
     ) -> dict[TopicPartition, FoundOffset | None]:
         self.asked.append(f"list_offsets of {len(times)}")
         return {
-            place: FoundOffset(0 if when == "earliest" else 10, -1) for place, when in times.items()
+            topic_partition: FoundOffset(0 if when == "earliest" else 10, -1)
+            for topic_partition, when in times.items()
         }
 
     def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
@@ -61,8 +63,8 @@ class CountingAdmin:
 class CommittedEnds:
     """A fake consumer for which only the first seven records are committed."""
 
-    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return dict.fromkeys(places, 7)
+    def end_offsets(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(topic_partitions, 7)
 
     def close(self) -> None:
         pass
@@ -77,9 +79,11 @@ def test_a_thousand_partitions_need_few_requests() -> None:
     """For any number of partitions: one request for the topic, one for each kind of offset."""
     admin = CountingAdmin()
     with view_of(admin) as view:
-        places = view.places()
-        ends = view.latest(places)
-        starts = view.check_not_before_start(view.earliest(places), view.earliest(places))
+        topic_partitions = view.topic_partitions()
+        ends = view.latest(topic_partitions)
+        starts = view.check_not_before_start(
+            view.earliest(topic_partitions), view.earliest(topic_partitions)
+        )
         pieces = split(spans(starts, advance(starts, ends)), pieces_min=3 * PARTITIONS)
     assert len(pieces) >= 3 * PARTITIONS
     assert admin.asked == ["describe_topics", *[f"list_offsets of {PARTITIONS}"] * 3, "close"]
@@ -89,22 +93,24 @@ def test_only_committed_records_count_on_request() -> None:
     """The end is then the end of the committed records, also for -1 in given offsets."""
     admin = CountingAdmin()
     view = view_of(admin, CommittedEnds())
-    places = view.places()
-    assert set(view.latest(places).values()) == {7}
-    marks = Bound("offsets", dict.fromkeys(places, -1))
-    assert set(view.resolve(marks, places, starting=False).values()) == {7}
+    topic_partitions = view.topic_partitions()
+    assert set(view.latest(topic_partitions).values()) == {7}
+    marks = Bound("offsets", dict.fromkeys(topic_partitions, -1))
+    assert set(view.resolve(marks, topic_partitions, starting=False).values()) == {7}
 
 
 def test_unknown_sizes_are_estimated() -> None:
     """A broker that does not report the sizes of its logs does not prevent a limit in bytes."""
-    place = TopicPartition("t", 0)
-    assert view_of(CountingAdmin()).record_bytes({place: (0, 10)}) == {place: RECORD_BYTES_GUESS}
+    topic_partition = TopicPartition("t", 0)
+    assert view_of(CountingAdmin()).record_bytes({topic_partition: (0, 10)}) == {
+        topic_partition: RECORD_BYTES_GUESS
+    }
 
 
 def test_a_group_with_other_members_is_left_alone() -> None:
     """Its members own the offsets: the job neither fights them nor fails."""
     admin = CountingAdmin()
-    view, place = view_of(admin), TopicPartition("t", 0)
-    assert view.commit("g", {place: 1})
+    view, topic_partition = view_of(admin), TopicPartition("t", 0)
+    assert view.commit("g", {topic_partition: 1})
     admin.is_refusing = True
-    assert not view.commit("g", {place: 2})
+    assert not view.commit("g", {topic_partition: 2})

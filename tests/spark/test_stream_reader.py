@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock import Admin, Producer
 from penstock.client.errors import OptionError
-from penstock.client.model import TopicPartition
 from penstock.spark.log_view import DataLoss
 from penstock.testing import Broker, Faults
+from penstock.topic_partition import TopicPartition
 from spark.direct import Stream, rows_of
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -334,12 +334,18 @@ def test_a_group_shows_the_progress_of_a_stream(pair: Topic, streams: Any, admin
     stream = streams(pair.name, **EARLIEST, groupId=group, maxOffsetsPerTrigger="3")
     start, _ = stream.plan()
     assert start == at(pair, 0, 0)
-    assert {place.partition: one.offset for place, one in admin.group_offsets(group).items()} == {
+    assert {
+        topic_partition.partition: one.offset
+        for topic_partition, one in admin.group_offsets(group).items()
+    } == {
         0: 0,
         1: 0,
     }
     stream.until_idle()
-    assert {place.partition: one.offset for place, one in admin.group_offsets(group).items()} == {
+    assert {
+        topic_partition.partition: one.offset
+        for topic_partition, one in admin.group_offsets(group).items()
+    } == {
         0: 5,
         1: 0,
     }

@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from penstock import Admin, Producer
-from penstock.client.model import TopicPartition
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from spark.conftest import Read
 from spark.direct import Deadline
 from spark.following import Followed
@@ -40,7 +40,10 @@ def test_a_checkpointed_query_continues_where_it_stopped(
         query = followed.run(read_stream(topic, **options), checkpoint)
         assert followed.offsets(topic) == list(range(5 * run + 5))
         assert followed.offsets(topic, 1) == list(range(2 * run + 2))
-        offsets = {place.partition: at.offset for place, at in admin.group_offsets(group).items()}
+        offsets = {
+            topic_partition.partition: at.offset
+            for topic_partition, at in admin.group_offsets(group).items()
+        }
         assert offsets == {0: 5 * run + 5, 1: 2 * run + 2}
     assert all(len(batch) <= 5 for batch in followed.batches.values())
     reported = query.recentProgress[0]["sources"][0]
@@ -72,7 +75,10 @@ def test_partitions_and_topics_added_while_a_query_runs(
     followed.wait_for(9, query)
     deadline = Deadline(60.0)
     expected = {(first, 0): 3, (first, 1): 2, (second, 0): 4}
-    while {tuple(place): at.offset for place, at in admin.group_offsets(group).items()} != expected:
+    while {
+        tuple(topic_partition): at.offset
+        for topic_partition, at in admin.group_offsets(group).items()
+    } != expected:
         deadline.check("the last batch's progress")
     query.stop()
     assert followed.offsets(first) == [0, 1, 2]

@@ -9,9 +9,9 @@ from pyspark.sql import SparkSession
 
 import penstock.spark
 from penstock import Consumer, Producer
-from penstock.client.model import TopicPartition
 from penstock.spark.reports import TOPIC, Report, decode
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from spark.conftest import Read
 from spark.direct import Deadline
 

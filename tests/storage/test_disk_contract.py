@@ -17,7 +17,7 @@ from penstock.sim.disk.disk import SimDisk
 from penstock.storage.disk import OsDisk, OsFile
 
 
-class Place:
+class Volume:
     """A disk and an empty directory on it."""
 
     def __init__(self, disk: Disk, root: str) -> None:
@@ -39,69 +39,69 @@ class Place:
         return data
 
 
-def new_place(kind: str, folder: Path) -> Place:
+def new_volume(kind: str, folder: Path) -> Volume:
     if kind == "real":
-        return Place(OsDisk(), str(folder))
+        return Volume(OsDisk(), str(folder))
     disk = SimDisk(Random(1), Random(2))
     disk.mkdir("/data")
-    return Place(disk, "/data")
+    return Volume(disk, "/data")
 
 
 @pytest.fixture(params=["real", "simulated"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return new_place(request.param, tmp_path)
+def volume(request: pytest.FixtureRequest, tmp_path: Path) -> Volume:
+    return new_volume(request.param, tmp_path)
 
 
-def test_open_without_create_needs_a_file(place: Place) -> None:
+def test_open_without_create_needs_a_file(volume: Volume) -> None:
     """A missing file is not created unless `create` is set."""
     with pytest.raises(FileNotFoundError):
-        place.disk.open(place("absent"))
-    assert not place.disk.exists(place("absent"))
+        volume.disk.open(volume("absent"))
+    assert not volume.disk.exists(volume("absent"))
 
 
-def test_open_with_create_keeps_an_existing_file(place: Place) -> None:
+def test_open_with_create_keeps_an_existing_file(volume: Volume) -> None:
     """`create` makes an empty file only where there is none."""
-    place.write("log", b"kept")
-    assert place.read("log") == b"kept"
-    place.write("log", b"K")
-    assert place.read("log") == b"Kept"
+    volume.write("log", b"kept")
+    assert volume.read("log") == b"kept"
+    volume.write("log", b"K")
+    assert volume.read("log") == b"Kept"
 
 
-def test_open_needs_the_directory(place: Place) -> None:
+def test_open_needs_the_directory(volume: Volume) -> None:
     """Creating a file does not create its parent directories."""
     with pytest.raises(FileNotFoundError):
-        place.disk.open(place("absent", "log"), create=True)
+        volume.disk.open(volume("absent", "log"), create=True)
 
 
 @pytest.mark.parametrize("create", [False, True])
-def test_a_directory_cannot_be_opened(place: Place, create: bool) -> None:
+def test_a_directory_cannot_be_opened(volume: Volume, create: bool) -> None:
     """It raises IsADirectoryError."""
     with pytest.raises(IsADirectoryError):
-        place.disk.open(place.root, create=create)
+        volume.disk.open(volume.root, create=create)
 
 
-def test_a_file_cannot_be_used_as_a_directory(place: Place) -> None:
+def test_a_file_cannot_be_used_as_a_directory(volume: Volume) -> None:
     """Every call refuses a path that leads through a file."""
-    place.write("log", b"")
-    below = place("log", "x")
+    volume.write("log", b"")
+    below = volume("log", "x")
     for refused in (
-        lambda: place.disk.open(below, create=True),
-        lambda: place.disk.stat(below),
-        lambda: place.disk.listdir(place("log")),
-        lambda: place.disk.mkdir(below),
-        lambda: place.disk.rename(place("log"), below),
-        lambda: place.disk.unlink(below),
-        lambda: place.disk.rmdir(place("log")),
-        lambda: place.disk.sync_directory(place("log")),
+        lambda: volume.disk.open(below, create=True),
+        lambda: volume.disk.stat(below),
+        lambda: volume.disk.listdir(volume("log")),
+        lambda: volume.disk.mkdir(below),
+        lambda: volume.disk.rename(volume("log"), below),
+        lambda: volume.disk.unlink(below),
+        lambda: volume.disk.rmdir(volume("log")),
+        lambda: volume.disk.sync_directory(volume("log")),
     ):
         with pytest.raises(NotADirectoryError):
             refused()
-    assert not place.disk.exists(below)
+    assert not volume.disk.exists(below)
 
 
-def test_reads_stop_at_the_end(place: Place) -> None:
+def test_reads_stop_at_the_end(volume: Volume) -> None:
     """A read past the end returns only the bytes that exist."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     file.pwrite(b"0123456789", 0)
     assert file.pread(4, 3) == b"3456"
     assert file.pread(100, 7) == b"789"
@@ -113,27 +113,27 @@ def test_reads_stop_at_the_end(place: Place) -> None:
 
 
 @pytest.mark.parametrize("make", [bytes, bytearray, memoryview])
-def test_any_buffer_can_be_written(place: Place, make: type) -> None:
+def test_any_buffer_can_be_written(volume: Volume, make: type) -> None:
     """Batches are written from the buffer that contains them. Later changes of it do not matter."""
     source = bytearray(b"batch")
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     assert file.pwrite(make(source), 0) == 5
     source[0] = 0
     assert file.pread(5, 0) == b"batch"
     file.close()
 
 
-def test_an_empty_write_changes_nothing(place: Place) -> None:
+def test_an_empty_write_changes_nothing(volume: Volume) -> None:
     """Writing no bytes past the end does not make the file longer."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     assert file.pwrite(b"", 50) == 0
     assert file.size() == 0
     file.close()
 
 
-def test_writing_past_the_end_leaves_zeros(place: Place) -> None:
+def test_writing_past_the_end_leaves_zeros(volume: Volume) -> None:
     """The gap before a write past the end reads as zeros."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     file.pwrite(b"ab", 0)
     file.pwrite(b"z", 5)
     assert file.size() == 6
@@ -141,22 +141,22 @@ def test_writing_past_the_end_leaves_zeros(place: Place) -> None:
     file.close()
 
 
-def test_truncate_cuts_and_extends(place: Place) -> None:
+def test_truncate_cuts_and_extends(volume: Volume) -> None:
     """Cut bytes do not come back when the file is extended: zeros do."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     file.pwrite(b"abcdef", 0)
     file.truncate(2)
     assert (file.size(), file.pread(10, 0)) == (2, b"ab")
     file.truncate(5)
     assert (file.size(), file.pread(10, 0)) == (5, b"ab\0\0\0")
     file.fsync()
-    assert place.disk.stat(place("log")).size == 5
+    assert volume.disk.stat(volume("log")).size == 5
     file.close()
 
 
-def test_invalid_positions_are_refused(place: Place) -> None:
+def test_invalid_positions_are_refused(volume: Volume) -> None:
     """A negative position or size is a bug of the caller. The error is EINVAL."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     for refused in (
         lambda: file.pread(1, -1),
         lambda: file.pwrite(b"x", -1),
@@ -168,10 +168,10 @@ def test_invalid_positions_are_refused(place: Place) -> None:
     file.close()
 
 
-def test_handles_share_the_file(place: Place) -> None:
+def test_handles_share_the_file(volume: Volume) -> None:
     """A reader's handle sees at once what a writer's handle wrote."""
-    writer = place.disk.open(place("log"), create=True)
-    reader = place.disk.open(place("log"))
+    writer = volume.disk.open(volume("log"), create=True)
+    reader = volume.disk.open(volume("log"))
     writer.pwrite(b"seen", 0)
     assert reader.pread(4, 0) == b"seen"
     assert reader.size() == 4
@@ -180,9 +180,9 @@ def test_handles_share_the_file(place: Place) -> None:
     reader.close()
 
 
-def test_a_closed_handle_cannot_be_used(place: Place) -> None:
+def test_a_closed_handle_cannot_be_used(volume: Volume) -> None:
     """Every call raises EBADF, except closing it again."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     file.close()
     file.close()
     for refused in (
@@ -197,36 +197,36 @@ def test_a_closed_handle_cannot_be_used(place: Place) -> None:
         assert caught.value.errno == errno.EBADF
 
 
-def test_an_unlinked_file_stays_readable_while_open(place: Place) -> None:
+def test_an_unlinked_file_stays_readable_while_open(volume: Volume) -> None:
     """Retention may delete a segment that a fetch is still reading."""
-    place.write("log", b"still here")
-    file = place.disk.open(place("log"))
-    place.disk.unlink(place("log"))
-    assert not place.disk.exists(place("log"))
+    volume.write("log", b"still here")
+    file = volume.disk.open(volume("log"))
+    volume.disk.unlink(volume("log"))
+    assert not volume.disk.exists(volume("log"))
     assert file.pread(10, 0) == b"still here"
     assert file.pwrite(b"S", 0) == 1
     file.fsync()
-    place.write("log", b"another")
+    volume.write("log", b"another")
     assert file.pread(10, 0) == b"Still here"
-    assert place.read("log") == b"another"
+    assert volume.read("log") == b"another"
     file.close()
 
 
-def test_a_discarded_file_is_removed_in_the_end(place: Place) -> None:
-    place.write("log", b"0123456789" * 1_000_000)
-    while not place.disk.discard(place("log")):
-        assert place.disk.exists(place("log"))
-    assert not place.disk.exists(place("log"))
+def test_a_discarded_file_is_removed_in_the_end(volume: Volume) -> None:
+    volume.write("log", b"0123456789" * 1_000_000)
+    while not volume.disk.discard(volume("log")):
+        assert volume.disk.exists(volume("log"))
+    assert not volume.disk.exists(volume("log"))
     with pytest.raises(FileNotFoundError):
-        place.disk.discard(place("log"))
+        volume.disk.discard(volume("log"))
 
 
-def test_a_discarded_file_stays_complete_for_its_readers(place: Place) -> None:
+def test_a_discarded_file_stays_complete_for_its_readers(volume: Volume) -> None:
     """A response may still be sent from the file of a deleted log."""
     data = b"0123456789" * 1_000_000
-    place.write("log", data)
-    file = place.disk.open(place("log"))
-    assert place.disk.discard(place("log"))
+    volume.write("log", data)
+    file = volume.disk.open(volume("log"))
+    assert volume.disk.discard(volume("log"))
     assert file.pread(len(data), 0) == data
     file.close()
 
@@ -242,143 +242,143 @@ def test_a_large_file_is_freed_in_pieces(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_rename_keeps_handles_valid(place: Place) -> None:
+def test_rename_keeps_handles_valid(volume: Volume) -> None:
     """A handle follows its file to the new name."""
-    place.write("log", b"moved")
-    file = place.disk.open(place("log"))
-    place.disk.rename(place("log"), place("log.deleted"))
+    volume.write("log", b"moved")
+    file = volume.disk.open(volume("log"))
+    volume.disk.rename(volume("log"), volume("log.deleted"))
     file.pwrite(b"M", 0)
     file.close()
-    assert place.disk.listdir(place.root) == ["log.deleted"]
-    assert place.read("log.deleted") == b"Moved"
+    assert volume.disk.listdir(volume.root) == ["log.deleted"]
+    assert volume.read("log.deleted") == b"Moved"
 
 
-def test_rename_replaces_its_target(place: Place) -> None:
+def test_rename_replaces_its_target(volume: Volume) -> None:
     """The target's old file has no name any more, but open handles can still read it."""
-    place.write("new", b"new")
-    place.write("log", b"old")
-    old = place.disk.open(place("log"))
-    place.disk.rename(place("new"), place("log"))
-    assert place.disk.listdir(place.root) == ["log"]
-    assert place.read("log") == b"new"
+    volume.write("new", b"new")
+    volume.write("log", b"old")
+    old = volume.disk.open(volume("log"))
+    volume.disk.rename(volume("new"), volume("log"))
+    assert volume.disk.listdir(volume.root) == ["log"]
+    assert volume.read("log") == b"new"
     assert old.pread(3, 0) == b"old"
     old.close()
 
 
-def test_rename_to_the_same_name_changes_nothing(place: Place) -> None:
-    place.write("log", b"same")
-    place.disk.rename(place("log"), place("log"))
-    assert place.read("log") == b"same"
+def test_rename_to_the_same_name_changes_nothing(volume: Volume) -> None:
+    volume.write("log", b"same")
+    volume.disk.rename(volume("log"), volume("log"))
+    assert volume.read("log") == b"same"
 
 
-def test_rename_between_directories(place: Place) -> None:
+def test_rename_between_directories(volume: Volume) -> None:
     """Files and directories move with their contents."""
-    place.disk.mkdir(place("a", "deep"))
-    place.disk.mkdir(place("b"))
-    place.write("a/deep/log", b"x")
-    place.disk.rename(place("a", "deep"), place("b", "deep"))
-    place.disk.rename(place("b", "deep", "log"), place("b", "log"))
-    assert place.disk.listdir(place("a")) == []
-    assert place.disk.listdir(place("b")) == ["deep", "log"]
-    assert place.read("b/log") == b"x"
+    volume.disk.mkdir(volume("a", "deep"))
+    volume.disk.mkdir(volume("b"))
+    volume.write("a/deep/log", b"x")
+    volume.disk.rename(volume("a", "deep"), volume("b", "deep"))
+    volume.disk.rename(volume("b", "deep", "log"), volume("b", "log"))
+    assert volume.disk.listdir(volume("a")) == []
+    assert volume.disk.listdir(volume("b")) == ["deep", "log"]
+    assert volume.read("b/log") == b"x"
 
 
-def test_invalid_renames_are_refused(place: Place) -> None:
+def test_invalid_renames_are_refused(volume: Volume) -> None:
     """Nothing is changed, and the error gives the reason."""
-    place.write("file", b"")
-    place.disk.mkdir(place("full", "child"))
-    place.disk.mkdir(place("empty"))
+    volume.write("file", b"")
+    volume.disk.mkdir(volume("full", "child"))
+    volume.disk.mkdir(volume("empty"))
     with pytest.raises(FileNotFoundError):
-        place.disk.rename(place("absent"), place("x"))
+        volume.disk.rename(volume("absent"), volume("x"))
     with pytest.raises(FileNotFoundError):
-        place.disk.rename(place("file"), place("absent", "x"))
+        volume.disk.rename(volume("file"), volume("absent", "x"))
     with pytest.raises(IsADirectoryError):
-        place.disk.rename(place("file"), place("empty"))
+        volume.disk.rename(volume("file"), volume("empty"))
     with pytest.raises(NotADirectoryError):
-        place.disk.rename(place("empty"), place("file"))
+        volume.disk.rename(volume("empty"), volume("file"))
     for source, target, code in (
-        (place("empty"), place("full"), errno.ENOTEMPTY),
-        (place("full"), place("full", "child", "x"), errno.EINVAL),
+        (volume("empty"), volume("full"), errno.ENOTEMPTY),
+        (volume("full"), volume("full", "child", "x"), errno.EINVAL),
     ):
         with pytest.raises(OSError) as caught:
-            place.disk.rename(source, target)
+            volume.disk.rename(source, target)
         assert caught.value.errno == code
-    assert place.disk.listdir(place.root) == ["empty", "file", "full"]
-    place.disk.rename(place("full"), place("empty"))
-    assert place.disk.listdir(place("empty")) == ["child"]
+    assert volume.disk.listdir(volume.root) == ["empty", "file", "full"]
+    volume.disk.rename(volume("full"), volume("empty"))
+    assert volume.disk.listdir(volume("empty")) == ["child"]
 
 
-def test_mkdir_creates_parents_and_may_be_repeated(place: Place) -> None:
+def test_mkdir_creates_parents_and_may_be_repeated(volume: Volume) -> None:
     """It fails if there is a file of that name."""
-    place.disk.mkdir(place("a", "b", "c"))
-    place.disk.mkdir(place("a", "b", "c"))
-    assert place.disk.listdir(place("a", "b")) == ["c"]
-    assert place.disk.stat(place("a")).is_directory
-    place.write("a/log", b"")
+    volume.disk.mkdir(volume("a", "b", "c"))
+    volume.disk.mkdir(volume("a", "b", "c"))
+    assert volume.disk.listdir(volume("a", "b")) == ["c"]
+    assert volume.disk.stat(volume("a")).is_directory
+    volume.write("a/log", b"")
     with pytest.raises(FileExistsError):
-        place.disk.mkdir(place("a", "log"))
+        volume.disk.mkdir(volume("a", "log"))
 
 
-def test_listdir_is_sorted(place: Place) -> None:
+def test_listdir_is_sorted(volume: Volume) -> None:
     """Whatever the order in which the files were created."""
     for name in ("b", "c", "B", "10", "9", "a"):
-        place.write(name, b"")
-    assert place.disk.listdir(place.root) == ["10", "9", "B", "a", "b", "c"]
+        volume.write(name, b"")
+    assert volume.disk.listdir(volume.root) == ["10", "9", "B", "a", "b", "c"]
     with pytest.raises(FileNotFoundError):
-        place.disk.listdir(place("absent"))
+        volume.disk.listdir(volume("absent"))
 
 
-def test_removal(place: Place) -> None:
+def test_removal(volume: Volume) -> None:
     """`unlink` removes only files, `rmdir` only empty directories."""
-    place.disk.mkdir(place("d"))
-    place.write("d/log", b"")
+    volume.disk.mkdir(volume("d"))
+    volume.write("d/log", b"")
     with pytest.raises(OSError) as caught:
-        place.disk.rmdir(place("d"))
+        volume.disk.rmdir(volume("d"))
     assert caught.value.errno == errno.ENOTEMPTY
     with pytest.raises(IsADirectoryError):
-        place.disk.unlink(place("d"))
-    place.disk.unlink(place("d", "log"))
-    place.disk.rmdir(place("d"))
-    assert place.disk.listdir(place.root) == []
-    gone = (place.disk.unlink, place.disk.rmdir, place.disk.stat)
-    for refused in (*gone, place.disk.free_bytes, place.disk.total_bytes):
+        volume.disk.unlink(volume("d"))
+    volume.disk.unlink(volume("d", "log"))
+    volume.disk.rmdir(volume("d"))
+    assert volume.disk.listdir(volume.root) == []
+    gone = (volume.disk.unlink, volume.disk.rmdir, volume.disk.stat)
+    for refused in (*gone, volume.disk.free_bytes, volume.disk.total_bytes):
         with pytest.raises(FileNotFoundError):
-            refused(place("d"))
+            refused(volume("d"))
 
 
-def test_stat_returns_size_time_and_kind(place: Place) -> None:
+def test_stat_returns_size_time_and_kind(volume: Volume) -> None:
     """`modified_ms` never goes back while a file is written."""
-    place.write("log", b"12345")
-    before = place.disk.stat(place("log"))
+    volume.write("log", b"12345")
+    before = volume.disk.stat(volume("log"))
     assert (before.size, before.is_directory) == (5, False)
-    place.write("log", b"123456")
-    after = place.disk.stat(place("log"))
+    volume.write("log", b"123456")
+    after = volume.disk.stat(volume("log"))
     assert after.size == 6
     assert after.modified_ms >= before.modified_ms
-    assert place.disk.stat(place.root).is_directory
+    assert volume.disk.stat(volume.root).is_directory
 
 
-def test_syncing_is_allowed_at_any_time(place: Place) -> None:
+def test_syncing_is_allowed_at_any_time(volume: Volume) -> None:
     """Syncs may be repeated and change nothing that a process sees."""
-    file = place.disk.open(place("log"), create=True)
+    file = volume.disk.open(volume("log"), create=True)
     file.fsync()
     file.pwrite(b"x", 0)
     file.fsync()
     file.fsync()
-    place.disk.sync_directory(place.root)
-    place.disk.sync_directory(place.root)
+    volume.disk.sync_directory(volume.root)
+    volume.disk.sync_directory(volume.root)
     with pytest.raises(FileNotFoundError):
-        place.disk.sync_directory(place("absent"))
+        volume.disk.sync_directory(volume("absent"))
     assert file.pread(1, 0) == b"x"
     file.close()
 
 
-def test_free_and_total_space_are_known(place: Place) -> None:
+def test_free_and_total_space_are_known(volume: Volume) -> None:
     """A broker can react to low space before the disk is full, and report the size of the disk."""
-    total = place.disk.total_bytes(place.root)
-    assert 0 < place.disk.free_bytes(place.root) <= total
-    place.write("log", b"12345")
-    assert place.disk.total_bytes(place.root) == total
+    total = volume.disk.total_bytes(volume.root)
+    assert 0 < volume.disk.free_bytes(volume.root) <= total
+    volume.write("log", b"12345")
+    assert volume.disk.total_bytes(volume.root) == total
 
 
 STEPS = st.lists(
@@ -414,7 +414,7 @@ def test_both_disks_show_the_same_bytes(
     tmp_path: Path, steps: list[tuple[str, int, bytes]]
 ) -> None:
     """After any writes, cuts and extensions the simulated file reads like the real one."""
-    real, simulated = (new_place(kind, tmp_path) for kind in ("real", "simulated"))
+    real, simulated = (new_volume(kind, tmp_path) for kind in ("real", "simulated"))
     assert run(real.disk.open(real("log"), create=True), steps) == run(
         simulated.disk.open(simulated("log"), create=True), steps
     )

@@ -15,7 +15,7 @@ from aetcd import rpc
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.control.membership import Membership, Place, Proof
+from penstock.broker.control.membership import Endpoint, Membership, Proof
 from penstock.broker.error_codes import code_of
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.topics import (
@@ -67,7 +67,7 @@ async def node(etcd: EtcdCluster, namespace: str, broker_id: int) -> AsyncIterat
 
     async with asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(view.follow())]
-        await membership.register(Place("host", 9092, None), Proof(-1, 0, 0))
+        await membership.register(Endpoint("host", 9092, None), Proof(-1, 0, 0))
         running.append(tasks.create_task(membership.keep(start_over)))
         await controller.begin()
         running.append(tasks.create_task(controller.watch_over()))

@@ -30,10 +30,18 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
     """A directory on a separate file system."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
-    place = tmp_path / "disk"
-    place.mkdir()
+    topic_partition = tmp_path / "disk"
+    topic_partition.mkdir()
     if request.param == "tmpfs":
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
+        command = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={DISK_BYTES}",
+            "tmpfs",
+            str(topic_partition),
+        ]
     else:
         if shutil.which("mkfs.ext4") is None:
             pytest.skip("mkfs.ext4 is not installed")
@@ -47,33 +55,33 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
         )
         if made.returncode:
             pytest.skip(f"no ext4 here: {made.stderr!r}")
-        command = ["mount", "-o", "loop", str(image), str(place)]
+        command = ["mount", "-o", "loop", str(image), str(topic_partition)]
     mounted = subprocess.run(command, check=False, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr!r}")
     try:
-        yield place
+        yield topic_partition
     finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(topic_partition)], check=True)
 
 
-def fill(place: Path) -> None:
+def fill(topic_partition: Path) -> None:
     """Uses all free space, as another program would."""
-    with open(place / HOG, "ab", buffering=0) as file:
+    with open(topic_partition / HOG, "ab", buffering=0) as file:
         for size in (1 << 20, 4096, 1):
             with suppress(OSError):
                 while True:
                     file.write(bytes(size))
 
 
-def is_full(place: Path) -> bool:
+def is_full(topic_partition: Path) -> bool:
     try:
-        (place / "probe").write_bytes(bytes(8192))
+        (topic_partition / "probe").write_bytes(bytes(8192))
     except OSError as error:
         return error.errno == errno.ENOSPC
     finally:
         with suppress(OSError):
-            (place / "probe").unlink()
+            (topic_partition / "probe").unlink()
     return False
 
 
@@ -85,9 +93,9 @@ def refuses(store: SqliteStore) -> bool:
     return store.full is not None
 
 
-async def opened(place: Path, threads: Threads) -> tuple[SqliteStore, int]:
+async def opened(topic_partition: Path, threads: Threads) -> tuple[SqliteStore, int]:
     """Returns a store with a carried lease and with its reserve allocated."""
-    store = await SqliteStore.open(str(place / "metadata.db"), threads, SystemClock())
+    store = await SqliteStore.open(str(topic_partition / "metadata.db"), threads, SystemClock())
     lease = await store.grant_lease(60.0)
     await put(store, "/mine", b"", lease)
     assert await store.keep_alive(lease, 60.0)

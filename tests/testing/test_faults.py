@@ -55,7 +55,7 @@ def test_clients_stay_on_the_proxy(
     broker's address in responses."""
     topic = penstock_topic()
     placed = client.produce(topic, RECORDS)
-    assert [place.offset for place in placed] == list(range(20))
+    assert [topic_partition.offset for topic_partition in placed] == list(range(20))
     consumer = keep(client.member(f"group-{topic}", topic))
     assert values(consumer, 20) == VALUES
     assert set(client.describe_cluster().brokers.values()) == {penstock_faults.bootstrap}

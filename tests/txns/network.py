@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from penstock.coordination.effects import Token
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import TransactionConfig
-from penstock.txns.effects import SendMarkers, TopicPartition
+from penstock.txns.effects import SendMarkers
 from penstock.wire.errors import ErrorCode
 
 from .partitions import Partition
@@ -20,12 +21,12 @@ from .world import World
 
 
 class Network:
-    def __init__(self, seed: int, places: Sequence[str]) -> None:
+    def __init__(self, seed: int, topic_partitions: Sequence[str]) -> None:
         self.random = random.Random(seed)
         self.world = World(TransactionConfig(retry_ms=50))
         self.world.holds_log = self.world.holds_markers = self.world.holds_ids = True
         self.world.additions_wait = seed % 2 == 1
-        self.partitions = {place: Partition() for place in places}
+        self.partitions = {topic_partition: Partition() for topic_partition in topic_partitions}
         self.wire: list[Callable[[], None]] = []
         self.sure: list[Callable[[], None]] = []
         """Like `wire`, but nothing is lost: the sender is notified when the connection breaks."""
@@ -146,5 +147,5 @@ class Network:
                 self.verify()
 
     def verify_nothing_hangs(self) -> None:
-        for place, partition in self.partitions.items():
-            assert partition.last_stable_offset == len(partition.log), f"{place} hangs"
+        for topic_partition, partition in self.partitions.items():
+            assert partition.last_stable_offset == len(partition.log), f"{topic_partition} hangs"

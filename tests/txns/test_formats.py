@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from penstock.txns.effects import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.txns.formats import Entry, read_record, tombstone, transaction_record
 from penstock.txns.transaction import State, Transaction
 from penstock.wire.errors import ProtocolError

@@ -31,10 +31,10 @@ def answer(world: World, sent: SendMarkers, **codes: ErrorCode) -> None:
 
 def test_the_contents_of_a_marker() -> None:
     """With the raised epoch and version 2, or in the older protocol with the producer's epoch."""
-    places = (at("t-0"), at("t-1"), at("t-2"))
-    assert decided().sent == [SendMarkers("a", Marker(1000, 1, True, 4, 2), places)]
+    topic_partitions = (at("t-0"), at("t-1"), at("t-2"))
+    assert decided().sent == [SendMarkers("a", Marker(1000, 1, True, 4, 2), topic_partitions)]
     older = decided(commit=False, version=3)
-    assert older.sent == [SendMarkers("a", Marker(1000, 0, False, 4, 0), places)]
+    assert older.sent == [SendMarkers("a", Marker(1000, 0, False, 4, 0), topic_partitions)]
 
 
 def test_a_transaction_is_complete_when_all_markers_are_written() -> None:

@@ -56,14 +56,14 @@ class OlderWalk(Walk):
     def append(
         self,
         client: Client,
-        place: str,
+        topic_partition: str,
         me: Producer,
         sequence: int,
         value: str,
         done: Callable[[ErrorCode], None],
     ) -> None:
         """Appends a batch that has arrived at its partition, and verifies its transaction first."""
-        partition = self.partitions[place]
+        partition = self.partitions[topic_partition]
         header = partition.header(me, sequence)
         guard = partition.states.begin_verification(header, 0)
 
@@ -86,23 +86,25 @@ class OlderWalk(Walk):
             return
         self.ask(
             lambda: self.world.send_add(
-                client.transactional_id, me, [place], version=5, verify_only=True
+                client.transactional_id, me, [topic_partition], version=5, verify_only=True
             ),
             verified,
         )
 
-    def produce(self, client: Client, place: str) -> None:
+    def produce(self, client: Client, topic_partition: str) -> None:
         assert client.me is not None
         assert client.attempt is not None
         me, attempt = client.me, client.attempt
-        key = client.number, me, place
+        key = client.number, me, topic_partition
         sequence = self.numbers.get(key, 0)
-        value = f"{attempt.name}:{place}:{sequence}"
+        value = f"{attempt.name}:{topic_partition}:{sequence}"
 
         def add() -> None:
             op = self.ops
             self.ask(
-                lambda: self.world.send_add(client.transactional_id, me, [place], version=3),
+                lambda: self.world.send_add(
+                    client.transactional_id, me, [topic_partition], version=3
+                ),
                 lambda token: added(op, token),
             )
 
@@ -120,7 +122,7 @@ class OlderWalk(Walk):
         def send() -> None:
             op = self.ops
             self.wire.append(
-                lambda: self.append(client, place, me, sequence, value, partial(done, op))
+                lambda: self.append(client, topic_partition, me, sequence, value, partial(done, op))
             )
 
         def done(op: int, code: ErrorCode) -> None:
@@ -131,7 +133,7 @@ class OlderWalk(Walk):
                 return
             if code is ErrorCode.NONE:
                 self.numbers[key] = sequence + 1
-                attempt.writes.append((place, value))
+                attempt.writes.append((topic_partition, value))
             elif code in WAIT_AGAIN or code is ErrorCode.INVALID_TXN_STATE:
                 self.begin(client, send)
             else:

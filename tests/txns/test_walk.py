@@ -25,7 +25,7 @@ from penstock.wire.errors import ErrorCode
 
 from .network import Network
 
-PLACES = ("t-0", "t-1", "t-2")
+TOPIC_PARTITIONS = ("t-0", "t-1", "t-2")
 TIMEOUT_MS = 3000
 WAIT_AGAIN = (
     ErrorCode.CONCURRENT_TRANSACTIONS,
@@ -65,7 +65,7 @@ class Walk(Network):
     end_version = 5
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, PLACES)
+        super().__init__(seed, TOPIC_PARTITIONS)
         self.clients: list[Client] = []
         self.attempts: list[Attempt] = []
         self.ops = 0
@@ -105,7 +105,7 @@ class Walk(Network):
             self.attempts.append(client.attempt)
             client.sequences, client.ends = {}, None
         elif client.ends is None and (not client.attempt.writes or self.random.random() < 0.7):
-            self.produce(client, self.random.choice(PLACES))
+            self.produce(client, self.random.choice(TOPIC_PARTITIONS))
         else:
             if client.ends is None:
                 client.ends = self.random.random() < 0.7
@@ -129,13 +129,13 @@ class Walk(Network):
             lambda: self.world.send_init(client.transactional_id, expected, TIMEOUT_MS), answered
         )
 
-    def produce(self, client: Client, place: str) -> None:
+    def produce(self, client: Client, topic_partition: str) -> None:
         assert client.me is not None
         assert client.attempt is not None
         me, attempt = client.me, client.attempt
-        sequence = client.sequences.get(place, 0)
-        value = f"{attempt.name}:{place}:{sequence}"
-        partition = self.partitions[place]
+        sequence = client.sequences.get(topic_partition, 0)
+        value = f"{attempt.name}:{topic_partition}:{sequence}"
+        partition = self.partitions[topic_partition]
 
         def send() -> None:
             op = self.ops
@@ -155,7 +155,9 @@ class Walk(Network):
                 done(op, code)
 
             self.ask(
-                lambda: self.world.send_add(client.transactional_id, me, [place], version=5),
+                lambda: self.world.send_add(
+                    client.transactional_id, me, [topic_partition], version=5
+                ),
                 verified,
             )
 
@@ -166,8 +168,8 @@ class Walk(Network):
             if not self.answers(client, op):
                 return
             if code is ErrorCode.NONE:
-                client.sequences[place] = sequence + 1
-                attempt.writes.append((place, value))
+                client.sequences[topic_partition] = sequence + 1
+                attempt.writes.append((topic_partition, value))
             elif code in WAIT_AGAIN or code is ErrorCode.INVALID_TXN_STATE:
                 self.begin(client, send)
             elif client.ends is None:
@@ -232,7 +234,10 @@ class Walk(Network):
             client.is_fenced, client.waits = True, None
 
     def check(self) -> None:
-        read = {place: partition.committed() for place, partition in self.partitions.items()}
+        read = {
+            topic_partition: partition.committed()
+            for topic_partition, partition in self.partitions.items()
+        }
         everything = [value for values in read.values() for value in values]
         assert len(everything) == len(set(everything)), "read twice"
         for attempt in self.attempts:

@@ -41,15 +41,9 @@ from dataclasses import dataclass, field, replace
 
 from groups.transcript import code_name, duration_ms
 from penstock.coordination.effects import LogRecord, Reply, Token
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import TransactionConfig
-from penstock.txns.effects import (
-    AllocateProducerIds,
-    Answer,
-    Effect,
-    EndedTogether,
-    SendMarkers,
-    TopicPartition,
-)
+from penstock.txns.effects import AllocateProducerIds, Answer, Effect, EndedTogether, SendMarkers
 from penstock.txns.formats import read_record, transaction_record
 from penstock.txns.image import ShardImage
 from penstock.txns.shard import TransactionShard

@@ -18,6 +18,7 @@ from penstock.coordination.effects import (
     SetTimer,
     Token,
 )
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
@@ -28,7 +29,6 @@ from penstock.txns.effects import (
     Member,
     SendMarkers,
     TimerKey,
-    TopicPartition,
 )
 from penstock.txns.shard import TransactionShard
 from penstock.txns.transaction import Producer, Transaction

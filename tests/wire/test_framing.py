@@ -82,11 +82,11 @@ def test_a_large_frame_is_read_into_its_own_buffer() -> None:
     assert reader.wanted == len(stream)
     assert reader.tail is not None
     assert len(reader.tail) == len(stream) - (256 << 10)
-    place = reader.tail.obj
+    buffer = reader.tail.obj
     reader.tail[:] = stream[256 << 10 :]
     frame = reader.filled(len(stream) - (256 << 10))
     assert frame is not None
-    assert frame.obj is place
+    assert frame.obj is buffer
     assert frame == body
 
 

@@ -26,7 +26,7 @@ from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.control.membership import Membership, Place
+from penstock.broker.control.membership import Endpoint, Membership
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
 from penstock.broker.coordinators.producer_ids import ProducerIds
@@ -235,8 +235,8 @@ class Broker:
 
                 start(self.replicas.flusher.run(), self.cluster.follow())
                 start(self.replicas.run(), self.replicas.deleted_logs.free_space())
-                place = await self._join()
-                start(self.membership.keep(lambda: self._start_over(place)))
+                endpoint = await self._join()
+                start(self.membership.keep(lambda: self._start_over(endpoint)))
                 await self.controller.begin()
                 start(
                     self.controller.watch_over(),
@@ -250,7 +250,7 @@ class Broker:
                 )
                 self._take_up()
                 await self.replicas.settled()
-                on_ready(place.host, place.port)
+                on_ready(endpoint.host, endpoint.port)
                 await stop.wait()
                 await self._hand_over()
                 await self._leave()
@@ -366,21 +366,21 @@ class Broker:
             id_expiration_ms=configs.int_value("transactional.id.expiration.ms"),
         )
 
-    async def _join(self) -> Place:
+    async def _join(self) -> Endpoint:
         config, record, membership = self._config, self._record, self.membership
         await self.server.start()
         listening = self.server.address
         host = config.advertised_host or _reachable(config.host)
         port = config.advertised_port or listening[1]
-        place = Place(host, port, config.rack or None)
+        endpoint = Endpoint(host, port, config.rack or None)
         if self._services is not None:
-            self._services.place = place
+            self._services.endpoint = endpoint
         run = self._env.executor.run
         cluster_id = await membership.found_cluster()
         proof = await run(lambda: record.read(cluster_id, logs_are_whole=self._logs_are_whole))
-        await membership.register(place, proof)
+        await membership.register(endpoint, proof)
         await run(lambda: record.begin(cluster_id, membership.broker_epoch))
-        return place
+        return endpoint
 
     def _take_up(self) -> None:
         """Takes up the roles that the image gives this broker, under its current broker epoch."""
@@ -389,10 +389,10 @@ class Broker:
         for topic in self.cluster.image.topics.values():
             self.replicas.review(TopicChange(topic.name, topic, topic))
 
-    async def _start_over(self, place: Place) -> None:
+    async def _start_over(self, endpoint: Endpoint) -> None:
         """Resigns everything, registers again and takes up roles, after the session has expired."""
         self.replicas.resign_all()
-        await self.membership.register(place, self._record.again())
+        await self.membership.register(endpoint, self._record.again())
         self._take_up()
 
     async def _hand_over(self) -> None:

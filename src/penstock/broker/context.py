@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from penstock.broker.config import BrokerConfig
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
-from penstock.broker.control.membership import Place
+from penstock.broker.control.membership import Endpoint
 from penstock.broker.cooperative_yield import Slices, slices_of
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerWriter
@@ -64,7 +64,7 @@ class Services:
     short_of_brokers: set[str] = field(default_factory=set)
     """Internal topics that cannot be created yet because there are too few brokers. The reason was
     logged once."""
-    place: Place | None = None
+    endpoint: Endpoint | None = None
     """This broker's advertised address. None until it listens."""
 
     @property

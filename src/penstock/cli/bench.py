@@ -25,10 +25,10 @@ from penstock.cli.session import (
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.metrics import Latency
-from penstock.client.model import TopicPartition
 from penstock.client.producing.producer import Producer
 from penstock.records.batch import Codec
 from penstock.runtime import SystemClock, SystemRandom
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 DEFAULT_TOPIC: Final = "penstock-bench"
@@ -236,14 +236,14 @@ def consume(
     async def main() -> _Result:
         async with consumer:
             number = await consumer.partitions_for(topic)
-            places = [TopicPartition(topic, partition) for partition in range(number)]
-            starts = await consumer.beginning_offsets(places)
-            ends = await consumer.end_offsets(places)
+            topic_partitions = [TopicPartition(topic, partition) for partition in range(number)]
+            starts = await consumer.beginning_offsets(topic_partitions)
+            ends = await consumer.end_offsets(topic_partitions)
             if starts == ends:
                 raise CommandFailed(
                     f"topic {printable(topic)} is empty: fill it with: penstock bench produce"
                 )
-            consumer.assign(places)
+            consumer.assign(topic_partitions)
             consumer.seek_to_beginning()
             read, size, seconds = await _read(consumer, ends, records, lane)
             latency = consumer.metrics().fetch_latency
@@ -279,7 +279,11 @@ async def _read(
         now = clock.monotonic()
         heard = now if got else heard
         positions = consumer.positions()
-        if all(place in positions and positions[place].offset >= ends[place] for place in ends):
+        if all(
+            topic_partition in positions
+            and positions[topic_partition].offset >= ends[topic_partition]
+            for topic_partition in ends
+        ):
             break
         if now - heard > _SILENCE_S:
             raise CommandFailed(f"no records arrived for {_SILENCE_S:g} s: see penstock status")

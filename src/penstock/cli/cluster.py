@@ -13,8 +13,8 @@ from penstock.cli.output import count, emit, emit_json, pipe_guard, printable, s
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, run
 from penstock.cli.tables import Column, table
 from penstock.client.errors import BrokerError
-from penstock.client.model import TopicPartition
 from penstock.metadata.rebalance import plan
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 _DESCRIBE_HELP = """Show the load of each broker, and replica moves under way.
@@ -171,31 +171,35 @@ def elect(
 
     async def main() -> dict[TopicPartition, BrokerError | None]:
         async with connect(bootstrap) as admin:
-            places = None
+            topic_partitions = None
             if topic:
                 found = await admin.describe_topics(topic)
                 report(each for each in found.values() if isinstance(each, BrokerError))
-                places = [
+                topic_partitions = [
                     TopicPartition(each.name, part.index)
                     for each in found.values()
                     if not isinstance(each, BrokerError)
                     for part in each.partitions
                 ]
-            return await admin.elect_leaders(places, unclean=unclean)
+            return await admin.elect_leaders(topic_partitions, unclean=unclean)
 
     outcomes = {
-        place: error
-        for place, error in run(main()).items()
+        topic_partition: error
+        for topic_partition, error in run(main()).items()
         if error is None or error.code != ErrorCode.ELECTION_NOT_NEEDED
     }
-    elected = [place for place, error in outcomes.items() if error is None]
+    elected = [topic_partition for topic_partition, error in outcomes.items() if error is None]
     if json:
         emit_json(
             {
                 "elected": [{"topic": name, "partition": index} for name, index in elected],
                 "refused": [
-                    {"topic": place.topic, "partition": place.partition, "reason": error.message}
-                    for place, error in outcomes.items()
+                    {
+                        "topic": topic_partition.topic,
+                        "partition": topic_partition.partition,
+                        "reason": error.message,
+                    }
+                    for topic_partition, error in outcomes.items()
                     if error is not None
                 ],
             }

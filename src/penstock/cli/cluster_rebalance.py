@@ -20,9 +20,9 @@ from penstock.cli.tables import Column, table
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.cordons import cordon, uncordon
 from penstock.client.admin.moves import Ended, Moves, braked, lift_throttle, total_work
-from penstock.client.model import TopicPartition
 from penstock.metadata.rebalance import NotEnoughBrokers, Plan, Step, plan
 from penstock.runtime import SystemClock
+from penstock.topic_partition import TopicPartition
 
 _REBALANCE_HELP = """Spread replicas and leaders evenly over brokers and racks.
 
@@ -281,7 +281,7 @@ def ended_json(ended: Ended | None) -> dict[str, Any]:
     return {
         "done": len(ended.done),
         "refused": [str(error) for error in ended.refused],
-        "cancelled": [str(place) for place in ended.cancelled],
+        "cancelled": [str(topic_partition) for topic_partition in ended.cancelled],
     }
 
 
@@ -357,10 +357,9 @@ def reassign(
 
 
 def _parse_move(text: str) -> tuple[TopicPartition, tuple[int, ...]]:
-    place, _, brokers = text.partition("=")
-    topic, _, index = place.rpartition("-")
+    name, _, brokers = text.partition("=")
     try:
-        return TopicPartition(topic, int(index)), tuple(int(each) for each in brokers.split(","))
+        return TopicPartition.parse(name), tuple(int(each) for each in brokers.split(","))
     except ValueError:
         raise CommandFailed(
             f"--move {text}: write it as TOPIC-PARTITION=BROKER,BROKER,... "
@@ -372,39 +371,44 @@ def _steps(found: Found, wanted: dict[TopicPartition, tuple[int, ...]]) -> list[
     known = {(each.topic, each.index): each.replicas for each in found.placed()}
     # A partition that is not known goes to the cluster as well, which refuses it.
     return [
-        Step(*place, known.get(place, ()), replicas, None) for place, replicas in wanted.items()
+        Step(*topic_partition, known.get(topic_partition, ()), replicas, None)
+        for topic_partition, replicas in wanted.items()
     ]
 
 
 def _begun(found: Found, topics: Sequence[str] | None) -> list[Step]:
     return [
         Step(
-            *place,
+            *topic_partition,
             tuple(each for each in move.replicas if each not in move.adding),
             move.target,
             None,
         )
-        for place, move in sorted(found.moving.items())
-        if not topics or place.topic in topics
+        for topic_partition, move in sorted(found.moving.items())
+        if not topics or topic_partition.topic in topics
     ]
 
 
 async def _cancel(admin: Admin, steps: Sequence[Step]) -> Ended:
     ended = Ended()
-    places = [TopicPartition(step.topic, step.index) for step in steps]
-    if places:
-        answers = await admin.alter_partition_reassignments(dict.fromkeys(places))
-        ended.done = [place for place, error in answers.items() if error is None]
+    topic_partitions = [TopicPartition(step.topic, step.index) for step in steps]
+    if topic_partitions:
+        answers = await admin.alter_partition_reassignments(dict.fromkeys(topic_partitions))
+        ended.done = [
+            topic_partition for topic_partition, error in answers.items() if error is None
+        ]
         ended.refused = [error for error in answers.values() if error is not None]
     return ended
 
 
 def _show_moves(found: Found, steps: Sequence[Step], json: bool) -> None:
     shown = {
-        place: found.moving[place]
-        for place in (TopicPartition(step.topic, step.index) for step in steps)
+        topic_partition: found.moving[topic_partition]
+        for topic_partition in (TopicPartition(step.topic, step.index) for step in steps)
     }
-    in_sync = {place: partition.in_sync for place, partition in found.partitions()}
+    in_sync = {
+        topic_partition: partition.in_sync for topic_partition, partition in found.partitions()
+    }
     with pipe_guard():
         if json:
             emit_json({"moving": moving_json(shown)})
@@ -420,13 +424,13 @@ def _show_moves(found: Found, steps: Sequence[Step], json: bool) -> None:
             )
             rows = [
                 (
-                    str(place),
+                    str(topic_partition),
                     move.target,
                     move.adding,
-                    [each for each in move.adding if each in in_sync.get(place, ())],
+                    [each for each in move.adding if each in in_sync.get(topic_partition, ())],
                     move.removing,
                 )
-                for place, move in shown.items()
+                for topic_partition, move in shown.items()
             ]
             emit(table(columns, rows))
             emit(f"{count(len(shown), 'move')} under way")

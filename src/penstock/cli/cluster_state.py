@@ -13,8 +13,8 @@ from penstock.client.admin.cordons import find_cordoned
 from penstock.client.admin.operations import ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.admin.reassignment import Reassignment
 from penstock.client.errors import ApiNotServed, ClientError
-from penstock.client.model import TopicPartition
 from penstock.metadata.rebalance import Placed
+from penstock.topic_partition import TopicPartition
 
 _PATIENCE_S: Final = 3.0
 
@@ -48,18 +48,20 @@ class Found:
         """Returns the replicas of each partition; for one that is moving, its target replicas."""
         return [
             Placed(
-                *place,
-                self.moving[place].target if place in self.moving else partition.replicas,
-                self.sizes.get(place),
+                *topic_partition,
+                self.moving[topic_partition].target
+                if topic_partition in self.moving
+                else partition.replicas,
+                self.sizes.get(topic_partition),
             )
-            for place, partition in self.partitions()
+            for topic_partition, partition in self.partitions()
         ]
 
     def not_preferred(self) -> list[TopicPartition]:
         """Returns the partitions whose first replica could lead but does not."""
         return [
-            place
-            for place, partition in self.partitions()
+            topic_partition
+            for topic_partition, partition in self.partitions()
             if partition.leader >= 0
             and partition.leader != partition.replicas[0]
             and partition.replicas[0] in partition.in_sync
@@ -70,11 +72,11 @@ class Found:
         replicas: Counter[int] = Counter()
         leads: Counter[int] = Counter()
         sizes: Counter[int] = Counter()
-        for place, partition in self.partitions():
+        for topic_partition, partition in self.partitions():
             leads[partition.leader] += 1
             replicas.update(partition.replicas)
             for each in partition.replicas:
-                sizes[each] += self.sizes.get(place, 0)
+                sizes[each] += self.sizes.get(topic_partition, 0)
         return {
             each: {"replicas": replicas[each], "leads": leads[each], "size_bytes": sizes[each]}
             for each in sorted({*self.racks, *self.missing})
@@ -106,8 +108,8 @@ async def _sizes(admin: Admin, brokers: Sequence[int]) -> dict[TopicPartition, i
         except (ClientError, TimeoutError):
             return
         for directory in directories:
-            for place, replica in directory.replicas.items():
-                sizes[place] = max(sizes.get(place, 0), replica.size_bytes)
+            for topic_partition, replica in directory.replicas.items():
+                sizes[topic_partition] = max(sizes.get(topic_partition, 0), replica.size_bytes)
 
     async with asyncio.TaskGroup() as tasks:
         for broker in brokers:
@@ -118,11 +120,11 @@ async def _sizes(admin: Admin, brokers: Sequence[int]) -> dict[TopicPartition, i
 def moving_json(moving: dict[TopicPartition, Reassignment]) -> list[dict[str, Any]]:
     return [
         {
-            "topic": place.topic,
-            "partition": place.partition,
+            "topic": topic_partition.topic,
+            "partition": topic_partition.partition,
             "target": list(move.target),
             "adding": list(move.adding),
             "removing": list(move.removing),
         }
-        for place, move in sorted(moving.items())
+        for topic_partition, move in sorted(moving.items())
     ]

@@ -24,8 +24,8 @@ from penstock.cli.session import (
 from penstock.cli.times import TIME_FORMS, parse_time_ms
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import TopicNotFound
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
+from penstock.topic_partition import TopicPartition
 
 _HELP = f"""Show the records of TOPIC, from now on or from a given start.
 
@@ -200,15 +200,15 @@ async def _consume(
     consumer: RawConsumer, wanted: _Wanted, stop: Stop, formatter: Formatter
 ) -> None:
     async with consumer:
-        places = await _places(consumer, wanted.topic, wanted.partitions)
-        ends = await consumer.end_offsets(places)
+        topic_partitions = await _topic_partitions(consumer, wanted.topic, wanted.partitions)
+        ends = await consumer.end_offsets(topic_partitions)
         if wanted.group is not None:
             await consumer.subscribe(wanted.topic)
         else:
             positions = await _positions(consumer, ends, wanted.start)
-            consumer.assign(places)
-            for place, position in positions.items():
-                consumer.seek(place, position)
+            consumer.assign(topic_partitions)
+            for topic_partition, position in positions.items():
+                consumer.seek(topic_partition, position)
             if positions == ends and not stop.until_end:
                 _say_waiting(wanted.topic)
         await Reading(consumer, ends, stop, formatter).run()
@@ -222,7 +222,7 @@ def _say_waiting(topic: str) -> None:
         )
 
 
-async def _places(
+async def _topic_partitions(
     consumer: RawConsumer, topic: str, partitions: list[int] | None
 ) -> list[TopicPartition]:
     number = await consumer.partitions_for(topic)
@@ -239,7 +239,8 @@ async def _positions(
     if start.since_ms is not None:
         found = await consumer.offsets_for_times(dict.fromkeys(ends, start.since_ms))
         return {
-            place: end if (at := found[place]) is None else at.offset for place, end in ends.items()
+            topic_partition: end if (at := found[topic_partition]) is None else at.offset
+            for topic_partition, end in ends.items()
         }
     if not start.from_beginning and start.offset is None:
         return dict(ends)
@@ -247,8 +248,9 @@ async def _positions(
     if start.offset is None:
         return starts
     return {
-        place: min(
-            max(start.offset if start.offset >= 0 else end + start.offset, starts[place]), end
+        topic_partition: min(
+            max(start.offset if start.offset >= 0 else end + start.offset, starts[topic_partition]),
+            end,
         )
-        for place, end in ends.items()
+        for topic_partition, end in ends.items()
     }

@@ -19,8 +19,8 @@ from penstock.cli.consume_format import Formatter
 from penstock.cli.output import printable
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import NoOffset
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
+from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,9 @@ class Reading:
         reading = self._consumer.assignment() & self._ends.keys()
         positions = self._consumer.positions()
         return bool(reading) and all(
-            place in positions and positions[place].offset >= self._ends[place] for place in reading
+            topic_partition in positions
+            and positions[topic_partition].offset >= self._ends[topic_partition]
+            for topic_partition in reading
         )
 
     async def _records(self, wait_s: float) -> int:
@@ -97,7 +99,7 @@ class Reading:
         if self._stop.until_end and not self._in_group:
             # In a group all polled records are shown, because their offsets will be committed.
             ends = self._ends
-            records = [record for record in records if record.offset < ends[record.place]]
+            records = [record for record in records if record.offset < ends[record.topic_partition]]
         if records:
             self._write(self._formatter.lines(records))
             self._count(len(records))
@@ -119,10 +121,10 @@ class Reading:
         import pyarrow.compute as pc  # noqa: PLC0415 -- slow to load, and only for a backlog
 
         positions = self._consumer.positions()
-        for place, end in self._ends.items():
-            if place in positions and positions[place].offset > end:
+        for topic_partition, end in self._ends.items():
+            if topic_partition in positions and positions[topic_partition].offset > end:
                 beyond = pc.and_(
-                    pc.equal(table["partition"], place.partition),
+                    pc.equal(table["partition"], topic_partition.partition),
                     pc.greater_equal(table["offset"], end),
                 )
                 table = table.filter(pc.invert(beyond))
@@ -160,7 +162,7 @@ class Reading:
         reading = self._consumer.assignment()
         if heard == self._heard and reading and now - self._heard_at > self._silence_s:
             # Raises if the topic is gone or no broker answers, unless the problem has just passed.
-            for topic in {place.topic for place in reading}:
+            for topic in {topic_partition.topic for topic_partition in reading}:
                 await self._consumer.partitions_for(topic)
         elif heard == self._heard and reading:
             return
@@ -176,11 +178,11 @@ class Reading:
         positions = consumer.positions()
         starts = await consumer.beginning_offsets(positions)
         ends = await consumer.end_offsets(positions)
-        for place, position in positions.items():
-            nearest = min(max(position.offset, starts[place]), ends[place])
+        for topic_partition, position in positions.items():
+            nearest = min(max(position.offset, starts[topic_partition]), ends[topic_partition])
             if nearest != position.offset:
                 sys.stderr.write(
-                    f"penstock: offset {position.offset} of {printable(str(place))} is not in the "
-                    f"log; continuing at {nearest}\n"
+                    f"penstock: offset {position.offset} of {printable(str(topic_partition))} is "
+                    f"not in the log; continuing at {nearest}\n"
                 )
-                consumer.seek(place, nearest)
+                consumer.seek(topic_partition, nearest)

@@ -22,10 +22,10 @@ from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.operations import BrokerInfo
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import ClientError, ConnectFailed
-from penstock.client.model import TopicPartition
 from penstock.client.producing.producer import Producer
 from penstock.ports import Clock
 from penstock.runtime import SystemClock, SystemRandom
+from penstock.topic_partition import TopicPartition
 
 SKEW_MS: Final = 1_000
 _SLOW_MS: Final = 500
@@ -201,16 +201,18 @@ async def _probe(
 
 async def _write(
     producer: Producer[bytes | None, bytes | None],
-    place: TopicPartition,
+    topic_partition: TopicPartition,
     leaders: dict[int, int],
     clock: Clock,
 ) -> Finding:
-    name = f"probe {leaders[place.partition]}"
+    name = f"probe {leaders[topic_partition.partition]}"
     try:
         # The first record also opens the connection, so the second one is timed.
         for _ in range(2):
             before_ms = clock.wall_ms()
-            delivery = await producer.send(place.topic, b"?", partition=place.partition)
+            delivery = await producer.send(
+                topic_partition.topic, b"?", partition=topic_partition.partition
+            )
             answer = await delivery
             after_ms = clock.wall_ms()
     except ClientError as error:
@@ -237,7 +239,7 @@ def compare_clocks(name: str, before_ms: int, broker_ms: int, after_ms: int) -> 
 
 
 async def _read_back(bootstrap: str, topic: str, partitions: int, clock: Clock) -> Finding:
-    places = [TopicPartition(topic, index) for index in range(partitions)]
+    topic_partitions = [TopicPartition(topic, index) for index in range(partitions)]
     seen: set[int] = set()
     began = clock.monotonic()
     try:
@@ -247,7 +249,7 @@ async def _read_back(bootstrap: str, topic: str, partitions: int, clock: Clock) 
             auto_offset_reset="earliest",
             socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
         ) as consumer:
-            consumer.assign(places)
+            consumer.assign(topic_partitions)
             async with asyncio.timeout(_ANSWER_MS / 1000):
                 while len(seen) < partitions:
                     seen |= {each.partition for each in await consumer.poll(timeout_ms=500)}

@@ -162,34 +162,38 @@ def _program(pid: int) -> str:
 
 def check_directory(data: str, disk: Disk | None = None) -> Iterator[Finding]:
     asked = os.path.abspath(data)
-    place = asked
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    if not os.path.isdir(place):
-        yield Finding("data", State.PROBLEM, f"{place} is a file", "give a directory with --data")
+    directory = asked
+    while not os.path.exists(directory):
+        directory = os.path.dirname(directory)
+    if not os.path.isdir(directory):
+        yield Finding(
+            "data", State.PROBLEM, f"{directory} is a file", "give a directory with --data"
+        )
         return
-    if not os.access(place, os.W_OK | os.X_OK):
+    if not os.access(directory, os.W_OK | os.X_OK):
         advice = "make it writable for this user, or choose another directory with --data"
-        yield Finding("data", State.PROBLEM, f"{place} is not writable", advice)
+        yield Finding("data", State.PROBLEM, f"{directory} is not writable", advice)
         return
-    there = "" if place == asked else " (created at the first start)"
-    yield _check_owner(place) if place == asked else Finding("data", State.OK, asked + there)
-    yield from _check_file_system(place)
+    there = "" if directory == asked else " (created at the first start)"
+    yield (
+        _check_owner(directory) if directory == asked else Finding("data", State.OK, asked + there)
+    )
+    yield from _check_file_system(directory)
     disk = disk or OsDisk()
-    yield check_space(disk.free_bytes(place), disk.total_bytes(place), place)
-    yield check_fsync(time_fsync(disk, place, SystemClock()), place)
+    yield check_space(disk.free_bytes(directory), disk.total_bytes(directory), directory)
+    yield check_fsync(time_fsync(disk, directory, SystemClock()), directory)
 
 
-def _check_owner(place: str) -> Finding:
+def _check_owner(directory: str) -> Finding:
     """Checks who owns the files: a broker that once ran as another user, often root, left some."""
     own = os.geteuid()
-    owner = os.stat(place).st_uid
+    owner = os.stat(directory).st_uid
     if own == 0 and owner != 0:
-        found = f"{place} belongs to user {owner}, but you are root"
+        found = f"{directory} belongs to user {owner}, but you are root"
         advice = f"run the broker as user {owner}, who cannot change files that root creates there"
         return Finding("data", State.WARNING, found, advice)
     seen = 0
-    for folder, folders, files in os.walk(place):
+    for folder, folders, files in os.walk(directory):
         for path in (folder, *(os.path.join(folder, each) for each in (*folders, *files))):
             seen += 1
             try:
@@ -197,16 +201,16 @@ def _check_owner(place: str) -> Finding:
             except OSError:
                 continue  # deleted meanwhile
             if own not in (owner, 0):
-                advice = f"chown -R {own} {place}, or run the broker as user {owner}"
+                advice = f"chown -R {own} {directory}, or run the broker as user {owner}"
                 found = f"{path} belongs to user {owner}, but you are user {own}"
                 return Finding("data", State.PROBLEM, found, advice)
         if seen > _OWNED_MAX:
             break
-    return Finding("data", State.OK, f"{place}, owned by this user")
+    return Finding("data", State.OK, f"{directory}, owned by this user")
 
 
-def _check_file_system(place: str) -> Iterator[Finding]:
-    kind = file_system(place, read_text("/proc/mounts"))
+def _check_file_system(directory: str) -> Iterator[Finding]:
+    kind = file_system(directory, read_text("/proc/mounts"))
     if kind in _IN_MEMORY:
         advice = "records are lost when the machine stops: give a directory on a disk with --data"
         yield Finding("file system", State.WARNING, f"{kind}: in memory", advice)
@@ -217,7 +221,7 @@ def _check_file_system(place: str) -> Iterator[Finding]:
         yield Finding("file system", State.OK, kind)
 
 
-def file_system(place: str, mounts: str) -> str:
+def file_system(directory: str, mounts: str) -> str:
     """Returns the type of the file system that contains the path; empty if it is not known."""
     best, kind = "", ""
     for line in mounts.splitlines():
@@ -225,19 +229,19 @@ def file_system(place: str, mounts: str) -> str:
         if len(cells) < 3:
             continue
         point = cells[1].replace("\\040", " ")
-        inside = place == point or place.startswith(point.rstrip("/") + "/")
+        inside = directory == point or directory.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, cells[2]
     return kind
 
 
-def check_space(free: int, total: int, place: str) -> Finding:
+def check_space(free: int, total: int, directory: str) -> Finding:
     found = f"{size_text(free)} free of {size_text(total)}"
     reserve = BrokerConfig().disk_reserve_bytes
     if free < reserve:
         advice = (
             f"brokers refuse records when less than {size_text(reserve)} is free: free some space "
-            f"under {place}"
+            f"under {directory}"
         )
         return Finding("disk space", State.PROBLEM, found, advice)
     if free < FREE_LEAST or free < total * FREE_SHARE_LEAST:
@@ -246,9 +250,9 @@ def check_space(free: int, total: int, place: str) -> Finding:
     return Finding("disk space", State.OK, found)
 
 
-def time_fsync(disk: Disk, place: str, clock: Clock) -> float:
+def time_fsync(disk: Disk, directory: str, clock: Clock) -> float:
     """Returns the median time to append 4 KiB and fsync it, as a broker does for acks=all."""
-    path = f"{place}/penstock-doctor-{os.getpid()}"
+    path = f"{directory}/penstock-doctor-{os.getpid()}"
     file = disk.open(path, create=True)
     try:
         took = []
@@ -263,11 +267,11 @@ def time_fsync(disk: Disk, place: str, clock: Clock) -> float:
     return median(took)
 
 
-def check_fsync(seconds: float, place: str) -> Finding:
+def check_fsync(seconds: float, directory: str) -> Finding:
     found = f"{seconds * 1000:.2f} ms to make 4 KiB durable"
     if seconds > FSYNC_SLOW_S:
         advice = (
-            f"acks=all waits for the disk under {place}: use a faster one, or set "
+            f"acks=all waits for the disk under {directory}: use a faster one, or set "
             "durability=replicated for topics that need no fsync"
         )
         return Finding("fsync", State.WARNING, found, advice)

@@ -27,7 +27,7 @@ from penstock.client.admin.admin import Admin
 from penstock.client.admin.group_reset import Move, Target, plan
 from penstock.client.admin.groups import GroupListing
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 _LIST_HELP = """List the consumer groups.
 
@@ -157,20 +157,20 @@ def describe(
 async def _described(admin: Admin, group: str) -> dict[str, Any]:
     info = await admin.describe_group(group)
     committed = await admin.group_offsets(group)
-    assigned = [place for member in info.members for place in member.assignment]
-    places = sorted({*committed, *assigned})
-    bounds = await _bounds(admin, places)
+    assigned = [topic_partition for member in info.members for topic_partition in member.assignment]
+    topic_partitions = sorted({*committed, *assigned})
+    bounds = await _bounds(admin, topic_partitions)
     partitions: list[dict[str, Any]] = []
-    for place in places:
-        start, end = bounds.get(place, (None, None))
-        at = committed.get(place)
-        owner = info.owner(place)
+    for topic_partition in topic_partitions:
+        start, end = bounds.get(topic_partition, (None, None))
+        at = committed.get(topic_partition)
+        owner = info.owner(topic_partition)
         # Records that retention has deleted cannot be read any more, so they do not count as lag.
         behind = None if at is None or end is None else max(0, end - max(at.offset, start or 0))
         partitions.append(
             {
-                "topic": place.topic,
-                "partition": place.partition,
+                "topic": topic_partition.topic,
+                "partition": topic_partition.partition,
                 "committed_offset": None if at is None else at.offset,
                 "metadata": None if at is None else at.metadata,
                 "first_offset": start,
@@ -203,25 +203,29 @@ async def _described(admin: Admin, group: str) -> dict[str, Any]:
 
 
 async def _bounds(
-    admin: Admin, places: list[TopicPartition]
+    admin: Admin, topic_partitions: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Returns the start and end offset of each log.
 
     Leaves out topics that do not answer: a group can have offsets of a deleted topic.
     """
     bounds: dict[TopicPartition, tuple[int, int]] = {}
-    for topic in {place.topic for place in places}:
-        own = [place for place in places if place.topic == topic]
+    for topic in {topic_partition.topic for topic_partition in topic_partitions}:
+        own = [
+            topic_partition
+            for topic_partition in topic_partitions
+            if topic_partition.topic == topic
+        ]
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 starts = await admin.list_offsets(dict.fromkeys(own, "earliest"))
                 ends = await admin.list_offsets(dict.fromkeys(own, "latest"))
         except (ClientError, TimeoutError):
             continue
-        for place in own:
-            start, end = starts[place], ends[place]
+        for topic_partition in own:
+            start, end = starts[topic_partition], ends[topic_partition]
             if start is not None and end is not None:
-                bounds[place] = start.offset, end.offset
+                bounds[topic_partition] = start.offset, end.offset
     return bounds
 
 
@@ -324,7 +328,7 @@ async def _plan_and_move(
     """Returns the moves, and with `execute` their outcomes."""
     async with connect(bootstrap) as admin:
         moves = await plan(admin, group, topics, target)
-        wanted = {move.place: move.offset for move in moves}
+        wanted = {move.topic_partition: move.offset for move in moves}
         if not execute or not wanted:
             return moves, {}
         return moves, await admin.alter_group_offsets(group, wanted)
@@ -339,7 +343,13 @@ def _show_moves(moves: list[Move], executed: bool) -> None:
         Column("lag then", right=True),
     )
     rows = [
-        (move.place.topic, move.place.partition, move.committed, move.offset, move.lag)
+        (
+            move.topic_partition.topic,
+            move.topic_partition.partition,
+            move.committed,
+            move.offset,
+            move.lag,
+        )
         for move in moves
     ]
     emit(table(columns, rows))

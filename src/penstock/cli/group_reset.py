@@ -8,8 +8,8 @@ from penstock.cli.output import CommandFailed, printable
 from penstock.cli.times import parse_time_ms
 from penstock.client.admin.group_reset import Kind, Move, Target
 from penstock.client.errors import BrokerError
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
+from penstock.topic_partition import TopicPartition
 
 
 def target(
@@ -56,15 +56,15 @@ def parse_topics(given: Sequence[str]) -> dict[str, list[int] | None]:
 def moves_json(
     moves: Sequence[Move], outcomes: Mapping[TopicPartition, BrokerError | None]
 ) -> list[dict[str, object]]:
-    done = {place for place, error in outcomes.items() if error is None}
+    done = {topic_partition for topic_partition, error in outcomes.items() if error is None}
     return [
         {
-            "topic": move.place.topic,
-            "partition": move.place.partition,
+            "topic": move.topic_partition.topic,
+            "partition": move.topic_partition.partition,
             "from_offset": move.committed,
             "to_offset": move.offset,
             "lag": move.lag,
-            "done": move.place in done,
+            "done": move.topic_partition in done,
         }
         for move in moves
     ]

@@ -38,7 +38,7 @@ def _local_addresses(host: str) -> frozenset[_Ip]:
     except OSError:
         return frozenset()
     return frozenset(
-        _ip(place[0]) for family, _, _, _, place in found if _can_bind(family, place[0])
+        _ip(address[0]) for family, _, _, _, address in found if _can_bind(family, address[0])
     )
 
 

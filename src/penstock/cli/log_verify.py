@@ -160,10 +160,10 @@ def _findings(path: str, findings: list[Finding]) -> Table:
     table.add_column(overflow="fold")
     table.add_row("", "")
     for finding in sorted(findings, key=lambda found: list(_STYLES).index(found.severity)):
-        place = _relative(path, finding.path)
+        where = _relative(path, finding.path)
         if finding.position is not None:
-            place += f" at byte {finding.position}"
-        message = Text(place, style="bold")
+            where += f" at byte {finding.position}"
+        message = Text(where, style="bold")
         message.append("\n" + printable(finding.message), style="not bold")
         table.add_row(Text(finding.severity, style=_STYLES[finding.severity]), message)
     return table

@@ -87,7 +87,7 @@ Examples:
   penstock pipeline status
   penstock pipeline status views --json | jq '.flows[] | {name, lag}'
 """
-_Place = Annotated[
+_Directory = Annotated[
     str, typer.Argument(metavar="[PROJECT]", help="The project's folder. Default: this one.")
 ]
 _Master = Annotated[
@@ -170,7 +170,7 @@ def _python() -> str:
 
 
 def run(
-    place: _Place = ".",
+    directory: _Directory = ".",
     *,
     continuous: Annotated[bool, typer.Option("--continuous", help="Repeat until Ctrl-C.")] = False,
     interval: Annotated[
@@ -187,7 +187,7 @@ def run(
     from penstock.spark.pipelines.runner import RunOptions  # noqa: PLC0415 -- for speed
 
     with _told():
-        project = _project(place)
+        project = _project(directory)
         options = RunOptions(
             master=master,
             bootstrap=_bootstrap(project, bootstrap),
@@ -200,7 +200,7 @@ def run(
 
 
 def dry_run(
-    place: _Place = ".",
+    directory: _Directory = ".",
     *,
     master: _Master = _LOCAL,
     conf: _Conf = None,
@@ -210,7 +210,7 @@ def dry_run(
     from penstock.spark.pipelines.runner import RunOptions  # noqa: PLC0415 -- for speed
 
     with _told():
-        project = _project(place)
+        project = _project(directory)
         options = RunOptions(
             master=master,
             bootstrap=_bootstrap(project, bootstrap),
@@ -220,10 +220,10 @@ def dry_run(
         _run(project, options, json=json)
 
 
-def _project(place: str) -> Project:
+def _project(directory: str) -> Project:
     from penstock.spark.pipelines.project import find_project  # noqa: PLC0415 -- for speed
 
-    return find_project(Path(place))
+    return find_project(Path(directory))
 
 
 def _bootstrap(project: Project, given: str | None) -> str:
@@ -322,11 +322,11 @@ def _listed_row(each: dict[str, Any]) -> tuple[object, ...]:
     return each["name"], str(each["state"]).lower(), when, each["path"]
 
 
-def status(place: _Place = ".", *, json: Json = False) -> None:
+def status(directory: _Directory = ".", *, json: Json = False) -> None:
     from penstock.spark.pipelines import state_files  # noqa: PLC0415 -- for speed
 
     with _told():
-        project = _project(place)
+        project = _project(directory)
     last = state_files.load_run(project.root)
     with pipe_guard():
         if json:

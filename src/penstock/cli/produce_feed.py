@@ -42,7 +42,7 @@ class Tally:
             return
         self.records += 1
         self.payload_bytes += size
-        self._place(metadata.partition, metadata.offset, metadata.offset)
+        self._extend(metadata.partition, metadata.offset, metadata.offset)
 
     def on_table(
         self, size: int, metadata: TableMetadata | None, error: ClientError | None
@@ -54,14 +54,14 @@ class Tally:
         self.payload_bytes += size
         for partition, ranges in metadata.ranges.items():
             for written in ranges:
-                self._place(partition, written.first, written.last)
+                self._extend(partition, written.first, written.last)
 
     def check(self) -> None:
         """Raises the first error, if there was one: the remaining records would fail as well."""
         if self.failure is not None:
             raise self.failure
 
-    def _place(self, partition: int, first: int, last: int) -> None:
+    def _extend(self, partition: int, first: int, last: int) -> None:
         if first >= 0:
             earliest, after = self.partitions.get(partition, (first, 0))
             self.partitions[partition] = min(earliest, first), max(after, last + 1)

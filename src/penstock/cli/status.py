@@ -67,7 +67,9 @@ def status(
 async def gather(admin: Admin) -> dict[str, Any]:
     """Returns the object that `--json` prints."""
     found = await look(admin, sizes=False)
-    partitions = [(*place, partition) for place, partition in found.partitions()]
+    partitions = [
+        (*topic_partition, partition) for topic_partition, partition in found.partitions()
+    ]
     under = [each for each in partitions if each[2].under_replicated]
     least = await _least_in_sync(admin, {topic for topic, _, _ in under})
     loads = found.loads()

@@ -25,8 +25,8 @@ from penstock.cli.watching import Interval, Watch, shown
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.operations import BROKER_DEFAULT, CreatedTopic, TopicInfo
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 _CREATE_HELP = """Create TOPIC.
@@ -320,14 +320,20 @@ async def _described(admin: Admin, topic: TopicInfo, all_configs: bool) -> dict[
     }
 
 
-async def _offsets(admin: Admin, places: list[TopicPartition], when: str) -> dict[int, int]:
+async def _offsets(
+    admin: Admin, topic_partitions: list[TopicPartition], when: str
+) -> dict[int, int]:
     """Returns the offsets, or nothing if brokers do not answer: they are optional in the output."""
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            found = await admin.list_offsets(dict.fromkeys(places, when))
+            found = await admin.list_offsets(dict.fromkeys(topic_partitions, when))
     except (ClientError, TimeoutError):
         return {}
-    return {place.partition: offset.offset for place, offset in found.items() if offset}
+    return {
+        topic_partition.partition: offset.offset
+        for topic_partition, offset in found.items()
+        if offset
+    }
 
 
 def _described_text(topic: dict[str, Any]) -> str:

@@ -39,8 +39,8 @@ from penstock.cli.session import (
 from penstock.cli.times import parse_time_ms
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import TopicNotFound
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
+from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.cli.archive_files import Note
@@ -186,19 +186,19 @@ async def _noted(consumer: Consumer[Any, Any], topic: str, start: Bound, end: Bo
     from penstock.cli.archive_files import Note, PartitionNote  # noqa: PLC0415 -- pyarrow
 
     number = await consumer.partitions_for(topic)
-    places = [TopicPartition(topic, partition) for partition in range(number)]
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(number)]
     for bound in (start, end):
         for partition in bound.offsets or ():
             if partition >= number:
                 raise TopicNotFound(topic, partition)
-    earliest = await consumer.beginning_offsets(places)
-    latest = await consumer.end_offsets(places)
+    earliest = await consumer.beginning_offsets(topic_partitions)
+    latest = await consumer.end_offsets(topic_partitions)
     starts = await _settled(consumer, start, earliest, latest, earliest)
     ends = await _settled(consumer, end, earliest, latest, latest)
     note = Note(topic, number)
-    for place in places:
-        first, after = starts[place], max(starts[place], ends[place])
-        note.partitions[place.partition] = PartitionNote(first, after)
+    for topic_partition in topic_partitions:
+        first, after = starts[topic_partition], max(starts[topic_partition], ends[topic_partition])
+        note.partitions[topic_partition.partition] = PartitionNote(first, after)
     return note
 
 
@@ -214,31 +214,33 @@ async def _settled(
     if bound.time_ms is not None:
         found = await consumer.offsets_for_times(dict.fromkeys(latest, bound.time_ms))
         return {
-            place: end if (at := found[place]) is None else at.offset
-            for place, end in latest.items()
+            topic_partition: end if (at := found[topic_partition]) is None else at.offset
+            for topic_partition, end in latest.items()
         }
     settled = dict(otherwise)
-    for place in latest:
+    for topic_partition in latest:
         if bound.offset is not None:
-            settled[place] = min(max(bound.offset, earliest[place]), latest[place])
-        elif place.partition in (bound.offsets or {}):
-            settled[place] = _within(
-                place, (bound.offsets or {})[place.partition], earliest, latest
+            settled[topic_partition] = min(
+                max(bound.offset, earliest[topic_partition]), latest[topic_partition]
+            )
+        elif topic_partition.partition in (bound.offsets or {}):
+            settled[topic_partition] = _within(
+                topic_partition, (bound.offsets or {})[topic_partition.partition], earliest, latest
             )
     return settled
 
 
 def _within(
-    place: TopicPartition,
+    topic_partition: TopicPartition,
     offset: int,
     earliest: Mapping[TopicPartition, int],
     latest: Mapping[TopicPartition, int],
 ) -> int:
     """Returns the offset. An offset that the user gave for a partition must exist in it."""
-    if not earliest[place] <= offset <= latest[place]:
+    if not earliest[topic_partition] <= offset <= latest[topic_partition]:
         raise CommandFailed(
-            f"{place} does not have offset {offset}: choose one from {earliest[place]} "
-            f"to {latest[place]}, the range of its log"
+            f"{topic_partition} does not have offset {offset}: choose one from "
+            f"{earliest[topic_partition]} to {latest[topic_partition]}, the range of its log"
         )
     return offset
 

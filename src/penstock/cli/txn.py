@@ -31,7 +31,7 @@ from penstock.client.admin.transactions import (
     TransactionListing,
 )
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 _LIST_HELP = """List transactional ids, or hanging transactions.
 
@@ -226,8 +226,8 @@ def _list_hanging(bootstrap: str, topics: list[str] | None, *, json: bool) -> No
                 {
                     "hanging": [_hanging_json(each) for each in search.found],
                     "not_seen": [
-                        {"topic": place.topic, "partition": place.partition}
-                        for place in search.not_seen
+                        {"topic": topic_partition.topic, "partition": topic_partition.partition}
+                        for topic_partition in search.not_seen
                     ],
                 }
             )
@@ -240,8 +240,8 @@ def _list_hanging(bootstrap: str, topics: list[str] | None, *, json: bool) -> No
 
 def _hanging_json(each: HangingTransaction) -> dict[str, Any]:
     return {
-        "topic": each.place.topic,
-        "partition": each.place.partition,
+        "topic": each.topic_partition.topic,
+        "partition": each.topic_partition.partition,
         "start_offset": each.start_offset,
         "producer_id": each.producer_id,
         "producer_epoch": each.producer_epoch,
@@ -262,8 +262,8 @@ def _hanging_text(found: tuple[HangingTransaction, ...]) -> str:
     )
     rows = [
         (
-            each.place.topic,
-            each.place.partition,
+            each.topic_partition.topic,
+            each.topic_partition.partition,
             each.start_offset,
             f"{each.producer_id}:{each.producer_epoch}",
             time_text(each.last_time_ms),
@@ -314,11 +314,11 @@ async def _described(admin: Admin, info: TransactionInfo) -> dict[str, Any]:
         "coordinator": info.coordinator,
         "partitions": [
             {
-                "topic": place.topic,
-                "partition": place.partition,
-                "start_offset": first_offsets.get(place),
+                "topic": topic_partition.topic,
+                "partition": topic_partition.partition,
+                "start_offset": first_offsets.get(topic_partition),
             }
-            for place in info.partitions
+            for topic_partition in info.partitions
         ],
     }
 
@@ -331,8 +331,8 @@ async def _first_offsets(admin: Admin, info: TransactionInfo) -> dict[TopicParti
     except (ClientError, TimeoutError):
         return {}
     return {
-        place: producer.transaction_start_offset
-        for place, producers in found.items()
+        topic_partition: producer.transaction_start_offset
+        for topic_partition, producers in found.items()
         for producer in producers
         if producer.producer_id == info.producer_id and producer.transaction_start_offset >= 0
     }
@@ -392,7 +392,7 @@ def abort(
             raise CommandFailed("--start-offset works only with --partition: add it")
         _terminate(transactional_id, bootstrap, yes=yes, json=json)
     elif partition is not None:
-        _abort_hanging(_place(partition), start_offset, bootstrap, yes=yes, json=json)
+        _abort_hanging(_topic_partition(partition), start_offset, bootstrap, yes=yes, json=json)
 
 
 def _terminate(transactional_id: str, bootstrap: str, *, yes: bool, json: bool) -> None:
@@ -410,7 +410,7 @@ def _terminate(transactional_id: str, bootstrap: str, *, yes: bool, json: bool) 
     emit(f"{shown} has no open transaction now, and its producer is fenced")
 
 
-def _place(text: str) -> TopicPartition:
+def _topic_partition(text: str) -> TopicPartition:
     topic, separator, index = text.rpartition(":")
     if not separator or not topic or not (index.isascii() and index.isdigit()):
         raise CommandFailed(f"--partition {text}: write it as TOPIC:PARTITION, such as orders:3")
@@ -418,16 +418,21 @@ def _place(text: str) -> TopicPartition:
 
 
 def _abort_hanging(
-    place: TopicPartition, start_offset: int | None, bootstrap: str, *, yes: bool, json: bool
+    topic_partition: TopicPartition,
+    start_offset: int | None,
+    bootstrap: str,
+    *,
+    yes: bool,
+    json: bool,
 ) -> None:
     async def find() -> HangingTransaction:
         async with connect(bootstrap) as admin:
-            return await _the_one(admin, place, start_offset)
+            return await _the_one(admin, topic_partition, start_offset)
 
     async def end(found: HangingTransaction) -> None:
         async with connect(bootstrap) as admin:
             await admin.abort_transaction(
-                place,
+                topic_partition,
                 producer_id=found.producer_id,
                 producer_epoch=found.producer_epoch,
                 coordinator_epoch=found.coordinator_epoch,
@@ -435,15 +440,15 @@ def _abort_hanging(
 
     found = run(find())
     what = (
-        f"the transaction of producer {found.producer_id} on {printable(str(place))} from offset "
-        f"{found.start_offset}"
+        f"the transaction of producer {found.producer_id} on {printable(str(topic_partition))} "
+        f"from offset {found.start_offset}"
     )
     confirm(f"Abort {what}, last written at {time_text(found.last_time_ms)}?", yes=yes)
     run(end(found))
     if json:
         hanging = {
-            "topic": place.topic,
-            "partition": place.partition,
+            "topic": topic_partition.topic,
+            "partition": topic_partition.partition,
             "producer_id": found.producer_id,
             "start_offset": found.start_offset,
         }
@@ -453,11 +458,11 @@ def _abort_hanging(
 
 
 async def _the_one(
-    admin: Admin, place: TopicPartition, start_offset: int | None
+    admin: Admin, topic_partition: TopicPartition, start_offset: int | None
 ) -> HangingTransaction:
-    shown = printable(str(place))
-    search = await admin.find_hanging_transactions([place.topic])
-    hanging = [each for each in search.found if each.place == place]
+    shown = printable(str(topic_partition))
+    search = await admin.find_hanging_transactions([topic_partition.topic])
+    hanging = [each for each in search.found if each.topic_partition == topic_partition]
     if start_offset is not None:
         hanging = [each for each in hanging if each.start_offset == start_offset]
     if len(hanging) == 1:
@@ -468,11 +473,11 @@ async def _the_one(
             f"{len(hanging)} hanging transactions on {shown}: choose one with --start-offset: "
             f"{offsets}"
         )
-    if place in search.not_seen:
+    if topic_partition in search.not_seen:
         raise CommandFailed(f"{shown} has no leader at the moment: see penstock status")
     opened = [
         each.transaction_start_offset
-        for each in (await admin.describe_producers([place]))[place]
+        for each in (await admin.describe_producers([topic_partition]))[topic_partition]
         if each.transaction_start_offset >= 0
     ]
     if opened and start_offset in (None, *opened):

@@ -30,8 +30,8 @@ from penstock.client.errors import (
     TopicNotFound,
     check,
 )
-from penstock.client.model import TopicPartition
 from penstock.ports import Clock, Network, Random
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     FindCoordinatorRequest,
@@ -310,30 +310,32 @@ class Cluster:
                 raise TopicNotFound(topic) from error
             raise
 
-    async def leader(self, place: TopicPartition, *, fresh: bool = False) -> int:
+    async def leader(self, topic_partition: TopicPartition, *, fresh: bool = False) -> int:
         """Returns the known leader of the partition. `fresh` asks the cluster again."""
-        if fresh or place.topic not in self._topics:
+        if fresh or topic_partition.topic not in self._topics:
             await self._refresh(
                 MetadataRequest(
-                    topics=[MetadataRequest.Topic(name=place.topic)],
+                    topics=[MetadataRequest.Topic(name=topic_partition.topic)],
                     allow_auto_topic_creation=False,
                 )
             )
-        topic = self._topics.get(place.topic)
+        topic = self._topics.get(topic_partition.topic)
         if topic is None or topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise TopicNotFound(place.topic)
-        check(topic.error_code, subject=f"topic {place.topic}")
-        leader = self._leaders[place.topic].get(place.partition)
+            raise TopicNotFound(topic_partition.topic)
+        check(topic.error_code, subject=f"topic {topic_partition.topic}")
+        leader = self._leaders[topic_partition.topic].get(topic_partition.partition)
         if leader is None:
-            raise TopicNotFound(place.topic, place.partition)
+            raise TopicNotFound(topic_partition.topic, topic_partition.partition)
         if leader.broker_id not in self.brokers:
-            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(place))
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(topic_partition))
         return leader.broker_id
 
-    def known_leader(self, place: TopicPartition) -> Leader | None:
+    def known_leader(self, topic_partition: TopicPartition) -> Leader | None:
         """Returns the known leader without asking the cluster; None if it is unknown or there is
         none."""
-        leader = self._leaders.get(place.topic, _NO_LEADERS).get(place.partition)
+        leader = self._leaders.get(topic_partition.topic, _NO_LEADERS).get(
+            topic_partition.partition
+        )
         return leader if leader is not None and leader.broker_id in self.brokers else None
 
     def known_partitions(self, topic: str) -> int | None:

@@ -26,7 +26,7 @@ ClientError            base of all errors; `retriable` says whether a retry may 
 
 from __future__ import annotations
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 
@@ -404,13 +404,16 @@ class OutsideLog(NoOffset):
         #> 3
     """
 
-    def __init__(self, place: TopicPartition, offset: int, log_start: int, log_end: int) -> None:
-        self.place = place
+    def __init__(
+        self, topic_partition: TopicPartition, offset: int, log_start: int, log_end: int
+    ) -> None:
+        self.topic_partition = topic_partition
         self.offset = offset
         self.log_start = log_start
         self.log_end = log_end
         super().__init__(
-            f"{place} does not hold offset {offset}: its log goes from {log_start} to {log_end}"
+            f"{topic_partition} does not hold offset {offset}: its log goes from {log_start} to "
+            f"{log_end}"
         )
 
 

@@ -13,15 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from penstock.client.model import (
-    Headers,
-    K,
-    OffsetAndMetadata,
-    Record,
-    RecordMetadata,
-    TopicPartition,
-    V,
-)
+from penstock.client.model import Headers, K, OffsetAndMetadata, Record, RecordMetadata, V
+from penstock.topic_partition import TopicPartition
 
 _LOG: Final = logging.getLogger("penstock.client")
 T = TypeVar("T")

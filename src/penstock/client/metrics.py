@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, fields
 from math import log2
 from typing import Any, Final
 
-from penstock.client.model import TopicPartition
 from penstock.client.routers.meter import Distribution, DistributionMeter
+from penstock.topic_partition import TopicPartition
 
 _FINEST_S: Final = 1e-5
 _STEPS_PER_DOUBLING: Final = 4

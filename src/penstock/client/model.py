@@ -6,20 +6,11 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.records.batch import TimestampType
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
 Headers = tuple[tuple[str, bytes | None], ...]
-
-
-class TopicPartition(NamedTuple):
-    """A topic's name with a partition index."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 # Not frozen: creating a frozen dataclass takes three times as long, and a consumer creates one for
@@ -40,7 +31,7 @@ class Record(Generic[K, V]):
     leader_epoch: int = -1
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     def header(self, name: str) -> bytes | None:
@@ -61,7 +52,7 @@ class RecordMetadata:
     timestamp: int
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
 

@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerError, check
-from penstock.client.model import OffsetAndMetadata, OpenTransaction, TopicPartition
+from penstock.client.model import OffsetAndMetadata, OpenTransaction
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.java import partition_of
 from penstock.wire.messages import (
@@ -137,7 +138,7 @@ async def note_offset(
     cluster: Cluster,
     transaction: OpenTransaction,
     group: str,
-    place: TopicPartition,
+    topic_partition: TopicPartition,
     position: OffsetAndMetadata,
 ) -> None:
     """Commits an offset of a group without members, as part of the transaction."""
@@ -148,10 +149,10 @@ async def note_offset(
         transaction.producer_epoch,
         topics=[
             TxnOffsetCommitRequest.Topic(
-                place.topic,
+                topic_partition.topic,
                 [
                     TxnOffsetCommitRequest.Partition(
-                        place.partition,
+                        topic_partition.partition,
                         position.offset,
                         position.leader_epoch,
                         position.metadata,
@@ -172,12 +173,16 @@ async def note_offset(
 
 
 async def stable_offset(
-    cluster: Cluster, group: str, place: TopicPartition
+    cluster: Cluster, group: str, topic_partition: TopicPartition
 ) -> OffsetAndMetadata | None:
     """Returns the group's committed offset, once no transaction is about to change it."""
     wanted = OffsetFetchRequest.Group(
         group_id=group,
-        topics=[OffsetFetchRequest.GroupTopic(place.topic, partition_indexes=[place.partition])],
+        topics=[
+            OffsetFetchRequest.GroupTopic(
+                topic_partition.topic, partition_indexes=[topic_partition.partition]
+            )
+        ],
     )
     request = OffsetFetchRequest(groups=[wanted], require_stable=True)
 

@@ -61,11 +61,13 @@ class Brokers:
             raise BadRequest(f"there is no broker {unknown[0]} in the cluster: reload the page")
         placed = [
             Placed(
-                *place,
-                picture.moving[place].target if place in picture.moving else part.replicas,
-                picture.sizes.get(place),
+                *topic_partition,
+                picture.moving[topic_partition].target
+                if topic_partition in picture.moving
+                else part.replicas,
+                picture.sizes.get(topic_partition),
             )
-            for place, part in picture.places()
+            for topic_partition, part in picture.topic_partitions()
         ]
         try:
             exclude = picture.cordoned - {*drain}
@@ -132,7 +134,9 @@ def _log_eased(rate: int) -> None:
 
 def _outcome(ended: Ended, steps: int) -> str:
     trouble = [str(error) for error in (*ended.refused, *ended.unled)]
-    trouble += [f"the move of {place} was cancelled" for place in ended.cancelled]
+    trouble += [
+        f"the move of {topic_partition} was cancelled" for topic_partition in ended.cancelled
+    ]
     if not trouble:
         return f"{steps} partitions moved"
     return f"{len(ended.done)} of {steps} moved; {trouble[0]}"

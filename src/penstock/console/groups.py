@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.client.admin import group_reset
-from penstock.client.model import TopicPartition
 from penstock.console.errors import BadRequest
 from penstock.console.link import Link, Reading
 from penstock.console.picture import Picture
 from penstock.console.watch import Watch
+from penstock.topic_partition import TopicPartition
 
 PAGE_MAX: Final = 500
 _TARGETS: Final = {kind.name.lower(): kind for kind in group_reset.Kind}
@@ -44,7 +44,9 @@ class Groups:
                     "protocol_type": group.listing.protocol_type,
                     "members": group.members,
                     "lag": group.lag,
-                    "topics": sorted({place.topic for place in group.partitions}),
+                    "topics": sorted(
+                        {topic_partition.topic for topic_partition in group.partitions}
+                    ),
                 }
             )
         return {"total": len(found), "offset": offset, "groups": rows}
@@ -53,20 +55,22 @@ class Groups:
         admin = await self._link.reading()
         info = await admin.describe_group(name)
         committed = await admin.group_offsets(name)
-        assigned = [place for member in info.members for place in member.assignment]
-        places = sorted({*committed, *assigned})
-        bounds = await self._bounds(admin, places)
+        assigned = [
+            topic_partition for member in info.members for topic_partition in member.assignment
+        ]
+        topic_partitions = sorted({*committed, *assigned})
+        bounds = await self._bounds(admin, topic_partitions)
         rows = []
-        for place in places:
-            start, end = bounds.get(place, (None, None))
-            at = committed[place].offset if place in committed else None
-            owner = info.owner(place)
+        for topic_partition in topic_partitions:
+            start, end = bounds.get(topic_partition, (None, None))
+            at = committed[topic_partition].offset if topic_partition in committed else None
+            owner = info.owner(topic_partition)
             # Records that retention has deleted cannot be read any more, so they are not lag.
             behind = None if at is None or end is None else max(0, end - max(at, start or 0))
             rows.append(
                 {
-                    "topic": place.topic,
-                    "partition": place.partition,
+                    "topic": topic_partition.topic,
+                    "partition": topic_partition.partition,
                     "committed": at,
                     "first_offset": start,
                     "next_offset": end,
@@ -88,7 +92,7 @@ class Groups:
                     "client_id": member.client_id,
                     "host": member.client_host,
                     "instance_id": member.instance_id,
-                    "assignment": [str(place) for place in member.assignment],
+                    "assignment": [str(topic_partition) for topic_partition in member.assignment],
                 }
                 for member in info.members
             ],
@@ -100,28 +104,30 @@ class Groups:
         group = self._picture.groups.get(name)
         series: dict[str, list[tuple[int, int]]] = {}
         for at_ms, lags in () if group is None else group.history:
-            for place, lag in lags.items():
-                series.setdefault(str(place), []).append((at_ms, lag))
+            for topic_partition, lag in lags.items():
+                series.setdefault(str(topic_partition), []).append((at_ms, lag))
         return series
 
     async def _bounds(
-        self, admin: Reading, places: Sequence[TopicPartition]
+        self, admin: Reading, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, tuple[int, int]]:
         """Returns start and end offsets. Skips deleted topics: a group may still have offsets."""
         known = [
-            place
-            for place in places
-            if place.topic in self._picture.by_name
-            and place.partition < len(self._picture.by_name[place.topic].partitions)
+            topic_partition
+            for topic_partition in topic_partitions
+            if topic_partition.topic in self._picture.by_name
+            and topic_partition.partition
+            < len(self._picture.by_name[topic_partition.topic].partitions)
         ]
         if not known:
             return {}
         starts = await admin.list_offsets(dict.fromkeys(known, "earliest"))
         ends = await admin.list_offsets(dict.fromkeys(known, "latest"))
         return {
-            place: (start.offset, end.offset)
-            for place in known
-            if (start := starts[place]) is not None and (end := ends[place]) is not None
+            topic_partition: (start.offset, end.offset)
+            for topic_partition in known
+            if (start := starts[topic_partition]) is not None
+            and (end := ends[topic_partition]) is not None
         }
 
     # -- resetting offsets ----------------------------------------------------------------------
@@ -142,8 +148,8 @@ class Groups:
             raise BadRequest(f"group {name} has no committed offsets: name the topics to set")
         rows = [
             {
-                "topic": move.place.topic,
-                "partition": move.place.partition,
+                "topic": move.topic_partition.topic,
+                "partition": move.topic_partition.partition,
                 "from": move.committed,
                 "to": move.offset,
                 "lag": move.lag,
@@ -155,7 +161,8 @@ class Groups:
     async def reset(self, name: str, offsets: Mapping[TopicPartition, int]) -> dict[str, Any]:
         """Sets exactly the offsets that the plan has shown."""
         admin = await self._link.changing(
-            f"reset group {name}: {', '.join(f'{place}={at}' for place, at in offsets.items())}"
+            f"reset group {name}: "
+            f"{', '.join(f'{topic_partition}={at}' for topic_partition, at in offsets.items())}"
         )
         await group_reset.refuse_members(admin, name)
         outcomes = await admin.alter_group_offsets(name, offsets)

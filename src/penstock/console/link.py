@@ -24,10 +24,11 @@ from penstock.client.cluster import Cluster
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError, ClientError, ConnectFailed
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.producing.producer import Producer
 from penstock.console.config import ConsoleConfig
 from penstock.console.errors import ReadOnly
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
 CLIENT_ID: Final = "penstock-console"
@@ -53,7 +54,7 @@ class Reading(Protocol):
     ) -> dict[str, ConfigEntry]: ...
     async def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]: ...
     async def list_partition_reassignments(
-        self, places: Sequence[TopicPartition] | None = None
+        self, topic_partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]: ...
     async def list_groups(self) -> list[GroupListing]: ...
     async def describe_group(self, group: str) -> GroupInfo: ...

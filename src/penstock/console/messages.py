@@ -16,13 +16,14 @@ from typing import Any, Final
 
 from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import OutsideLog
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.client.producing.deliveries import Delivery
 from penstock.console.errors import BadRequest, NotFound
 from penstock.console.filters import Candidate, Test
 from penstock.console.jobs import Job, Jobs
 from penstock.console.link import Link
 from penstock.console.shown import Format, show_record
+from penstock.topic_partition import TopicPartition
 
 LIMIT_MAX: Final = 500
 _CHUNK: Final = 2_000
@@ -100,8 +101,8 @@ class Messages:
         start, end = bounds[partition]
         if start <= offset < end:
             async with self._link.consumer() as consumer:
-                places = {TopicPartition(topic, partition): (offset, offset + 1)}
-                async for record in self._range(consumer, places):
+                topic_partitions = {TopicPartition(topic, partition): (offset, offset + 1)}
+                async for record in self._range(consumer, topic_partitions):
                     return record
         raise NotFound(f"{topic}-{partition} has no record at offset {offset:,}, or it was deleted")
 
@@ -112,15 +113,16 @@ class Messages:
         wanted = led if partitions is None else set(partitions)
         if beyond := [each for each in wanted if each >= len(parts)]:
             raise NotFound(f"{topic} has {len(parts)} partitions, and no partition {beyond[0]}")
-        places = [TopicPartition(topic, each) for each in sorted(wanted)]
-        if not places:
+        topic_partitions = [TopicPartition(topic, each) for each in sorted(wanted)]
+        if not topic_partitions:
             return {}
-        starts = await admin.list_offsets(dict.fromkeys(places, "earliest"))
-        ends = await admin.list_offsets(dict.fromkeys(places, "latest"))
+        starts = await admin.list_offsets(dict.fromkeys(topic_partitions, "earliest"))
+        ends = await admin.list_offsets(dict.fromkeys(topic_partitions, "latest"))
         return {
-            place.partition: (start.offset, end.offset)
-            for place in places
-            if (start := starts[place]) is not None and (end := ends[place]) is not None
+            topic_partition.partition: (start.offset, end.offset)
+            for topic_partition in topic_partitions
+            if (start := starts[topic_partition]) is not None
+            and (end := ends[topic_partition]) is not None
         }
 
     async def _begin(self, topic: str, bounds: Bounds, query: Query) -> dict[int, int]:
@@ -133,11 +135,13 @@ class Messages:
                 }
             case "time":
                 admin = await self._link.reading()
-                places = [TopicPartition(topic, part) for part in bounds]
-                found = await admin.list_offsets(dict.fromkeys(places, query.value))
+                topic_partitions = [TopicPartition(topic, part) for part in bounds]
+                found = await admin.list_offsets(dict.fromkeys(topic_partitions, query.value))
                 return {
-                    place.partition: bounds[place.partition][1] if at is None else at.offset
-                    for place, at in found.items()
+                    topic_partition.partition: bounds[topic_partition.partition][1]
+                    if at is None
+                    else at.offset
+                    for topic_partition, at in found.items()
                 }
         raise BadRequest(f"start must be newest, oldest, offset or time, not {query.start!r}")
 
@@ -145,7 +149,7 @@ class Messages:
         self, topic: str, bounds: Bounds, begin: Mapping[int, int], query: Query
     ) -> tuple[list[BytesRecord], dict[int, int], int]:
         cursor = {part: begin[part] for part in bounds if part in begin}
-        places = {
+        topic_partitions = {
             TopicPartition(topic, part): (at, bounds[part][1])
             for part, at in cursor.items()
             if at < bounds[part][1]
@@ -153,18 +157,20 @@ class Messages:
         found: list[BytesRecord] = []
         scanned = 0
         deadline = self._clock.monotonic() + _BUDGET_S
-        if places:
+        if topic_partitions:
             async with self._link.consumer() as consumer:
-                async for record in self._range(consumer, places, deadline):
+                async for record in self._range(consumer, topic_partitions, deadline):
                     scanned += 1
                     cursor[record.partition] = record.offset + 1
                     if query.test(_candidate(record)):
                         found.append(record)
                         if len(found) >= query.limit:
                             return found, cursor, scanned
-                for place, (_, high) in places.items():
-                    at = consumer.known_position(place)
-                    cursor[place.partition] = min(high, max(at or 0, cursor[place.partition]))
+                for topic_partition, (_, high) in topic_partitions.items():
+                    at = consumer.known_position(topic_partition)
+                    cursor[topic_partition.partition] = min(
+                        high, max(at or 0, cursor[topic_partition.partition])
+                    )
         return found, cursor, scanned
 
     async def _backwards(
@@ -187,26 +193,26 @@ class Messages:
         size = _CHUNK if query.filtered else query.limit
         async with self._link.consumer() as consumer:
             while len(kept) < query.limit and self._clock.monotonic() < deadline:
-                places = {
+                topic_partitions = {
                     TopicPartition(topic, part): (max(bounds[part][0], at - size), at)
                     for part, at in low.items()
                     if at > bounds[part][0]
                 }
-                if not places:
+                if not topic_partitions:
                     break
                 passed: list[BytesRecord] = []
-                async for record in self._range(consumer, places):
+                async for record in self._range(consumer, topic_partitions):
                     scanned += 1
                     if query.test(_candidate(record)):
                         passed.append(record)
                 whole = {
-                    place.partition: at
-                    for place, (at, high) in places.items()
-                    if (consumer.known_position(place) or 0) >= high
+                    topic_partition.partition: at
+                    for topic_partition, (at, high) in topic_partitions.items()
+                    if (consumer.known_position(topic_partition) or 0) >= high
                 }
                 kept += [record for record in passed if record.partition in whole]
                 low.update(whole)
-                if len(whole) < len(places):
+                if len(whole) < len(topic_partitions):
                     break
         kept.sort(key=lambda each: (each.timestamp, each.partition, each.offset), reverse=True)
         shown, left = kept[: query.limit], kept[query.limit :]
@@ -218,7 +224,7 @@ class Messages:
     async def _range(
         self,
         consumer: Consumer[Bytes, Bytes],
-        places: Mapping[TopicPartition, tuple[int, int]],
+        topic_partitions: Mapping[TopicPartition, tuple[int, int]],
         deadline: float | None = None,
     ) -> AsyncIterator[BytesRecord]:
         """Yields the records of these ranges, until the deadline.
@@ -226,14 +232,14 @@ class Messages:
         Without a deadline, ends when no record has arrived for `_SILENCE_S`.
         """
         end = deadline or self._clock.monotonic() + _SILENCE_S
-        consumer.assign(places)
-        for place, (low, _) in places.items():
-            consumer.seek(place, low)
+        consumer.assign(topic_partitions)
+        for topic_partition, (low, _) in topic_partitions.items():
+            consumer.seek(topic_partition, low)
         while self._clock.monotonic() < end:
             left = [
-                place
-                for place, (_, high) in places.items()
-                if (consumer.known_position(place) or 0) < high
+                topic_partition
+                for topic_partition, (_, high) in topic_partitions.items()
+                if (consumer.known_position(topic_partition) or 0) < high
             ]
             if not left:
                 return
@@ -242,7 +248,7 @@ class Messages:
             except OutsideLog:
                 return  # retention deleted the records: the next request finds the new bounds
             for record in records:
-                if record.offset < places[record.place][1]:
+                if record.offset < topic_partitions[record.topic_partition][1]:
                     if deadline is None:
                         end = self._clock.monotonic() + _SILENCE_S
                     yield record
@@ -304,14 +310,14 @@ class Messages:
                 f"{target} has {targets} partitions, but the replay should keep partition "
                 f"{max(ranges)}: add partitions to {target}, or do not keep partitions"
             )
-        places = {
+        topic_partitions = {
             TopicPartition(topic, part): (max(low, bounds[part][0]), min(high, bounds[part][1]))
             for part, (low, high) in ranges.items()
         }
 
         async def work(job: Job) -> str:
-            job.total = sum(max(0, high - low) for low, high in places.values())
-            sent = await self._send_range(job, places, target, test, keep_partitions)
+            job.total = sum(max(0, high - low) for low, high in topic_partitions.values())
+            sent = await self._send_range(job, topic_partitions, target, test, keep_partitions)
             job.done = job.total
             return f"{sent:,} records sent to {target}"
 
@@ -320,7 +326,7 @@ class Messages:
     async def _send_range(
         self,
         job: Job,
-        places: Mapping[TopicPartition, tuple[int, int]],
+        topic_partitions: Mapping[TopicPartition, tuple[int, int]],
         target: str,
         test: Test,
         keep_partitions: bool,
@@ -330,7 +336,7 @@ class Messages:
         producer = self._link.producer(f"replay to {target}")
         forever = self._clock.monotonic() + 86_400
         async with self._link.consumer(committed_only=True) as consumer, producer:
-            async for record in self._range(consumer, places, forever):
+            async for record in self._range(consumer, topic_partitions, forever):
                 job.advance(1)
                 if test(_candidate(record)):
                     delivery = await producer.send(

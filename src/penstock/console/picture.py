@@ -16,8 +16,8 @@ from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.admin.reassignment import Reassignment
-from penstock.client.model import TopicPartition
 from penstock.console.problems import DiskSpace, Lagging, Problem, find_problems
+from penstock.topic_partition import TopicPartition
 
 RATES_KEPT: Final = 150
 LAGS_KEPT: Final = 360
@@ -161,10 +161,10 @@ class Picture:
     def on_ends(self, now_ms: int, ends: dict[TopicPartition, int], seconds: float) -> None:
         """Stores the end offsets, and computes rates from their growth since the last time."""
         written: Counter[str] = Counter()
-        for place, end in ends.items():
-            before = self.ends.get(place)
+        for topic_partition, end in ends.items():
+            before = self.ends.get(topic_partition)
             if before is not None and end > before:
-                written[place.topic] += end - before
+                written[topic_partition.topic] += end - before
         if self.ends and seconds > 0:
             self.topic_rates = {topic: count / seconds for topic, count in written.items()}
             self.rates.append((now_ms, sum(self.topic_rates.values())))
@@ -179,26 +179,30 @@ class Picture:
         self.topic_bytes = Counter()
         self.broker_bytes = Counter()
         for directory in found:
-            for place, replica in directory.replicas.items():
-                self.sizes[place] = max(self.sizes.get(place, 0), replica.size_bytes)
-                self.topic_bytes[place.topic] += replica.size_bytes
+            for topic_partition, replica in directory.replicas.items():
+                self.sizes[topic_partition] = max(
+                    self.sizes.get(topic_partition, 0), replica.size_bytes
+                )
+                self.topic_bytes[topic_partition.topic] += replica.size_bytes
                 self.broker_bytes[directory.broker] += replica.size_bytes
 
     def _rate_bytes(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
         """Computes rates from the logs' growth. Ignores logs that shrank, due to retention."""
         before = {
-            (each.broker, place): replica.size_bytes
+            (each.broker, topic_partition): replica.size_bytes
             for each in self.log_dirs
-            for place, replica in each.replicas.items()
+            for topic_partition, replica in each.replicas.items()
         }
         grown: Counter[int] = Counter()
         most: dict[TopicPartition, int] = {}
         for each in found:
-            for place, replica in each.replicas.items():
-                growth = replica.size_bytes - before.get((each.broker, place), replica.size_bytes)
+            for topic_partition, replica in each.replicas.items():
+                growth = replica.size_bytes - before.get(
+                    (each.broker, topic_partition), replica.size_bytes
+                )
                 if growth > 0:
                     grown[each.broker] += growth
-                    most[place] = max(most.get(place, 0), growth)
+                    most[topic_partition] = max(most.get(topic_partition, 0), growth)
         self.broker_byte_rates = {broker: size / seconds for broker, size in grown.items()}
         self.byte_rates.append((now_ms, sum(most.values()) / seconds))
 
@@ -210,7 +214,7 @@ class Picture:
         here = {broker.id for broker in self.info.brokers} if self.info else set()
         return frozenset((self.tally.replicas.keys() | self.seen.keys()) - here)
 
-    def places(self) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
+    def topic_partitions(self) -> Iterator[tuple[TopicPartition, PartitionInfo]]:
         for topic in self.topics:
             for partition in topic.partitions:
                 yield TopicPartition(topic.name, partition.index), partition

@@ -84,13 +84,13 @@ def _partitions(
     for topic in topics:
         least = least_in_sync.get(topic.name, 1)
         for partition in topic.partitions:
-            place = f"{topic.name}-{partition.index}"
+            name = f"{topic.name}-{partition.index}"
             if partition.leader < 0:
-                offline.append(place)
+                offline.append(name)
             elif len(partition.in_sync) < min(least, len(partition.replicas)):
-                below.append(place)
+                below.append(name)
             elif partition.under_replicated:
-                under.append(place)
+                under.append(name)
     found: list[Problem] = []
     if offline:
         advice = (
@@ -153,8 +153,8 @@ def _disks(disks: Sequence[DiskSpace]) -> list[Problem]:
     return found
 
 
-def _counted(places: Sequence[str], what: str) -> str:
-    named = ", ".join(places[:_NAMED_MAX])
-    more = f" and {len(places) - _NAMED_MAX:,} more" if len(places) > _NAMED_MAX else ""
-    noun = "partition" if len(places) == 1 else "partitions"
-    return f"{len(places):,} {noun} {what}: {named}{more}"
+def _counted(names: Sequence[str], what: str) -> str:
+    named = ", ".join(names[:_NAMED_MAX])
+    more = f" and {len(names) - _NAMED_MAX:,} more" if len(names) > _NAMED_MAX else ""
+    noun = "partition" if len(names) == 1 else "partitions"
+    return f"{len(names):,} {noun} {what}: {named}{more}"

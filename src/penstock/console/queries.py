@@ -11,10 +11,10 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.console.link import Link
 from penstock.console.watch import Watch
 from penstock.spark.reports import TOPIC, Report, decode
+from penstock.topic_partition import TopicPartition
 
 SILENT_MS: Final = 120_000
 """A running query counts as silent after this. An idle one reports every ten seconds by default."""

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from penstock.client.model import TopicPartition
 from penstock.client.serializers import Avro
 from penstock.console.errors import BadRequest
 from penstock.console.filters import BadFilter, Test, compile_filter
 from penstock.console.messages import LIMIT_MAX, Query
 from penstock.console.shown import FORMATS, PREVIEW_CHARACTERS, Format
+from penstock.topic_partition import TopicPartition
 
 BODY_BYTES_MAX: Final = 8 << 20
 _OFFSET_MAX: Final = 2**63 - 1

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.client.admin.operations import BROKER_DEFAULT, TopicInfo
-from penstock.client.model import TopicPartition
 from penstock.console.errors import BadRequest
 from penstock.console.link import Link
 from penstock.console.picture import Picture
 from penstock.console.watch import Watch
+from penstock.topic_partition import TopicPartition
 
 PAGE_MAX: Final = 500
 _SORTS: Final = ("name", "partitions", "size", "rate")
@@ -74,22 +74,22 @@ class Topics:
         topic = await admin.describe_topic(name)
         led = [TopicPartition(name, part.index) for part in topic.partitions if part.leader >= 0]
         led = [
-            place
-            for place in led
-            if topic.partitions[place.partition].leader not in self._picture.silent
+            topic_partition
+            for topic_partition in led
+            if topic.partitions[topic_partition.partition].leader not in self._picture.silent
         ]
         starts = await admin.list_offsets(dict.fromkeys(led, "earliest")) if led else {}
         ends = await admin.list_offsets(dict.fromkeys(led, "latest")) if led else {}
         sizes = {
-            (directory.broker, place.partition): replica.size_bytes
+            (directory.broker, topic_partition.partition): replica.size_bytes
             for directory in self._picture.log_dirs
-            for place, replica in directory.replicas.items()
-            if place.topic == name
+            for topic_partition, replica in directory.replicas.items()
+            if topic_partition.topic == name
         }
         rows = []
         for part in topic.partitions:
-            place = TopicPartition(name, part.index)
-            start, end = starts.get(place), ends.get(place)
+            topic_partition = TopicPartition(name, part.index)
+            start, end = starts.get(topic_partition), ends.get(topic_partition)
             rows.append(
                 {
                     "partition": part.index,
@@ -111,7 +111,7 @@ class Topics:
             "groups": sorted(
                 group
                 for group, lag in self._picture.groups.items()
-                if any(place.topic == name for place in lag.partitions)
+                if any(topic_partition.topic == name for topic_partition in lag.partitions)
             ),
         }
 

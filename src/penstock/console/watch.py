@@ -22,9 +22,9 @@ from contextlib import suppress
 from typing import Final
 
 from penstock.client.errors import ApiNotServed, BrokerError, ClientError
-from penstock.client.model import TopicPartition
 from penstock.console.link import Link, Reading
 from penstock.console.picture import GroupLag, Picture
+from penstock.topic_partition import TopicPartition
 
 _REST_FACTOR: Final = 10
 _DESCRIBED_MAX: Final = 500
@@ -131,12 +131,18 @@ class Watch:
         await self._learn_minimums()
         up = {broker.id for broker in self.picture.info.brokers} if self.picture.info else set()
         answering = up - self.picture.silent
-        asked = [place for place, part in self.picture.places() if part.leader in answering]
+        asked = [
+            topic_partition
+            for topic_partition, part in self.picture.topic_partitions()
+            if part.leader in answering
+        ]
         found = await admin.list_offsets(dict.fromkeys(asked, "latest")) if asked else {}
         now = self._clock.monotonic()
         seconds = 0.0 if self._ends_at is None else now - self._ends_at
         self._ends_at = now
-        ends = {place: end.offset for place, end in found.items() if end is not None}
+        ends = {
+            topic_partition: end.offset for topic_partition, end in found.items() if end is not None
+        }
         self.picture.on_ends(self._clock.wall_ms(), ends, seconds)
 
     async def _learn_minimums(self) -> None:
@@ -189,7 +195,9 @@ class Watch:
                     _log.debug("cannot read the lag of group %s: %s", name, error)
                     return
             groups[name].members = len(info.members)
-            offsets[name] = {place: at.offset for place, at in committed.items()}
+            offsets[name] = {
+                topic_partition: at.offset for topic_partition, at in committed.items()
+            }
 
         async with asyncio.TaskGroup() as tasks:
             for name in followed:
@@ -197,9 +205,9 @@ class Watch:
         starts = await self._starts(admin, offsets.values())
         for name, committed in sorted(offsets.items()):
             lags = {
-                place: max(0, end - max(at, starts.get(place, 0)))
-                for place, at in sorted(committed.items())
-                if (end := self.picture.ends.get(place)) is not None
+                topic_partition: max(0, end - max(at, starts.get(topic_partition, 0)))
+                for topic_partition, at in sorted(committed.items())
+                if (end := self.picture.ends.get(topic_partition)) is not None
             }
             groups[name].add(self._clock.wall_ms(), lags)
 
@@ -212,12 +220,16 @@ class Watch:
         """
         ends = self.picture.ends
         behind = {
-            place
+            topic_partition
             for offsets in committed
-            for place, at in offsets.items()
-            if ends.get(place, 0) > at
+            for topic_partition, at in offsets.items()
+            if ends.get(topic_partition, 0) > at
         }
         if not behind:
             return {}
         found = await admin.list_offsets(dict.fromkeys(sorted(behind), "earliest"))
-        return {place: start.offset for place, start in found.items() if start is not None}
+        return {
+            topic_partition: start.offset
+            for topic_partition, start in found.items()
+            if start is not None
+        }

@@ -35,7 +35,7 @@ from typing import Final, NamedTuple
 from penstock.coordination.effects import Token
 from penstock.coordination.invariants import InvariantViolated
 from penstock.groups.formats import NO_TIMESTAMP, GroupValue
-from penstock.groups.image import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.codec import decode_at
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages.embedded import ConsumerProtocolSubscription

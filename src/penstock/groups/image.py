@@ -19,19 +19,19 @@ from collections.abc import Collection
 from typing import Final
 
 from penstock.groups.formats import GroupValue, OffsetEntry, OffsetValue, read_record
+from penstock.topic_partition import TopicPartition
 
-TopicPartition = tuple[str, int]
 NO_PRODUCER: Final = -1
 
 
 class Pending:
-    """An offset in an open transaction; `place` is its number among this log's pending offsets."""
+    """An offset in an open transaction; `number` is its number among this log's pending offsets."""
 
-    __slots__ = ("is_overtaken", "place", "value")
+    __slots__ = ("is_overtaken", "number", "value")
 
-    def __init__(self, value: OffsetValue, place: int) -> None:
+    def __init__(self, value: OffsetValue, number: int) -> None:
         self.value = value
-        self.place = place
+        self.number = number
         self.is_overtaken = False
 
 
@@ -41,7 +41,7 @@ class ShardImage:
         self.offsets: dict[str, dict[TopicPartition, OffsetValue]] = {}
         self._pending: dict[str, dict[TopicPartition, dict[int, Pending]]] = {}
         self._of_producer: dict[int, dict[tuple[str, TopicPartition], None]] = {}
-        self._places = 0
+        self._numbers = 0
 
     def replay(
         self, key: bytes | None, value: bytes | None, producer_id: int = NO_PRODUCER
@@ -51,7 +51,7 @@ class ShardImage:
         if entry is None:
             return
         if isinstance(entry, OffsetEntry):
-            about = entry.key.topic, entry.key.partition
+            about = TopicPartition(entry.key.topic, entry.key.partition)
             if producer_id != NO_PRODUCER and entry.value is not None:
                 self._set_pending(entry.key.group, about, producer_id, entry.value)
             else:
@@ -68,15 +68,15 @@ class ShardImage:
             if committed and not ended.is_overtaken:
                 self.offsets.setdefault(group_id, {})[about] = ended.value
                 for other in self._pending[group_id][about].values():
-                    other.is_overtaken = other.is_overtaken or other.place < ended.place
+                    other.is_overtaken = other.is_overtaken or other.number < ended.number
             self._tidy(group_id, about)
 
     def _set_pending(
         self, group_id: str, about: TopicPartition, producer_id: int, value: OffsetValue
     ) -> None:
-        self._places += 1
+        self._numbers += 1
         pending = self._pending.setdefault(group_id, {}).setdefault(about, {})
-        pending[producer_id] = Pending(value, self._places)
+        pending[producer_id] = Pending(value, self._numbers)
         self._of_producer.setdefault(producer_id, {})[group_id, about] = None
 
     def _set_offset(self, group_id: str, about: TopicPartition, value: OffsetValue | None) -> None:

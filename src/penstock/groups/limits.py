@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from penstock.coordination.batches import record_bytes
 from penstock.coordination.effects import LogRecord
 from penstock.groups.formats import OffsetValue, offset_record
-from penstock.groups.image import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
 STRING_BYTES_MAX: Final = (1 << 15) - 1

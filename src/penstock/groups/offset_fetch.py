@@ -16,8 +16,8 @@ from collections.abc import Generator, Iterable, Mapping, Set
 from typing import TypeVar
 
 from penstock.groups.formats import OffsetValue
-from penstock.groups.image import TopicPartition
 from penstock.groups.shard_state import ShardState
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
@@ -129,8 +129,9 @@ def _partitions(
 ) -> list[OffsetFetchResponse.GroupPartition]:
     partitions = []
     for index in indexes:
-        is_stable = (name, index) not in unstable
-        value = known.get((name, index), _NOTHING) if is_stable else _NOTHING
+        about = TopicPartition(name, index)
+        is_stable = about not in unstable
+        value = known.get(about, _NOTHING) if is_stable else _NOTHING
         partitions.append(
             OffsetFetchResponse.GroupPartition(
                 index,

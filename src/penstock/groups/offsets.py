@@ -27,9 +27,9 @@ from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
 from penstock.groups.error_responses import commit_response, offsets_append_error
 from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
-from penstock.groups.image import TopicPartition
 from penstock.groups.limits import commit_records, fits_a_string
 from penstock.groups.shard_state import ShardState
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.java import utf16_units
 from penstock.wire.messages import (
@@ -63,7 +63,7 @@ def offset_commit(
     for topic in request.topics:
         for partition in topic.partitions:
             if fits(partition.committed_metadata, metadata_max):
-                about = topic.name, partition.partition_index
+                about = TopicPartition(topic.name, partition.partition_index)
                 offsets[about] = _offset_value(request, partition, now)
     if not offsets:
         shard.effects.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
@@ -196,7 +196,7 @@ def offset_delete(
             )
         )
         if not subscribed:
-            abouts = [(topic.name, index) for index in indexes]
+            abouts = [TopicPartition(topic.name, index) for index in indexes]
             records += tombstones(group, [about for about in abouts if _holds(shard, group, about)])
     response = OffsetDeleteResponse(topics=topics)
     if records:

@@ -18,10 +18,10 @@ from penstock.coordination.effects import Now, Token, TransactionalProducer
 from penstock.groups.error_responses import offsets_append_error, txn_commit_response
 from penstock.groups.formats import OffsetValue
 from penstock.groups.group import UNKNOWN_MEMBER, Group, State
-from penstock.groups.image import TopicPartition
 from penstock.groups.limits import commit_records, fits_a_string
 from penstock.groups.offsets import fits
 from penstock.groups.shard_state import ShardState
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 
@@ -40,7 +40,8 @@ def txn_offset_commit(
     for topic in request.topics:
         for partition in topic.partitions:
             if fits(partition.committed_metadata, metadata_max):
-                offsets[topic.name, partition.partition_index] = OffsetValue(
+                about = TopicPartition(topic.name, partition.partition_index)
+                offsets[about] = OffsetValue(
                     partition.committed_offset,
                     partition.committed_leader_epoch,
                     partition.committed_metadata or "",

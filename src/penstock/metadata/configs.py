@@ -232,13 +232,13 @@ class BrokerConfigs:
                 definitions[name] = definition
         return MappingProxyType(
             {
-                name: _strongest(each, list(self._places(each, (Synonym(name),))))
+                name: _strongest(each, list(self._candidates(each, (Synonym(name),))))
                 for name, each in definitions.items()
             }
         )
 
     def _inherit(self, definition: Definition) -> ConfigValue:
-        return _strongest(definition, list(self._places(definition, definition.synonyms)))
+        return _strongest(definition, list(self._candidates(definition, definition.synonyms)))
 
     def _overridden(self, definition: Definition, text: str) -> ConfigValue:
         value = definition.parse(text)
@@ -247,22 +247,22 @@ class BrokerConfigs:
         below = self._inherited[definition.name].synonyms
         return ConfigValue(definition, value, own.text, source, (own, *below))
 
-    def _places(
+    def _candidates(
         self, definition: Definition, names: Sequence[Synonym]
     ) -> Iterator[tuple[ConfigSynonym, Value]]:
         for source, layer in self._layers:
             for synonym in names:
                 if synonym.name in layer:
                     text, value = layer[synonym.name]
-                    place = ConfigSynonym(synonym.name, _shown(definition, text), source)
-                    yield place, synonym.scaled(value)
+                    found = ConfigSynonym(synonym.name, _shown(definition, text), source)
+                    yield found, synonym.scaled(value)
         # The last name is the one that has the default: log.retention.hours=168.
         if names and definition.default is not None:
             text_or_none = BROKER_CONFIGS[names[-1].name].default_text()
-            place = ConfigSynonym(
+            found = ConfigSynonym(
                 names[-1].name, _shown(definition, text_or_none), ConfigSource.DEFAULT_CONFIG
             )
-            yield place, definition.default
+            yield found, definition.default
 
 
 def effective(overrides: Mapping[str, str], broker: BrokerConfigs) -> Mapping[str, ConfigValue]:
@@ -342,13 +342,15 @@ def _validated(
     return values
 
 
-def _strongest(definition: Definition, places: list[tuple[ConfigSynonym, Value]]) -> ConfigValue:
-    if not places:
+def _strongest(
+    definition: Definition, candidates: list[tuple[ConfigSynonym, Value]]
+) -> ConfigValue:
+    if not candidates:
         default = definition.default
         text = _shown(definition, to_text(default))
         return ConfigValue(definition, default, text, ConfigSource.DEFAULT_CONFIG, ())
-    synonyms = tuple(place for place, _ in places)
-    first, value = places[0]
+    synonyms = tuple(synonym for synonym, _ in candidates)
+    first, value = candidates[0]
     text = _shown(definition, to_text(value))
     return ConfigValue(definition, value, text, first.source, synonyms)
 

@@ -22,9 +22,9 @@ from penstock.metadata.edits import NO_STATIC, Slice, TopicEdits, in_loads, slic
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.model import Partition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
-Place = tuple[str, int]
 _NOBODY: Final[frozenset[int]] = frozenset()
 
 
@@ -50,28 +50,34 @@ def is_due(image: ClusterImage, partition: Partition) -> bool:
     )
 
 
-def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator[tuple[Place, ...]]:
+def in_portions(
+    image: ClusterImage, topic_partitions: Iterable[TopicPartition] | None
+) -> Iterator[tuple[TopicPartition, ...]]:
     """Splits the requested partitions, or all partitions for None, into portions that each fit one
     decision."""
-    if places is None:
-        places = (
-            (topic.name, index)
+    if topic_partitions is None:
+        topic_partitions = (
+            TopicPartition(topic.name, index)
             for topic in image.topics.values()
             for index in range(len(topic.partitions))
         )
-    by_slice: dict[tuple[str, int], list[Place]] = {}
+    by_slice: dict[tuple[str, int], list[TopicPartition]] = {}
     parts: dict[tuple[str, int], Slice] = {}
-    unknown: list[Place] = []
-    for place in places:
-        topic = image.topics.get(place[0])
-        if topic is None or not 0 <= place[1] < len(topic.partitions):
-            unknown.append(place)
+    unknown: list[TopicPartition] = []
+    for topic_partition in topic_partitions:
+        topic = image.topics.get(topic_partition[0])
+        if topic is None or not 0 <= topic_partition[1] < len(topic.partitions):
+            unknown.append(topic_partition)
             continue
-        part = slice_of(topic, place[1])
-        by_slice.setdefault((topic.name, part.start), []).append(place)
+        part = slice_of(topic, topic_partition[1])
+        by_slice.setdefault((topic.name, part.start), []).append(topic_partition)
         parts[topic.name, part.start] = part
     for load in in_loads(parts.values()):
-        portion = [place for part in load for place in by_slice[part.topic.name, part.start]]
+        portion = [
+            topic_partition
+            for part in load
+            for topic_partition in by_slice[part.topic.name, part.start]
+        ]
         yield (*unknown, *portion)
         unknown = []
     if unknown:
@@ -80,7 +86,7 @@ def in_portions(image: ClusterImage, places: Iterable[Place] | None) -> Iterator
 
 def elect(
     image: ClusterImage,
-    places: Sequence[Place],
+    topic_partitions: Sequence[TopicPartition],
     *,
     unclean: bool = False,
     stopping: Collection[int] = _NOBODY,
@@ -93,7 +99,7 @@ def elect(
     """
     edits = TopicEdits(image, static)
     answers: list[Election] = []
-    for topic, index in places:
+    for topic, index in topic_partitions:
         leader = -1
         try:
             partition = edits.partition(topic, index)

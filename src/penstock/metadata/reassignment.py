@@ -22,6 +22,7 @@ from penstock.metadata.edits import NO_STATIC, TopicEdits
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import completed, relead, sound_members, with_members
 from penstock.metadata.model import Partition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -79,17 +80,17 @@ def reassign(
 
 
 def moves_under_way(
-    image: ClusterImage, places: Iterable[tuple[str, int]] | None = None
+    image: ClusterImage, topic_partitions: Iterable[TopicPartition] | None = None
 ) -> tuple[Moving, ...]:
     """Returns the ongoing reassignments of these partitions, or of all for None. Partitions that do
     not exist are skipped."""
-    if places is None:
-        places = (
-            (topic.name, index)
+    if topic_partitions is None:
+        topic_partitions = (
+            TopicPartition(topic.name, index)
             for topic in image.topics.values()
             for index in range(len(topic.partitions))
         )
-    found = ((name, index, image.partition(name, index)) for name, index in places)
+    found = ((name, index, image.partition(name, index)) for name, index in topic_partitions)
     return tuple(
         Moving(
             name,

@@ -32,8 +32,8 @@ from typing import Final
 
 from penstock.metadata.placement import ring
 from penstock.metadata.reassignment import Move
+from penstock.topic_partition import TopicPartition
 
-Place = tuple[str, int]
 _NOBODY: Final[frozenset[int]] = frozenset()
 _SLACK: Final = 2
 """Two loads that differ by less than this are balanced."""
@@ -61,6 +61,10 @@ class Placed:
     replicas: tuple[int, ...]
     size_bytes: int | None = None
     """The size of one replica; None if unknown."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ def plan(
     everything. Brokers in `exclude` keep what they have and get nothing more. Without `level`, the
     plan only drains.
     """
-    placed = {(each.topic, each.index): each for each in partitions}
+    placed = {each.topic_partition: each for each in partitions}
     layout = _Layout(racks, placed.values(), {*drain}, {*exclude})
     before = layout.shape(placed)
     layout.drain(placed)
@@ -152,11 +156,11 @@ def plan(
         # A chain may be found in one order of attempts and missed in another. Repeat from the
         # result until a fresh attempt finds nothing more.
         layout = _Layout(racks, layout.placed(placed), {*drain}, {*exclude})
-    after = {(each.topic, each.index): each for each in layout.placed(placed)}
+    after = {each.topic_partition: each for each in layout.placed(placed)}
     steps = (
-        Step(*place, each.replicas, after[place].replicas, each.size_bytes)
-        for place, each in sorted(placed.items())
-        if each.replicas != after[place].replicas
+        Step(*topic_partition, each.replicas, after[topic_partition].replicas, each.size_bytes)
+        for topic_partition, each in sorted(placed.items())
+        if each.replicas != after[topic_partition].replicas
     )
     return Plan(tuple(steps), before, layout.shape(placed))
 
@@ -177,7 +181,7 @@ class _Layout:
         self._open = tuple(
             each for each in self._racks if each not in drained and each not in excluded
         )
-        self._replicas: dict[Place, list[int]] = {}
+        self._replicas: dict[TopicPartition, list[int]] = {}
         self._held: dict[int, dict[str, dict[int, None]]] = {each: {} for each in self._racks}
         self._loads = Counter(dict.fromkeys(self._racks, 0))
         self._leads = Counter(dict.fromkeys(self._racks, 0))
@@ -185,9 +189,9 @@ class _Layout:
         self._load(partitions)
 
     def _load(self, partitions: Iterable[Placed]) -> None:
-        ordered = sorted(partitions, key=lambda each: (each.topic, each.index))
+        ordered = sorted(partitions, key=lambda each: each.topic_partition)
         for each in ordered:
-            self._replicas[each.topic, each.index] = [*each.replicas]
+            self._replicas[each.topic_partition] = [*each.replicas]
             self._leads[each.replicas[0]] += 1
             self._loads.update(each.replicas)
         # Each broker starts with different partitions. If two brokers started with the same ones,
@@ -198,28 +202,31 @@ class _Layout:
                 if broker in each.replicas:
                     self._held[broker].setdefault(each.topic, {})[each.index] = None
 
-    def placed(self, known: Mapping[Place, Placed]) -> list[Placed]:
+    def placed(self, known: Mapping[TopicPartition, Placed]) -> list[Placed]:
         return [
-            Placed(*place, tuple(replicas), known[place].size_bytes)
-            for place, replicas in self._replicas.items()
+            Placed(*topic_partition, tuple(replicas), known[topic_partition].size_bytes)
+            for topic_partition, replicas in self._replicas.items()
         ]
 
-    def shape(self, known: Mapping[Place, Placed]) -> Shape:
+    def shape(self, known: Mapping[TopicPartition, Placed]) -> Shape:
         sizes: Counter[int] = Counter()
-        for place, replicas in self._replicas.items():
+        for topic_partition, replicas in self._replicas.items():
             for each in replicas:
-                sizes[each] += known[place].size_bytes or 0
+                sizes[each] += known[topic_partition].size_bytes or 0
         loads = {
             each: Load(self._loads[each], self._leads[each], sizes[each])
             for each in sorted({*self._racks, *self._loads})
         }
-        return Shape(loads, sum(self._uneven(place) is not None for place in self._replicas))
+        return Shape(
+            loads,
+            sum(self._uneven(topic_partition) is not None for topic_partition in self._replicas),
+        )
 
     # Changes
 
-    def _relocate(self, place: Place, source: int, target: int) -> None:
-        topic, index = place
-        replicas = self._replicas[place]
+    def _relocate(self, topic_partition: TopicPartition, source: int, target: int) -> None:
+        topic, index = topic_partition
+        replicas = self._replicas[topic_partition]
         position = replicas.index(source)
         replicas[position] = target
         self._loads[source] -= 1
@@ -232,11 +239,13 @@ class _Layout:
         self._held[target].setdefault(topic, {})[index] = None
         for each in self._held.keys() & replicas:
             self._stuck -= {
-                (each, other) for other in self._open if self._may_relocate(place, each, other)
+                (each, other)
+                for other in self._open
+                if self._may_relocate(topic_partition, each, other)
             }
 
-    def _prefer(self, place: Place, leader: int) -> None:
-        replicas = self._replicas[place]
+    def _prefer(self, topic_partition: TopicPartition, leader: int) -> None:
+        replicas = self._replicas[topic_partition]
         position = replicas.index(leader)
         self._leads[replicas[0]] -= 1
         self._leads[leader] += 1
@@ -244,20 +253,20 @@ class _Layout:
 
     # Draining
 
-    def drain(self, known: Mapping[Place, Placed]) -> None:
-        for place, replicas in self._replicas.items():
+    def drain(self, known: Mapping[TopicPartition, Placed]) -> None:
+        for topic_partition, replicas in self._replicas.items():
             for source in [each for each in replicas if each in self._drained]:
                 others = Counter(
                     self._racks[each] for each in replicas if each != source and each in self._racks
                 )
                 able = [each for each in self._open if each not in replicas]
                 if not able:
-                    raise NotEnoughBrokers(known[place], source, self._open)
+                    raise NotEnoughBrokers(known[topic_partition], source, self._open)
                 target = min(able, key=lambda each: (others[self._racks[each]], self._loads[each]))
                 led = replicas[0] == source
-                self._relocate(place, source, target)
+                self._relocate(topic_partition, source, target)
                 if led:
-                    self._prefer(place, self._heir(replicas, target))
+                    self._prefer(topic_partition, self._heir(replicas, target))
 
     def _heir(self, replicas: Sequence[int], target: int) -> int:
         """Chooses the new preferred leader: the replica that leads the fewest partitions, and on a
@@ -269,15 +278,15 @@ class _Layout:
 
     def spread(self) -> int:
         done = 0
-        for place in self._replicas:
-            while (found := self._uneven(place)) is not None:
-                self._relocate(place, *found)
+        for topic_partition in self._replicas:
+            while (found := self._uneven(topic_partition)) is not None:
+                self._relocate(topic_partition, *found)
                 done += 1
         return done
 
-    def _uneven(self, place: Place) -> tuple[int, int] | None:
+    def _uneven(self, topic_partition: TopicPartition) -> tuple[int, int] | None:
         """Returns a relocation that spreads the replicas over racks more evenly."""
-        replicas = self._replicas[place]
+        replicas = self._replicas[topic_partition]
         by_rack = Counter(self._racks[each] for each in replicas if each in self._racks)
         sources = [each for each in replicas if each in self._open]
         targets = [each for each in self._open if each not in replicas]
@@ -288,8 +297,8 @@ class _Layout:
         gap = by_rack[self._racks[source]] - by_rack[self._racks[target]]
         return (source, target) if gap >= _SLACK else None
 
-    def _may_relocate(self, place: Place, source: int, target: int) -> bool:
-        replicas = self._replicas[place]
+    def _may_relocate(self, topic_partition: TopicPartition, source: int, target: int) -> bool:
+        replicas = self._replicas[topic_partition]
         if target in replicas:
             return False
         left, entered = self._racks[source], self._racks[target]
@@ -311,55 +320,56 @@ class _Layout:
     def _shift(self, chain: Sequence[int]) -> bool:
         """Relocates one replica along each link. Returns False, with everything undone, if the
         links block each other."""
-        undo: list[tuple[Place, int, int]] = []
+        undo: list[tuple[TopicPartition, int, int]] = []
         for source, target in reversed([*_links(chain)]):
-            place = self._movable(source, target)
-            if place is None:
+            topic_partition = self._movable(source, target)
+            if topic_partition is None:
                 for back in reversed(undo):
                     self._relocate(*back)
                 return False
-            self._relocate(place, source, target)
-            undo.append((place, target, source))
+            self._relocate(topic_partition, source, target)
+            undo.append((topic_partition, target, source))
         return True
 
-    def _movable(self, source: int, target: int) -> Place | None:
+    def _movable(self, source: int, target: int) -> TopicPartition | None:
         if (source, target) in self._stuck:
             return None
         held, there = self._held[source], self._held[target]
         for topic in sorted(held, key=lambda each: len(there.get(each, ())) - len(held[each])):
             for index in held[topic]:
-                if self._may_relocate((topic, index), source, target):
-                    return topic, index
+                topic_partition = TopicPartition(topic, index)
+                if self._may_relocate(topic_partition, source, target):
+                    return topic_partition
         self._stuck.add((source, target))
         return None
 
     def level_leads(self) -> int:
-        led: dict[int, dict[int, dict[Place, None]]] = {
+        led: dict[int, dict[int, dict[TopicPartition, None]]] = {
             each: {other: {} for other in self._open} for each in self._open
         }
-        for place, replicas in self._replicas.items():
-            self._note(led, place, replicas)
+        for topic_partition, replicas in self._replicas.items():
+            self._note(led, topic_partition, replicas)
         done = 0
         while chain := self._chain(self._leads, lambda giver, taker: bool(led[giver][taker])):
             for giver, taker in _links(chain):
-                place = next(iter(led[giver][taker]))
+                topic_partition = next(iter(led[giver][taker]))
                 for taken in led[giver].values():
-                    taken.pop(place, None)
-                self._prefer(place, taker)
-                self._note(led, place, self._replicas[place])
+                    taken.pop(topic_partition, None)
+                self._prefer(topic_partition, taker)
+                self._note(led, topic_partition, self._replicas[topic_partition])
             done += 1
         return done
 
     def _note(
         self,
-        led: Mapping[int, Mapping[int, dict[Place, None]]],
-        place: Place,
+        led: Mapping[int, Mapping[int, dict[TopicPartition, None]]],
+        topic_partition: TopicPartition,
         replicas: Sequence[int],
     ) -> None:
         """Records the brokers to which the partition's leader could hand it over."""
         for other in replicas[1:]:
             if replicas[0] in led and other in self._open:
-                led[replicas[0]][other][place] = None
+                led[replicas[0]][other][topic_partition] = None
 
     def _chain(
         self, loads: Mapping[int, int], is_linked: Callable[[int, int], bool]

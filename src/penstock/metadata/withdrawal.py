@@ -25,35 +25,36 @@ from penstock.metadata.elections import choose_leader
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import led_by, sound_members, with_members
 from penstock.metadata.model import NO_LEADER, Partition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import KafkaError
 
-Place = tuple[str, int]
 _NOBODY: Final[frozenset[int]] = frozenset()
 
 
 def withdraw(
     image: ClusterImage,
     broker_id: int,
-    places: Sequence[Place],
+    topic_partitions: Sequence[TopicPartition],
     *,
     offline: bool = False,
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
-) -> Decision[tuple[Place, ...]]:
+) -> Decision[tuple[TopicPartition, ...]]:
     """Removes a broker from the ISR and the eligible leaders of these partitions, where it is
     damaged or `offline`.
 
     The result is the partitions where that is possible now. Ask again later for the others.
     """
     edits = TopicEdits(image, static)
-    done: list[Place] = []
-    for topic, index in places:
+    done: list[TopicPartition] = []
+    for topic_partition in topic_partitions:
+        topic, index = topic_partition
         try:
             partition = edits.partition(topic, index)
             after = _without(image, edits, topic, partition, broker_id, stopping, offline=offline)
             if after is not None:
                 edits.put(topic, index, after)
-                done.append((topic, index))
+                done.append(topic_partition)
         except KafkaError:
             # The partition no longer exists, or this decision has no space for more topics.
             continue

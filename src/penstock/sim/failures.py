@@ -16,7 +16,7 @@ def describe(error: BaseException) -> str:
     first, *others = _leaves(error)
     said = str(first).partition("\n")[0]
     text = f"{type(first).__name__}: {said}" if said else type(first).__name__
-    told = ", ".join(filter(None, (_place(first), f"and {len(others)} more" if others else "")))
+    told = ", ".join(filter(None, (_location(first), f"and {len(others)} more" if others else "")))
     return f"{text} ({told})" if told else text
 
 
@@ -28,7 +28,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _place(error: BaseException) -> str:
+def _location(error: BaseException) -> str:
     """Returns the innermost call in this package, or elsewhere if there is none in it."""
     calls = [
         (PurePath(frame.f_code.co_filename).parts, line, frame.f_code.co_name)

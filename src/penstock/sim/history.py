@@ -6,8 +6,8 @@ a broken connection, a timeout. An operation with status `info` may have taken e
 take effect.
 
 Values are strings, each sent once, so that a value in a log identifies the process that wrote it.
-Places are topic partitions: `topic-partition`. Times are virtual milliseconds of one clock for all
-processes: an operation that ended before another began came before it.
+A `partition_name` is `topic-partition`, such as `orders-0`. Times are virtual milliseconds of one
+clock for all processes: an operation that ended before another began came before it.
 
 A history is written as JSON lines, one entry per line.
 """
@@ -58,7 +58,7 @@ class Entry:
 class Send(Entry):
     kind: ClassVar[str] = "send"
 
-    place: str
+    partition_name: str
     value: str
     number: int
     """The number of this send among all sends of this process."""
@@ -99,7 +99,7 @@ class Drain(Entry):
 
     kind: ClassVar[str] = "drain"
 
-    place: str
+    partition_name: str
     start_offset: int
     end_offset: int
     records: tuple[tuple[int, str], ...] = ()
@@ -132,7 +132,7 @@ class Deleted(Entry):
 
     kind: ClassVar[str] = "deleted"
 
-    place: str
+    partition_name: str
     offset: int
 
 
@@ -142,7 +142,7 @@ class Latest(Entry):
 
     kind: ClassVar[str] = "latest"
 
-    place: str
+    partition_name: str
     offset: int = -1
 
 
@@ -152,7 +152,7 @@ class Pipelined(Entry):
 
     kind: ClassVar[str] = "pipelined"
 
-    place: str
+    partition_name: str
     request: str
     written_end: int
     """The offset after the last record of the write, by its response."""
@@ -166,7 +166,7 @@ class Malformed(Entry):
 
     kind: ClassVar[str] = "malformed"
 
-    place: str
+    partition_name: str
     batch: str
     """What is wrong with it."""
     offset: int = -1
@@ -259,7 +259,9 @@ def read_history(lines: Iterable[str]) -> History:
 def _entry(fields: dict[str, Any]) -> Entry:
     kind = KINDS[fields.pop("kind")]
     if "reads" in fields:
-        fields["reads"] = {place: _pairs(found) for place, found in fields["reads"].items()}
+        fields["reads"] = {
+            partition_name: _pairs(found) for partition_name, found in fields["reads"].items()
+        }
     if "records" in fields:
         fields["records"] = _pairs(fields["records"])
     if "moved" in fields:

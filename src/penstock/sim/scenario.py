@@ -105,7 +105,7 @@ class TopicPlan:
     segment_bytes: int
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def partition_names(self) -> tuple[str, ...]:
         return tuple(f"{self.name}-{index}" for index in range(self.partitions))
 
 
@@ -157,22 +157,29 @@ class Scenario:
     """Brokers process every request in the smallest slices, as they do large ones."""
 
     @property
-    def places(self) -> tuple[str, ...]:
-        return tuple(place for topic in self.topics for place in topic.places)
+    def partition_names(self) -> tuple[str, ...]:
+        return tuple(
+            partition_name for topic in self.topics for partition_name in topic.partition_names
+        )
 
     @property
     def written(self) -> tuple[str, ...]:
         """The topic partitions that producers write to: all except the target of the copiers."""
         return tuple(
-            place for topic in self.topics if topic.name != COPIES for place in topic.places
+            partition_name
+            for topic in self.topics
+            if topic.name != COPIES
+            for partition_name in topic.partition_names
         )
 
     @property
     def deletable(self) -> tuple[str, ...]:
         """The topic partitions where records may be deleted. What copiers read and sinks
         write stays."""
-        first = self.topics[0].places if self.copiers or self.sinks else ()
-        return tuple(place for place in self.written if place not in first)
+        first = self.topics[0].partition_names if self.copiers or self.sinks else ()
+        return tuple(
+            partition_name for partition_name in self.written if partition_name not in first
+        )
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -180,8 +187,8 @@ class Scenario:
         counts = ((READERS, self.members), (COPIERS, self.copiers), (SINK, self.sinks))
         return tuple(group for group, count in counts if count)
 
-    def topic_of(self, place: str) -> TopicPlan:
-        name = place.rpartition("-")[0]
+    def topic_of(self, partition_name: str) -> TopicPlan:
+        name = partition_name.rpartition("-")[0]
         return next(topic for topic in self.topics if topic.name == name)
 
     @property

@@ -56,8 +56,8 @@ def _path(name: str, directory: Path) -> Path | None:
     first, *rest = name.split(".")
     if first != directory.name:
         return None
-    place = directory.joinpath(*rest)
-    for path in (place / "__init__.py", place.with_suffix(".py")):
+    module = directory.joinpath(*rest)
+    for path in (module / "__init__.py", module.with_suffix(".py")):
         if path.is_file() and (rest or path.name == "__init__.py"):
             return path
     return None

@@ -22,8 +22,8 @@ class Timeline:
         self._now_s = now_s
         self.lines: list[tuple[float, str, str]] = []
 
-    def add(self, place: str, text: str) -> None:
-        self.lines.append((self._now_s(), place, text))
+    def add(self, subject: str, text: str) -> None:
+        self.lines.append((self._now_s(), subject, text))
 
 
 class RecordedCalls:
@@ -46,39 +46,39 @@ class RecordedCalls:
 
 
 def timeline_lines(
-    timeline: Timeline, entries: Iterable[Entry], place: str, lines_max: int = LINES_MAX
+    timeline: Timeline, entries: Iterable[Entry], subject: str, lines_max: int = LINES_MAX
 ) -> list[str]:
-    """Returns the last lines about a topic partition, or about everything if `place` is empty."""
+    """Returns the last lines about a topic partition, or about everything if `subject` is empty."""
     lines = [
-        (at, text if not where or place else f"{where}: {text}")
+        (at, text if not where or subject else f"{where}: {text}")
         for at, where, text in timeline.lines
-        if not place or where in ("", place)
+        if not subject or where in ("", subject)
     ]
-    lines += [(at_ms / 1000, text) for at_ms, text in _of_clients(entries, place)]
+    lines += [(at_ms / 1000, text) for at_ms, text in _of_clients(entries, subject)]
     lines.sort(key=lambda line: line[0])
     return [f"{at:9.3f}  {text}" for at, text in lines[-lines_max:]]
 
 
-def _of_clients(entries: Iterable[Entry], place: str) -> Iterator[tuple[float, str]]:
+def _of_clients(entries: Iterable[Entry], subject: str) -> Iterator[tuple[float, str]]:
     for entry in entries:
         error = f": {entry.error}" if entry.error else ""
         match entry:
-            case Send() if entry.place == place:
+            case Send() if entry.partition_name == subject:
                 acks = "all" if entry.acks < 0 else entry.acks
                 at = f" at {entry.offset}" if entry.offset >= 0 else ""
                 began = f"since {entry.begun_ms / 1000:.3f}"
                 text = f"{entry.process} sent {entry.value} acks={acks}"
                 yield entry.ended_ms, f"{text} {began}: {entry.status}{at}{error}"
-            case Poll() if place in entry.reads:
-                read = entry.reads[place]
+            case Poll() if subject in entry.reads:
+                read = entry.reads[subject]
                 span = f"{read[0][0]}..{read[-1][0]} ({read[0][1]}..{read[-1][1]})"
                 yield entry.ended_ms, f"{entry.process} read {span}"
             case Poll() if entry.status != OK:
                 yield entry.ended_ms, f"{entry.process} could not poll{error}"
-            case Latest() if entry.place == place:
+            case Latest() if entry.partition_name == subject:
                 told = f"{entry.offset}" if entry.status == OK else f"{entry.status}{error}"
                 yield entry.ended_ms, f"{entry.process} asked for the log end: {told}"
-            case Drain() if entry.place == place:
+            case Drain() if entry.partition_name == subject:
                 span = f"{entry.start_offset} to {entry.end_offset}"
                 text = f"drained from {span}: {len(entry.records)} records{error}"
                 yield entry.ended_ms, text

@@ -189,7 +189,7 @@ class _Run:
             actor = Actor(stage, node.env, name, world.draws(name))
             await _in_client(node, work(actor))
         await world.stop_brokers()
-        return check_history(self.history, self.scenario.places)
+        return check_history(self.history, self.scenario.partition_names)
 
     def _start_actors(self, world: World, stage: Stage) -> ClientProcesses:
         scenario = self.scenario
@@ -218,8 +218,8 @@ class _Run:
         return ClientProcesses(world, stage, plans)
 
 
-def _synced_end(invariants: Invariants, place: str) -> int:
-    truth = invariants.truths.get(place)
+def _synced_end(invariants: Invariants, partition_name: str) -> int:
+    truth = invariants.truths.get(partition_name)
     return 0 if truth is None else truth.synced_end
 
 
@@ -319,7 +319,11 @@ def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
     else:
         verdict.violations = outcome.value or []
     if verdict.failed and run.timeline is not None:
-        place = verdict.violations[0].place if verdict.violations else ""
-        place = place if place in run.scenario.places or place.startswith("__") else ""
-        verdict.story = timeline_lines(run.timeline, run.history.entries, place)
+        partition_name = verdict.violations[0].partition_name if verdict.violations else ""
+        partition_name = (
+            partition_name
+            if partition_name in run.scenario.partition_names or partition_name.startswith("__")
+            else ""
+        )
+        verdict.story = timeline_lines(run.timeline, run.history.entries, partition_name)
     return verdict

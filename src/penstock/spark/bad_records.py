@@ -61,8 +61,8 @@ class BadRecords:
         row = min(bad)
         offset = batch.column("offset")[row].as_py()
         raise SerializationFailed(
-            f"the {field} of {self._span.place} at offset {offset} cannot be decoded: {bad[row]}. "
-            "Set badRecords to column to see such records, or to deadletter, with a "
+            f"the {field} of {self._span.topic_partition} at offset {offset} cannot be decoded: "
+            f"{bad[row]}. Set badRecords to column to see such records, or to deadletter, with a "
             "deadLetterTopic, to send them to another topic"
         )
 

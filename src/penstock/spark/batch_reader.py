@@ -51,15 +51,15 @@ class BatchReader(DataSourceReader):
 
     def _plan(self, view: LogView) -> list[Span]:
         options = self._options
-        places = view.places()
-        ends = view.resolve(options.ending, places, starting=False)
-        starts = view.resolve(options.starting, places, starting=True)
+        topic_partitions = view.topic_partitions()
+        ends = view.resolve(options.ending, topic_partitions, starting=False)
+        starts = view.resolve(options.starting, topic_partitions, starting=True)
         if "offsets" in (options.ending.kind, options.starting.kind):
             # Read last: an offset that is beyond the end now was beyond it before, too.
-            latest = view.latest(places)
+            latest = view.latest(topic_partitions)
             ends = view.check_within(ends, latest, "endingOffsets")
             starts = view.check_within(starts, latest, "startingOffsets")
-        starts = view.check_not_before_start(starts, view.earliest(places))
+        starts = view.check_not_before_start(starts, view.earliest(topic_partitions))
         return spans(starts, ends)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -104,8 +104,8 @@ def narrow(whole: Sequence[Span], wanted: Wanted, view: LogView) -> list[Span]:
     if wanted.from_ms is None or not left:
         return left
     bound = Bound("timestamp", timestamp_ms=wanted.from_ms)
-    firsts = view.resolve(bound, [span.place for span in left], starting=False)
-    left = [replace(span, start=max(span.start, firsts[span.place])) for span in left]
+    firsts = view.resolve(bound, [span.topic_partition for span in left], starting=False)
+    left = [replace(span, start=max(span.start, firsts[span.topic_partition])) for span in left]
     return [span for span in left if span.size > 0]
 
 

@@ -18,12 +18,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, Protocol, Self
 
 from penstock.client.errors import BrokerError, ClientError, OptionError, TopicNotFound
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.options import ConsumerOptions
 from penstock.spark.client_options import check_client
 from penstock.spark.clients import open_admin, open_consumer
 from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets
 from penstock.spark.options import Bound, SourceOptions
+from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from penstock.client.admin.inspection import LogDirInfo
@@ -64,7 +65,9 @@ class AdminCalls(Protocol):
 class EndCalls(Protocol):
     """The methods of `penstock.Consumer` that are used to read only committed records."""
 
-    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
+    def end_offsets(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]: ...
 
     def close(self) -> None: ...
 
@@ -98,7 +101,7 @@ class LogView:
 
     # -- which partitions -----------------------------------------------------------------------
 
-    def places(self) -> list[TopicPartition]:
+    def topic_partitions(self) -> list[TopicPartition]:
         """Returns all partitions that the job names, all of which must exist; for a pattern, all
         that match."""
         choice = self._options.topics
@@ -109,15 +112,16 @@ class LogView:
                     f"topic {name} does not exist: create it with `penstock topic create {name}`, "
                     "or correct the name in the options"
                 )
-        for place in choice.partitions:
-            if place.partition >= counts[place.topic]:
+        for topic_partition in choice.partitions:
+            if topic_partition.partition >= counts[topic_partition.topic]:
                 raise OptionError(
-                    f"assign names partition {place.partition} of {place.topic}, "
-                    f"which only has partitions 0 to {counts[place.topic] - 1}"
+                    f"assign names partition {topic_partition.partition} of "
+                    f"{topic_partition.topic}, "
+                    f"which only has partitions 0 to {counts[topic_partition.topic] - 1}"
                 )
         return self._chosen(counts)
 
-    def places_left(self) -> list[TopicPartition]:
+    def topic_partitions_left(self) -> list[TopicPartition]:
         """Returns the partitions that still exist, for a job that has begun: missing ones existed
         before."""
         return self._chosen(self._counts())
@@ -129,12 +133,18 @@ class LogView:
 
     def _chosen(self, counts: Mapping[str, int]) -> list[TopicPartition]:
         if assigned := self._options.topics.partitions:
-            return [place for place in assigned if place.partition < counts.get(place.topic, 0)]
+            return [
+                topic_partition
+                for topic_partition in assigned
+                if topic_partition.partition < counts.get(topic_partition.topic, 0)
+            ]
         return [TopicPartition(topic, index) for topic in counts for index in range(counts[topic])]
 
     def _names(self) -> list[str]:
         choice = self._options.topics
-        return sorted({*choice.names, *(place.topic for place in choice.partitions)})
+        return sorted(
+            {*choice.names, *(topic_partition.topic for topic_partition in choice.partitions)}
+        )
 
     def _counts(self) -> dict[str, int]:
         """Returns the number of partitions of each topic that exists."""
@@ -157,41 +167,51 @@ class LogView:
 
     # -- from where, to where -------------------------------------------------------------------
 
-    def earliest(self, places: Iterable[TopicPartition]) -> Offsets:
-        return self._at(dict.fromkeys(places, "earliest"))
+    def earliest(self, topic_partitions: Iterable[TopicPartition]) -> Offsets:
+        return self._at(dict.fromkeys(topic_partitions, "earliest"))
 
-    def latest(self, places: Iterable[TopicPartition]) -> Offsets:
+    def latest(self, topic_partitions: Iterable[TopicPartition]) -> Offsets:
         if self._committed is not None:
-            return dict(self._committed.end_offsets(places))
-        return self._at(dict.fromkeys(places, "latest"))
+            return dict(self._committed.end_offsets(topic_partitions))
+        return self._at(dict.fromkeys(topic_partitions, "latest"))
 
-    def resolve(self, bound: Bound, places: Sequence[TopicPartition], *, starting: bool) -> Offsets:
+    def resolve(
+        self, bound: Bound, topic_partitions: Sequence[TopicPartition], *, starting: bool
+    ) -> Offsets:
         """Returns the offsets that a bound means now."""
         if bound.kind == "earliest":
-            return self.earliest(places)
+            return self.earliest(topic_partitions)
         if bound.kind == "latest":
-            return self.latest(places)
+            return self.latest(topic_partitions)
         if bound.kind == "offsets":
-            return self._from_offsets(bound.numbers, places)
+            return self._from_offsets(bound.numbers, topic_partitions)
         if bound.kind == "timestamp":
-            times = dict.fromkeys(places, bound.timestamp_ms)
+            times = dict.fromkeys(topic_partitions, bound.timestamp_ms)
         else:
-            _same_partitions(bound.numbers, places)
+            _same_partitions(bound.numbers, topic_partitions)
             times = dict(bound.numbers)
         return self._by_time(times, starting)
 
     def _from_offsets(
-        self, numbers: Mapping[TopicPartition, int], places: Sequence[TopicPartition]
+        self, numbers: Mapping[TopicPartition, int], topic_partitions: Sequence[TopicPartition]
     ) -> Offsets:
-        _same_partitions(numbers, places)
-        known = {place: number for place, number in numbers.items() if number >= 0}
-        first = [place for place, number in numbers.items() if number == EARLIEST_MARK]
-        last = [place for place, number in numbers.items() if number == LATEST_MARK]
+        _same_partitions(numbers, topic_partitions)
+        known = {
+            topic_partition: number for topic_partition, number in numbers.items() if number >= 0
+        }
+        first = [
+            topic_partition
+            for topic_partition, number in numbers.items()
+            if number == EARLIEST_MARK
+        ]
+        last = [
+            topic_partition for topic_partition, number in numbers.items() if number == LATEST_MARK
+        ]
         return known | self.earliest(first) | self.latest(last)
 
     def _by_time(self, times: Mapping[TopicPartition, int], starting: bool) -> Offsets:
         found = self._admin.list_offsets(dict(times))
-        missing = [place for place, offset in found.items() if offset is None]
+        missing = [topic_partition for topic_partition, offset in found.items() if offset is None]
         if missing and starting and self._options.time_without_record == "error":
             raise OptionError(
                 f"there is no record at or after the starting time in {_names(missing)}: to start "
@@ -199,15 +219,18 @@ class LogView:
             )
         ends = self.latest(missing)
         return {
-            place: ends[place] if offset is None else offset.offset
-            for place, offset in found.items()
+            topic_partition: ends[topic_partition] if offset is None else offset.offset
+            for topic_partition, offset in found.items()
         }
 
     def _at(self, wanted: Mapping[TopicPartition, When]) -> Offsets:
         if not wanted:
             return {}
         found = self._admin.list_offsets(wanted)
-        return {place: 0 if offset is None else offset.offset for place, offset in found.items()}
+        return {
+            topic_partition: 0 if offset is None else offset.offset
+            for topic_partition, offset in found.items()
+        }
 
     # -- what is lost ---------------------------------------------------------------------------
 
@@ -221,35 +244,47 @@ class LogView:
         log.warning("%s; continuing without them, because failOnDataLoss is false", message)
 
     def check_still_there(
-        self, start: Mapping[TopicPartition, int], places: Iterable[TopicPartition]
+        self, start: Mapping[TopicPartition, int], topic_partitions: Iterable[TopicPartition]
     ) -> Offsets:
         """Returns the starts without partitions that are gone. One that comes back is new."""
-        left = set(places)
+        left = set(topic_partitions)
         gone = sorted(set(start) - left)
         if gone:
             self.lose(f"partitions deleted, or no longer in the options: {_names(gone)}")
-        return {place: offset for place, offset in start.items() if place in left}
+        return {
+            topic_partition: offset
+            for topic_partition, offset in start.items()
+            if topic_partition in left
+        }
 
     def check_not_before_start(
         self, start: Mapping[TopicPartition, int], earliest: Mapping[TopicPartition, int]
     ) -> Offsets:
         """Returns the starts, moved up to the log start offsets."""
         moved = dict(start)
-        for place, offset in start.items():
-            begins = earliest.get(place, offset)
+        for topic_partition, offset in start.items():
+            begins = earliest.get(topic_partition, offset)
             if offset < begins:
-                self.lose(f"offsets {offset} to {begins - 1} of {place} were deleted by retention")
-                moved[place] = begins
+                self.lose(
+                    f"offsets {offset} to {begins - 1} of {topic_partition} were deleted by "
+                    "retention"
+                )
+                moved[topic_partition] = begins
         return moved
 
     def check_not_past_end(
         self, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
     ) -> list[TopicPartition]:
         """Returns the partitions whose logs end before the offset that was read up to."""
-        past = [place for place, offset in start.items() if offset > latest.get(place, offset)]
-        for place in past:
+        past = [
+            topic_partition
+            for topic_partition, offset in start.items()
+            if offset > latest.get(topic_partition, offset)
+        ]
+        for topic_partition in past:
             self.lose(
-                f"{place} ends at {latest[place]}, before the offset {start[place]} up to which it "
+                f"{topic_partition} ends at {latest[topic_partition]}, before the offset "
+                f"{start[topic_partition]} up to which it "
                 "was read: the topic was deleted and created again, or lost records"
             )
         return past
@@ -259,10 +294,13 @@ class LogView:
     ) -> Offsets:
         """Returns the offsets from an option, limited to the log end offsets."""
         within = dict(asked)
-        for place, offset in asked.items():
-            if offset > latest[place]:
-                self.lose(f"{option} has {offset} for {place}, which ends at {latest[place]}")
-                within[place] = latest[place]
+        for topic_partition, offset in asked.items():
+            if offset > latest[topic_partition]:
+                self.lose(
+                    f"{option} has {offset} for {topic_partition}, which ends at "
+                    f"{latest[topic_partition]}"
+                )
+                within[topic_partition] = latest[topic_partition]
         return within
 
     # -- sizes and progress ---------------------------------------------------------------------
@@ -276,15 +314,15 @@ class LogView:
         sizes: dict[TopicPartition, int] = {}
         try:
             for directory in self._admin.describe_log_dirs():
-                for place, replica in directory.replicas.items():
-                    sizes[place] = max(sizes.get(place, 0), replica.size_bytes)
+                for topic_partition, replica in directory.replicas.items():
+                    sizes[topic_partition] = max(sizes.get(topic_partition, 0), replica.size_bytes)
         except ClientError as error:
             log.warning("cannot read the sizes of the logs: %s; using a guess", error)
         return {
-            place: sizes[place] / (end - begin)
-            if sizes.get(place) and end > begin
+            topic_partition: sizes[topic_partition] / (end - begin)
+            if sizes.get(topic_partition) and end > begin
             else RECORD_BYTES_GUESS
-            for place, (begin, end) in spans.items()
+            for topic_partition, (begin, end) in spans.items()
         }
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> bool:
@@ -297,7 +335,11 @@ class LogView:
         except ClientError as error:
             log.warning("cannot commit offsets of group %s: %s; the query continues", group, error)
             return False
-        refused = {place: error for place, error in outcomes.items() if error is not None}
+        refused = {
+            topic_partition: error
+            for topic_partition, error in outcomes.items()
+            if error is not None
+        }
         if refused:
             reasons = sorted({error.message for error in refused.values()})
             log.warning(
@@ -318,9 +360,9 @@ def open_view(options: SourceOptions) -> LogView:
 
 
 def _same_partitions(
-    numbers: Mapping[TopicPartition, int], places: Sequence[TopicPartition]
+    numbers: Mapping[TopicPartition, int], topic_partitions: Sequence[TopicPartition]
 ) -> None:
-    missing, unknown = set(places) - set(numbers), set(numbers) - set(places)
+    missing, unknown = set(topic_partitions) - set(numbers), set(numbers) - set(topic_partitions)
     if missing or unknown:
         which = f"{_names(missing)} are missing" if missing else f"{_names(unknown)} do not exist"
         raise OptionError(
@@ -329,6 +371,6 @@ def _same_partitions(
         )
 
 
-def _names(places: Iterable[TopicPartition]) -> str:
-    names = sorted(map(str, places))
+def _names(topic_partitions: Iterable[TopicPartition]) -> str:
+    names = sorted(map(str, topic_partitions))
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

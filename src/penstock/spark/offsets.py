@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.client.errors import OptionError
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 SparkOffsets = dict[str, dict[str, int]]
@@ -38,7 +38,7 @@ class Span:
     end: int
 
     @property
-    def place(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
     @property
@@ -49,8 +49,10 @@ class Span:
 def to_spark(offsets: Mapping[TopicPartition, int]) -> SparkOffsets:
     """Sorts the offsets, because Spark compares them as text."""
     found: SparkOffsets = {}
-    for place in sorted(offsets):
-        found.setdefault(place.topic, {})[str(place.partition)] = offsets[place]
+    for topic_partition in sorted(offsets):
+        found.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[
+            topic_partition
+        ]
     return found
 
 
@@ -97,38 +99,50 @@ def advance(
     `latest` any more keep their offset. `record_bytes` has the average size of records, to convert
     `bytes_max` to a number of records.
     """
-    waiting = {place: max(0, end - start.get(place, end)) for place, end in latest.items()}
+    waiting = {
+        topic_partition: max(0, end - start.get(topic_partition, end))
+        for topic_partition, end in latest.items()
+    }
     fraction = 1.0
     total = sum(waiting.values())
     if records_max is not None and total > records_max:
         fraction = records_max / total
     if bytes_max is not None:
         sizes = record_bytes or {}
-        total_bytes = sum(count * sizes.get(place, 0.0) for place, count in waiting.items())
+        total_bytes = sum(
+            count * sizes.get(topic_partition, 0.0) for topic_partition, count in waiting.items()
+        )
         if total_bytes > bytes_max:
             fraction = min(fraction, bytes_max / total_bytes)
     ends = dict(start)
-    for place, count in waiting.items():
-        begin = latest[place] - count
+    for topic_partition, count in waiting.items():
+        begin = latest[topic_partition] - count
         # At least one, or many small partitions would not advance at all; never past the end.
         allowed = count if fraction >= 1.0 else min(count, max(1, int(count * fraction)))
-        ends[place] = begin + (allowed if count else 0)
-        if place in start:
-            ends[place] = max(ends[place], start[place])
+        ends[topic_partition] = begin + (allowed if count else 0)
+        if topic_partition in start:
+            ends[topic_partition] = max(ends[topic_partition], start[topic_partition])
     return ends
 
 
 def waiting(start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]) -> int:
     """Returns the number of offsets between the two."""
-    return sum(max(0, end - start.get(place, end)) for place, end in latest.items())
+    return sum(
+        max(0, end - start.get(topic_partition, end)) for topic_partition, end in latest.items()
+    )
 
 
 def spans(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[Span]:
     """Returns the ranges between the two, by partition, without empty ones."""
     return [
-        Span(place.topic, place.partition, start[place], end[place])
-        for place in sorted(end)
-        if place in start and end[place] > start[place]
+        Span(
+            topic_partition.topic,
+            topic_partition.partition,
+            start[topic_partition],
+            end[topic_partition],
+        )
+        for topic_partition in sorted(end)
+        if topic_partition in start and end[topic_partition] > start[topic_partition]
     ]
 
 

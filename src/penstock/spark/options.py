@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar
 
 from penstock.client.errors import OptionError
-from penstock.client.model import TopicPartition
 from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets, parse_partition_numbers
+from penstock.topic_partition import TopicPartition
 
 Format = Literal["bytes", "string", "json", "avro"]
 BadRecords = Literal["fail", "column", "deadletter"]
@@ -372,14 +372,14 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         raise OptionError(f"{shape}, and is not JSON: {error}") from None
     if not isinstance(given, dict) or not given:
         raise OptionError(f"{shape}; it is {text}")
-    places = []
+    topic_partitions = []
     for topic, partitions in given.items():
         if not isinstance(partitions, list) or not all(
             type(number) is int and number >= 0 for number in partitions
         ):
             raise OptionError(f"{shape}; topic {topic} has {json.dumps(partitions)}")
-        places += [TopicPartition(topic, number) for number in partitions]
-    return tuple(sorted(set(places)))
+        topic_partitions += [TopicPartition(topic, number) for number in partitions]
+    return tuple(sorted(set(topic_partitions)))
 
 
 def _bound(options: _Options, side: str, default: Literal["earliest", "latest"]) -> Bound:
@@ -408,9 +408,9 @@ def _bound(options: _Options, side: str, default: Literal["earliest", "latest"])
 
 
 def _checked(numbers: Offsets, name: str, least: int) -> Offsets:
-    for place, number in numbers.items():
+    for topic_partition, number in numbers.items():
         if number < least:
-            raise OptionError(f"{name} has {number} for {place}: use {least} or more")
+            raise OptionError(f"{name} has {number} for {topic_partition}: use {least} or more")
     return numbers
 
 

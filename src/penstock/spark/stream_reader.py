@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
 from penstock.spark.log_view import open_view
 from penstock.spark.offsets import (
@@ -44,6 +43,7 @@ from penstock.spark.options import SourceOptions, parse_source
 from penstock.spark.reading import SpanPartition, read_span
 from penstock.spark.schema import check_schema
 from penstock.spark.telling import told_plainly
+from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,11 +143,11 @@ class _Driver:
         self._view.close()
 
     def begin(self) -> Offsets:
-        places = self._view.places()
-        return self._view.resolve(self._options.starting, places, starting=True)
+        topic_partitions = self._view.topic_partitions()
+        return self._view.resolve(self._options.starting, topic_partitions, starting=True)
 
     def stop_at_now(self) -> None:
-        self._target = self._view.latest(self._view.places_left())
+        self._target = self._view.latest(self._view.topic_partitions_left())
 
     def advance(self, start: Offsets, *, unlimited: bool) -> Offsets:
         self.commit(start)
@@ -156,7 +156,11 @@ class _Driver:
         if renewed := self._renewed(begun, latest):
             return begun | renewed
         if not unlimited and self._too_few(waiting(begun, latest)):
-            return {place: offset for place, offset in begun.items() if place in start}
+            return {
+                topic_partition: offset
+                for topic_partition, offset in begun.items()
+                if topic_partition in start
+            }
         self._advanced_at = self._clock.monotonic()
         if unlimited:
             return advance(begun, latest)
@@ -172,7 +176,7 @@ class _Driver:
     def _look(self, start: Offsets) -> tuple[Offsets, Offsets]:
         """Returns from where each partition is to be read, and where its log ends."""
         if self._target is None:
-            latest = self._view.latest(self._view.places_left())
+            latest = self._view.latest(self._view.topic_partitions_left())
         else:
             latest = self._target
         begun = self._view.check_still_there(start, latest)
@@ -185,14 +189,20 @@ class _Driver:
         from which the next batch reads, whichever driver plans it."""
         other = set(self._view.check_not_past_end(begun, latest))
         for topic in sorted(self._view.take_renewed()):
-            places = {place for place in begun if place.topic == topic}
-            if places and not places <= other:
+            topic_partitions = {
+                topic_partition for topic_partition in begun if topic_partition.topic == topic
+            }
+            if topic_partitions and not topic_partitions <= other:
                 self._view.lose(
                     f"topic {topic} was deleted and created again, perhaps not all of it was read"
                 )
-            other |= places
+            other |= topic_partitions
         earliest = self._view.earliest(sorted(other))
-        return {place: offset for place, offset in earliest.items() if offset < begun[place]}
+        return {
+            topic_partition: offset
+            for topic_partition, offset in earliest.items()
+            if offset < begun[topic_partition]
+        }
 
     def _too_few(self, count: int) -> bool:
         """Returns whether to wait for more records. The first batch does not wait, nor does a run
@@ -210,27 +220,37 @@ class _Driver:
             return None
         earliest = self._view.earliest(latest)
         return self._view.record_bytes(
-            {place: (earliest[place], latest[place]) for place in latest}
+            {
+                topic_partition: (earliest[topic_partition], latest[topic_partition])
+                for topic_partition in latest
+            }
         )
 
     def _starts_of_new(self, start: Offsets, latest: Offsets) -> Offsets:
         """Returns the start offsets of new partitions: they are read from their beginning."""
-        return self._view.earliest([place for place in latest if place not in start])
+        return self._view.earliest(
+            [topic_partition for topic_partition in latest if topic_partition not in start]
+        )
 
     def plan(self, start: Offsets, end: Offsets) -> list[Span]:
-        left = set(self._view.places_left())
+        left = set(self._view.topic_partitions_left())
         end = self._view.check_still_there(end, left)
         new = self._starts_of_new(start, end)
-        for place, offset in new.items():
+        for topic_partition, offset in new.items():
             if offset:
                 self._view.lose(
-                    f"the new partition {place} already starts at offset {offset}, not at 0"
+                    f"the new partition {topic_partition} already starts at offset {offset}, not "
+                    "at 0"
                 )
-        begun = {place: offset for place, offset in {**new, **start}.items() if place in end}
+        begun = {
+            topic_partition: offset
+            for topic_partition, offset in {**new, **start}.items()
+            if topic_partition in end
+        }
         whole = spans(begun, end)
         if not whole:
             return []
-        earliest = self._view.earliest([span.place for span in whole])
+        earliest = self._view.earliest([span.topic_partition for span in whole])
         return spans(self._view.check_not_before_start(begun, earliest), end)
 
     def commit(self, offsets: Offsets) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.ports import Buffer, Disk, File
+from penstock.topic_partition import TopicPartition
 
 LOG: Final = ".log"
 INDEX: Final = ".index"
@@ -84,11 +85,11 @@ def partition_directory(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 
 
-def parse_partition_directory(name: str) -> tuple[str, int] | None:
+def parse_partition_directory(name: str) -> TopicPartition | None:
     topic, dash, partition = name.rpartition("-")
     if not dash or not topic or not partition.isdecimal():
         return None
-    return topic, int(partition)
+    return TopicPartition(topic, int(partition))
 
 
 def write_all(file: File, data: Buffer, position: int) -> None:

@@ -430,11 +430,11 @@ class Salvage:
     ) -> int:
         """Records bad bytes as damage. Returns the offset after them."""
         noted = self.checkpoint.damage if self.checkpoint is not None else ()
-        place = (segment.base_offset, bad.position, expected)
+        start = (segment.base_offset, bad.position, expected)
         before = [
             held
             for held in noted
-            if (held.segment_base, held.start_position, held.start_offset) == place
+            if (held.segment_base, held.start_position, held.start_offset) == start
         ]
         if segment is self.segments[-1] and end == segment.size and before:
             next_offset = before[0].end_offset
@@ -459,12 +459,12 @@ class Salvage:
             noted=dict(self.checkpoint.aborted) if self.checkpoint else {},
         )
         doubtful = aborted.load(self.aborted_files)
-        place = (self.disk, self.directory, self.segments, end_offset)
-        restore_producers(producers, *place)
+        log = (self.disk, self.directory, self.segments, end_offset)
+        restore_producers(producers, *log)
         if doubtful:
             # Use a separate state: a replay from further back sees fewer of the batches that
             # compaction has thinned out.
-            restore_producers(ProducerStates(), *place, doubtful)
+            restore_producers(ProducerStates(), *log, doubtful)
         aborted.store(doubtful)
         self.names_changed |= aborted.names_changed
         return producers

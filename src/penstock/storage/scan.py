@@ -216,9 +216,9 @@ def find_batch(file: File, start: int, end: int, offset_min: int, offset_end: in
             base_offset = int.from_bytes(chunk[candidate : candidate + 8], "big", signed=True)
             if offset_min <= base_offset < offset_end:
                 header = read_header(chunk, candidate)
-                place = position + candidate
-                if header.last_offset < offset_end and _is_sound(file, place, header.size, end):
-                    return place
+                found_at = position + candidate
+                if header.last_offset < offset_end and _is_sound(file, found_at, header.size, end):
+                    return found_at
             at = chunk.find(b"\x02", at + 1, begins + MAGIC_START)
         if begins <= 0:
             # The file is shorter than it was.

@@ -23,7 +23,8 @@ from typing import Final
 
 from penstock.coordination.append_errors import append_error
 from penstock.coordination.effects import LogRecord, Now, Token
-from penstock.txns.effects import Answer, TopicPartition
+from penstock.topic_partition import TopicPartition
+from penstock.txns.effects import Answer
 from penstock.txns.formats import transaction_record
 from penstock.txns.shard_state import Addition, Doing, ShardState
 from penstock.txns.transaction import EPOCH_LAST_USABLE, Producer, State, Transaction

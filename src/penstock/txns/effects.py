@@ -11,6 +11,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 from penstock.coordination import effects
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddOffsetsToTxnResponse,
@@ -18,11 +19,6 @@ from penstock.wire.messages import (
     EndTxnResponse,
     InitProducerIdResponse,
 )
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
 
 
 class TimerKind(Enum):

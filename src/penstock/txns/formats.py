@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from penstock.coordination.effects import LogRecord
-from penstock.txns.effects import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.txns.transaction import (
     EPOCH_LAST_USABLE,
     NO_EPOCH,

@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.coordination.effects import Now
+from penstock.topic_partition import TopicPartition
 from penstock.txns import adding
-from penstock.txns.effects import Marker, SendMarkers, TimerKey, TimerKind, TopicPartition
+from penstock.txns.effects import Marker, SendMarkers, TimerKey, TimerKind
 from penstock.txns.formats import transaction_record
 from penstock.txns.shard_state import Doing, Marking, ShardState
 from penstock.txns.transaction import State, Transaction

@@ -18,16 +18,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from penstock.coordination.effects import Now, Token
 from penstock.coordination.invariants import InvariantViolated
+from penstock.topic_partition import TopicPartition
 from penstock.txns import adding, admin, ending, initializing, markers, multi_commit
 from penstock.txns.config import TransactionConfig
-from penstock.txns.effects import (
-    Effect,
-    EndTransactions,
-    Marker,
-    TimerKey,
-    TimerKind,
-    TopicPartition,
-)
+from penstock.txns.effects import Effect, EndTransactions, Marker, TimerKey, TimerKind
 from penstock.txns.shard_state import Doing, ShardState
 from penstock.txns.transaction import State
 from penstock.wire.errors import ErrorCode

@@ -25,6 +25,7 @@ from typing import Final, Protocol
 from penstock.coordination.effects import Append, EffectList, Now, Token
 from penstock.coordination.in_flight import AppendsInFlight
 from penstock.coordination.invariants import InvariantViolated
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import TransactionConfig
 from penstock.txns.effects import (
     AllocateProducerIds,
@@ -33,7 +34,6 @@ from penstock.txns.effects import (
     SendMarkers,
     TimerKey,
     TimerKind,
-    TopicPartition,
 )
 from penstock.txns.image import ShardImage
 from penstock.txns.transaction import Producer, Transaction

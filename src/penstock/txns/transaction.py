@@ -36,8 +36,8 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from penstock.coordination.invariants import InvariantViolated
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import EPOCH_PER_TRANSACTION
-from penstock.txns.effects import TopicPartition
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1

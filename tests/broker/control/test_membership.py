@@ -13,7 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
-from penstock.broker.control.membership import Membership, Place, Proof
+from penstock.broker.control.membership import Endpoint, Membership, Proof
 from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.loop import START_S, SimLoop
@@ -37,11 +37,11 @@ class Member:
     async def run(self, for_s: float) -> None:
         async def start_over() -> None:
             self.lost += 1
-            await self.membership.register(Place("host", 9092, None), Proof(-1, 0, 0))
+            await self.membership.register(Endpoint("host", 9092, None), Proof(-1, 0, 0))
 
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(self.cluster.follow())]
-            await self.membership.register(Place("host", 9092, None), Proof(-1, 0, 0))
+            await self.membership.register(Endpoint("host", 9092, None), Proof(-1, 0, 0))
             running.append(tasks.create_task(self.membership.keep(start_over)))
             await self.on_registered()
             await asyncio.sleep(for_s)

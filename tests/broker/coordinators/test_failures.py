@@ -76,22 +76,22 @@ class Injection:
         setattr(self._owner, self._name, self._held)
 
 
-Place = Callable[[], Injection]
-IN_BOTH: dict[str, Place] = {
+MakeInjection = Callable[[], Injection]
+IN_BOTH: dict[str, MakeInjection] = {
     "encode": lambda: Injection(batches, "build_batch"),
     "append": lambda: Injection(HostedPartition, "append_own"),
     "append, after it is done": lambda: Injection(HostedPartition, "append_own", after=True),
     "wait for the commit": lambda: Injection(HostedPartition, "when_committed"),
     "wait, after it has begun": lambda: Injection(HostedPartition, "when_committed", after=True),
 }
-IN_GROUPS: dict[str, Place] = IN_BOTH | {
+IN_GROUPS: dict[str, MakeInjection] = IN_BOTH | {
     "request": lambda: Injection(GroupShard, "offset_commit"),
     "request, after it decided": lambda: Injection(GroupShard, "offset_commit", after=True),
     "effect": lambda: Injection(ShardShell, "carry_out_one"),
     "replay of what is committed": lambda: Injection(GroupShard, "on_committed"),
     COMMITTED: lambda: Injection(GroupShard, "on_committed", after=True),
 }
-IN_TRANSACTIONS: dict[str, Place] = IN_BOTH | {
+IN_TRANSACTIONS: dict[str, MakeInjection] = IN_BOTH | {
     "request": lambda: Injection(TransactionShard, "init_producer_id"),
     "request, after it decided": lambda: Injection(
         TransactionShard, "init_producer_id", after=True
@@ -127,9 +127,9 @@ async def commit_until_taken(stage: BrokerHarness, offset: int) -> None:
         await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("place", IN_GROUPS)
+@pytest.mark.parametrize("where", IN_GROUPS)
 def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_answered(
-    tmp_path: Path, place: str
+    tmp_path: Path, where: str
 ) -> None:
     """The request that hit it fails. A member whose join waits gets NOT_COORDINATOR, or goes on
     waiting if the shard was not affected. Later requests are served.
@@ -142,14 +142,14 @@ def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_an
         waits = asyncio.ensure_future(stage.ask(join_of("h"), 3, JoinGroupResponse))
         await asyncio.sleep(0)
         runtime = stage.services.groups.require("g")
-        injection = IN_GROUPS[place]()
+        injection = IN_GROUPS[where]()
         try:
             request = commit_of("g", "orders", {0: 6})
             answer = await stage.ask(request, 8, OffsetCommitResponse)
         finally:
             injection.take_out()
         assert injection.fired
-        assert answer.topics[0].partitions[0].error_code in SENT_AWAY or place == COMMITTED
+        assert answer.topics[0].partitions[0].error_code in SENT_AWAY or where == COMMITTED
         await commit_until_taken(stage, 7)
         assert await committed(stage, "g", "orders", [0]) == [7]
         if runtime.is_over:
@@ -162,22 +162,22 @@ def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_an
     play(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("place", IN_TRANSACTIONS)
+@pytest.mark.parametrize("where", IN_TRANSACTIONS)
 def test_after_an_exception_in_the_transaction_coordinator_requests_are_answered(
-    tmp_path: Path, place: str
+    tmp_path: Path, where: str
 ) -> None:
     async def scenario(stage: BrokerHarness) -> None:
         await stage.create("orders")
         before = TransactionalProducer(StageCluster(stage), "before")
         assert await before.init() == 0
-        injection = IN_TRANSACTIONS[place]()
+        injection = IN_TRANSACTIONS[where]()
         try:
             request = InitProducerIdRequest("tx", 60_000)
             answer = await stage.ask(request, 4, InitProducerIdResponse)
         finally:
             injection.take_out()
         assert injection.fired
-        assert answer.error_code in SENT_AWAY | AGAIN or place == COMMITTED
+        assert answer.error_code in SENT_AWAY | AGAIN or where == COMMITTED
         after = TransactionalProducer(StageCluster(stage), "tx")
         assert await after.init() == 0
         again = TransactionalProducer(StageCluster(stage), "before")

@@ -145,12 +145,12 @@ async def test_transactional_offsets_survive_the_failure_of_the_group_coordinato
     producer = await producer_of(cluster, new)
     assert await producer.send_offsets("g", "t", {0: 7}) == [0]
     index = cluster.broker(0).cluster.image.topics["__consumer_offsets"]
-    places = range(len(index.partitions))
+    indexes = range(len(index.partitions))
     holds = [
-        place
-        for place in places
+        index
+        for index in indexes
         if cluster.hosted(
-            cluster.partition("__consumer_offsets", place).leader, "__consumer_offsets", place
+            cluster.partition("__consumer_offsets", index).leader, "__consumer_offsets", index
         ).log.end_offset
     ]
     leader = cluster.partition("__consumer_offsets", holds[0]).leader

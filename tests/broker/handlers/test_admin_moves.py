@@ -64,11 +64,14 @@ async def moving(
 
 
 async def elect(
-    stage: BrokerHarness, places: list[tuple[str, int]] | None, version: int = 2, kind: int = 0
+    stage: BrokerHarness,
+    topic_partitions: list[tuple[str, int]] | None,
+    version: int = 2,
+    kind: int = 0,
 ) -> dict[tuple[str, int], int]:
     topics = None
-    if places is not None:
-        topics = [ElectLeadersRequest.Topic(topic, [index]) for topic, index in places]
+    if topic_partitions is not None:
+        topics = [ElectLeadersRequest.Topic(topic, [index]) for topic, index in topic_partitions]
     request = ElectLeadersRequest(kind, topics)
     response = await stage.ask(request, version, ElectLeadersResponse)
     assert response.error_code == NONE
@@ -132,7 +135,7 @@ async def test_invalid_reassignments_are_refused_one_by_one(stage: BrokerHarness
         ("t", 1, None),
         ("t", 2, [0, 1]),
     )
-    assert {place: code for place, (code, _) in answers.items()} == {
+    assert {topic_partition: code for topic_partition, (code, _) in answers.items()} == {
         ("t", 0): ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ("x", 0): UNKNOWN,
         ("t", 7): UNKNOWN,

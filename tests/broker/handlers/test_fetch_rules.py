@@ -22,7 +22,7 @@ from penstock.wire.messages import (
     OffsetForLeaderEpochResponse,
 )
 
-Place = tuple[int, int]
+SessionPosition = tuple[int, int]
 NO_SESSION = (0, -1)
 
 
@@ -44,7 +44,7 @@ async def fetch(
     version: int = 11,
     topic: str = "orders",
     topic_id: bytes = bytes(16),
-    session: Place = NO_SESSION,
+    session: SessionPosition = NO_SESSION,
     bytes_max: int = 1 << 20,
     isolation: int = 0,
 ) -> FetchResponse:

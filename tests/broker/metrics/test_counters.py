@@ -183,40 +183,40 @@ def busy(size: int = 10) -> Traffic:
 
 def test_below_the_limit_every_topic_has_its_own_series() -> None:
     """With traffic or without."""
-    places = TopTopics(3)
-    places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 0)
-    assert {topic: row.size_bytes for topic, row in places.rows.items()} == {"a": 10, "b": 7}
-    places.update({"a": busy(), "b": Traffic(size_bytes=7)}, 1)
-    assert places.rows["a"].received_bytes == 20
-    assert places.rows["a"].size_bytes == 10
-    assert places.other == Traffic()
+    top_topics = TopTopics(3)
+    top_topics.update({"a": busy(), "b": Traffic(size_bytes=7)}, 0)
+    assert {topic: row.size_bytes for topic, row in top_topics.rows.items()} == {"a": 10, "b": 7}
+    top_topics.update({"a": busy(), "b": Traffic(size_bytes=7)}, 1)
+    assert top_topics.rows["a"].received_bytes == 20
+    assert top_topics.rows["a"].size_bytes == 10
+    assert top_topics.other == Traffic()
 
 
 def test_topics_with_traffic_get_a_series_first() -> None:
     """The others share one row, so that sums are right."""
-    places = TopTopics(2)
-    places.update({"a": Traffic(size_bytes=1), "b": busy(), "c": Traffic(size_bytes=2)}, 0)
-    assert set(places.rows) == {"b", "a"}
-    assert places.other.size_bytes == 2
+    top_topics = TopTopics(2)
+    top_topics.update({"a": Traffic(size_bytes=1), "b": busy(), "c": Traffic(size_bytes=2)}, 0)
+    assert set(top_topics.rows) == {"b", "a"}
+    assert top_topics.other.size_bytes == 2
 
 
 def test_a_topic_keeps_its_series_until_it_has_long_been_idle() -> None:
     """Series that appear and disappear often are useless."""
-    places = TopTopics(1)
-    places.update({"a": busy()}, 0)
-    places.update({"a": Traffic(), "b": busy()}, IDLE_S - 1)
-    assert set(places.rows) == {"a"}
-    assert places.other.received_bytes == 10
-    places.update({"a": Traffic(), "b": busy()}, IDLE_S)
-    assert set(places.rows) == {"b"}
-    assert places.rows["b"].received_bytes == 10
+    top_topics = TopTopics(1)
+    top_topics.update({"a": busy()}, 0)
+    top_topics.update({"a": Traffic(), "b": busy()}, IDLE_S - 1)
+    assert set(top_topics.rows) == {"a"}
+    assert top_topics.other.received_bytes == 10
+    top_topics.update({"a": Traffic(), "b": busy()}, IDLE_S)
+    assert set(top_topics.rows) == {"b"}
+    assert top_topics.rows["b"].received_bytes == 10
 
 
 def test_a_topic_that_is_gone_frees_its_series_at_once() -> None:
-    places = TopTopics(1)
-    places.update({"a": busy()}, 0)
-    places.update({"b": busy()}, 1)
-    assert set(places.rows) == {"b"}
+    top_topics = TopTopics(1)
+    top_topics.update({"a": busy()}, 0)
+    top_topics.update({"b": busy()}, 1)
+    assert set(top_topics.rows) == {"b"}
 
 
 traffic = st.builds(
@@ -236,25 +236,27 @@ scrapes = st.lists(
 @given(scrapes, st.integers(1, 4))
 @settings(deadline=None, max_examples=100)
 def test_series_are_limited_and_nothing_is_counted_twice_or_lost(
-    told: list[tuple[dict[str, Traffic], float]], places_max: int
+    told: list[tuple[dict[str, Traffic], float]], topics_max: int
 ) -> None:
     """In each scrape the rows grow by exactly the new traffic, and no row that stays decreases."""
-    places = TopTopics(places_max)
+    top_topics = TopTopics(topics_max)
     now = 0.0
     for news, passed in told:
         now += passed
-        before = {topic: row.received_bytes for topic, row in places.rows.items()}
-        other = places.other.received_bytes
-        places.update(news, now)
-        assert len(places.rows) <= places_max
-        assert set(places.rows) <= set(news)
-        assert len(places.rows) == min(places_max, len(news))
-        gained = places.other.received_bytes - other
-        for topic, row in places.rows.items():
+        before = {topic: row.received_bytes for topic, row in top_topics.rows.items()}
+        other = top_topics.other.received_bytes
+        top_topics.update(news, now)
+        assert len(top_topics.rows) <= topics_max
+        assert set(top_topics.rows) <= set(news)
+        assert len(top_topics.rows) == min(topics_max, len(news))
+        gained = top_topics.other.received_bytes - other
+        for topic, row in top_topics.rows.items():
             assert row.received_bytes >= before.get(topic, 0)
             gained += row.received_bytes - before.get(topic, 0)
         assert gained == sum(each.received_bytes for each in news.values())
-        sizes = sum(row.size_bytes for row in places.rows.values()) + places.other.size_bytes
+        sizes = (
+            sum(row.size_bytes for row in top_topics.rows.values()) + top_topics.other.size_bytes
+        )
         assert sizes == sum(each.size_bytes for each in news.values())
 
 

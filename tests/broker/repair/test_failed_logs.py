@@ -10,6 +10,7 @@ from broker.replication.test_replication import on_three
 from broker.three_brokers import ThreeBrokers
 from penstock.broker.repair.failed_logs import REOPEN_MAX_S, _Failed
 from penstock.sim.disk.faults import DiskFaults
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 
@@ -120,7 +121,7 @@ async def test_a_disk_that_fails_every_write_does_not_block_the_other_replicas(
     await cluster.produce(b"meanwhile")
     assert cluster.partition().leader != failing
     await cluster.until(lambda: failing not in cluster.partition().isr)
-    assert "a write failed" in broker.replicas.offline["t", 0]
+    assert "a write failed" in broker.replicas.offline[TopicPartition("t", 0)]
     assert proved_since(cluster, failing) >= 0
     disk.heal()
     await cluster.until(lambda: failing in cluster.partition().isr)
@@ -149,7 +150,9 @@ async def test_a_log_that_cannot_be_opened_stays_offline(cluster: ThreeBrokers) 
     replicas = cluster.broker(failing).replicas
     fail(cluster, failing, "fsync", "/t-0/", times=10_000)
     await cluster.produce(b"meanwhile")
-    await cluster.until(lambda: "could not be recovered" in replicas.offline.get(("t", 0), ""))
+    await cluster.until(
+        lambda: "could not be recovered" in replicas.offline.get(TopicPartition("t", 0), "")
+    )
     assert ("t", 0) in replicas.unopened
     assert failing not in cluster.partition().isr
     cluster.nodes[failing].disk.heal()
@@ -170,7 +173,7 @@ async def test_the_only_replica_stays_offline_until_a_restart(cluster: ThreeBrok
     assert code == ErrorCode.KAFKA_STORAGE_ERROR
     code, _ = await cluster.try_produce(failing, b"lost")
     assert code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert "fsync failed" in replicas.offline["t", 0]
+    assert "fsync failed" in replicas.offline[TopicPartition("t", 0)]
     assert cluster.partition().leader == failing
     await cluster.nodes[failing].kill()
     await cluster.start(failing)

@@ -290,8 +290,8 @@ async def test_fetches_in_a_session_keep_their_follower_in_sync(stage: BrokerHar
         nonlocal session, epoch
         asked = []
         if offset is not None:
-            place = FetchRequest.Partition(0, 0, offset, -1, 0, 1 << 20)
-            asked = [FetchRequest.Topic("", topic_id, [place])]
+            partition = FetchRequest.Partition(0, 0, offset, -1, 0, 1 << 20)
+            asked = [FetchRequest.Topic("", topic_id, [partition])]
         request = FetchRequest(
             replica_state=FetchRequest.ReplicaState(1, epoch_of(stage, 1)),
             max_wait_ms=10,

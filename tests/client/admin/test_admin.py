@@ -21,9 +21,10 @@ from penstock.client.errors import (
     OptionError,
     TopicNotFound,
 )
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.metadata.config_types import ConfigSource
 from penstock.testing import Broker, Faults
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
@@ -86,10 +87,10 @@ def test_validate_only_creates_nothing(live_broker: Broker) -> None:
 
 def test_internal_topics_are_listed_on_request(live_broker: Broker) -> None:
     group = live_broker.new_name("group")
-    place = TopicPartition(live_broker.new_topic(), 0)
+    topic_partition = TopicPartition(live_broker.new_topic(), 0)
 
     async def work(admin: Admin) -> None:
-        await admin.alter_group_offsets(group, {place: 0})
+        await admin.alter_group_offsets(group, {topic_partition: 0})
         shown = {topic.name for topic in await admin.list_topics()}
         hidden = {topic.name for topic in await admin.list_topics(internal=True)} - shown
         assert hidden - {"__transaction_state"} == {"__consumer_offsets"}
@@ -119,15 +120,17 @@ def test_configs_of_topics_and_brokers(live_broker: Broker) -> None:
 
 def test_a_groups_offsets_are_changed_and_deleted(live_broker: Broker) -> None:
     group, topic = live_broker.new_name("group"), live_broker.new_topic(2)
-    places = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
 
     async def work(admin: Admin) -> None:
         note = OffsetAndMetadata(7, "by hand")
-        done = await admin.alter_group_offsets(group, {places[0]: 5, places[1]: note})
-        assert done == dict.fromkeys(places)
+        done = await admin.alter_group_offsets(
+            group, {topic_partitions[0]: 5, topic_partitions[1]: note}
+        )
+        assert done == dict.fromkeys(topic_partitions)
         assert await admin.group_offsets(group) == {
-            places[0]: OffsetAndMetadata(5),
-            places[1]: note,
+            topic_partitions[0]: OffsetAndMetadata(5),
+            topic_partitions[1]: note,
         }
         assert group in {listing.group for listing in await admin.list_groups()}
         described = await admin.describe_groups([group, "no-such-group"])
@@ -135,8 +138,10 @@ def test_a_groups_offsets_are_changed_and_deleted(live_broker: Broker) -> None:
         assert isinstance(missing, BrokerError)
         assert missing.code == ErrorCode.GROUP_ID_NOT_FOUND
         assert (await admin.describe_group(group)).state == "Empty"
-        assert await admin.delete_group_offsets(group, [places[0]]) == {places[0]: None}
-        assert list(await admin.group_offsets(group)) == [places[1]]
+        assert await admin.delete_group_offsets(group, [topic_partitions[0]]) == {
+            topic_partitions[0]: None
+        }
+        assert list(await admin.group_offsets(group)) == [topic_partitions[1]]
         await admin.delete_group(group)
         with pytest.raises(BrokerError, match="does not exist"):
             await admin.delete_group(group)
@@ -145,19 +150,19 @@ def test_a_groups_offsets_are_changed_and_deleted(live_broker: Broker) -> None:
 
 
 def test_offsets_by_time_and_deleted_records(live_broker: Broker) -> None:
-    place = TopicPartition(live_broker.new_topic(), 0)
+    topic_partition = TopicPartition(live_broker.new_topic(), 0)
     base = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
-    produce(live_broker, place.topic, base, base + 9000, base + 5000)
+    produce(live_broker, topic_partition.topic, base, base + 9000, base + 5000)
 
     async def work(admin: Admin) -> None:
         async def found(when: int | datetime | str) -> FoundOffset | None:
-            return (await admin.list_offsets({place: when}))[place]
+            return (await admin.list_offsets({topic_partition: when}))[topic_partition]
 
         second = datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
         assert await found(second) == FoundOffset(1, base + 9000, 0)
         assert await found(base + 9001) is None
         assert await found("max_timestamp") == FoundOffset(1, base + 9000, 0)
-        assert await admin.delete_records({place: 2}) == {place: 2}
+        assert await admin.delete_records({topic_partition: 2}) == {topic_partition: 2}
         earliest, latest = await found("earliest"), await found("latest")
         assert earliest is not None and earliest.offset == 2
         assert latest is not None and latest.offset == 3
@@ -166,24 +171,24 @@ def test_offsets_by_time_and_deleted_records(live_broker: Broker) -> None:
         with pytest.raises(OptionError, match="'first' is not a time"):
             await found("first")
         with pytest.raises(TopicNotFound):
-            await admin.list_offsets({TopicPartition(place.topic, 5): "latest"})
+            await admin.list_offsets({TopicPartition(topic_partition.topic, 5): "latest"})
 
     with_admin(live_broker.bootstrap, work)
 
 
 def test_disks_and_producers_are_described(live_broker: Broker) -> None:
-    place = TopicPartition(live_broker.new_topic(), 0)
-    produce(live_broker, place.topic, 1, 2, 3)
+    topic_partition = TopicPartition(live_broker.new_topic(), 0)
+    produce(live_broker, topic_partition.topic, 1, 2, 3)
 
     async def work(admin: Admin) -> None:
         (directory,) = await admin.describe_log_dirs()
         assert directory.broker == 0
-        assert directory.replicas[place].size_bytes > 0
+        assert directory.replicas[topic_partition].size_bytes > 0
         assert directory.total_bytes > directory.usable_bytes > 0
         assert await admin.describe_log_dirs([0]) is not None
         with pytest.raises(ConnectFailed, match="broker 9"):
             await admin.describe_log_dirs([9])
-        (producer,) = (await admin.describe_producers([place]))[place]
+        (producer,) = (await admin.describe_producers([topic_partition]))[topic_partition]
         assert producer.last_sequence == 2
         assert producer.transaction_start_offset == -1
 
@@ -218,8 +223,10 @@ def test_temporary_refusals_are_retried(live_broker: Broker) -> None:
             assert (await admin.create_topic(topic, 1)).partitions == 1
             faults.drop_connections()
             faults.fail("ListOffsets", "NOT_LEADER_OR_FOLLOWER")
-            place = TopicPartition(topic, 0)
-            assert await admin.list_offsets({place: "latest"}) == {place: FoundOffset(0, -1, 0)}
+            topic_partition = TopicPartition(topic, 0)
+            assert await admin.list_offsets({topic_partition: "latest"}) == {
+                topic_partition: FoundOffset(0, -1, 0)
+            }
             assert faults.count("ListOffsets") == 2
 
     with Faults(live_broker.bootstrap) as faults:

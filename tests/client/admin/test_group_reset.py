@@ -14,7 +14,8 @@ from penstock.client.admin.groups import GroupInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import PartitionInfo, TopicInfo
 from penstock.client.errors import BrokerError, OptionError, TopicNotFound
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
 GONE = TopicPartition("gone", 0)
@@ -42,8 +43,8 @@ class Cluster:
     ) -> dict[TopicPartition, FoundOffset | None]:
         ends = {"earliest": 10, "latest": 20, 1_000: 12}
         return {
-            place: FoundOffset(ends[when], -1, -1) if when in ends else None
-            for place, when in times.items()
+            topic_partition: FoundOffset(ends[when], -1, -1) if when in ends else None
+            for topic_partition, when in times.items()
             if isinstance(when, str | int)
         }
 
@@ -73,7 +74,7 @@ def test_targets_are_clamped_to_the_log(goal: Target, offset: int) -> None:
 def test_topics_may_be_chosen() -> None:
     """This includes partitions without a committed offset, which cannot be shifted."""
     both = plan(Target(Kind.EARLIEST), {"orders": None})
-    assert [(move.place.partition, move.committed, move.lag) for move in both] == [
+    assert [(move.topic_partition.partition, move.committed, move.lag) for move in both] == [
         (0, 15, 10),
         (1, None, 10),
     ]

@@ -12,9 +12,9 @@ from client.open_clusters import with_cluster
 from penstock.client.admin import groups, offsets, operations
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, TopicNotFound
-from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
 from penstock.records.record import Record, build_batch
+from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import encode_embedded
 from penstock.wire.errors import ErrorCode
@@ -29,7 +29,7 @@ OLD = {
     ApiKey.CREATE_TOPICS: (2, 4),
     ApiKey.LIST_OFFSETS: (1, 3),
 }
-PLACES = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+TOPIC_PARTITIONS = [TopicPartition("orders", 0), TopicPartition("orders", 1)]
 
 
 @pytest.fixture(params=[{}, OLD], ids=["new broker", "old broker"])
@@ -109,11 +109,16 @@ def test_offsets_are_found_by_time_and_moved_by_deletion(broker: FakeBroker) -> 
     log.append(build_batch([Record(n, 1000 + n, None, b"x") for n in range(10)]))
 
     async def work(cluster: Cluster) -> None:
-        first = await offsets.list_offsets(cluster, dict.fromkeys(PLACES, 1004))
-        assert first == {PLACES[0]: offsets.FoundOffset(4, 1004), PLACES[1]: None}
-        assert await offsets.delete_records(cluster, {PLACES[0]: 3}) == {PLACES[0]: 3}
-        start = await offsets.list_offsets(cluster, {PLACES[0]: offsets.EARLIEST})
-        assert start == {PLACES[0]: offsets.FoundOffset(3, -1)}
+        first = await offsets.list_offsets(cluster, dict.fromkeys(TOPIC_PARTITIONS, 1004))
+        assert first == {
+            TOPIC_PARTITIONS[0]: offsets.FoundOffset(4, 1004),
+            TOPIC_PARTITIONS[1]: None,
+        }
+        assert await offsets.delete_records(cluster, {TOPIC_PARTITIONS[0]: 3}) == {
+            TOPIC_PARTITIONS[0]: 3
+        }
+        start = await offsets.list_offsets(cluster, {TOPIC_PARTITIONS[0]: offsets.EARLIEST})
+        assert start == {TOPIC_PARTITIONS[0]: offsets.FoundOffset(3, -1)}
 
     with_cluster(broker, work)
 
@@ -124,16 +129,20 @@ def test_group_offsets_and_groups(broker: FakeBroker) -> None:
 
     async def work(cluster: Cluster) -> None:
         assert await groups.group_offsets(cluster, "billing") == {}
-        done = await groups.commit_offsets(cluster, "billing", {PLACES[0]: 5, PLACES[1]: 7})
-        assert done == {PLACES[0]: None, PLACES[1]: None}
+        done = await groups.commit_offsets(
+            cluster, "billing", {TOPIC_PARTITIONS[0]: 5, TOPIC_PARTITIONS[1]: 7}
+        )
+        assert done == {TOPIC_PARTITIONS[0]: None, TOPIC_PARTITIONS[1]: None}
         committed = await groups.group_offsets(cluster, "billing")
-        assert {place: each.offset for place, each in committed.items()} == {
-            PLACES[0]: 5,
-            PLACES[1]: 7,
+        assert {topic_partition: each.offset for topic_partition, each in committed.items()} == {
+            TOPIC_PARTITIONS[0]: 5,
+            TOPIC_PARTITIONS[1]: 7,
         }
         assert [listing.group for listing in await groups.list_groups(cluster)] == ["billing"]
-        assert await groups.delete_offsets(cluster, "billing", [PLACES[1]]) == {PLACES[1]: None}
-        assert list(await groups.group_offsets(cluster, "billing")) == [PLACES[0]]
+        assert await groups.delete_offsets(cluster, "billing", [TOPIC_PARTITIONS[1]]) == {
+            TOPIC_PARTITIONS[1]: None
+        }
+        assert list(await groups.group_offsets(cluster, "billing")) == [TOPIC_PARTITIONS[0]]
         outcomes = await groups.delete_groups(cluster, ["billing", "nope"])
         assert outcomes["billing"] is None
         assert "group nope does not exist" in str(outcomes["nope"])
@@ -155,11 +164,11 @@ def test_members_and_their_assignments(broker: FakeBroker) -> None:
 
     info = with_cluster(broker, work)
     assert (info.state, info.protocol, info.coordinator) == ("Stable", "range", 0)
-    assert [member.assignment for member in info.members] == [(PLACES[1],), ()]
-    owner = info.owner(PLACES[1])
+    assert [member.assignment for member in info.members] == [(TOPIC_PARTITIONS[1],), ()]
+    owner = info.owner(TOPIC_PARTITIONS[1])
     assert owner is not None
     assert owner.client_id == "billing-app"
-    assert info.owner(PLACES[0]) is None
+    assert info.owner(TOPIC_PARTITIONS[0]) is None
 
 
 def test_a_missing_group_is_an_error(broker: FakeBroker) -> None:

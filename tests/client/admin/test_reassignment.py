@@ -13,8 +13,8 @@ from client.fake_broker import FakeBroker
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.reassignment import Reassignment
 from penstock.client.errors import ApiNotServed, BrokerError, TopicNotFound
-from penstock.client.model import TopicPartition
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -25,7 +25,7 @@ from penstock.wire.messages import (
 )
 
 T = TypeVar("T")
-PLACE = TopicPartition("t", 1)
+TOPIC_PARTITION = TopicPartition("t", 1)
 
 
 def with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -96,12 +96,12 @@ def test_a_request_is_repeated_if_the_broker_is_not_the_controller(fake: FakeBro
     )
 
     async def work(admin: Admin) -> None:
-        replicas = {PLACE: (2, 3)}
-        assert await admin.alter_partition_reassignments(replicas) == {PLACE: None}
-        assert await admin.elect_leaders([PLACE], unclean=True) == {PLACE: None}
+        replicas = {TOPIC_PARTITION: (2, 3)}
+        assert await admin.alter_partition_reassignments(replicas) == {TOPIC_PARTITION: None}
+        assert await admin.elect_leaders([TOPIC_PARTITION], unclean=True) == {TOPIC_PARTITION: None}
         moves = await admin.list_partition_reassignments()
-        assert moves == {PLACE: Reassignment((2, 3, 0), (2, 3), (0,))}
-        assert moves[PLACE].target == (2, 3)
+        assert moves == {TOPIC_PARTITION: Reassignment((2, 3, 0), (2, 3), (0,))}
+        assert moves[TOPIC_PARTITION].target == (2, 3)
         await admin.unregister_broker(4)
 
     with_admin(fake.address, work)
@@ -119,7 +119,7 @@ def test_an_old_broker_cannot_keep_the_replication_factor() -> None:
         async def work(admin: Admin) -> None:
             with pytest.raises(ApiNotServed, match="too old for allow_replication_factor_change"):
                 await admin.alter_partition_reassignments(
-                    {PLACE: [1]}, allow_replication_factor_change=False
+                    {TOPIC_PARTITION: [1]}, allow_replication_factor_change=False
                 )
 
         with_admin(fake.address, work)

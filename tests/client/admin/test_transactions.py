@@ -93,7 +93,7 @@ def test_an_open_transaction_is_not_hanging(live_broker: Broker) -> None:
 def test_terminating_aborts_and_fences(live_broker: Broker) -> None:
     """The producer with that id is fenced at its commit. An unknown id is not created."""
     topic, name = live_broker.new_topic(), live_broker.new_name("txn")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work(admin: Admin) -> None:
         async with Producer(live_broker.bootstrap, transactional_id=name, linger_ms=0) as producer:
@@ -101,7 +101,9 @@ def test_terminating_aborts_and_fences(live_broker: Broker) -> None:
                 async with producer.transaction():
                     await (await producer.send(topic, b"never", partition=0))
                     await admin.terminate_transaction(name)
-                    [open_one] = (await admin.describe_producers([place]))[place]
+                    [open_one] = (await admin.describe_producers([topic_partition]))[
+                        topic_partition
+                    ]
                     assert open_one.transaction_start_offset == -1
         info = (await admin.describe_transactions([name]))[name]
         assert isinstance(info, TransactionInfo)
@@ -120,7 +122,7 @@ def test_a_hanging_transaction_is_found_and_aborted(forgetful: tuple[Broker, str
     async def work(admin: Admin) -> None:
         search = await admin.find_hanging_transactions()
         assert search.not_seen == ()
-        assert {(each.place, each.start_offset) for each in search.found} == {
+        assert {(each.topic_partition, each.start_offset) for each in search.found} == {
             (TopicPartition(topic, 0), 0),
             (TopicPartition(topic, 1), 0),
         }
@@ -128,16 +130,16 @@ def test_a_hanging_transaction_is_found_and_aborted(forgetful: tuple[Broker, str
             for index in (0, 1):
                 await producer.send(topic, b"behind", partition=index)
         for number, each in enumerate(search.found):
-            assert await committed(broker, each.place, wait_ms=300) == []
+            assert await committed(broker, each.topic_partition, wait_ms=300) == []
             await admin.abort_transaction(
-                each.place,
+                each.topic_partition,
                 producer_id=each.producer_id,
                 producer_epoch=each.producer_epoch,
                 coordinator_epoch=each.coordinator_epoch,
             )
             left = (await admin.find_hanging_transactions([topic])).found
             assert left == search.found[number + 1 :]
-            assert await committed(broker, each.place, wait_ms=10_000) == [b"behind"]
+            assert await committed(broker, each.topic_partition, wait_ms=10_000) == [b"behind"]
 
     with_admin(broker, work)
 
@@ -146,14 +148,14 @@ def test_a_late_abort_is_refused(forgetful: tuple[Broker, str]) -> None:
     """Its epoch is older than that of the open transaction."""
     broker, topic = forgetful
     leave_open(broker, "again", topic, 2)
-    place = TopicPartition(topic, 2)
+    topic_partition = TopicPartition(topic, 2)
 
     async def work(admin: Admin) -> None:
         await admin.terminate_transaction("again")
-        [producer] = (await admin.describe_producers([place]))[place]
+        [producer] = (await admin.describe_producers([topic_partition]))[topic_partition]
         with pytest.raises(BrokerError, match="has a newer epoch now"):
             await admin.abort_transaction(
-                place,
+                topic_partition,
                 producer_id=producer.producer_id,
                 producer_epoch=producer.producer_epoch - 1,
                 coordinator_epoch=producer.coordinator_epoch,
@@ -162,10 +164,12 @@ def test_a_late_abort_is_refused(forgetful: tuple[Broker, str]) -> None:
     with_admin(broker, work)
 
 
-async def committed(broker: Broker, place: TopicPartition, wait_ms: int) -> list[bytes | None]:
+async def committed(
+    broker: Broker, topic_partition: TopicPartition, wait_ms: int
+) -> list[bytes | None]:
     async with Consumer(
         broker.bootstrap, isolation_level="read_committed", fetch_max_wait_ms=50
     ) as consumer:
-        consumer.assign([place])
+        consumer.assign([topic_partition])
         consumer.seek_to_beginning()
         return [record.value for record in await consumer.poll(timeout_ms=wait_ms)]

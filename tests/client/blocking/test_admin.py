@@ -16,7 +16,7 @@ def test_topics_groups_and_offsets(live_broker: Broker) -> None:
     request for something that does not exist raises a clear error."""
     name = live_broker.new_name()
     group = live_broker.new_name("group")
-    place = TopicPartition(name, 1)
+    topic_partition = TopicPartition(name, 1)
     with Admin(live_broker.bootstrap) as admin:
         assert admin.create_topic(name, partitions=3).partitions == 3
         again = admin.create_topics([NewTopic(name)])[name]
@@ -26,12 +26,12 @@ def test_topics_groups_and_offsets(live_broker: Broker) -> None:
         assert name in [topic.name for topic in admin.list_topics()]
         admin.alter_configs(topic=name, set_values={"retention.ms": "1000"})
         assert admin.describe_configs(topic=name)["retention.ms"].value == "1000"
-        assert admin.alter_group_offsets(group, {place: OffsetAndMetadata(0, "note")}) == {
-            place: None
-        }
-        assert admin.group_offsets(group) == {place: OffsetAndMetadata(0, "note")}
+        assert admin.alter_group_offsets(
+            group, {topic_partition: OffsetAndMetadata(0, "note")}
+        ) == {topic_partition: None}
+        assert admin.group_offsets(group) == {topic_partition: OffsetAndMetadata(0, "note")}
         admin.delete_group(group)
-        latest = admin.list_offsets({place: "latest"})[place]
+        latest = admin.list_offsets({topic_partition: "latest"})[topic_partition]
         assert latest is not None
         assert latest.offset == 0
         assert admin.describe_cluster().brokers

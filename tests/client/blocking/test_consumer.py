@@ -85,14 +85,14 @@ def test_commit_during_iteration_commits_the_records_handed_out(live_broker: Bro
     """Records of the same poll that the loop has not received yet are not committed."""
     topic = fill(live_broker, 100)
     group = live_broker.new_name("group")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     with member(live_broker, topic, group) as consumer:
         consumer.hold_auto_commit()
         for record in consumer:
             if record.offset == 41:
                 break
         consumer.commit()
-        committed = consumer.committed(place)[place]
+        committed = consumer.committed(topic_partition)[topic_partition]
         assert committed is not None
         assert committed.offset == 42
     with member(live_broker, topic, group) as consumer:
@@ -127,7 +127,7 @@ def test_values_are_deserialized_and_bad_ones_can_be_skipped(live_broker: Broker
         assert next(consumer).value == {"a": 1}
         with pytest.raises(DeserializationFailed) as caught:
             next(consumer)
-        consumer.seek(caught.value.place, caught.value.offset + 1)
+        consumer.seek(caught.value.topic_partition, caught.value.offset + 1)
         assert next(consumer).value == {"a": 3}
 
 
@@ -139,7 +139,7 @@ def test_concurrent_use_from_another_thread_is_refused(live_broker: Broker) -> N
         polling = threading.Event()
 
         class Listener:
-            def on_assigned(self, places: Sequence[TopicPartition]) -> None:
+            def on_assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
                 polling.set()
 
         consumer.add_listener(Listener())
@@ -206,12 +206,12 @@ def test_listeners_run_on_the_thread_that_polls(live_broker: Broker) -> None:
     threads: list[int] = []
 
     class Listener:
-        def on_assigned(self, places: Sequence[TopicPartition]) -> None:
+        def on_assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
             threads.append(threading.get_ident())
-            for place in places:
-                consumer.seek(place, 30)
+            for topic_partition in topic_partitions:
+                consumer.seek(topic_partition, 30)
 
-        def on_revoked(self, places: Sequence[TopicPartition]) -> None:
+        def on_revoked(self, topic_partitions: Sequence[TopicPartition]) -> None:
             threads.append(threading.get_ident())
             assert consumer.positions()[TopicPartition(topic, 0)].offset == 50
 
@@ -227,7 +227,7 @@ def test_an_error_of_a_listener_is_raised_by_poll(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
 
     class Listener:
-        def on_assigned(self, places: Sequence[TopicPartition]) -> None:
+        def on_assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
             raise ZeroDivisionError
 
     consumer = Consumer(live_broker.bootstrap, topics=[topic], listener=Listener())

@@ -31,9 +31,9 @@ def read_all(broker: Broker, topic: str) -> dict[int, list[bytes | None]]:
     """Returns all values by partition, in order."""
     found: dict[int, list[bytes | None]] = defaultdict(list)
     with Consumer(broker.bootstrap) as consumer:
-        places = [TopicPartition(topic, n) for n in range(consumer.partitions_for(topic))]
-        left = sum(consumer.end_offsets(places).values())
-        consumer.assign(places)
+        topic_partitions = [TopicPartition(topic, n) for n in range(consumer.partitions_for(topic))]
+        left = sum(consumer.end_offsets(topic_partitions).values())
+        consumer.assign(topic_partitions)
         consumer.seek_to_beginning()
         while left > 0:
             records = consumer.poll(5_000)

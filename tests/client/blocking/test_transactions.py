@@ -133,7 +133,7 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
     """They carry the group membership of the consumer that read them. Aborting the
     transaction discards them."""
     source, target = live_broker.new_topic(), live_broker.new_topic()
-    place = TopicPartition(source, 0)
+    topic_partition = TopicPartition(source, 0)
     with Producer(live_broker.bootstrap) as feed:
         for number in range(5):
             feed.send(source, b"%d" % number)
@@ -158,17 +158,17 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
                     if aborted:
                         fail()
             except Trouble:
-                assert consumer.committed(place)[place] is None
-        stands = consumer.committed(place)[place]
+                assert consumer.committed(topic_partition)[topic_partition] is None
+        stands = consumer.committed(topic_partition)[topic_partition]
         assert stands is not None
         assert stands.offset == records[-1].offset + 1
         late = Late(consumer)
         with pytest.raises(BrokerError) as refused, producer.transaction() as transaction:
-            transaction.send_offsets({place: 0}, late)
+            transaction.send_offsets({topic_partition: 0}, late)
         assert refused.value.code == ErrorCode.ILLEGAL_GENERATION
         late = Late(consumer, -1)
         with pytest.raises(BrokerError, match="not a member"), producer.transaction() as once_more:
-            once_more.send_offsets({place: 0}, late)
+            once_more.send_offsets({topic_partition: 0}, late)
     assert committed(live_broker, target, len(records)) == [record.value for record in records]
 
 

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 from client.open_clusters import cluster_of
 from penstock.client.consuming.consumer import Consumer
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
@@ -50,13 +51,15 @@ def batch_of(values: Sequence[bytes], **how: Any) -> bytearray:
     return build_batch(records, **how)
 
 
-async def produce(bootstrap: str, place: TopicPartition, *batches: bytes | bytearray) -> None:
+async def produce(
+    bootstrap: str, topic_partition: TopicPartition, *batches: bytes | bytearray
+) -> None:
     """Writes batches to a partition with one acknowledged request each."""
     async with cluster_of(bootstrap) as cluster:
-        connection = await cluster.connection(await cluster.leader(place))
+        connection = await cluster.connection(await cluster.leader(topic_partition))
         for batch in batches:
-            part = ProduceRequest.Partition(place.partition, batch)
-            topic = ProduceRequest.Topic(place.topic, partition_data=[part])
+            part = ProduceRequest.Partition(topic_partition.partition, batch)
+            topic = ProduceRequest.Topic(topic_partition.topic, partition_data=[part])
             request = ProduceRequest(None, -1, 10_000, [topic])
             code = None
             # The leader of a new partition may learn of it later than other brokers.

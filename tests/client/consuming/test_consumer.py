@@ -25,13 +25,14 @@ from penstock.client.consuming.consumer import Consumer
 from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import ClientError, Closed, OptionError, TopicNotFound
 from penstock.client.interceptors import ConsumerInterceptor
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 
 
-def places(topic: str, count: int) -> list[TopicPartition]:
+def topic_partitions(topic: str, count: int) -> list[TopicPartition]:
     return [TopicPartition(topic, index) for index in range(count)]
 
 
@@ -44,11 +45,12 @@ def test_a_subscription_without_a_group_reads_everything(live_broker: Broker) ->
         async with consumer_of(live_broker.bootstrap, topics=[topic]) as consumer:
             records = await drain(consumer, 750, max_records=37)
             assert values_by_partition(records) == {index: list(range(250)) for index in range(3)}
-            assert consumer.assignment() == frozenset(places(topic, 3))
+            assert consumer.assignment() == frozenset(topic_partitions(topic, 3))
             assert consumer.subscription() == {topic}
-            assert {place: consumer.lag(place) for place in places(topic, 3)} == dict.fromkeys(
-                places(topic, 3), 0
-            )
+            assert {
+                topic_partition: consumer.lag(topic_partition)
+                for topic_partition in topic_partitions(topic, 3)
+            } == dict.fromkeys(topic_partitions(topic, 3), 0)
 
     run(work)
 
@@ -57,16 +59,16 @@ def test_iteration_returns_one_record_at_a_time(live_broker: Broker) -> None:
     """The position advances with each record. Leaving the loop and continuing later loses
     nothing."""
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 1, 100, per=100)
         async with consumer_of(live_broker.bootstrap, max_poll_records=7) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             seen = []
             async for record in consumer:
                 seen.append(int(record.value))
-                assert consumer.known_position(place) == record.offset + 1
+                assert consumer.known_position(topic_partition) == record.offset + 1
                 if len(seen) == 10:
                     break
             polled = await consumer.poll(max_records=5)
@@ -106,7 +108,7 @@ def test_no_stale_record_is_returned_after_a_seek_during_a_fetch(live_broker: Br
     """Over many seeks at random moments, the first record after a seek is
     always the one at its target."""
     topic = live_broker.new_topic(2)
-    first, second = places(topic, 2)
+    first, second = topic_partitions(topic, 2)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 2, 300, per=10)
@@ -123,15 +125,15 @@ def test_no_stale_record_is_returned_after_a_seek_during_a_fetch(live_broker: Br
                 expected = {first: target}
                 while expected[first] == target:
                     for record in await consumer.poll(timeout_ms=500, max_records=3):
-                        assert record.offset == expected.get(record.place, record.offset)
-                        expected[record.place] = record.offset + 1
+                        assert record.offset == expected.get(record.topic_partition, record.offset)
+                        expected[record.topic_partition] = record.offset + 1
 
     run(work)
 
 
 def test_a_paused_partition_resumes_where_it_stopped(live_broker: Broker) -> None:
     topic = live_broker.new_topic(2)
-    first, second = places(topic, 2)
+    first, second = topic_partitions(topic, 2)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 2, 60, per=20)
@@ -155,7 +157,7 @@ def test_a_paused_partition_resumes_where_it_stopped(live_broker: Broker) -> Non
 
 def test_pausing_during_iteration_keeps_the_remaining_records(live_broker: Broker) -> None:
     topic = live_broker.new_topic(2)
-    first, second = places(topic, 2)
+    first, second = topic_partitions(topic, 2)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 2, 30, per=30)
@@ -165,13 +167,13 @@ def test_pausing_during_iteration_keeps_the_remaining_records(live_broker: Broke
             async for record in consumer:
                 seen.append(record)
                 if len(seen) == 10:
-                    consumer.pause(record.place)
+                    consumer.pause(record.topic_partition)
                     break
             async for record in consumer:
                 seen.append(record)
                 if len(seen) == 40:
                     break
-            assert seen[10].place != seen[0].place
+            assert seen[10].topic_partition != seen[0].topic_partition
             consumer.resume(*consumer.paused())
             seen += await drain(consumer, 20)
             assert values_by_partition(seen) == {0: list(range(30)), 1: list(range(30))}
@@ -181,34 +183,38 @@ def test_pausing_during_iteration_keeps_the_remaining_records(live_broker: Broke
 
 def test_seeking_by_time_and_looking_up_offsets(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     middle = datetime.fromtimestamp((NOW_MS + 5) / 1000, UTC)
 
     async def work() -> None:
-        await produce(live_broker.bootstrap, place, batch_of([b"%d" % n for n in range(10)]))
+        await produce(
+            live_broker.bootstrap, topic_partition, batch_of([b"%d" % n for n in range(10)])
+        )
         async with consumer_of(live_broker.bootstrap) as consumer:
-            assert await consumer.beginning_offsets([place]) == {place: 0}
-            assert await consumer.end_offsets([place]) == {place: 10}
-            found = await consumer.offsets_for_times({place: middle})
-            answer = found[place]
+            assert await consumer.beginning_offsets([topic_partition]) == {topic_partition: 0}
+            assert await consumer.end_offsets([topic_partition]) == {topic_partition: 10}
+            found = await consumer.offsets_for_times({topic_partition: middle})
+            answer = found[topic_partition]
             assert answer is not None
             assert (answer.offset, answer.timestamp) == (5, NOW_MS + 5)
-            assert await consumer.offsets_for_times({place: NOW_MS + 99}) == {place: None}
+            assert await consumer.offsets_for_times({topic_partition: NOW_MS + 99}) == {
+                topic_partition: None
+            }
             with pytest.raises(TopicNotFound):
                 await consumer.end_offsets([TopicPartition(topic, 9)])
             with pytest.raises(OptionError, match="time zone"):
-                await consumer.offsets_for_times({place: middle.replace(tzinfo=None)})
-            consumer.assign([place])
+                await consumer.offsets_for_times({topic_partition: middle.replace(tzinfo=None)})
+            consumer.assign([topic_partition])
             consumer.seek_to_time(middle)
             assert [record.offset for record in await drain(consumer, 5)] == [5, 6, 7, 8, 9]
             consumer.seek_to_end()
-            assert await consumer.position(place) == 10
-            consumer.seek_to_beginning(place)
-            assert await consumer.position(place) == 0
+            assert await consumer.position(topic_partition) == 10
+            consumer.seek_to_beginning(topic_partition)
+            assert await consumer.position(topic_partition) == 0
             consumer.seek_to_time(NOW_MS + 99)
-            assert await consumer.position(place) == 10
+            assert await consumer.position(topic_partition) == 10
             with pytest.raises(ClientError, match="negative"):
-                consumer.seek(place, -1)
+                consumer.seek(topic_partition, -1)
             assert await consumer.partitions_for(topic) == 1
             assert (await consumer.topics())[topic] == 1
 
@@ -217,13 +223,15 @@ def test_seeking_by_time_and_looking_up_offsets(live_broker: Broker) -> None:
 
 def test_the_reset_policy_may_be_a_timestamp(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
-        await produce(live_broker.bootstrap, place, batch_of([b"%d" % n for n in range(10)]))
+        await produce(
+            live_broker.bootstrap, topic_partition, batch_of([b"%d" % n for n in range(10)])
+        )
         policy = f"timestamp:{NOW_MS + 7}"
         async with consumer_of(live_broker.bootstrap, auto_offset_reset=policy) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             assert [record.offset for record in await drain(consumer, 3)] == [7, 8, 9]
 
     run(work)
@@ -251,14 +259,14 @@ def test_a_group_shares_partitions_and_calls_its_listeners(live_broker: Broker) 
         options["heartbeat_interval_ms"] = 100
         async with consumer_of(live_broker.bootstrap, listener=first, **options) as one:
             seen = await one.poll(timeout_ms=5_000)
-            assert first.owned == set(places(topic, 4)) == one.assignment()
+            assert first.owned == set(topic_partitions(topic, 4)) == one.assignment()
             async with consumer_of(live_broker.bootstrap, listener=second, **options) as two:
                 while not (len(first.owned) == len(second.owned) == 2) or len(seen) < 200:
                     for consumer, told in ((one, first), (two, second)):
                         records = await consumer.poll(timeout_ms=20)
-                        assert {record.place for record in records} <= told.owned
+                        assert {record.topic_partition for record in records} <= told.owned
                         seen += records
-                assert first.owned | second.owned == set(places(topic, 4))
+                assert first.owned | second.owned == set(topic_partitions(topic, 4))
         assert values_by_partition(seen) == {index: list(range(50)) for index in range(4)}
 
     run(work)
@@ -291,13 +299,13 @@ def test_added_partitions_are_found(live_broker: Broker) -> None:
     async def work() -> None:
         options: dict[str, Any] = {"metadata_max_age_ms": 50, "auto_offset_reset": "latest"}
         async with consumer_of(live_broker.bootstrap, topics=[topic], **options) as consumer:
-            while consumer.assignment() != frozenset(places(topic, 1)):
+            while consumer.assignment() != frozenset(topic_partitions(topic, 1)):
                 assert await consumer.poll(timeout_ms=200) == []
             async with cluster_of(live_broker.bootstrap) as cluster:
                 await create_partitions(cluster, topic, 3)
             await produce(live_broker.bootstrap, TopicPartition(topic, 2), batch_of([b"new"]))
             assert [record.value for record in await drain(consumer, 1)] == [b"new"]
-            assert consumer.assignment() == frozenset(places(topic, 3))
+            assert consumer.assignment() == frozenset(topic_partitions(topic, 3))
 
     run(work)
 
@@ -327,14 +335,14 @@ def test_an_invalid_topic_name_is_an_error(live_broker: Broker) -> None:
 
 def test_values_are_deserialized_and_bad_ones_can_be_skipped(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
-        await produce(live_broker.bootstrap, place, batch_of([b"1", b"[2]", b"{", b"4"]))
+        await produce(live_broker.bootstrap, topic_partition, batch_of([b"1", b"[2]", b"{", b"4"]))
         async with Consumer(
             live_broker.bootstrap, value_deserializer=json.loads, auto_offset_reset="earliest"
         ) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             values = []
             for _ in range(2):
                 try:
@@ -343,8 +351,12 @@ def test_values_are_deserialized_and_bad_ones_can_be_skipped(live_broker: Broker
                         if record.offset == 3:
                             break
                 except DeserializationFailed as error:
-                    assert (error.place, error.offset, error.record.value) == (place, 2, b"{")
-                    consumer.seek(error.place, error.offset + 1)
+                    assert (error.topic_partition, error.offset, error.record.value) == (
+                        topic_partition,
+                        2,
+                        b"{",
+                    )
+                    consumer.seek(error.topic_partition, error.offset + 1)
             assert values == [1, [2], 4]
 
     run(work)
@@ -352,13 +364,13 @@ def test_values_are_deserialized_and_bad_ones_can_be_skipped(live_broker: Broker
 
 def test_headers_keys_and_timestamps_are_returned(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
     raw = RawRecord(0, NOW_MS, b"key", None, (("h", b"1"), ("h", None)))
 
     async def work() -> None:
-        await produce(live_broker.bootstrap, place, build_batch([raw]))
+        await produce(live_broker.bootstrap, topic_partition, build_batch([raw]))
         async with consumer_of(live_broker.bootstrap) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             (record,) = await drain(consumer, 1)
             assert record == Record(topic, 0, 0, NOW_MS, b"key", None, raw.headers, leader_epoch=0)
 
@@ -367,7 +379,7 @@ def test_headers_keys_and_timestamps_are_returned(live_broker: Broker) -> None:
 
 def test_interceptors_see_records_and_commits(live_broker: Broker) -> None:
     topic, group = live_broker.new_topic(), live_broker.new_name("group")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     class OnlyEven(ConsumerInterceptor):
         committed: Any = None
@@ -383,7 +395,7 @@ def test_interceptors_see_records_and_commits(live_broker: Broker) -> None:
         interceptor = OnlyEven()
         options: dict[str, Any] = {"interceptors": [interceptor], "group_id": group}
         async with consumer_of(live_broker.bootstrap, max_poll_records=1, **options) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             seen = []
             async for record in consumer:
                 seen.append(int(record.value))
@@ -391,14 +403,14 @@ def test_interceptors_see_records_and_commits(live_broker: Broker) -> None:
                     break
             assert seen == [0, 2, 4, 6, 8]
             await consumer.commit()
-            assert interceptor.committed[place].offset == 9
+            assert interceptor.committed[topic_partition].offset == 9
 
     run(work)
 
 
 def test_wrong_use_raises_an_error_that_says_what_to_do(live_broker: Broker) -> None:
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
         consumer = consumer_of(live_broker.bootstrap)
@@ -406,12 +418,12 @@ def test_wrong_use_raises_an_error_that_says_what_to_do(live_broker: Broker) -> 
             await consumer.poll()
         async with consumer:
             with pytest.raises(ClientError, match="not assigned"):
-                consumer.seek(place, 0)
+                consumer.seek(topic_partition, 0)
             with pytest.raises(ClientError, match="give group_id"):
-                await consumer.commit({place: 1})
+                await consumer.commit({topic_partition: 1})
             with pytest.raises(ClientError, match="exactly one of them"):
                 await consumer.subscribe()
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             with pytest.raises(ClientError, match="unsubscribe"):
                 await consumer.subscribe(topic)
             await consumer.unsubscribe()
@@ -431,13 +443,13 @@ def test_a_seek_does_not_wait_for_the_running_long_poll(live_broker: Broker) -> 
     """A fetch at the end of the log waits for a long time. After a seek back,
     records are returned at once."""
     topic = live_broker.new_topic()
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 1, 5, per=5)
         options = {"fetch_max_wait_ms": 60_000, "request_timeout_ms": 90_000}
         async with consumer_of(live_broker.bootstrap, **options) as consumer:
-            consumer.assign([place])
+            consumer.assign([topic_partition])
             async with asyncio.timeout(55):
                 await drain(consumer, 5)
                 for _ in range(5):

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from client.consuming.open_consumers import (
-    consumer_of,
-    drain,
-    numbered,
-    run,
-)
-from client.consuming.test_consumer import places
+from client.consuming.open_consumers import consumer_of, drain, numbered, run
+from client.consuming.test_consumer import topic_partitions
 from client.open_clusters import cluster_of
 from penstock.client.admin.operations import delete_topics
-from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
+from penstock.client.model import OffsetAndMetadata, Record
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 
 
 def test_offsets_are_committed_with_metadata_and_read_back(live_broker: Broker) -> None:
     """This includes partitions that were assigned manually by a consumer with a group id."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
-    first, second = places(topic, 2)
+    first, second = topic_partitions(topic, 2)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 2, 20, per=20)
@@ -48,21 +44,21 @@ def test_offsets_are_committed_with_metadata_and_read_back(live_broker: Broker) 
 
 def test_auto_commit_commits_what_was_returned_and_nothing_else(live_broker: Broker) -> None:
     topic, group = live_broker.new_topic(), live_broker.new_name("group")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work(assign: bool) -> int | None:
         name = f"{group}-{assign}"
         options: dict[str, Any] = {"group_id": name, "auto_commit_interval_ms": 0}
         async with consumer_of(live_broker.bootstrap, **options) as consumer:
             if assign:
-                consumer.assign([place])
+                consumer.assign([topic_partition])
             else:
                 await consumer.subscribe(topic)
             got: list[Record[Any, Any]] = []
             while len(got) < 7:
                 got += await consumer.poll(timeout_ms=1_000, max_records=7 - len(got))
         async with consumer_of(live_broker.bootstrap, group_id=name) as consumer:
-            found = (await consumer.committed(place))[place]
+            found = (await consumer.committed(topic_partition))[topic_partition]
             return None if found is None else found.offset
 
     run(lambda: numbered(live_broker.bootstrap, topic, 1, 20, per=20))
@@ -75,7 +71,7 @@ def test_manually_assigned_partitions_are_committed_before_they_are_given_up(
 ) -> None:
     """Both a new assignment and `unsubscribe` give partitions up."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
-    first, second = places(topic, 2)
+    first, second = topic_partitions(topic, 2)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 2, 20, per=20)
@@ -114,7 +110,7 @@ def test_a_deleted_topic_is_not_created_again(live_broker: Broker) -> None:
 
 def test_nothing_is_committed_while_auto_commit_is_held(live_broker: Broker) -> None:
     topic, group = live_broker.new_topic(), live_broker.new_name("group")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
         await numbered(live_broker.bootstrap, topic, 1, 5, per=5)
@@ -123,6 +119,6 @@ def test_nothing_is_committed_while_auto_commit_is_held(live_broker: Broker) -> 
             consumer.hold_auto_commit()
             await drain(consumer, 5)
         async with consumer_of(live_broker.bootstrap, group_id=group) as consumer:
-            assert await consumer.committed(place) == {place: None}
+            assert await consumer.committed(topic_partition) == {topic_partition: None}
 
     run(work)

@@ -20,8 +20,9 @@ from client.consuming.open_consumers import (
     values_by_partition,
 )
 from penstock.client.errors import ClientError, ConnectFailed
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.testing import Broker, Faults
+from penstock.topic_partition import TopicPartition
 
 ALL = {0: list(range(400)), 1: list(range(400))}
 
@@ -80,7 +81,7 @@ def test_a_frozen_broker_blocks_no_call_forever(own_broker: Broker) -> None:
     """Polls return in time, lookups end with an error, and closing is bounded. After
     a thaw, reading continues."""
     topic = own_broker.new_topic(1)
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def work() -> None:
         await numbered(own_broker.bootstrap, topic, 1, 50, per=10)
@@ -96,8 +97,8 @@ def test_a_frozen_broker_blocks_no_call_forever(own_broker: Broker) -> None:
                 async with asyncio.timeout(120):
                     assert await consumer.poll(timeout_ms=100) == []
                     with pytest.raises(ClientError):
-                        await consumer.end_offsets([place])
-                    consumer.seek(place, 10)
+                        await consumer.end_offsets([topic_partition])
+                    consumer.seek(topic_partition, 10)
                     assert await consumer.poll(timeout_ms=100) == []
             finally:
                 own_broker.thaw()
@@ -183,8 +184,8 @@ def test_a_paused_partition_does_not_starve_others_of_buffer_space(live_broker: 
 
     async def work() -> None:
         batch = batch_of([b"x" * 500] * 20)
-        for place in (first, second):
-            await produce(live_broker.bootstrap, place, *[batch] * 10)
+        for topic_partition in (first, second):
+            await produce(live_broker.bootstrap, topic_partition, *[batch] * 10)
         options: dict[str, Any] = {"queued_bytes_max": 30_000, "max_partition_fetch_bytes": 30_000}
         async with consumer_of(live_broker.bootstrap, **options) as consumer:
             consumer.assign([first])
@@ -192,7 +193,7 @@ def test_a_paused_partition_does_not_starve_others_of_buffer_space(live_broker: 
             consumer.pause(first)
             consumer.assign([first, second])
             records = await drain(consumer, 200)
-            assert {record.place for record in records} == {second}
+            assert {record.topic_partition for record in records} == {second}
             consumer.resume(first)
             records = await drain(consumer, 199)
             assert [record.offset for record in records] == list(range(1, 200))
@@ -207,9 +208,9 @@ def test_batches_larger_than_every_limit_are_returned(live_broker: Broker) -> No
 
     async def work() -> None:
         for partition in range(3):
-            place = TopicPartition(topic, partition)
+            topic_partition = TopicPartition(topic, partition)
             batches = [batch_of([bytes([n]) * 20_000]) for n in range(3)]
-            await produce(live_broker.bootstrap, place, *batches)
+            await produce(live_broker.bootstrap, topic_partition, *batches)
         options: dict[str, Any] = {
             "max_partition_fetch_bytes": 100,
             "fetch_max_bytes": 100,

@@ -18,10 +18,11 @@ from penstock.client.consuming.subscription import Need
 from penstock.client.consuming.tables import PARTITION_BYTES
 from penstock.client.environment import default_environment
 from penstock.client.errors import BrokerError, NoOffset, NotKafka
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.records.batch import read_header, stamp
 from penstock.records.record import ControlMarker, ControlType, control_batch
 from penstock.runtime import SystemRandom
+from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -32,7 +33,7 @@ from penstock.wire.messages import (
     OffsetForLeaderEpochResponse,
 )
 
-PLACE = TopicPartition("t", 0)
+TOPIC_PARTITION = TopicPartition("t", 0)
 
 
 def fill(fake: FakeBroker, batches: int = 3, per: int = 4) -> None:
@@ -69,7 +70,7 @@ def test_reading_continues_after_a_failed_fetch(fake: FakeBroker, step: Any) -> 
 
     async def work() -> list[bytes]:
         async with consumer_of(fake.address) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             return [record.value for record in await drain(consumer, 12)]
 
     assert run(work) == [b"%d" % number for number in range(12)]
@@ -91,7 +92,7 @@ def test_tables_are_fetched_in_large_responses(
 
     async def work() -> int:
         async with consumer_of(fake.address, **options) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             return len(await consumer.poll_table(5_000))
 
     assert run(work) == 12
@@ -106,7 +107,7 @@ def test_a_response_that_is_not_kafka_is_an_error_each_time(fake: FakeBroker) ->
 
     async def work() -> None:
         async with consumer_of(fake.address) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             for _ in range(2):
                 with pytest.raises(NotKafka):
                     await consumer.poll(timeout_ms=2_000)
@@ -122,7 +123,7 @@ def test_the_consumer_gives_up_a_broker_that_never_answers(fake: FakeBroker) -> 
 
     async def work() -> None:
         async with consumer_of(fake.address, request_timeout_ms=200) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             assert await consumer.poll(timeout_ms=50) == []
             assert len(await drain(consumer, 12)) == 12
 
@@ -137,8 +138,8 @@ def test_a_position_before_the_log_start_is_reset_by_policy(fake: FakeBroker) ->
 
     async def work() -> list[int]:
         async with consumer_of(fake.address) as consumer:
-            consumer.assign([PLACE])
-            consumer.seek(PLACE, 3)
+            consumer.assign([TOPIC_PARTITION])
+            consumer.seek(TOPIC_PARTITION, 3)
             offsets = [record.offset for record in await drain(consumer, 4)]
             assert consumer.metrics().resets >= 1
             return offsets
@@ -151,8 +152,8 @@ def test_a_reset_to_the_latest_offset_skips_existing_records(fake: FakeBroker) -
 
     async def work() -> list[bytes]:
         async with consumer_of(fake.address, auto_offset_reset="latest") as consumer:
-            consumer.assign([PLACE])
-            assert await consumer.position(PLACE) == 12
+            consumer.assign([TOPIC_PARTITION])
+            assert await consumer.position(TOPIC_PARTITION) == 12
             fake.model.topics["t"].logs[0].append(batch_of([b"new"]))
             return [record.value for record in await drain(consumer, 1)]
 
@@ -166,16 +167,16 @@ def test_without_a_reset_policy_a_lost_position_is_an_error_until_a_seek(
 
     async def work() -> None:
         async with consumer_of(fake.address, auto_offset_reset="none") as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             for _ in range(2):
                 with pytest.raises(NoOffset, match="auto_offset_reset is none"):
                     await consumer.poll(timeout_ms=1_000)
             with pytest.raises(NoOffset):
-                await consumer.position(PLACE)
-            consumer.seek(PLACE, 99)
+                await consumer.position(TOPIC_PARTITION)
+            consumer.seek(TOPIC_PARTITION, 99)
             with pytest.raises(NoOffset, match="does not hold offset 99"):
                 await consumer.poll(timeout_ms=1_000)
-            consumer.seek(PLACE, 10)
+            consumer.seek(TOPIC_PARTITION, 10)
             assert [record.offset for record in await drain(consumer, 2)] == [10, 11]
 
     run(work)
@@ -188,7 +189,7 @@ def test_a_non_retriable_error_is_raised_and_retried_later(fake: FakeBroker) -> 
 
     async def work() -> None:
         async with consumer_of(fake.address) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             with pytest.raises(BrokerError) as why:
                 await consumer.poll(timeout_ms=2_000)
             assert why.value.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -209,7 +210,7 @@ def test_a_corrupt_batch_raises_an_error_and_is_fetched_again(fake: FakeBroker) 
 
     async def work() -> list[int]:
         async with consumer_of(fake.address) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             offsets = [record.offset for record in await consumer.poll(timeout_ms=2_000)]
             with pytest.raises(BrokerError, match="is corrupt"):
                 await consumer.poll(timeout_ms=2_000)
@@ -242,8 +243,8 @@ def test_after_truncation_reading_continues_where_the_logs_diverge(fake: FakeBro
 
     async def work() -> list[int]:
         async with consumer_of(fake.address) as consumer:
-            consumer.assign([PLACE])
-            consumer.seek(PLACE, OffsetAndMetadata(9, leader_epoch=2))
+            consumer.assign([TOPIC_PARTITION])
+            consumer.seek(TOPIC_PARTITION, OffsetAndMetadata(9, leader_epoch=2))
             return [record.offset for record in await drain(consumer, 6)]
 
     assert run(work) == [6, 7, 8, 9, 10, 11]
@@ -277,7 +278,7 @@ def test_a_new_leader_is_asked_whether_it_has_the_records_read(fake: FakeBroker)
 
     async def work() -> None:
         async with consumer_of(fake.address, env=env, retry_backoff_ms=50) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             await drain(consumer, 12)
             fake.model.metadata = newly_led  # type: ignore[method-assign]
             fake.next(ApiKey.OFFSET_FOR_LEADER_EPOCH, has_it_all)
@@ -317,10 +318,10 @@ def test_aborted_records_and_markers_are_skipped(fake: FakeBroker) -> None:
 
     async def work() -> None:
         async with consumer_of(fake.address, isolation_level="read_committed") as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             assert [record.value for record in await drain(consumer, 1)] == [b"kept"]
-            assert await consumer.position(PLACE) == 4
-            assert consumer.lag(PLACE) == 0
+            assert await consumer.position(TOPIC_PARTITION) == 4
+            assert consumer.lag(TOPIC_PARTITION) == 0
 
     run(work)
 
@@ -351,7 +352,7 @@ def test_the_preferred_read_replica_is_read_from(fake: FakeBroker) -> None:
 
         async def work() -> None:
             async with consumer_of(fake.address, client_rack="here") as consumer:
-                consumer.assign([PLACE])
+                consumer.assign([TOPIC_PARTITION])
                 await drain(consumer, 12)
                 assert len(follower.asked(ApiKey.FETCH)) >= 1
                 fake.model.topics["t"].logs[0].append(batch_of([b"more"]))
@@ -389,17 +390,17 @@ def test_no_broker_starves_another_of_buffer_space(
             return metadata
 
         monkeypatch.setattr(fake.model, "metadata", with_others(fake.model.metadata))
-        places = [TopicPartition("t", number) for number in range(len(leaders))]
+        topic_partitions = [TopicPartition("t", number) for number in range(len(leaders))]
 
         async def work() -> list[bytes | None]:
             options = {"queued_bytes_max": queued_bytes_max, "fetch_max_wait_ms": 100}
             async with consumer_of(fake.address, **options) as consumer:
-                consumer.assign(places[:1])
+                consumer.assign(topic_partitions[:1])
                 await consumer.poll(timeout_ms=50)
                 # From here on, both fetch lanes of one broker always have partitions to ask for.
-                consumer.assign(places[:2])
+                consumer.assign(topic_partitions[:2])
                 await consumer.poll(timeout_ms=150)
-                consumer.assign(places)
+                consumer.assign(topic_partitions)
                 await consumer.poll(timeout_ms=300)
                 third.model.topics["t"].logs[3].append(batch_of([b"at last"]))
                 return [record.value for record in await drain(consumer, 1)]
@@ -413,7 +414,7 @@ def test_old_brokers_without_fetch_sessions_or_leader_epochs_work(fake: FakeBrok
 
         async def work() -> None:
             async with consumer_of(old.address) as consumer:
-                consumer.assign([PLACE])
+                consumer.assign([TOPIC_PARTITION])
                 await drain(consumer, 12)
 
         run(work)
@@ -434,7 +435,7 @@ def test_the_fetcher_does_not_spin_while_metadata_is_requested(
 
     async def work() -> int:
         async with consumer_of(fake.address, request_timeout_ms=300) as consumer:
-            consumer.assign([PLACE])
+            consumer.assign([TOPIC_PARTITION])
             await drain(consumer, 12)
             fake.next(ApiKey.METADATA, SILENCE)
             monkeypatch.setattr(Fetcher, "_start_what_is_due", counted)
@@ -455,16 +456,16 @@ def test_an_epoch_answer_is_not_applied_to_records_fetched_since(
 
     async def work() -> None:
         async with consumer_of(fake.address, auto_offset_reset="none") as consumer:
-            consumer.assign([PLACE])
-            consumer.seek(PLACE, 0)
+            consumer.assign([TOPIC_PARTITION])
+            consumer.seek(TOPIC_PARTITION, 0)
             await drain(consumer, 12)
             fetcher = consumer._core._fetcher
             assert fetcher is not None
-            state = consumer._core.subscription.states[PLACE]
+            state = consumer._core.subscription.states[TOPIC_PARTITION]
 
             async def ask(*_: Any) -> dict[TopicPartition, EpochEnd]:
                 state.fetch_offset, state.fetch_epoch = 92, 13
-                return {PLACE: EpochEnd(11, 84)}
+                return {TOPIC_PARTITION: EpochEnd(11, 84)}
 
             monkeypatch.setattr(positions, "ask_epoch_ends", ask)
             state.fetch_offset, state.fetch_epoch, state.need = 80, 11, Need.VALIDATION

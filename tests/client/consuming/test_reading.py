@@ -11,11 +11,11 @@ from penstock.client.consuming.reading import Reading
 from penstock.client.consuming.record_decoder import DeserializationFailed, RecordMaker
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.errors import BrokerError
-from penstock.client.model import TopicPartition
 from penstock.records import kernels
 from penstock.records.record import Record, build_batch
+from penstock.topic_partition import TopicPartition
 
-PLACES = [TopicPartition("t", index) for index in range(3)]
+TOPIC_PARTITIONS = [TopicPartition("t", index) for index in range(3)]
 
 
 def log_of(count: int, batches: int = 1) -> MadeLog:
@@ -27,9 +27,9 @@ def log_of(count: int, batches: int = 1) -> MadeLog:
 
 def reading_of(*logs: MadeLog, maker: RecordMaker | None = None) -> tuple[Subscription, Reading]:
     subscription = Subscription()
-    subscription.assign(PLACES[: len(logs)])
-    for place, log in zip(PLACES, logs, strict=False):
-        state = subscription.state(place)
+    subscription.assign(TOPIC_PARTITIONS[: len(logs)])
+    for topic_partition, log in zip(TOPIC_PARTITIONS, logs, strict=False):
+        state = subscription.state(topic_partition)
         subscription.set_position(state, 0, -1)
         for batch in log.batches:
             state.push(piece_of([batch]))
@@ -47,7 +47,7 @@ def test_partitions_alternate_piece_by_piece() -> None:
 
 def test_positions_advance_only_with_returned_records() -> None:
     subscription, reading = reading_of(log_of(10))
-    state = subscription.state(PLACES[0])
+    state = subscription.state(TOPIC_PARTITIONS[0])
     assert [record.offset for record in reading.collect(3)] == [0, 1, 2]
     assert (state.position, state.fetch_offset) == (3, 10)
     assert len(reading.collect(100)) == 7
@@ -56,7 +56,7 @@ def test_positions_advance_only_with_returned_records() -> None:
 
 def test_the_position_during_iteration_is_after_the_last_record_handed_out() -> None:
     subscription, reading = reading_of(log_of(10))
-    state = subscription.state(PLACES[0])
+    state = subscription.state(TOPIC_PARTITIONS[0])
     assert reading.begin_run(6)
     reading.settle()
     assert state.position == 0
@@ -77,7 +77,7 @@ def test_the_rest_of_a_run_is_not_lost() -> None:
 
 def test_a_run_does_not_move_the_position_after_a_seek() -> None:
     subscription, reading = reading_of(log_of(5))
-    state = subscription.state(PLACES[0])
+    state = subscription.state(TOPIC_PARTITIONS[0])
     assert reading.begin_run(5)
     reading.at = 5
     subscription.look_up(state, -2)
@@ -87,9 +87,9 @@ def test_a_run_does_not_move_the_position_after_a_seek() -> None:
 
 def test_paused_partitions_keep_their_buffered_records() -> None:
     subscription, reading = reading_of(log_of(2), log_of(2))
-    subscription.state(PLACES[0]).paused = True
+    subscription.state(TOPIC_PARTITIONS[0]).paused = True
     assert [record.partition for record in reading.collect(10)] == [1, 1]
-    subscription.state(PLACES[0]).paused = False
+    subscription.state(TOPIC_PARTITIONS[0]).paused = False
     assert [record.offset for record in reading.collect(10)] == [0, 1]
 
 
@@ -100,7 +100,7 @@ def test_gaps_and_markers_at_the_end_advance_the_position() -> None:
     log.add([], 4)
     subscription, reading = reading_of(log)
     assert [record.offset for record in reading.collect(10)] == [0, 2]
-    assert subscription.state(PLACES[0]).position == 13
+    assert subscription.state(TOPIC_PARTITIONS[0]).position == 13
 
 
 def numbers(*values: bytes) -> MadeLog:
@@ -127,12 +127,12 @@ def test_a_failing_record_is_reported_after_the_good_ones_and_can_be_skipped(
     """The error names the record and is raised again until the caller seeks past it.
     The seek needs no new fetch."""
     subscription, reading = reading_of(numbers(b"1", b"2", b"x", b"4"), maker=maker)
-    state = subscription.state(PLACES[0])
+    state = subscription.state(TOPIC_PARTITIONS[0])
     assert [record.value for record in reading.collect(10)] == [1, 2]
     for _ in range(2):
         with pytest.raises(DeserializationFailed, match="value of the record at offset 2") as why:
             reading.collect(10)
-        assert (why.value.place, why.value.offset) == (PLACES[0], 2)
+        assert (why.value.topic_partition, why.value.offset) == (TOPIC_PARTITIONS[0], 2)
         assert why.value.record.value == b"x"
         assert state.position == 2
     token = state.token
@@ -148,7 +148,7 @@ def test_iteration_stops_at_a_record_that_fails_to_deserialize() -> None:
     reading.at = 1
     with pytest.raises(DeserializationFailed):
         reading.begin_run(10)
-    assert subscription.state(PLACES[0]).position == 1
+    assert subscription.state(TOPIC_PARTITIONS[0]).position == 1
 
 
 def test_a_corrupt_batch_affects_only_its_partition() -> None:
@@ -157,7 +157,7 @@ def test_a_corrupt_batch_affects_only_its_partition() -> None:
     damaged.batches[0] = damaged.batches[0][:-1] + b"?"
     subscription, reading = reading_of(damaged, sound)
     assert [record.partition for record in reading.collect(10)] == [1, 1]
-    state = subscription.state(PLACES[0])
+    state = subscription.state(TOPIC_PARTITIONS[0])
     assert (state.position, state.fetch_offset, bool(state.buffer)) == (0, 0, False)
     assert isinstance(subscription.take_error(0.0, again=False), BrokerError)
 

@@ -13,7 +13,7 @@ from penstock.client.consuming.subscription import Need, Subscription
 from penstock.testing import Broker
 from penstock.testing.slowness import patient
 
-PLACE = TopicPartition("t", 0)
+TOPIC_PARTITION = TopicPartition("t", 0)
 LIMIT_S = 100.0
 
 
@@ -33,9 +33,9 @@ class FromTheStart:
     def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self.consumer: Consumer[Any, Any] | None = consumer
 
-    def on_assigned(self, places: Collection[TopicPartition]) -> None:
-        if self.consumer is not None and places:
-            self.consumer.seek_to_beginning(*places)
+    def on_assigned(self, topic_partitions: Collection[TopicPartition]) -> None:
+        if self.consumer is not None and topic_partitions:
+            self.consumer.seek_to_beginning(*topic_partitions)
             self.consumer = None
 
 
@@ -82,15 +82,15 @@ def test_a_recreated_topic_is_read_from_its_first_record(live_broker: Broker, wa
 def test_state_of_the_old_log_is_discarded() -> None:
     """Position, leader epoch and buffered records are discarded. Being paused is kept."""
     subscription = Subscription()
-    subscription.assign([PLACE])
-    old = subscription.state(PLACE)
+    subscription.assign([TOPIC_PARTITION])
+    old = subscription.state(TOPIC_PARTITION)
     subscription.on_leader(old, 7)
     subscription.set_position(old, 40, 7)
     old.paused = True
     token = old.token
-    subscription.renew([PLACE], EARLIEST)
-    state = subscription.state(PLACE)
-    assert subscription.current(PLACE, token) is None
+    subscription.renew([TOPIC_PARTITION], EARLIEST)
+    state = subscription.state(TOPIC_PARTITION)
+    assert subscription.current(TOPIC_PARTITION, token) is None
     assert (state.position, state.need, state.time) == (None, Need.TIME, EARLIEST)
     assert state.paused
     subscription.on_leader(state, 0)

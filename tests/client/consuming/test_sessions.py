@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from penstock.broker.partitions.fetch_sessions import FetchSessions
 from penstock.client.consuming.sessions import Asked, FetchSession
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest
 
-places = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3))
-wants = st.dictionaries(places, st.builds(Asked, st.integers(0, 5), st.just(1), st.just(100)))
+topic_partitions = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 3))
+wants = st.dictionaries(
+    topic_partitions, st.builds(Asked, st.integers(0, 5), st.just(1), st.just(100))
+)
 
 
 def begin(broker: FetchSessions, request: FetchRequest) -> tuple[int, dict[TopicPartition, int]]:
@@ -43,7 +45,7 @@ def test_broker_and_client_agree_on_the_requested_partitions(
                 session.lost(forgotten=error.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
                 continue
             break
-        assert found == {place: asked.offset for place, asked in wanted.items()}
+        assert found == {topic_partition: asked.offset for topic_partition, asked in wanted.items()}
         if fate == "lost":
             session.lost()
         else:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from client.consuming.logs import MadeLog, piece_of
 from penstock.client.consuming.subscription import Need, PartitionState, Subscription
 from penstock.client.errors import BrokerError, ClientError, NoOffset
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 ONE, TWO = TopicPartition("t", 0), TopicPartition("t", 1)

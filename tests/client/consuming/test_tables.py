@@ -21,13 +21,13 @@ from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.consuming.subscription import Subscription
 from penstock.client.consuming.tables import SCHEMA, TablePoll
 from penstock.client.errors import BrokerError, OptionError, OutsideLog, TopicNotFound
-from penstock.client.model import TopicPartition
 from penstock.client.options import ConsumerOptions
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 
-PLACE = TopicPartition("t", 0)
+TOPIC_PARTITION = TopicPartition("t", 0)
 OPTIONS = ConsumerOptions.parse("localhost:9092", {})
 
 
@@ -45,9 +45,11 @@ async def drain_tables(consumer: Consumer[Any, Any], count: int, **poll: Any) ->
     return whole
 
 
-async def delete_records_before(broker: Broker, place: TopicPartition, offset: int) -> None:
+async def delete_records_before(
+    broker: Broker, topic_partition: TopicPartition, offset: int
+) -> None:
     async with cluster_of(broker.bootstrap) as cluster:
-        await delete_records(cluster, {place: offset})
+        await delete_records(cluster, {topic_partition: offset})
 
 
 @settings(deadline=None, max_examples=80)
@@ -70,8 +72,8 @@ def test_tables_hold_the_same_records_as_polling(
     """With any limits, also alternating with `poll`: every visible record once, in order, and never
     more rows than requested."""
     subscription = Subscription(committed_only=committed_only)
-    subscription.assign([PLACE])
-    state = subscription.state(PLACE)
+    subscription.assign([TOPIC_PARTITION])
+    state = subscription.state(TOPIC_PARTITION)
     subscription.set_position(state, 0, -1)
     fill(state.buffer, log, where)
     reading = Reading(subscription, RecordMaker(None, None))
@@ -94,8 +96,8 @@ def test_a_corrupt_batch_leaves_the_position_before_it() -> None:
     log.add(range(3), 3)
     log.batches[0] = log.batches[0][:-1] + b"?"
     subscription = Subscription()
-    subscription.assign([PLACE])
-    state = subscription.state(PLACE)
+    subscription.assign([TOPIC_PARTITION])
+    state = subscription.state(TOPIC_PARTITION)
     subscription.set_position(state, 0, -1)
     fill(state.buffer, log, [])
     reading = Reading(subscription, RecordMaker(None, None))
@@ -107,8 +109,8 @@ def test_a_corrupt_batch_leaves_the_position_before_it() -> None:
 def several(logs: dict[TopicPartition, MadeLog]) -> tuple[Subscription, TablePoll]:
     subscription = Subscription()
     subscription.assign(list(logs))
-    for place, log in logs.items():
-        state = subscription.state(place)
+    for topic_partition, log in logs.items():
+        state = subscription.state(topic_partition)
         subscription.set_position(state, 0, -1)
         fill(state.buffer, log, [])
     reading = Reading(subscription, RecordMaker(None, None))
@@ -151,7 +153,7 @@ def test_limits_hold_across_partitions(rows_max: int, sizes: list[int]) -> None:
     _, poll = several(logs_of("t-0", "t-1", "t-2"))
     assert [poll.take(rows_max, None).num_rows for _ in sizes] == sizes
     logs = logs_of("t-0", "t-1", "t-2")
-    size = len(logs[PLACE].batches[0])
+    size = len(logs[TOPIC_PARTITION].batches[0])
     _, poll = several(logs)
     assert [poll.take(None, limit).num_rows for limit in (1, 2 * size - 1, size)] == [3, 3, 3]
 
@@ -239,9 +241,9 @@ class TestRanges:
 
         async def work() -> None:
             for partition in range(2):
-                place = TopicPartition(topic, partition)
+                topic_partition = TopicPartition(topic, partition)
                 batch = batch_of([b"%d" % n for n in range(20)])
-                await produce(live_broker.bootstrap, place, batch)
+                await produce(live_broker.bootstrap, topic_partition, batch)
             async with consumer_of(live_broker.bootstrap) as consumer:
 
                 async def offsets(*bounds: Any, **how: Any) -> list[tuple[int, int]]:
@@ -282,17 +284,21 @@ class TestRanges:
     def test_a_range_with_deleted_records_is_an_error(self, live_broker: Broker) -> None:
         """The caller asked for the whole range."""
         topic = live_broker.new_topic(1)
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
 
         async def work() -> None:
             await numbered(live_broker.bootstrap, topic, 1, 20, per=5)
-            await delete_records_before(live_broker, place, 10)
+            await delete_records_before(live_broker, topic_partition, 10)
             async with consumer_of(live_broker.bootstrap) as consumer:
                 assert len(await consumer.read_table(topic)) == 10
                 with pytest.raises(OutsideLog, match="does not hold offset 3") as why:
                     await consumer.read_table(topic, {0: 3})
                 found = why.value
-                assert (found.place, found.offset, found.log_start) == (place, 3, 10)
+                assert (found.topic_partition, found.offset, found.log_start) == (
+                    topic_partition,
+                    3,
+                    10,
+                )
                 with pytest.raises(OutsideLog) as why:
                     await consumer.read_table(topic, {0: 10}, {0: 21})
                 assert (why.value.offset, why.value.log_end) == (21, 20)
@@ -302,18 +308,18 @@ class TestRanges:
     def test_records_deleted_while_a_range_is_read_are_an_error(self, live_broker: Broker) -> None:
         """Retention may be faster than a slow reader."""
         topic = live_broker.new_topic(1)
-        place = TopicPartition(topic, 0)
+        topic_partition = TopicPartition(topic, 0)
 
         async def work() -> None:
             batch = batch_of([b"x" * 1_000] * 100)
-            await produce(live_broker.bootstrap, place, *[batch] * 10)
+            await produce(live_broker.bootstrap, topic_partition, *[batch] * 10)
             options: dict[str, Any] = {"queued_bytes_max": 150_000}
             async with consumer_of(live_broker.bootstrap, **options) as consumer:
                 with pytest.raises(OutsideLog) as why:
                     async for _ in consumer.read_batches(topic):
-                        await delete_records_before(live_broker, place, 900)
-                assert (why.value.place, why.value.log_start, why.value.log_end) == (
-                    place,
+                        await delete_records_before(live_broker, topic_partition, 900)
+                assert (why.value.topic_partition, why.value.log_start, why.value.log_end) == (
+                    topic_partition,
                     900,
                     1000,
                 )
@@ -329,8 +335,8 @@ class TestRanges:
         async def work() -> None:
             batch = batch_of([b"x" * 1000] * 200)
             for partition in range(2):
-                place = TopicPartition(topic, partition)
-                await produce(live_broker.bootstrap, place, *[batch] * 10)
+                topic_partition = TopicPartition(topic, partition)
+                await produce(live_broker.bootstrap, topic_partition, *[batch] * 10)
             options: dict[str, Any] = {"queued_bytes_max": 500_000}
             async with consumer_of(live_broker.bootstrap, **options) as consumer:
                 rows = 0

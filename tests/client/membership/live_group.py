@@ -14,7 +14,8 @@ from penstock.client.membership.autocommit import Offsets
 from penstock.client.membership.listener import Listener
 from penstock.client.membership.member import GroupMember
 from penstock.client.membership.settings import MembershipOptions
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 
 WITHIN_S = 75.0
 Note = tuple[str, frozenset[int]]
@@ -39,12 +40,12 @@ class Seat:
     def consumed(self) -> Offsets:
         return dict(self.positions)
 
-    def add(self, places: Collection[TopicPartition]) -> None:
-        self.positions.update(dict.fromkeys(places, OffsetAndMetadata(0)))
+    def add(self, topic_partitions: Collection[TopicPartition]) -> None:
+        self.positions.update(dict.fromkeys(topic_partitions, OffsetAndMetadata(0)))
 
-    def drop(self, places: Collection[TopicPartition]) -> None:
-        for place in places:
-            del self.positions[place]
+    def drop(self, topic_partitions: Collection[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            del self.positions[topic_partition]
 
     def wake(self) -> None:
         self.woken.set()
@@ -56,8 +57,8 @@ class Seat:
 
     def subscribe(self, *topics: str) -> None:
         def note(what: str) -> Callable[[list[TopicPartition]], None]:
-            return lambda places: self.notes.append(
-                (what, frozenset(place.partition for place in places))
+            return lambda topic_partitions: self.notes.append(
+                (what, frozenset(topic_partition.partition for topic_partition in topic_partitions))
             )
 
         self.member.subscribe(topics, Listener(note("assigned"), note("revoked"), note("lost")))
@@ -65,11 +66,11 @@ class Seat:
     @property
     def owned(self) -> frozenset[int]:
         assert self.member.assignment == self.positions.keys()
-        return frozenset(place.partition for place in self.member.assignment)
+        return frozenset(topic_partition.partition for topic_partition in self.member.assignment)
 
     def read_to(self, offset: int) -> None:
-        for place in self.positions:
-            self.positions[place] = OffsetAndMetadata(offset)
+        for topic_partition in self.positions:
+            self.positions[topic_partition] = OffsetAndMetadata(offset)
 
 
 async def until(condition: Callable[[], bool], *seats: Seat, within_s: float = WITHIN_S) -> None:

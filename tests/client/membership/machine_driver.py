@@ -15,7 +15,7 @@ from penstock.client.membership.protocol import (
 )
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import Ask, Count, News, Step, Wait
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     HeartbeatResponse,
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Request)
 ME, OTHER = "me-1", "other-1"
 
 
-def places(*numbers: int, topic: str = "t") -> tuple[TopicPartition, ...]:
+def topic_partitions(*numbers: int, topic: str = "t") -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(topic, number) for number in numbers)
 
 

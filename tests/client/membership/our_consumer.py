@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 from compat.clients.base import CONSUMER, DEADLINE_S, Consumer, ConsumerOptions, Received
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.membership.listener import Listener
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 
 T = TypeVar("T")
 
@@ -32,8 +33,8 @@ class OurConsumer(Consumer):
         self, bootstrap: str, group: str, options: ConsumerOptions
     ) -> AsyncConsumer[Any, Any]:
         def note(what: str) -> Any:
-            return lambda places: self.rebalances.append(
-                (what, frozenset(place.partition for place in places))
+            return lambda topic_partitions: self.rebalances.append(
+                (what, frozenset(topic_partition.partition for topic_partition in topic_partitions))
             )
 
         consumer = AsyncConsumer(
@@ -65,40 +66,52 @@ class OurConsumer(Consumer):
         ]
 
     def assignment(self) -> frozenset[int]:
-        return frozenset(place.partition for place in self._consumer.assignment())
+        return frozenset(
+            topic_partition.partition for topic_partition in self._consumer.assignment()
+        )
 
     def seek(self, partition: int, offset: int) -> None:
-        self._loop.call_soon_threadsafe(self._consumer.seek, self._place(partition), offset)
+        self._loop.call_soon_threadsafe(
+            self._consumer.seek, self._topic_partition(partition), offset
+        )
 
     def pause(self, *partitions: int) -> None:
-        self._loop.call_soon_threadsafe(self._consumer.pause, *map(self._place, partitions))
+        self._loop.call_soon_threadsafe(
+            self._consumer.pause, *map(self._topic_partition, partitions)
+        )
 
     def resume(self, *partitions: int) -> None:
-        self._loop.call_soon_threadsafe(self._consumer.resume, *map(self._place, partitions))
+        self._loop.call_soon_threadsafe(
+            self._consumer.resume, *map(self._topic_partition, partitions)
+        )
 
     def position(self, partition: int) -> int:
-        return self._run(self._consumer.position(self._place(partition)))
+        return self._run(self._consumer.position(self._topic_partition(partition)))
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        place = self._place(partition)
-        first = self._run(self._consumer.beginning_offsets([place]))
-        last = self._run(self._consumer.end_offsets([place]))
-        return first[place], last[place]
+        topic_partition = self._topic_partition(partition)
+        first = self._run(self._consumer.beginning_offsets([topic_partition]))
+        last = self._run(self._consumer.end_offsets([topic_partition]))
+        return first[topic_partition], last[topic_partition]
 
     def offset_at(self, partition: int, timestamp_ms: int) -> int | None:
-        place = self._place(partition)
-        found = self._run(self._consumer.offsets_for_times({place: timestamp_ms}))[place]
+        topic_partition = self._topic_partition(partition)
+        found = self._run(self._consumer.offsets_for_times({topic_partition: timestamp_ms}))[
+            topic_partition
+        ]
         return None if found is None else found.offset
 
     def commit(self, offsets: Mapping[int, tuple[int, str]] | None = None) -> None:
         given = None
         if offsets is not None:
-            given = {self._place(p): OffsetAndMetadata(*pair) for p, pair in offsets.items()}
+            given = {
+                self._topic_partition(p): OffsetAndMetadata(*pair) for p, pair in offsets.items()
+            }
         self._run(self._consumer.commit(given))
 
     def committed(self, partition: int) -> tuple[int, str] | None:
-        place = self._place(partition)
-        found = self._run(self._consumer.committed(place))[place]
+        topic_partition = self._topic_partition(partition)
+        found = self._run(self._consumer.committed(topic_partition))[topic_partition]
         return None if found is None else (found.offset, found.metadata)
 
     def shut(self) -> None:
@@ -107,5 +120,5 @@ class OurConsumer(Consumer):
         self._thread.join(DEADLINE_S)
         self._loop.close()
 
-    def _place(self, partition: int) -> TopicPartition:
+    def _topic_partition(self, partition: int) -> TopicPartition:
         return TopicPartition(self.topic, partition)

@@ -22,7 +22,7 @@ from penstock.client.membership.assignors import (
     assignor_named,
 )
 from penstock.client.membership.protocol import Subscription
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 ALL: list[Assignor] = [RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY]
 Held = Mapping[str, tuple[TopicPartition, ...]]
@@ -43,8 +43,11 @@ def peer(
 
 def shown(assignment: Assignment) -> dict[str, str]:
     return {
-        member: " ".join(f"{place.topic}{place.partition}" for place in sorted(places))
-        for member, places in assignment.items()
+        member: " ".join(
+            f"{topic_partition.topic}{topic_partition.partition}"
+            for topic_partition in sorted(topic_partitions)
+        )
+        for member, topic_partitions in assignment.items()
     }
 
 
@@ -146,13 +149,21 @@ def check_valid(counts: Mapping[str, int], members: Sequence[Peer], given: Assig
     that nothing else is assigned."""
     wants = {peer.member_id: set(peer.subscription.topics) for peer in members}
     assert given.keys() == wants.keys()
-    owners = Counter(place for places in given.values() for place in places)
+    owners = Counter(
+        topic_partition
+        for topic_partitions in given.values()
+        for topic_partition in topic_partitions
+    )
     wanted = {topic for topics in wants.values() for topic in topics}
     expected = {
         TopicPartition(t, n) for t, count in counts.items() if t in wanted for n in range(count)
     }
     assert owners == Counter(expected)
-    assert all(place.topic in wants[member] for member, places in given.items() for place in places)
+    assert all(
+        topic_partition.topic in wants[member]
+        for member, topic_partitions in given.items()
+        for topic_partition in topic_partitions
+    )
 
 
 @given(groups())
@@ -172,7 +183,7 @@ def test_members_with_equal_subscriptions_get_equal_shares(
 ) -> None:
     """The numbers of partitions differ by at most one."""
     for assignor in (ROUNDROBIN, STICKY):
-        sizes = [len(places) for places in assignor.assign(*group).values()]
+        sizes = [len(topic_partitions) for topic_partitions in assignor.assign(*group).values()]
         assert max(sizes) - min(sizes) <= 1
 
 
@@ -183,17 +194,17 @@ def rightful(counts: Mapping[str, int], members: Sequence[Peer]) -> Held:
     for member in members:
         generation = member.subscription.generation
         assert generation is not None
-        for place in member.subscription.owned if generation >= 0 else ():
-            claims.setdefault(place, []).append((generation, member.member_id))
+        for topic_partition in member.subscription.owned if generation >= 0 else ():
+            claims.setdefault(topic_partition, []).append((generation, member.member_id))
     kept: dict[str, list[TopicPartition]] = {member.member_id: [] for member in members}
     wants = {member.member_id: member.subscription.topics for member in members}
-    for place, found in claims.items():
+    for topic_partition, found in claims.items():
         newest = max(generation for generation, _ in found)
         holders = [member for generation, member in found if generation == newest]
-        exists = place.partition < counts.get(place.topic, 0)
-        if len(holders) == 1 and exists and place.topic in wants[holders[0]]:
-            kept[holders[0]].append(place)
-    return {member: tuple(places) for member, places in kept.items()}
+        exists = topic_partition.partition < counts.get(topic_partition.topic, 0)
+        if len(holders) == 1 and exists and topic_partition.topic in wants[holders[0]]:
+            kept[holders[0]].append(topic_partition)
+    return {member: tuple(topic_partitions) for member, topic_partitions in kept.items()}
 
 
 @given(groups(equal=True))
@@ -205,10 +216,16 @@ def test_as_few_partitions_move_as_balance_allows(
     counts, members = group
     given = STICKY.assign(counts, members)
     held = rightful(counts, members)
-    kept = sum(len(set(held[member]) & set(places)) for member, places in given.items())
-    share, larger = divmod(sum(len(places) for places in given.values()), len(members))
-    over = sum(1 for places in held.values() if len(places) > share)
-    assert kept == sum(min(len(places), share) for places in held.values()) + min(over, larger)
+    kept = sum(
+        len(set(held[member]) & set(topic_partitions)) for member, topic_partitions in given.items()
+    )
+    share, larger = divmod(
+        sum(len(topic_partitions) for topic_partitions in given.values()), len(members)
+    )
+    over = sum(1 for topic_partitions in held.values() if len(topic_partitions) > share)
+    assert kept == sum(
+        min(len(topic_partitions), share) for topic_partitions in held.values()
+    ) + min(over, larger)
 
 
 @given(groups())
@@ -224,7 +241,9 @@ def test_no_chain_of_moves_would_improve_the_balance(
     for source in given:
         reached, grown = {source}, True
         while grown:
-            topics = {place.topic for member in reached for place in given[member]}
+            topics = {
+                topic_partition.topic for member in reached for topic_partition in given[member]
+            }
             found = {member for member in wants if wants[member] & topics} | reached
             grown, reached = found != reached, found
         assert all(len(given[source]) - len(given[member]) < 2 for member in reached)
@@ -254,11 +273,13 @@ def test_cooperative_assignment_never_gives_away_a_held_partition(
     counts, members = group
     for _ in range(3):
         given = COOPERATIVE_STICKY.assign(counts, members)
-        holders = Counter(place for m in members for place in m.subscription.owned)
+        holders = Counter(
+            topic_partition for m in members for topic_partition in m.subscription.owned
+        )
         for member in members:
             own = set(member.subscription.owned)
-            for place in given[member.member_id]:
-                assert place in own or place not in holders
+            for topic_partition in given[member.member_id]:
+                assert topic_partition in own or topic_partition not in holders
         # As members do: keep what was assigned again, add what is new, drop the rest.
         members = [
             peer(m.member_id, "".join(m.subscription.topics), m.instance_id, given[m.member_id], 5)
@@ -275,16 +296,19 @@ def test_partitions_of_a_member_that_left_are_spread_evenly() -> None:
     rest = [peer(name, "a", held=first[name], generation=1) for name in "xyz"]
     second = STICKY.assign(counts, rest)
     assert all(set(first[name]) <= set(second[name]) for name in "xyz")
-    assert {len(places) for places in second.values()} == {4}
+    assert {len(topic_partitions) for topic_partitions in second.values()} == {4}
 
 
 def test_two_members_with_equal_claims_both_give_the_partition_up() -> None:
     """The partition is assigned, to one of them or to a third member, only
     after both have released it."""
-    place = TopicPartition("a", 0)
-    members = [peer(name, "a", held=[place], generation=3) for name in "xy"]
+    topic_partition = TopicPartition("a", 0)
+    members = [peer(name, "a", held=[topic_partition], generation=3) for name in "xy"]
     assert shown(COOPERATIVE_STICKY.assign({"a": 1}, members)) == {"x": "", "y": ""}
-    late = [peer("x", "a", held=[place], generation=3), peer("y", "a", held=[place], generation=2)]
+    late = [
+        peer("x", "a", held=[topic_partition], generation=3),
+        peer("y", "a", held=[topic_partition], generation=2),
+    ]
     assert shown(COOPERATIVE_STICKY.assign({"a": 1}, late)) == {"x": "a0", "y": ""}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from client.membership.machine_driver import places
+from client.membership.machine_driver import topic_partitions
 from penstock.client.membership.autocommit import AutoCommit
 from penstock.client.model import OffsetAndMetadata
 
-A, B = places(0, 1)
+A, B = topic_partitions(0, 1)
 
 
 def at(offset: int) -> OffsetAndMetadata:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.fake_broker import SILENCE, FakeBroker
-from client.membership.machine_driver import places
+from client.membership.machine_driver import topic_partitions
 from client.open_clusters import cluster_of
 from penstock.client.errors import (
     BrokerError,
@@ -23,13 +23,14 @@ from penstock.client.errors import (
 from penstock.client.membership.autocommit import Offsets
 from penstock.client.membership.commits import Commits
 from penstock.client.membership.steps import Identity
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.testing.slowness import patient
+from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse, OffsetFetchResponse
 
-A, B = places(0, 1)
+A, B = topic_partitions(0, 1)
 
 
 class Signer:
@@ -39,8 +40,8 @@ class Signer:
         self.identity = Identity(generation, "me", "i")
         self.held: set[TopicPartition] = {A, B}
 
-    def held_since(self, place: TopicPartition, generation: int) -> bool:
-        return place in self.held
+    def held_since(self, topic_partition: TopicPartition, generation: int) -> bool:
+        return topic_partition in self.held
 
 
 def run(fake: FakeBroker, work: Callable[[Commits], Awaitable[None]], **options: Any) -> None:

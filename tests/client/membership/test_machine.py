@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from client.membership.machine_driver import ME, OTHER, Rig, cooperative, places, wish
+from client.membership.machine_driver import ME, OTHER, Rig, cooperative, topic_partitions, wish
 from penstock.client.errors import BrokerError, ConnectionLost, Fenced, NotKafka
 from penstock.client.membership.assignors import (
     COOPERATIVE_STICKY,
@@ -56,10 +56,10 @@ def test_a_follower_gets_its_assignment_in_a_poll() -> None:
     rig = Rig()
     rig.polls()
     rig.joins(generation=4)
-    request = rig.syncs(*places(0, 1))
+    request = rig.syncs(*topic_partitions(0, 1))
     assert (request.generation_id, request.member_id, request.assignments) == (4, ME, [])
     assert rig.machine.owned == {}
-    assert rig.polls() == [Assigned(places(0, 1))]
+    assert rig.polls() == [Assigned(topic_partitions(0, 1))]
     assert rig.is_in(Phase.STABLE)
     assert rig.waits() == 3.0
     rig.now += 3.0
@@ -73,9 +73,12 @@ def test_a_leader_counts_partitions_and_assigns_them_to_all_members() -> None:
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",))), (OTHER, Subscription(("t", "u")))])
     assert rig.counts(t=4, u=1) == ("t", "u")
-    request = rig.syncs(*places(0, 1))
+    request = rig.syncs(*topic_partitions(0, 1))
     given = {a.member_id: decode_assignment(a.assignment) for a in request.assignments}
-    assert given == {ME: places(0, 1), OTHER: (*places(2, 3), *places(0, topic="u"))}
+    assert given == {
+        ME: topic_partitions(0, 1),
+        OTHER: (*topic_partitions(2, 3), *topic_partitions(0, topic="u")),
+    }
 
 
 def test_a_leader_watches_the_topics_of_the_group() -> None:
@@ -84,7 +87,7 @@ def test_a_leader_watches_the_topics_of_the_group() -> None:
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",)))])
     rig.counts(t=2)
-    rig.syncs(*places(0, 1))
+    rig.syncs(*topic_partitions(0, 1))
     rig.polls()
     assert rig.waits() == 2.0
     rig.now += 2.0
@@ -95,7 +98,7 @@ def test_a_leader_watches_the_topics_of_the_group() -> None:
     rig.now += 1.0
     rig.counts(t=3)
     assert rig.is_in(Phase.DUE)
-    assert rig.polls() == [Revoked(places(0, 1))]
+    assert rig.polls() == [Revoked(topic_partitions(0, 1))]
     assert "partition counts" in (rig.asks(JoinGroupRequest).reason or "")
 
 
@@ -105,7 +108,7 @@ def test_partitions_must_be_missing_twice_to_count_as_deleted() -> None:
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t", "u")))])
     rig.counts(t=2, u=1)
-    rig.syncs(*places(0, 1))
+    rig.syncs(*topic_partitions(0, 1))
     rig.polls()
     rig.machine.on_counts({"t": 2}, rig.now)
     rig.now += 1.0
@@ -137,7 +140,7 @@ def test_a_returning_static_leader_does_not_assign() -> None:
     rig = Rig(group_instance_id="i")
     rig.polls()
     rig.joins(leader=ME, members=[(ME, Subscription(("t",)))], skip=True)
-    assert rig.syncs(*places(0)).assignments == []
+    assert rig.syncs(*topic_partitions(0)).assignments == []
     rig.polls()
     rig.counts(t=1)
     assert rig.is_in(Phase.STABLE)
@@ -147,45 +150,45 @@ def test_an_eager_member_revokes_everything_before_it_joins() -> None:
     """Rebalance, poll, revocation, then a join without owned partitions. All
     assigned partitions are then new."""
     rig = Rig()
-    rig.settle(*places(0, 1))
+    rig.settle(*topic_partitions(0, 1))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
     assert rig.machine.needs_poll(rig.now)
-    assert rig.machine.owned.keys() == set(places(0, 1))
-    assert rig.polls() == [Revoked(places(0, 1))]
+    assert rig.machine.owned.keys() == set(topic_partitions(0, 1))
+    assert rig.polls() == [Revoked(topic_partitions(0, 1))]
     assert wish(rig.joins(generation=2)) == Subscription(("t",), (), 1)
-    rig.syncs(*places(1, 2))
-    assert rig.polls() == [Assigned(places(1, 2))]
+    rig.syncs(*topic_partitions(1, 2))
+    assert rig.polls() == [Assigned(topic_partitions(1, 2))]
 
 
 def test_a_cooperative_member_keeps_its_partitions_through_a_rebalance() -> None:
     """It joins with its owned partitions, and polls report only new ones."""
     rig = cooperative()
-    rig.settle(*places(0, 1))
+    rig.settle(*topic_partitions(0, 1))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
     assert rig.polls() == []
     request = rig.joins(generation=2)
-    assert wish(request).owned == places(0, 1)
+    assert wish(request).owned == topic_partitions(0, 1)
     assert wish(request).generation == 1
-    rig.syncs(*places(0, 1, 2))
-    assert rig.polls() == [Assigned(places(2))]
+    rig.syncs(*topic_partitions(0, 1, 2))
+    assert rig.polls() == [Assigned(topic_partitions(2))]
     assert rig.is_in(Phase.STABLE)
-    assert rig.machine.held_since(places(0)[0], 1)
-    assert not rig.machine.held_since(places(2)[0], 1)
+    assert rig.machine.held_since(topic_partitions(0)[0], 1)
+    assert not rig.machine.held_since(topic_partitions(2)[0], 1)
 
 
 def test_a_cooperative_member_revokes_what_moves_and_joins_again() -> None:
     """Now that no member owns the partition, it can be assigned to another."""
     rig = cooperative()
-    rig.settle(*places(0, 1))
+    rig.settle(*topic_partitions(0, 1))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
     rig.polls()
     rig.joins(generation=2)
-    rig.syncs(*places(0))
-    assert rig.polls() == [Revoked(places(1)), Assigned(())]
+    rig.syncs(*topic_partitions(0))
+    assert rig.polls() == [Revoked(topic_partitions(1)), Assigned(())]
     request = rig.joins(generation=3)
-    assert wish(request).owned == places(0)
+    assert wish(request).owned == topic_partitions(0)
     assert wish(request).generation == 2
-    rig.syncs(*places(0))
+    rig.syncs(*topic_partitions(0))
     assert rig.polls() == [Assigned(())]
     assert rig.is_in(Phase.STABLE)
 
@@ -193,9 +196,9 @@ def test_a_cooperative_member_revokes_what_moves_and_joins_again() -> None:
 def test_a_member_with_one_eager_assignor_is_eager() -> None:
     """When it must revoke, it cannot know yet which of its assignors the group will use."""
     rig = Rig((RANGE, COOPERATIVE_STICKY))
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert rig.polls() == [Revoked(places(0))]
+    assert rig.polls() == [Revoked(topic_partitions(0))]
     request = rig.asks(JoinGroupRequest)
     assert [protocol.name for protocol in request.protocols] == ["range", "cooperative-sticky"]
     assert wish(request, 1).owned == ()
@@ -206,23 +209,23 @@ def test_a_sticky_member_remembers_what_it_revoked() -> None:
     rig = Rig((STICKY,))
     rig.polls()
     assert wish(rig.joins(generation=7)).user_data is None
-    rig.syncs(*places(0, 1))
+    rig.syncs(*topic_partitions(0, 1))
     rig.polls()
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
     rig.polls()
     user_data = wish(rig.asks(JoinGroupRequest)).user_data
-    assert decode_memory(user_data) == Memory(places(0, 1), 7)
+    assert decode_memory(user_data) == Memory(topic_partitions(0, 1), 7)
 
 
 def test_a_changed_subscription_triggers_a_join() -> None:
     """A cooperative member revokes the topics that it no longer subscribes to, and only those."""
     rig = cooperative(topics="tu")
-    rig.settle(*places(0), *places(0, topic="u"))
+    rig.settle(*topic_partitions(0), *topic_partitions(0, topic="u"))
     rig.machine.subscribe(frozenset("uv"), rig.now)
-    assert rig.polls() == [Revoked(places(0))]
+    assert rig.polls() == [Revoked(topic_partitions(0))]
     request = rig.asks(JoinGroupRequest)
     assert wish(request) == Subscription(
-        ("u", "v"), places(0, topic="u"), 1, wish(request).user_data
+        ("u", "v"), topic_partitions(0, topic="u"), 1, wish(request).user_data
     )
 
 
@@ -232,7 +235,7 @@ def test_a_subscription_changed_during_a_rebalance_triggers_another_join() -> No
     rig.polls()
     rig.joins()
     rig.machine.subscribe(frozenset("u"), rig.now)
-    rig.syncs(*places(0))
+    rig.syncs(*topic_partitions(0))
     assert rig.polls() == [Assigned(())]
     assert wish(rig.asks(JoinGroupRequest)).topics == ("u",)
 
@@ -240,7 +243,7 @@ def test_a_subscription_changed_during_a_rebalance_triggers_another_join() -> No
 def test_an_unchanged_subscription_causes_no_rebalance() -> None:
     """For example a pattern that matches the same topics as before."""
     rig = Rig()
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.machine.subscribe(frozenset("t"), rig.now)
     assert rig.is_in(Phase.STABLE)
 
@@ -249,11 +252,11 @@ def test_an_unchanged_subscription_causes_no_rebalance() -> None:
 def test_a_member_removed_by_the_coordinator_loses_its_partitions(code: ErrorCode) -> None:
     """It may no longer commit. The poll reports the loss, and the member joins again."""
     rig = cooperative()
-    rig.settle(*places(0, 1))
+    rig.settle(*topic_partitions(0, 1))
     rig.beats(code)
     assert rig.machine.identity.generation == -1
-    assert not rig.machine.held_since(places(0)[0], 1)
-    assert rig.polls() == [Lost(places(0, 1))]
+    assert not rig.machine.held_since(topic_partitions(0)[0], 1)
+    assert rig.polls() == [Lost(topic_partitions(0, 1))]
     rig.now += 1.0
     request = rig.asks(JoinGroupRequest)
     assert request.member_id == (ME if code == ErrorCode.ILLEGAL_GENERATION else "")
@@ -263,13 +266,13 @@ def test_a_member_removed_by_the_coordinator_loses_its_partitions(code: ErrorCod
 def test_a_cooperative_member_removed_while_joining_waits_for_a_poll() -> None:
     """It still reads, so the user must learn of the loss before it joins without partitions."""
     rig = cooperative()
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
     rig.polls()
     rig.joins(code=ErrorCode.UNKNOWN_MEMBER_ID)
     rig.now += 1.0
     assert isinstance(rig.step(), Wait)
-    assert rig.polls() == [Lost(places(0))]
+    assert rig.polls() == [Lost(topic_partitions(0))]
     rig.asks(JoinGroupRequest)
 
 
@@ -299,19 +302,19 @@ def test_a_rebalance_while_an_assignment_waits_for_a_poll_is_not_lost() -> None:
     rig = cooperative()
     rig.polls()
     rig.joins()
-    rig.syncs(*places(0))
+    rig.syncs(*topic_partitions(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert rig.polls() == [Assigned(places(0))]
-    assert wish(rig.asks(JoinGroupRequest)).owned == places(0)
+    assert rig.polls() == [Assigned(topic_partitions(0))]
+    assert wish(rig.asks(JoinGroupRequest)).owned == topic_partitions(0)
 
 
 def test_a_fenced_member_stays_out() -> None:
     """The poll reports that its partitions are lost, and from then on only the reason."""
     rig = cooperative(group_instance_id="i")
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.beats(ErrorCode.FENCED_INSTANCE_ID)
-    assert rig.machine.poll(rig.now) == Lost(places(0))
-    rig.machine.told(Lost(places(0)), rig.now)
+    assert rig.machine.poll(rig.now) == Lost(topic_partitions(0))
+    rig.machine.told(Lost(topic_partitions(0)), rig.now)
     for _ in range(2):
         news = rig.machine.poll(rig.now)
         assert isinstance(news, Failed)
@@ -338,7 +341,7 @@ def test_a_refused_member_reports_the_error_and_retries_on_the_next_poll() -> No
 def test_a_missing_coordinator_is_searched_with_growing_backoff() -> None:
     """The partitions stay assigned until a coordinator says otherwise."""
     rig = cooperative(retry_backoff_ms=100, retry_backoff_max_ms=300)
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.now += 3.0
     for pause in (0.1, 0.2, 0.3, 0.3):
         rig.asks(HeartbeatRequest)
@@ -349,7 +352,7 @@ def test_a_missing_coordinator_is_searched_with_growing_backoff() -> None:
     assert isinstance(step, Ask)
     assert step.find
     rig.machine.on_answer(HeartbeatResponse(), rig.now)
-    assert rig.machine.owned.keys() == set(places(0))
+    assert rig.machine.owned.keys() == set(topic_partitions(0))
     assert rig.waits() == 3.0
 
 
@@ -390,7 +393,7 @@ def test_a_member_that_is_not_polled_leaves_the_group() -> None:
     """Heartbeats do not prove that the application reads. When it polls
     again, its partitions are lost."""
     rig = Rig(max_poll_interval_ms=10_000)
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     for _ in range(3):
         rig.now += 3.0
         rig.asks(HeartbeatRequest)
@@ -401,22 +404,22 @@ def test_a_member_that_is_not_polled_leaves_the_group() -> None:
     assert rig.asks(LeaveGroupRequest).members[0].member_id == ME
     rig.machine.on_answer(LeaveGroupResponse(), rig.now)
     assert rig.step() == Wait(None)
-    assert rig.polls() == [Lost(places(0))]
+    assert rig.polls() == [Lost(topic_partitions(0))]
     assert rig.asks(JoinGroupRequest).member_id == ""
 
 
 def test_a_static_member_that_is_not_polled_only_stops_its_heartbeats() -> None:
     """Its partitions are kept until its session ends, as if it had crashed."""
     rig = Rig(max_poll_interval_ms=5_000, group_instance_id="i")
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.now += 6.0
     assert rig.step() == Wait(None)
-    assert rig.polls() == [Lost(places(0))]
+    assert rig.polls() == [Lost(topic_partitions(0))]
 
 
 def test_polls_keep_a_member_in_the_group() -> None:
     rig = Rig(max_poll_interval_ms=10_000)
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     for _ in range(10):
         rig.now += 3.0
         rig.polls()
@@ -428,11 +431,11 @@ def test_polls_keep_a_member_in_the_group() -> None:
 def test_heartbeats_continue_while_a_rebalance_waits_for_a_poll() -> None:
     """An application that is busy for longer than the session timeout stays a member."""
     rig = Rig()
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
     for _ in range(5):
         rig.beats(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert rig.polls() == [Revoked(places(0))]
+    assert rig.polls() == [Revoked(topic_partitions(0))]
 
 
 def test_leaving_sends_a_request_only_with_a_member_id() -> None:
@@ -440,7 +443,7 @@ def test_leaving_sends_a_request_only_with_a_member_id() -> None:
     rig = Rig()
     assert rig.machine.leave("closed") is None
     rig = Rig()
-    rig.settle(*places(0))
+    rig.settle(*topic_partitions(0))
     goodbye = rig.machine.leave("closed")
     assert goodbye is not None
     assert (goodbye.members[0].member_id, goodbye.members[0].reason) == (ME, "closed")
@@ -483,4 +486,4 @@ def test_a_member_with_an_unreadable_subscription_gets_nothing() -> None:
         assignment.member_id: decode_assignment(assignment.assignment)
         for assignment in rig.asks(SyncGroupRequest).assignments
     }
-    assert given == {ME: places(0, 1), OTHER: ()}
+    assert given == {ME: topic_partitions(0, 1), OTHER: ()}

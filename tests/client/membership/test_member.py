@@ -19,9 +19,10 @@ from penstock.client.membership.assignors import (
 )
 from penstock.client.membership.autocommit import Offsets
 from penstock.client.membership.listener import Listener
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.testing import Broker, Faults
 from penstock.testing.slowness import patient
+from penstock.topic_partition import TopicPartition
 
 EVERY = [RANGE, ROUNDROBIN, STICKY, COOPERATIVE_STICKY]
 
@@ -116,7 +117,7 @@ def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
     """Another member takes over, a late commit is refused, and the next poll
     reports all partitions as lost."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
-    place = TopicPartition(topic, 0)
+    topic_partition = TopicPartition(topic, 0)
 
     async def scene() -> None:
         async with (
@@ -134,14 +135,16 @@ def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
             await until(lambda: covered(2, slow, quick), slow, quick)
             await until(lambda: quick.owned == {0, 1}, quick)
             with pytest.raises(CommitFailed):
-                await slow.member.commit({place: OffsetAndMetadata(5)})
+                await slow.member.commit({topic_partition: OffsetAndMetadata(5)})
             await until(lambda: covered(2, slow, quick), slow, quick)
             assert [note[0] for note in slow.notes][-2:] == ["lost", "assigned"]
-            late = asyncio.create_task(slow.member.commit({place: OffsetAndMetadata(6, "note")}))
+            late = asyncio.create_task(
+                slow.member.commit({topic_partition: OffsetAndMetadata(6, "note")})
+            )
             await until(late.done, slow, quick)
             await late
-            found = await quick.member.committed([place, TopicPartition(topic, 1)])
-            assert found[place] == OffsetAndMetadata(6, "note")
+            found = await quick.member.committed([topic_partition, TopicPartition(topic, 1)])
+            assert found[topic_partition] == OffsetAndMetadata(6, "note")
             assert found[TopicPartition(topic, 1)] is None
 
     play(scene())
@@ -185,8 +188,8 @@ def test_members_survive_a_crash_and_restart_of_the_coordinator(own_broker: Brok
             a.subscribe(topic)
             b.subscribe(topic)
             await until(lambda: covered(4, a, b), a, b)
-            place = min(a.member.assignment)
-            await a.member.commit({place: OffsetAndMetadata(9)})
+            topic_partition = min(a.member.assignment)
+            await a.member.commit({topic_partition: OffsetAndMetadata(9)})
             await back.wait()
             for seat in (a, b):
                 async with asyncio.timeout(patient(10)):
@@ -195,8 +198,8 @@ def test_members_survive_a_crash_and_restart_of_the_coordinator(own_broker: Brok
             await until(lambda: covered(4, a, b), a, b)
             beats = a.member.stats().heartbeats
             await until(lambda: a.member.stats().heartbeats > beats, a, b)
-            found = await b.member.committed([place])
-            assert found[place] == OffsetAndMetadata(9)
+            found = await b.member.committed([topic_partition])
+            assert found[topic_partition] == OffsetAndMetadata(9)
 
     async def kill(killed: asyncio.Barrier) -> None:
         async with killed:
@@ -301,12 +304,12 @@ def test_an_exception_in_a_listener_is_raised_by_poll(live_broker: Broker) -> No
     heard: list[str] = []
 
     class Moody:
-        async def on_assigned(self, places: list[TopicPartition]) -> None:
+        async def on_assigned(self, topic_partitions: list[TopicPartition]) -> None:
             await asyncio.sleep(0)
             heard.append("assigned")
             raise ZeroDivisionError
 
-        def on_revoked(self, places: list[TopicPartition]) -> None:
+        def on_revoked(self, topic_partitions: list[TopicPartition]) -> None:
             heard.append("revoked")
             raise KeyError
 
@@ -396,8 +399,10 @@ def test_auto_commit_commits_before_a_revocation(live_broker: Broker) -> None:
             a.read_to(7)
             b.subscribe(topic)
             await until(lambda: covered(2, a, b), a, b)
-            (place,) = b.member.assignment
-            assert await b.member.committed([place]) == {place: OffsetAndMetadata(7)}
+            (topic_partition,) = b.member.assignment
+            assert await b.member.committed([topic_partition]) == {
+                topic_partition: OffsetAndMetadata(7)
+            }
 
     play(scene())
 

@@ -16,16 +16,16 @@ from penstock.client.membership.protocol import (
     encode_assignment,
     encode_subscription,
 )
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ProtocolError
 
 A0, A1, B2 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 2)
 TOPICS = bytes.fromhex("00000002 0001 61 0001 62")
 OWNED = bytes.fromhex("00000001 0001 61 00000002 00000000 00000001")
-PLACES = st.lists(
+TOPIC_PARTITIONS = st.lists(
     st.builds(TopicPartition, st.text("abc", min_size=1, max_size=3), st.integers(0, 1 << 30)),
     unique=True,
-).map(lambda places: tuple(sorted(places)))
+).map(lambda topic_partitions: tuple(sorted(topic_partitions)))
 
 
 def test_a_subscription_is_encoded_as_version_3() -> None:
@@ -66,16 +66,18 @@ def test_fields_of_newer_versions_are_ignored() -> None:
     assert decode_assignment(b"\x00\x09" + given[2:] + b"more") == (A0, B2)
 
 
-@given(PLACES, st.one_of(st.none(), st.binary()), st.integers(-1, 1 << 30))
+@given(TOPIC_PARTITIONS, st.one_of(st.none(), st.binary()), st.integers(-1, 1 << 30))
 @settings(deadline=None, max_examples=50)
 def test_encoded_messages_are_decoded_unchanged(
-    places: tuple[TopicPartition, ...], user_data: bytes | None, generation: int
+    topic_partitions: tuple[TopicPartition, ...], user_data: bytes | None, generation: int
 ) -> None:
     """Subscriptions, assignments and the memory of sticky assignors."""
-    subscription = Subscription(("a", "b"), places, generation, user_data, "rack")
+    subscription = Subscription(("a", "b"), topic_partitions, generation, user_data, "rack")
     assert decode_subscription(encode_subscription(subscription)) == subscription
-    assert decode_assignment(encode_assignment(places, user_data)) == places
-    assert decode_memory(encode_memory(Memory(places, generation))) == Memory(places, generation)
+    assert decode_assignment(encode_assignment(topic_partitions, user_data)) == topic_partitions
+    assert decode_memory(encode_memory(Memory(topic_partitions, generation))) == Memory(
+        topic_partitions, generation
+    )
 
 
 def test_the_bytes_of_an_assignment() -> None:

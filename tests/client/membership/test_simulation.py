@@ -25,10 +25,10 @@ from penstock.client.membership.assignors import (
 from penstock.client.membership.machine import Membership, Phase
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import Ask, Count, GroupRequest, GroupResponse, Lost, News
-from penstock.client.model import TopicPartition
 from penstock.coordination.effects import Token
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import Effect, RequestInfo
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     HeartbeatRequest,
@@ -202,9 +202,11 @@ class Stage:
         holders: dict[TopicPartition, str] = {}
         for actor in self.actors.values():
             if actor.machine.member_id in known and actor.machine.identity.generation >= 0:
-                for place in actor.machine.owned:
-                    other = holders.setdefault(place, actor.name)
-                    assert other == actor.name, f"{other} and {actor.name} both read {place}"
+                for topic_partition in actor.machine.owned:
+                    other = holders.setdefault(topic_partition, actor.name)
+                    assert other == actor.name, (
+                        f"{other} and {actor.name} both read {topic_partition}"
+                    )
 
     def settles(self) -> None:
         """Polls every member and delivers every answer until the group is stable."""
@@ -229,10 +231,10 @@ class Stage:
             if topic in wanted
             for number in range(count)
         )
-        held = sorted(place for machine in machines for place in machine.owned)
+        held = sorted(topic_partition for machine in machines for topic_partition in machine.owned)
         return held == everything and all(
             machine.phase is Phase.STABLE
-            and all(place.topic in machine.topics for place in machine.owned)
+            and all(topic_partition.topic in machine.topics for topic_partition in machine.owned)
             for machine in machines
         )
 

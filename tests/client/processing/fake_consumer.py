@@ -8,8 +8,9 @@ from typing import Any
 
 from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.errors import ClientError
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.client.options import ConsumerOptions
+from penstock.topic_partition import TopicPartition
 
 Text = Record[str, str]
 LIMIT_S = 50.0
@@ -73,15 +74,15 @@ class FakeConsumer:
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self.assigned)
 
-    def seek(self, place: TopicPartition, offset: int) -> None:
-        assert place in self.assigned
-        self.positions[place] = offset
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        assert topic_partition in self.assigned
+        self.positions[topic_partition] = offset
 
-    def pause(self, *places: TopicPartition) -> None:
-        self.own_pauses.update(places)
+    def pause(self, *topic_partitions: TopicPartition) -> None:
+        self.own_pauses.update(topic_partitions)
 
-    def resume(self, *places: TopicPartition) -> None:
-        self.own_pauses.difference_update(places)
+    def resume(self, *topic_partitions: TopicPartition) -> None:
+        self.own_pauses.difference_update(topic_partitions)
         self._woken.set()
 
     def paused(self) -> frozenset[TopicPartition]:
@@ -104,43 +105,52 @@ class FakeConsumer:
 
     # -- what tests do to it --------------------------------------------------------------------
 
-    def rebalance(self, kind: str, *places: TopicPartition) -> None:
+    def rebalance(self, kind: str, *topic_partitions: TopicPartition) -> None:
         """Reports these partitions as "assigned", "revoked" or "lost" in the next poll."""
-        self.news.append((kind, list(places)))
+        self.news.append((kind, list(topic_partitions)))
         self._woken.set()
 
     async def _tell(self) -> None:
-        for kind, places in self.news:
+        for kind, topic_partitions in self.news:
             if kind == "assigned":
-                self.assigned.update(places)
-                for place in places:
-                    self.positions[place] = self.committed.get(place, 0)
+                self.assigned.update(topic_partitions)
+                for topic_partition in topic_partitions:
+                    self.positions[topic_partition] = self.committed.get(topic_partition, 0)
             for listener in self.listeners:
                 method = getattr(listener, f"on_{kind}", None)
-                result = method(places) if method is not None else None
+                result = method(topic_partitions) if method is not None else None
                 if result is not None:
                     await result
             if kind != "assigned":
-                self.assigned.difference_update(places)
-                self.own_pauses.difference_update(places)
+                self.assigned.difference_update(topic_partitions)
+                self.own_pauses.difference_update(topic_partitions)
         self.news.clear()
 
     def _take(self, most: int) -> list[Text]:
         found: list[Text] = []
-        for place in sorted(self.assigned - self.own_pauses):
-            log = self.logs[place]
-            start = self.positions[place]
+        for topic_partition in sorted(self.assigned - self.own_pauses):
+            log = self.logs[topic_partition]
+            start = self.positions[topic_partition]
             some = [record for record in log if record.offset >= start][: most - len(found)]
             if some:
-                self.positions[place] = some[-1].offset + 1
+                self.positions[topic_partition] = some[-1].offset + 1
             found += some
         self.returned_max = max(self.returned_max, len(found))
         return found
 
 
-def log_of(place: TopicPartition, count: int, keys: Collection[str] = ("k",)) -> list[Text]:
+def log_of(
+    topic_partition: TopicPartition, count: int, keys: Collection[str] = ("k",)
+) -> list[Text]:
     names = sorted(keys)
     return [
-        Record(place.topic, place.partition, n, 1000 + n, names[n % len(names)], f"{place}:{n}")
+        Record(
+            topic_partition.topic,
+            topic_partition.partition,
+            n,
+            1000 + n,
+            names[n % len(names)],
+            f"{topic_partition}:{n}",
+        )
         for n in range(count)
     ]

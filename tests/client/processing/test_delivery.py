@@ -8,8 +8,8 @@ import pytest
 
 from client.processing.fake_consumer import FakeConsumer, log_of
 from penstock.client.errors import CommitFailed, ConnectionLost, OptionError
-from penstock.client.model import TopicPartition
 from penstock.client.processing.delivery import AtLeastOnce, AtMostOnce
+from penstock.topic_partition import TopicPartition
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)

@@ -13,11 +13,12 @@ import pytest
 
 from client.processing.fake_consumer import LIMIT_S, FakeConsumer, Text, log_of, until
 from penstock.client.errors import CommitFailed, ConnectionLost, OptionError
-from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.model import RecordMetadata
 from penstock.client.processing import dead_letter_headers
 from penstock.client.processing.contracts import ErrorAction, Handler, RunSummary
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
+from penstock.topic_partition import TopicPartition
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
@@ -58,7 +59,9 @@ async def finish_all(
 ) -> RunSummary:
     """Runs until everything is committed, or `stop` is set."""
     end = stop or asyncio.Event()
-    wanted = {place: log[-1].offset + 1 for place, log in consumer.logs.items() if log}
+    wanted = {
+        topic_partition: log[-1].offset + 1 for topic_partition, log in consumer.logs.items() if log
+    }
 
     async def watch() -> None:
         await until(lambda: end.is_set() or consumer.committed == wanted)

@@ -17,12 +17,12 @@ import pytest
 
 from client.processing.fake_consumer import LIMIT_S, FakeConsumer, Text, log_of, until
 from penstock.client.errors import CommitFailed, ConnectionLost
-from penstock.client.model import TopicPartition
 from penstock.client.processing.contracts import Ordering
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
+from penstock.topic_partition import TopicPartition
 
-PLACES = [TopicPartition("t", number) for number in range(3)]
+TOPIC_PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 RECORDS = 60
 KEYS = 5
 
@@ -35,16 +35,21 @@ class CheckedConsumer(FakeConsumer):
     """Fails the test on a commit that covers a record that was not handled."""
 
     def __init__(self, chance: random.Random) -> None:
-        super().__init__({place: log_of(place, RECORDS, "abcde"[:KEYS]) for place in PLACES})
+        super().__init__(
+            {
+                topic_partition: log_of(topic_partition, RECORDS, "abcde"[:KEYS])
+                for topic_partition in TOPIC_PARTITIONS
+            }
+        )
         self.handled: dict[TopicPartition, set[int]] = defaultdict(set)
         self.chance = chance
         self.calm = False
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         assert offsets is not None
-        for place, offset in offsets.items():
-            missing = set(range(offset)) - self.handled[place]
-            assert not missing, f"{place}: {offset} committed, but {missing} not handled"
+        for topic_partition, offset in offsets.items():
+            missing = set(range(offset)) - self.handled[topic_partition]
+            assert not missing, f"{topic_partition}: {offset} committed, but {missing} not handled"
         roll = self.chance.random()
         if not self.calm and roll < 0.2:
             raise ConnectionLost("gone") if roll < 0.1 else CommitFailed("moved on")
@@ -67,11 +72,11 @@ def drawn_options(chance: random.Random, ordering: Ordering) -> RunOptions:
 async def rebalance_at_random(consumer: CheckedConsumer, chance: random.Random) -> None:
     for _ in range(chance.randrange(6)):
         await asyncio.sleep(chance.random() * 0.01)
-        place = chance.choice(PLACES)
-        if place in consumer.assigned:
-            consumer.rebalance(chance.choice(["revoked", "lost"]), place)
+        topic_partition = chance.choice(TOPIC_PARTITIONS)
+        if topic_partition in consumer.assigned:
+            consumer.rebalance(chance.choice(["revoked", "lost"]), topic_partition)
         else:
-            consumer.rebalance("assigned", place)
+            consumer.rebalance("assigned", topic_partition)
 
 
 @pytest.mark.parametrize("kind", ["async", "threads"])
@@ -89,8 +94,8 @@ def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
         if ordering != "none":
             step = KEYS if ordering == "key" else 1
             earlier = set(range(record.offset % step, record.offset, step))
-            assert earlier <= consumer.handled[record.place], "a record was overtaken"
-        consumer.handled[record.place].add(record.offset)
+            assert earlier <= consumer.handled[record.topic_partition], "a record was overtaken"
+        consumer.handled[record.topic_partition].add(record.offset)
 
     async def one_life(consumer: CheckedConsumer) -> None:
         async def handle(record: Text) -> None:
@@ -115,9 +120,9 @@ def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
             await one_life(consumer)
             # A crash: the next run starts from the committed offsets.
             consumer.news.clear()
-            consumer.assigned = set(PLACES)
+            consumer.assigned = set(TOPIC_PARTITIONS)
             consumer.own_pauses.clear()
-            consumer.positions = {place: consumer.committed.get(place, 0) for place in PLACES}
+            consumer.positions = dict.fromkeys(TOPIC_PARTITIONS, 0) | consumer.committed
         consumer.calm = True
         stop = asyncio.Event()
 
@@ -127,10 +132,11 @@ def test_nothing_is_lost_and_no_commit_covers_unhandled_records(
         running = asyncio.ensure_future(
             run(consumer, handle, RunOptions(commit_interval_ms=3, stop=stop))
         )
-        await until(lambda: consumer.committed == dict.fromkeys(PLACES, RECORDS))
+        await until(lambda: consumer.committed == dict.fromkeys(TOPIC_PARTITIONS, RECORDS))
         stop.set()
         async with asyncio.timeout(LIMIT_S):
             await running
-        assert all(consumer.handled[place] == set(range(RECORDS)) for place in PLACES)
+        for topic_partition in TOPIC_PARTITIONS:
+            assert consumer.handled[topic_partition] == set(range(RECORDS))
 
     asyncio.run(main())

@@ -7,8 +7,8 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.model import TopicPartition
 from penstock.client.processing.lanes import Lane, Lanes
+from penstock.topic_partition import TopicPartition
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 1)

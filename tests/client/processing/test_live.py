@@ -16,16 +16,7 @@ from typing import Any
 import pytest
 
 from client.processing.fake_consumer import until
-from penstock import (
-    Admin,
-    Consumer,
-    Producer,
-    Record,
-    RunSummary,
-    TopicPartition,
-    aio,
-    serializers,
-)
+from penstock import Admin, Consumer, Producer, Record, RunSummary, TopicPartition, aio, serializers
 from penstock.client.processing import dead_letter_headers
 from penstock.testing import Broker
 
@@ -55,7 +46,10 @@ def read(broker: Broker, topic: str, count: int) -> list[Raw]:
 
 def committed(broker: Broker, group: str) -> dict[TopicPartition, int]:
     with Admin(broker.bootstrap) as admin:
-        return {place: each.offset for place, each in admin.group_offsets(group).items()}
+        return {
+            topic_partition: each.offset
+            for topic_partition, each in admin.group_offsets(group).items()
+        }
 
 
 def options(broker: Broker, topic: str, group: str) -> dict[str, Any]:
@@ -214,12 +208,12 @@ def test_members_join_and_leave_during_a_run(live_broker: Broker, strategy: str)
     running: set[tuple[TopicPartition, bytes | None]] = set()
 
     async def handle(record: Raw) -> None:
-        lane = record.place, record.key
+        lane = record.topic_partition, record.key
         assert lane not in running, "two at once in one lane"
         running.add(lane)
         try:
             await asyncio.sleep(0.002)
-            handled[record.place].add(record.offset)
+            handled[record.topic_partition].add(record.offset)
         finally:
             running.discard(lane)
 
@@ -327,8 +321,8 @@ def test_a_killed_run_loses_nothing(live_broker: Broker, tmp_path: Path) -> None
         process.wait(LIMIT_S)
         kills += 1
         done = handled(journal)
-        for place, offset in committed(live_broker, group).items():
-            assert done[place.partition] >= set(range(offset))
+        for topic_partition, offset in committed(live_broker, group).items():
+            assert done[topic_partition.partition] >= set(range(offset))
     assert kills >= 3
     assert handled(journal) == {number: set(range(count // 3)) for number in range(3)}
 

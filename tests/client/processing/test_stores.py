@@ -11,8 +11,8 @@ import pytest
 
 from client.processing.fake_consumer import FakeConsumer, log_of
 from penstock.client.errors import CommitFailed, OptionError
-from penstock.client.model import TopicPartition
 from penstock.client.processing.stores import Span, SqlOffsets, StoreListener, spans
+from penstock.topic_partition import TopicPartition
 
 A = TopicPartition("t", 0)
 B = TopicPartition("t", 1)
@@ -87,8 +87,10 @@ def test_a_store_may_be_async() -> None:
     """So databases with async drivers can be used."""
 
     class Store:
-        async def load(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-            return dict.fromkeys(places, 7)
+        async def load(
+            self, topic_partitions: Collection[TopicPartition]
+        ) -> Mapping[TopicPartition, int]:
+            return dict.fromkeys(topic_partitions, 7)
 
     consumer = FakeConsumer({A: log_of(A, 9)})
     asyncio.run(StoreListener(consumer, Store()).on_assigned([A]))

@@ -7,8 +7,8 @@ from itertools import takewhile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client.model import TopicPartition
 from penstock.client.processing.tracker import Tracker
+from penstock.topic_partition import TopicPartition
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 1)

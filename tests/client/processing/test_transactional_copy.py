@@ -380,8 +380,8 @@ def test_the_output_equals_the_input_after_kills_and_restarts(impatient_broker: 
     async def reached(consumer: Consumer[Bytes, Bytes], goal: int) -> None:
         """Waits until this many records are written, committed or not. The broker
         can only be polled for it."""
-        places = [TopicPartition(target, index) for index in range(PARTITIONS)]
-        while sum((await consumer.end_offsets(places)).values()) < goal:  # noqa: ASYNC110
+        topic_partitions = [TopicPartition(target, index) for index in range(PARTITIONS)]
+        while sum((await consumer.end_offsets(topic_partitions)).values()) < goal:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     async def scenario() -> None:

@@ -14,7 +14,6 @@ from typing import Any, cast
 
 from penstock.client.errors import ClientError, ConnectionLost
 from penstock.client.metrics import ProducerMeter
-from penstock.client.model import TopicPartition
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.batch_outcome import BatchOutcome
@@ -23,6 +22,7 @@ from penstock.client.producing.produce_responses import ProduceResponses, Settle
 from penstock.client.producing.sequences import Identity
 from penstock.records.batch import Codec, validate
 from penstock.records.record import read_records
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceResponse
 
@@ -81,13 +81,13 @@ class _NoTopics:
     def meet(self, brokers: object) -> None:
         pass
 
-    def follow(self, place: object, leader_id: int, leader_epoch: int) -> bool:
+    def follow(self, topic_partition: object, leader_id: int, leader_epoch: int) -> bool:
         return False
 
 
 @dataclass
 class Sent:
-    place: TopicPartition
+    topic_partition: TopicPartition
     value: bytes
     outcome: BatchOutcome
     index: int
@@ -109,9 +109,14 @@ class World:
         self.random = random
         self.now = 0.0
         self.accumulator = Accumulator(config)
-        self.places = [TopicPartition("topic", number) for number in range(partitions)]
-        self.partitions = {place: Partition() for place in self.places}
-        self.lanes = {place: self.accumulator.lane(place) for place in self.places}
+        self.topic_partitions = [TopicPartition("topic", number) for number in range(partitions)]
+        self.partitions = {
+            topic_partition: Partition() for topic_partition in self.topic_partitions
+        }
+        self.lanes = {
+            topic_partition: self.accumulator.lane(topic_partition)
+            for topic_partition in self.topic_partitions
+        }
         self.meter = ProducerMeter()
         topics = cast(Any, _NoTopics())
         self.responses = ProduceResponses(
@@ -124,11 +129,11 @@ class World:
         self._next_producer_id = 0
         self.requests_made: list[list[Batch]] = []
 
-    def send(self, size: int = 20, place: TopicPartition | None = None) -> bool:
+    def send(self, size: int = 20, topic_partition: TopicPartition | None = None) -> bool:
         """Appends a record. Returns False if the buffer is full."""
-        place = place or self.random.choice(self.places)
+        topic_partition = topic_partition or self.random.choice(self.topic_partitions)
         value = str(len(self.sent)).encode().ljust(size, b".")
-        lane = self.lanes[place]
+        lane = self.lanes[topic_partition]
         timestamp = int(self.now * 1000)
         bytes_max = record_bytes_max(None, value, ())
         args = lane, timestamp, None, value, (), bytes_max
@@ -136,7 +141,7 @@ class World:
         batch = batch or self.accumulator.append_new(*args, self.now)
         if batch is None:
             return False
-        self.sent.append(Sent(place, value, batch.outcome, batch.count - 1))
+        self.sent.append(Sent(topic_partition, value, batch.outcome, batch.count - 1))
         return True
 
     def pump(self) -> None:
@@ -165,7 +170,7 @@ class World:
         answers = []
         for batch in batches:
             code, offset = self._treat(batch, fate)
-            answers.append(ProduceResponse.Partition(batch.place.partition, code, offset))
+            answers.append(ProduceResponse.Partition(batch.topic_partition.partition, code, offset))
         response = ProduceResponse([ProduceResponse.Topic("topic", partition_responses=answers)])
         self._act(self.responses.on_answer(batches, response, self.now))
 
@@ -174,7 +179,7 @@ class World:
             return self.random.choice(RETRIABLE), -1
         if fate == "bad":
             return ErrorCode.INVALID_RECORD, -1
-        code, offset = self.partitions[batch.place].write(batch.data)
+        code, offset = self.partitions[batch.topic_partition].write(batch.data)
         if fate == "deposed" and code == ErrorCode.NONE:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER, -1
         return code, offset
@@ -184,7 +189,7 @@ class World:
         for number, batches in enumerate(self.requests):
             if number < processed:
                 for batch in batches:
-                    self.partitions[batch.place].write(batch.data)
+                    self.partitions[batch.topic_partition].write(batch.data)
         lost, self.requests = self.requests, deque()
         for batches in lost:
             error = ConnectionLost("lost")
@@ -212,11 +217,11 @@ class World:
     def check_log(self) -> None:
         """Checks that no record is lost, duplicated or reordered."""
         assert self.fatal is None
-        for place, partition in self.partitions.items():
-            sent = [item for item in self.sent if item.place == place]
+        for topic_partition, partition in self.partitions.items():
+            sent = [item for item in self.sent if item.topic_partition == topic_partition]
             order = {item.value: number for number, item in enumerate(sent)}
             written = [order[value] for value in partition.values]
-            assert written == sorted(set(written)), f"{place}: duplicated or out of order"
+            assert written == sorted(set(written)), f"{topic_partition}: duplicated or out of order"
             for item in sent:
                 assert item.settled
                 if item.error() is None:

@@ -10,10 +10,10 @@ from client.fake_broker import FakeBroker
 from client.open_clusters import cluster_of
 from client.producing.model import Partition
 from penstock.client.admin.offsets import LATEST, list_offsets
-from penstock.client.model import TopicPartition
 from penstock.client.producing.producer import Producer
 from penstock.records.batch import BatchHeader, iter_batches, read_header
 from penstock.records.record import read_records
+from penstock.topic_partition import TopicPartition
 from penstock.wire.api import ApiKey
 from penstock.wire.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
 from penstock.wire.messages.base import Response
@@ -106,28 +106,35 @@ async def read_back(
 ) -> list[list[Any]]:
     """Returns all records of a real broker's topic, by partition. Waits for `at_least` records,
     because with less than acks=all they may become readable later."""
-    places = [TopicPartition(topic, partition) for partition in range(partitions)]
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
     async with cluster_of(bootstrap) as cluster:
         while True:
-            found = await list_offsets(cluster, dict.fromkeys(places, LATEST))
-            ends = {place: end.offset for place, end in found.items() if end is not None}
+            found = await list_offsets(cluster, dict.fromkeys(topic_partitions, LATEST))
+            ends = {
+                topic_partition: end.offset
+                for topic_partition, end in found.items()
+                if end is not None
+            }
             if sum(ends.values()) >= at_least:
-                return [await _read(cluster, place, ends[place]) for place in places]
+                return [
+                    await _read(cluster, topic_partition, ends[topic_partition])
+                    for topic_partition in topic_partitions
+                ]
             await asyncio.sleep(0.01)
 
 
-async def _read(cluster: Any, place: TopicPartition, end: int) -> list[Any]:
+async def _read(cluster: Any, topic_partition: TopicPartition, end: int) -> list[Any]:
     records: list[Any] = []
     offset = 0
     while offset < end:
-        leader = await cluster.connection(await cluster.leader(place))
-        asked = FetchRequest.Partition(place.partition, fetch_offset=offset)
+        leader = await cluster.connection(await cluster.leader(topic_partition))
+        asked = FetchRequest.Partition(topic_partition.partition, fetch_offset=offset)
         asked.partition_max_bytes = 8 << 20
         request = FetchRequest(
             max_wait_ms=100,
             min_bytes=1,
             max_bytes=64 << 20,
-            topics=[FetchRequest.Topic(place.topic, partitions=[asked])],
+            topics=[FetchRequest.Topic(topic_partition.topic, partitions=[asked])],
         )
         answer = await leader.call(request, FetchResponse)
         data = bytes(answer.responses[0].partitions[0].records or b"")

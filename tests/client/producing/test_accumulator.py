@@ -104,7 +104,7 @@ def test_without_idempotence_the_order_holds_but_duplicates_may_occur(random: Ra
             world.lose_connection(random.randrange(2))
         world.now += random.choice((0.0, 0.2))
     world.finish()
-    values = world.partitions[world.places[0]].values
+    values = world.partitions[world.topic_partitions[0]].values
     first_seen = list(dict.fromkeys(values))
     assert first_seen == [item.value for item in world.sent]
     assert all(item.error() is None for item in world.sent)
@@ -132,10 +132,10 @@ def test_sent_batches_are_not_kept_while_others_linger() -> None:
     """A lane with a long linger does not keep the batches of other lanes in memory."""
     world = World(Random(1), replace(CONFIG, linger_s=1000.0), partitions=2)
     world.accumulator.identify(Identity(7, 0))
-    world.send(place=world.places[0])
+    world.send(topic_partition=world.topic_partitions[0])
     written = 0
     for _ in range(200):
-        world.send(place=world.places[1])
+        world.send(topic_partition=world.topic_partitions[1])
         world.pump()
         while world.requests:
             written += 1
@@ -143,7 +143,7 @@ def test_sent_batches_are_not_kept_while_others_linger() -> None:
     world.requests_made.clear()
     assert written > 10
     alive = [item for item in gc.get_objects() if isinstance(item, Batch)]
-    assert sum(batch.place is world.places[1] for batch in alive) <= 1
+    assert sum(batch.topic_partition is world.topic_partitions[1] for batch in alive) <= 1
     assert world.accumulator.next_at() == pytest.approx(CONFIG.delivery_timeout_s)
 
 
@@ -187,14 +187,14 @@ def test_requests_respect_max_request_size() -> None:
     """Batches of several partitions share a request up to this size."""
     world = World(Random(1), replace(CONFIG, max_request_size=1000), partitions=10)
     world.accumulator.identify(Identity(7, 0))
-    for place in world.places:
+    for topic_partition in world.topic_partitions:
         for _ in range(10):
-            world.send(place=place)
+            world.send(topic_partition=topic_partition)
     world.accumulator.hurry()
     world.pump()
     for batches in world.requests:
         assert sum(batch.size for batch in batches) <= 1000
-        assert len({batch.place for batch in batches}) == len(batches)
+        assert len({batch.topic_partition for batch in batches}) == len(batches)
     assert len(world.requests[0]) > 1
 
 
@@ -249,7 +249,7 @@ def test_until_the_broker_knows_the_producer_one_batch_is_in_flight() -> None:
     """The broker accepts any first sequence from an unknown producer: it could accept the second
     batch after it refused the first."""
     world = identified(linger_s=0.0, batch_size=0)
-    world.partitions[world.places[0]].takes_any_first = True
+    world.partitions[world.topic_partitions[0]].takes_any_first = True
     for _ in range(5):
         world.send()
     world.pump()
@@ -257,13 +257,13 @@ def test_until_the_broker_knows_the_producer_one_batch_is_in_flight() -> None:
     world.answer_next("refused")
     world.finish()
     world.check_log()
-    assert len(world.partitions[world.places[0]].values) == 5
+    assert len(world.partitions[world.topic_partitions[0]].values) == 5
 
 
 def test_a_batch_that_is_too_large_is_split_and_later_ones_are_smaller() -> None:
     """Down to single records if necessary; the records keep their order and sequences."""
     world = identified(linger_s=0.0, batch_size=2_000, max_request_size=4_000)
-    partition = world.partitions[world.places[0]]
+    partition = world.partitions[world.topic_partitions[0]]
     partition.batch_bytes_max = 300
     for _ in range(40):
         world.send()
@@ -280,7 +280,7 @@ def test_a_batch_that_is_too_large_is_split_and_later_ones_are_smaller() -> None
 def test_a_single_record_that_is_too_large_for_the_topic_fails_alone() -> None:
     """The other records of its batch are written."""
     world = identified(linger_s=0.0, batch_size=2_000)
-    world.partitions[world.places[0]].batch_bytes_max = 300
+    world.partitions[world.topic_partitions[0]].batch_bytes_max = 300
     for size in (20, 20, 400, 20, 20):
         world.send(size=size)
     world.finish()
@@ -295,7 +295,7 @@ def test_sealed_batches_are_sent_after_earlier_records() -> None:
     """A table's batch closes the open one, so that the order holds between both ways to send."""
     world = confirmed(linger_s=1000.0)
     world.send()
-    lane = world.lanes[world.places[0]]
+    lane = world.lanes[world.topic_partitions[0]]
     data = build_batch([PackedRecord(n, 5, None, b"table") for n in range(3)])
     batch = world.accumulator.append_sealed(lane, data, 3, world.now)
     world.send()
@@ -325,7 +325,7 @@ def test_an_idempotent_producer_sends_nothing_without_a_producer_id() -> None:
 def test_another_producer_with_the_same_id_is_fatal() -> None:
     """INVALID_PRODUCER_EPOCH is fatal, because this producer's sequences are no longer valid."""
     world = identified(linger_s=0.0)
-    world.partitions[world.places[0]].producer = (7, 3)
+    world.partitions[world.topic_partitions[0]].producer = (7, 3)
     world.send()
     world.pump()
     world.answer_next()

@@ -109,8 +109,8 @@ def test_a_timed_out_batch_that_was_written_needs_no_new_epoch() -> None:
         world.finish()
         world.check_log()
         assert isinstance(world.sent[1].error(), DeliveryTimedOut)
-        assert world.lanes[world.places[0]].numbering.epoch == epoch
-        assert len(world.partitions[world.places[0]].values) == 2 + processed
+        assert world.lanes[world.topic_partitions[0]].numbering.epoch == epoch
+        assert len(world.partitions[world.topic_partitions[0]].values) == 2 + processed
 
 
 def test_a_refused_batch_returns_its_sequences() -> None:
@@ -122,7 +122,7 @@ def test_a_refused_batch_returns_its_sequences() -> None:
     world.send()
     world.finish()
     world.check_log()
-    numbering = world.lanes[world.places[0]].numbering
+    numbering = world.lanes[world.topic_partitions[0]].numbering
     assert (numbering.epoch, numbering.next_sequence) == (0, 1)
 
 
@@ -139,7 +139,7 @@ def test_sequences_that_may_have_been_written_are_not_reused() -> None:
     world.send()
     world.finish()
     world.check_log()
-    assert len(world.partitions[world.places[0]].values) == 2
+    assert len(world.partitions[world.topic_partitions[0]].values) == 2
 
 
 def test_a_deposed_leader_may_have_written_the_batch_it_refused() -> None:
@@ -154,7 +154,7 @@ def test_a_deposed_leader_may_have_written_the_batch_it_refused() -> None:
     world.send()
     world.finish()
     world.check_log()
-    assert len(world.partitions[world.places[0]].values) == 2
+    assert len(world.partitions[world.topic_partitions[0]].values) == 2
 
 
 def test_an_exhausted_epoch_requests_a_new_producer_id() -> None:
@@ -173,5 +173,5 @@ def test_an_exhausted_epoch_requests_a_new_producer_id() -> None:
     assert world.accumulator.drain(world.accumulator.ready(world.now), LEADER, world.now) == []
     world.accumulator.identify(Identity(8, 0))
     world.finish()
-    assert world.partitions[world.places[0]].producer == (8, 0)
+    assert world.partitions[world.topic_partitions[0]].producer == (8, 0)
     world.check_log()

@@ -9,28 +9,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.client.errors import ClientError, Closed
-from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.model import RecordMetadata
 from penstock.client.producing.batch_outcome import BatchOutcome
 from penstock.client.producing.deliveries import Delivery
+from penstock.topic_partition import TopicPartition
 
-PLACE = TopicPartition("topic", 3)
+TOPIC_PARTITION = TopicPartition("topic", 3)
 
 
 def test_every_record_of_a_batch_has_its_own_offset() -> None:
     """The batch's base offset plus the record's index; -1 if the batch has no offset."""
-    outcome = BatchOutcome(PLACE)
+    outcome = BatchOutcome(TOPIC_PARTITION)
     deliveries = [Delivery(outcome, index, 100 + index) for index in range(3)]
     assert "on its way" in repr(deliveries[0])
     outcome.succeed(50, 3)
     assert deliveries[2].outcome() == RecordMetadata("topic", 3, 52, 102)
     assert "done" in repr(deliveries[0])
-    unknown = BatchOutcome(PLACE)
+    unknown = BatchOutcome(TOPIC_PARTITION)
     unknown.succeed(-1, 3)
     assert Delivery(unknown, 2, 7).outcome() == RecordMetadata("topic", 3, -1, 7)
 
 
 def test_log_append_time_replaces_the_timestamp_of_the_record() -> None:
-    outcome = BatchOutcome(PLACE)
+    outcome = BatchOutcome(TOPIC_PARTITION)
     outcome.succeed(0, 1, append_time_ms=999)
     assert Delivery(outcome, 0, 5).outcome().timestamp == 999
 
@@ -41,7 +42,7 @@ def test_callbacks_survive_splits(data: st.DataObject) -> None:
     """A callback added before, between or after splits gets the outcome of the
     part that has its record."""
     count = data.draw(st.integers(2, 30))
-    root = BatchOutcome(PLACE)
+    root = BatchOutcome(TOPIC_PARTITION)
     told: dict[int, list[Any]] = {index: [] for index in range(count)}
     over: list[str] = []
     root.watch_batch(lambda: over.append("before"))
@@ -59,7 +60,7 @@ def test_callbacks_survive_splits(data: st.DataObject) -> None:
         )
         if size > 1 and data.draw(st.booleans(), label="split"):
             middle = (size + 1) // 2
-            left, right = BatchOutcome(PLACE), BatchOutcome(PLACE)
+            left, right = BatchOutcome(TOPIC_PARTITION), BatchOutcome(TOPIC_PARTITION)
             outcome.split(((0, left), (middle, right)))
             open_parts += [(first, middle, left), (first + middle, size - middle, right)]
         elif data.draw(st.booleans(), label="succeeds"):
@@ -92,7 +93,7 @@ def test_callbacks_survive_splits(data: st.DataObject) -> None:
 def test_callbacks_added_while_a_batch_completes_run_once() -> None:
     """From another thread, without a lock: none is lost, none runs twice."""
     for _ in range(30):
-        outcome = BatchOutcome(PLACE)
+        outcome = BatchOutcome(TOPIC_PARTITION)
         called: list[int] = []
         begin = threading.Barrier(2)
 

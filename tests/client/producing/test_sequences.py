@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.client.model import TopicPartition
 from penstock.client.producing.batches import Batch
 from penstock.client.producing.sequences import EPOCH_MAX, Identity, Numbering, Verdict, judge
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 

@@ -171,8 +171,10 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
                 async with producer.transaction() as transaction:
                     for record in records:
                         await producer.send(target, record.value)
-                    place = TopicPartition(source, 0)
-                    await transaction.send_offsets({place: records[-1].offset + 1}, consumer)
+                    topic_partition = TopicPartition(source, 0)
+                    await transaction.send_offsets(
+                        {topic_partition: records[-1].offset + 1}, consumer
+                    )
                     if fails:
                         await fail_after(producer)
             except Trouble:

@@ -72,7 +72,7 @@ def test_keys_are_routed_like_librdkafka(
     assert len(set(theirs.values())) == PARTITIONS
     assert placed_by_us(live_broker, topic, router) == theirs
     wanted = {
-        partition: sum(1 for place in theirs.values() if place == partition)
+        partition: sum(1 for topic_partition in theirs.values() if topic_partition == partition)
         for partition in range(PARTITIONS)
     }
     assert rows_placed_by_us(live_broker, topic, router) == wanted

@@ -11,12 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
-from aiokafka import (
-    AIOKafkaConsumer,
-    AIOKafkaProducer,
-    ConsumerRebalanceListener,
-    TopicPartition,
-)
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
 from aiokafka import errors as kafka_errors
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -252,8 +247,8 @@ class AioClient(Client):
                 if isinstance(result, BaseException):
                     raise result
                 # With acks=0 the client does not learn where the record is stored.
-                place = (-1, -1) if result is None else (result.partition, result.offset)
-                placed.append(Placed(*place))
+                position = (-1, -1) if result is None else (result.partition, result.offset)
+                placed.append(Placed(*position))
             return placed
 
         return self.loop.run(send())

@@ -249,7 +249,7 @@ class ConfluentClient(Client):
         assert not left, f"{left} records are neither acknowledged nor refused"
         if failures:
             raise refusal(failures[0])
-        return [place for place in placed if place is not None]
+        return [topic_partition for topic_partition in placed if topic_partition is not None]
 
     def _consumer_config(self, options: ConsumerOptions, group: str) -> dict[str, Any]:
         reset = {"earliest": "earliest", "latest": "latest", "none": "error"}[options.reset]

@@ -11,7 +11,7 @@ import pytest
 
 from console.browser.conftest import Send
 from penstock import Admin
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 SCRIPT = b'<img src=x onerror="window.hit=1"><script>window.hit=2</script>'
 SCHEMA = {"type": "record", "name": "Sale", "fields": [{"name": "sku", "type": "string"}]}

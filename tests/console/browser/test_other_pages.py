@@ -16,12 +16,12 @@ from console.browser.conftest import Send
 from console.running import eventually
 from penstock import Admin, Consumer
 from penstock.client.admin import moves as replica_moves
-from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
 from penstock.runtime import SystemClock
 from penstock.spark.reports import TOPIC, TOPIC_SETTINGS, Report
 from penstock.testing.broker import Broker
 from penstock.testing.slowness import patient
+from penstock.topic_partition import TopicPartition
 
 SOON_MS = 5_000
 DYNAMIC = ConfigSource.DYNAMIC_BROKER_CONFIG
@@ -73,8 +73,8 @@ def test_a_reset_is_previewed_before_it_is_done(
     """The preview changes nothing. The reset does what the preview showed."""
     admin.create_topic("read-again", partitions=1)
     send("read-again", *[b"v"] * 6)
-    place = TopicPartition("read-again", 0)
-    admin.alter_group_offsets("repeater", {place: 5})
+    topic_partition = TopicPartition("read-again", 0)
+    admin.alter_group_offsets("repeater", {topic_partition: 5})
     page.goto(f"{url}#/groups/repeater")
     page.get_by_role("button", name="Reset offsets").click()
     page.get_by_label("To", exact=True).select_option("shift")
@@ -83,10 +83,10 @@ def test_a_reset_is_previewed_before_it_is_done(
     plan = page.locator("#reset-plan tbody td")
     plan.first.wait_for()
     assert plan.all_inner_texts() == ["read-again", "0", "5", "2", "4"]
-    assert admin.group_offsets("repeater")[place].offset == 5
+    assert admin.group_offsets("repeater")[topic_partition].offset == 5
     page.locator("dialog").last.get_by_role("button", name="Reset offsets").click()
     page.get_by_text("the offsets of repeater were set").wait_for()
-    assert admin.group_offsets("repeater")[place].offset == 2
+    assert admin.group_offsets("repeater")[topic_partition].offset == 2
 
 
 def test_members_are_shown_and_prevent_a_reset(

@@ -7,7 +7,7 @@ from typing import Any
 
 from console.browser.conftest import Send
 from penstock import Admin, BrokerError
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 def test_a_topic_is_created_found_and_opened(page: Any, url: str, admin: Admin) -> None:

@@ -39,17 +39,17 @@ class Count(ConsumerInterceptor):
 
 
 class Listener:
-    def on_assigned(self, places: Sequence[TopicPartition]) -> None:
-        print("mine:", sorted(places))
+    def on_assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        print("mine:", sorted(topic_partitions))
 
-    async def on_revoked(self, places: Sequence[TopicPartition]) -> None:
-        print("no longer mine:", sorted(places))
+    async def on_revoked(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        print("no longer mine:", sorted(topic_partitions))
 
 
 class FixedStore:
     """Any object with `load` is a store."""
 
-    def load(self, places: object) -> Mapping[TopicPartition, int]:
+    def load(self, topic_partitions: object) -> Mapping[TopicPartition, int]:
         return {}
 
 
@@ -72,9 +72,9 @@ def total(bootstrap: str) -> int:
                 cents += record.value.cents if record.value is not None else 0
             if record.offset > 1_000:
                 break
-        place = TopicPartition("orders", 0)
+        topic_partition = TopicPartition("orders", 0)
         try:
-            consumer.commit({place: OffsetAndMetadata(1_001, "the thousandth")})
+            consumer.commit({topic_partition: OffsetAndMetadata(1_001, "the thousandth")})
         except (CommitFailed, Fenced) as refused:
             print(refused)
         with consumer.at_least_once(idle_timeout_ms=1_000) as records:
@@ -92,7 +92,7 @@ def lossy(bootstrap: str) -> list[bytes | None]:
 
 def work(bootstrap: str, stop: threading.Event) -> RunSummary:
     def handle(record: Record[bytes | None, Order | None]) -> None:
-        print(record.place, record.header("stamped"), record.value)
+        print(record.topic_partition, record.header("stamped"), record.value)
 
     with Consumer(
         bootstrap, topics=["orders"], group_id="work", value_deserializer=ORDER
@@ -129,7 +129,7 @@ def explain(error: errors.ClientError) -> str:
         case errors.BrokerError():
             return error.code.name
         case errors.DeserializationFailed():
-            return f"cannot read offset {error.offset} of {error.place}"
+            return f"cannot read offset {error.offset} of {error.topic_partition}"
         case errors.DeadlineExceeded() | errors.DeliveryTimedOut():
             return f"late: {error.last}"
         case errors.ConnectFailed():

@@ -21,7 +21,7 @@ def end_what_hangs(bootstrap: str) -> list[str]:
     with Admin(bootstrap) as admin:
         for hanging in admin.find_hanging_transactions(["orders"]).found:
             admin.abort_transaction(
-                assert_type(hanging.place, TopicPartition),
+                assert_type(hanging.topic_partition, TopicPartition),
                 producer_id=hanging.producer_id,
                 producer_epoch=hanging.producer_epoch,
                 coordinator_epoch=hanging.coordinator_epoch,

@@ -20,8 +20,13 @@ from penstock.sim.history import (
 )
 from penstock.sim.history import read_history as read_lines
 
-PLACE = "t-0"
-TIMES: dict[str, Any] = {"process": "c", "begun_ms": 1.0, "ended_ms": 2.0, "place": PLACE}
+PARTITION_NAME = "t-0"
+TIMES: dict[str, Any] = {
+    "process": "c",
+    "begun_ms": 1.0,
+    "ended_ms": 2.0,
+    "partition_name": PARTITION_NAME,
+}
 
 
 def drained(start: int) -> Drain:
@@ -59,7 +64,7 @@ def test_deleted_records_stay_deleted() -> None:
 
 def test_offsets_of_an_open_transaction_are_not_stable() -> None:
     """E18: a client that asks for stable offsets must wait until the transaction ends."""
-    times = {key: value for key, value in TIMES.items() if key != "place"}
+    times = {key: value for key, value in TIMES.items() if key != "partition_name"}
     assert rules(Stable(**times, status=OK, group="sink", offset=4)) == ["E18"]
 
 

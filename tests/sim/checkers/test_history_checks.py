@@ -25,7 +25,7 @@ from penstock.sim.history import (
     Send,
 )
 
-PLACE = "t-0"
+PARTITION_NAME = "t-0"
 
 
 def send(number: int, offset: int = -1, status: str = OK, **more: Any) -> Send:
@@ -33,7 +33,7 @@ def send(number: int, offset: int = -1, status: str = OK, **more: Any) -> Send:
         "process": "p",
         "begun_ms": 10 * number,
         "ended_ms": 10 * number + 5,
-        "place": PLACE,
+        "partition_name": PARTITION_NAME,
         "value": f"p.{number}",
         "number": number,
         "acks": -1,
@@ -47,7 +47,9 @@ def poll(at: float, reads: Reads, process: str = "c", **more: Any) -> Poll:
 
 
 def read(*numbers: int, first: int = 0) -> tuple[tuple[int, str], ...]:
-    return tuple((first + place, f"p.{number}") for place, number in enumerate(numbers))
+    return tuple(
+        (first + partition_name, f"p.{number}") for partition_name, number in enumerate(numbers)
+    )
 
 
 def drain(*numbers: int, start: int = 0, **more: Any) -> Drain:
@@ -58,12 +60,24 @@ def drain(*numbers: int, start: int = 0, **more: Any) -> Drain:
         **more,
     }
     return Drain(
-        process="drain", begun_ms=900, ended_ms=901, place=PLACE, start_offset=start, **fields
+        process="drain",
+        begun_ms=900,
+        ended_ms=901,
+        partition_name=PARTITION_NAME,
+        start_offset=start,
+        **fields,
     )
 
 
 def latest(at: float, offset: int) -> Latest:
-    return Latest(process="l", status=OK, begun_ms=at, ended_ms=at + 1, place=PLACE, offset=offset)
+    return Latest(
+        process="l",
+        status=OK,
+        begun_ms=at,
+        ended_ms=at + 1,
+        partition_name=PARTITION_NAME,
+        offset=offset,
+    )
 
 
 def commit(
@@ -76,13 +90,18 @@ def commit(
         ended_ms=at + 1,
         group="g",
         generation=generation,
-        offsets={PLACE: offset},
+        offsets={PARTITION_NAME: offset},
     )
 
 
 def committed(at: float, offset: int) -> Committed:
     return Committed(
-        process="q", status=OK, begun_ms=at, ended_ms=at + 1, group="g", offsets={PLACE: offset}
+        process="q",
+        status=OK,
+        begun_ms=at,
+        ended_ms=at + 1,
+        group="g",
+        offsets={PARTITION_NAME: offset},
     )
 
 
@@ -93,7 +112,7 @@ def joined(at: float, generation: int) -> Joined:
 
 
 def rules(*entries: Entry) -> list[str]:
-    return sorted({each.rule for each in check_history(History(entries), [PLACE])})
+    return sorted({each.rule for each in check_history(History(entries), [PARTITION_NAME])})
 
 
 SOUND: list[Entry] = [
@@ -106,14 +125,14 @@ SOUND: list[Entry] = [
     send(5, status=INFO),
     send(6, 4, acks=1),
     joined(100, 1),
-    poll(101, {PLACE: read(0, 1)}, moved=(PLACE,)),
+    poll(101, {PARTITION_NAME: read(0, 1)}, moved=(PARTITION_NAME,)),
     commit(110, 2),
-    poll(120, {PLACE: read(2, first=2)}),
+    poll(120, {PARTITION_NAME: read(2, first=2)}),
     committed(130, 2),
     commit(140, 3, status=INFO),
     joined(150, 2),
     committed(160, 3),
-    poll(170, {PLACE: read(2, 3, first=2)}, moved=(PLACE,)),
+    poll(170, {PARTITION_NAME: read(2, 3, first=2)}, moved=(PARTITION_NAME,)),
     commit(180, 4, generation=2),
     committed(190, 4),
     latest(200, 4),
@@ -131,26 +150,29 @@ def test_a_sound_history_breaks_no_rule() -> None:
 BROKEN: dict[str, tuple[str, list[Entry]]] = {
     "one offset, two values": (
         "E1",
-        [send(0, 0), send(1, 0), poll(50, {PLACE: read(0)}), drain(1)],
+        [send(0, 0), send(1, 0), poll(50, {PARTITION_NAME: read(0)}), drain(1)],
     ),
     "acknowledged at one offset, read at another": (
         "E2",
         [send(0, 0), send(1, 1), drain(1, 0)],
     ),
     "written twice by an idempotent producer": ("E2", [send(0, 0), drain(0, 0)]),
-    "passed by": ("E3", [send(0, 0), send(1, 1), send(2, 2), poll(50, {PLACE: ((2, "p.2"),)})]),
+    "passed by": (
+        "E3",
+        [send(0, 0), send(1, 1), send(2, 2), poll(50, {PARTITION_NAME: ((2, "p.2"),)})],
+    ),
     "not there in the end": ("E3'", [send(0, 0), send(1, 1), drain(0)]),
     "acknowledged without an offset and not there": ("E3'", [send(0, -1), drain()]),
     "refused and there": ("E4", [send(0, status=FAIL), drain(0)]),
     "never sent": ("E5", [drain(7)]),
-    "read before it was sent": ("E5", [send(9, 0), poll(5, {PLACE: read(9)}), drain(9)]),
+    "read before it was sent": ("E5", [send(9, 0), poll(5, {PARTITION_NAME: read(9)}), drain(9)]),
     "left out within a poll": (
         "E6",
-        [send(0, 0), send(1, 1), send(2, 2), poll(50, {PLACE: ((0, "p.0"), (2, "p.2"))})],
+        [send(0, 0), send(1, 1), send(2, 2), poll(50, {PARTITION_NAME: ((0, "p.0"), (2, "p.2"))})],
     ),
     "backwards within a poll": (
         "E6",
-        [send(0, 0), send(1, 1), poll(50, {PLACE: ((1, "p.1"), (0, "p.0"))})],
+        [send(0, 0), send(1, 1), poll(50, {PARTITION_NAME: ((1, "p.1"), (0, "p.0"))})],
     ),
     "left out between polls": (
         "E7",
@@ -158,19 +180,24 @@ BROKEN: dict[str, tuple[str, list[Entry]]] = {
             send(0, 0),
             send(1, 1),
             send(2, 2),
-            poll(50, {PLACE: read(0)}),
-            poll(60, {PLACE: read(2, first=2)}),
+            poll(50, {PARTITION_NAME: read(0)}),
+            poll(60, {PARTITION_NAME: read(2, first=2)}),
             drain(0, 1, 2),
         ],
     ),
     "again without a reason": (
         "E7",
-        [send(0, 0), poll(50, {PLACE: read(0)}), poll(60, {PLACE: read(0)}), drain(0)],
+        [
+            send(0, 0),
+            poll(50, {PARTITION_NAME: read(0)}),
+            poll(60, {PARTITION_NAME: read(0)}),
+            drain(0),
+        ],
     ),
     "out of order": ("E8", [send(0, 1), send(1, 0), drain(1, 0)]),
     "read and then gone": (
         "E13",
-        [send(0, 0, acks=1), poll(50, {PLACE: read(0)}), drain()],
+        [send(0, 0, acks=1), poll(50, {PARTITION_NAME: read(0)}), drain()],
     ),
     "the end went back": ("I8", [send(0, 0), latest(20, 1), latest(30, 0), drain(0)]),
     "the end was further than in the end": ("I8", [send(0, 0), latest(20, 2), drain(0)]),
@@ -191,7 +218,10 @@ BROKEN: dict[str, tuple[str, list[Entry]]] = {
     "it could not be drained": ("E14", [drain(status=INFO)]),
     "a probe failed": (
         "E14",
-        [drain(), Probe(process=PLACE, status=INFO, begun_ms=0, ended_ms=9, what="produce")],
+        [
+            drain(),
+            Probe(process=PARTITION_NAME, status=INFO, begun_ms=0, ended_ms=9, what="produce"),
+        ],
     ),
 }
 
@@ -209,7 +239,7 @@ def test_a_producer_that_is_not_idempotent_may_write_duplicates() -> None:
 
 
 def test_records_below_the_log_start_offset_do_not_count_as_lost() -> None:
-    reads = poll(50, {PLACE: read(0, 1, 2)})
+    reads = poll(50, {PARTITION_NAME: read(0, 1, 2)})
     assert rules(send(0, 0), send(1, 1), send(2, 2), reads, drain(1, 2, start=1)) == []
 
 

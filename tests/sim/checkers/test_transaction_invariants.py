@@ -13,7 +13,7 @@ from penstock.records.record import ControlType, Record, build_batch
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
 from penstock.sim.checkers.shadow_log import ShadowLog
 from penstock.sim.disk.disk import SimDisk
-from penstock.txns.effects import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.txns.formats import transaction_record
 from penstock.txns.transaction import State, Transaction
 from sim.two_brokers import Cluster, Hosted, breaks, sound_cluster

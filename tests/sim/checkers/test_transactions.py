@@ -28,7 +28,7 @@ A, B = "t-0", "t-1"
 IN, OUT = "orders-0", "copies-0"
 
 
-def send(place: str, number: int, offset: int, txn: str = "", **more: Any) -> Send:
+def send(partition_name: str, number: int, offset: int, txn: str = "", **more: Any) -> Send:
     fields: dict[str, Any] = {
         "process": "p",
         "status": OK,
@@ -39,7 +39,7 @@ def send(place: str, number: int, offset: int, txn: str = "", **more: Any) -> Se
         "acks": -1,
         **more,
     }
-    return Send(place=place, offset=offset, txn=txn, **fields)
+    return Send(partition_name=partition_name, offset=offset, txn=txn, **fields)
 
 
 def txn(name: str, status: str = OK, **more: Any) -> Txn:
@@ -53,17 +53,17 @@ def poll(at: float, reads: Reads, process: str = "c") -> Poll:
     )
 
 
-def drains(place: str, every: Reads | None = None, **kept: str) -> list[Entry]:
+def drains(partition_name: str, every: Reads | None = None, **kept: str) -> list[Entry]:
     """Returns drains of all records of a partition (`o0="v1"`); `every` are not committed."""
     committed = {int(offset[1:]): value for offset, value in kept.items()}
-    both = {**committed, **dict((every or {}).get(place, ()))}
+    both = {**committed, **dict((every or {}).get(partition_name, ()))}
     return [
         Drain(
             process="d",
             status=OK,
             begun_ms=900,
             ended_ms=901,
-            place=place,
+            partition_name=partition_name,
             start_offset=0,
             end_offset=9,
             records=tuple(sorted(records.items())),
@@ -74,15 +74,15 @@ def drains(place: str, every: Reads | None = None, **kept: str) -> list[Entry]:
 
 
 def says(group: str, **offsets: int) -> Committed:
-    places = {name.replace("_", "-"): offset for name, offset in offsets.items()}
+    partition_names = {name.replace("_", "-"): offset for name, offset in offsets.items()}
     return Committed(
-        process="q", status=OK, begun_ms=800, ended_ms=801, group=group, offsets=places
+        process="q", status=OK, begun_ms=800, ended_ms=801, group=group, offsets=partition_names
     )
 
 
 def rules(*entries: Entry) -> list[str]:
-    places = {entry.place for entry in entries if isinstance(entry, Drain)}
-    return sorted({each.rule for each in check_history(History(entries), sorted(places))})
+    partition_names = {entry.partition_name for entry in entries if isinstance(entry, Drain)}
+    return sorted({each.rule for each in check_history(History(entries), sorted(partition_names))})
 
 
 SOUND: list[Entry] = [
@@ -235,12 +235,16 @@ def test_the_checker_names_the_rule_that_a_history_breaks(name: str) -> None:
 def test_deleted_records_are_not_a_gap() -> None:
     """A reader that was behind continues at the new log start, and may not skip more than that."""
     sends = [send(A, number, number) for number in range(5)]
-    deleted = Deleted(process="o", status=INFO, begun_ms=100, ended_ms=100, place=A, offset=3)
+    deleted = Deleted(
+        process="o", status=INFO, begun_ms=100, ended_ms=100, partition_name=A, offset=3
+    )
     kept = {f"o{number}": f"v{number}" for number in range(5)}
     first = poll(90, {A: ((0, "v0"),)})
     on = poll(110, {A: ((3, "v3"), (4, "v4"))})
     assert rules(*sends, deleted, first, on, *drains(A, None, **kept)) == []
-    more = Deleted(process="o", status=INFO, begun_ms=105, ended_ms=105, place=A, offset=99)
+    more = Deleted(
+        process="o", status=INFO, begun_ms=105, ended_ms=105, partition_name=A, offset=99
+    )
     assert rules(*sends, deleted, more, first, on, *drains(A, None, **kept)) == []
     too_far = poll(110, {A: ((4, "v4"),)})
     assert rules(*sends, deleted, first, too_far, *drains(A, None, **kept)) == ["E7"]

@@ -120,7 +120,9 @@ def test_min_insync_begins_when_no_other_request_can_alter_a_topic() -> None:
         waited.append(holds())
         return True
 
-    stage = SimpleNamespace(requests=["scratch", ALTER], scenario=SimpleNamespace(places=[]))
+    stage = SimpleNamespace(
+        requests=["scratch", ALTER], scenario=SimpleNamespace(partition_names=[])
+    )
     played: Any = SimpleNamespace(stage=stage, draws=None, actions=None, wait=wait)
     assert not asyncio.run(TopicEpisodes(played)._min_insync())
     assert waited == [False, True]

@@ -154,8 +154,8 @@ class Standalone:
 
     def _start(self, name: str, env: Mapping[str, str], kind: str, *arguments: str) -> None:
         spark_class = str(SPARK_HOME / "bin" / "spark-class")
-        place = ("--host", HOST, "--webui-port", "0")
-        command = [spark_class, f"org.apache.spark.{kind}", *place, *arguments]
+        topic_partition = ("--host", HOST, "--webui-port", "0")
+        command = [spark_class, f"org.apache.spark.{kind}", *topic_partition, *arguments]
         self._processes.append(Process(name, command, self.folder, env))
 
 

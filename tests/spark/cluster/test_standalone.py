@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from penstock import Admin, Consumer, Producer
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemClock
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from spark.cluster.gate import Gate
 from spark.cluster.processes import Driver
 
@@ -96,8 +96,8 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 
 def end_offsets(admin: Admin, topic: str, partitions: int) -> int:
-    places = [TopicPartition(topic, partition) for partition in range(partitions)]
-    found = admin.list_offsets(dict.fromkeys(places, "latest"))
+    topic_partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
+    found = admin.list_offsets(dict.fromkeys(topic_partitions, "latest"))
     return sum(each.offset for each in found.values() if each is not None)
 
 

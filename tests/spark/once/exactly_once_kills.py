@@ -34,9 +34,9 @@ import pyarrow as pa
 
 from chaos.broker_processes import BrokerProcesses, NotInTime, wait_for
 from penstock import Admin, ClientError, Consumer, Producer
-from penstock.client.model import TopicPartition
 from penstock.spark.home import make_home
 from penstock.spark.once.asking import PROGRESS
+from penstock.topic_partition import TopicPartition
 
 PARTITIONS = 4
 SOURCE, TARGET, SINK = "source", "target", "copy"
@@ -295,12 +295,12 @@ class Reading:
         self._thread.join(60)
 
     def _work(self) -> None:
-        places = [TopicPartition(TARGET, partition) for partition in range(PARTITIONS)]
+        topic_partitions = [TopicPartition(TARGET, partition) for partition in range(PARTITIONS)]
         try:
             with Consumer(
                 self._bootstrap, isolation_level="read_committed", auto_offset_reset="earliest"
             ) as consumer:
-                consumer.assign(places)
+                consumer.assign(topic_partitions)
                 while not self._end.is_set():
                     for record in consumer.poll(500):
                         assert record.value is not None
@@ -332,8 +332,8 @@ def nothing_open(admin: Admin) -> int:
     search = admin.find_hanging_transactions()
     if search.found or search.not_seen:
         raise KillsFailed(f"hanging: {search.found}, not seen: {search.not_seen}")
-    places = [TopicPartition(TARGET, partition) for partition in range(PARTITIONS)]
-    ends = admin.list_offsets(dict.fromkeys(places, "latest"))
+    topic_partitions = [TopicPartition(TARGET, partition) for partition in range(PARTITIONS)]
+    ends = admin.list_offsets(dict.fromkeys(topic_partitions, "latest"))
     return sum(found.offset for found in ends.values() if found is not None)
 
 

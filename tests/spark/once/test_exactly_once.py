@@ -21,7 +21,6 @@ from pyspark.sql.types import BinaryType
 from penstock import Admin, Producer
 from penstock.client.connection import Connection
 from penstock.client.errors import ApiNotServed, OptionError
-from penstock.client.model import TopicPartition
 from penstock.spark.once.asking import PROGRESS
 from penstock.spark.once.protocol import NotCommitted, SinkRefused
 from penstock.spark.once.writers import PlanFailed
@@ -29,6 +28,7 @@ from penstock.spark.options import parse_sink
 from penstock.spark.source import PenstockDataSource
 from penstock.spark.writers import BatchWriter
 from penstock.testing import Broker
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import EndTransactionsRequest
 from spark.conftest import Read
 from spark.direct import Deadline
@@ -50,8 +50,8 @@ def ends(broker: Broker, topic: str, partitions: int = 3) -> list[int]:
     committed or not, with markers."""
     with Admin(broker.bootstrap) as admin:
         settled(admin)
-        places = [TopicPartition(topic, partition) for partition in range(partitions)]
-        found = admin.list_offsets(dict.fromkeys(places, "latest"))
+        topic_partitions = [TopicPartition(topic, partition) for partition in range(partitions)]
+        found = admin.list_offsets(dict.fromkeys(topic_partitions, "latest"))
         return [each.offset for each in found.values() if each is not None]
 
 
@@ -395,14 +395,14 @@ def test_a_failed_task_leaves_nothing(job: Job, admin: Admin) -> None:
     it, and a transaction that it opened after the abort would stay open until the next batch.
     """
     bootstrap = job.broker.bootstrap
-    places = [TopicPartition(job.target, partition) for partition in range(3)]
+    topic_partitions = [TopicPartition(job.target, partition) for partition in range(3)]
 
     @udf(BinaryType())
     def broken(value: bytes) -> bytes:
         if value == b"19":
             with Admin(bootstrap) as asking:
                 for _ in range(600):
-                    found = asking.list_offsets(dict.fromkeys(places, "latest"))
+                    found = asking.list_offsets(dict.fromkeys(topic_partitions, "latest"))
                     if any(each is not None and each.offset > 0 for each in found.values()):
                         raise ValueError("row 19 is bad")
                     time.sleep(0.1)

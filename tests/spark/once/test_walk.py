@@ -53,7 +53,7 @@ from txns.network import Network
 from txns.world import OFFSETS
 
 T = TypeVar("T")
-OFFSETS_PLACE = f"{OFFSETS.topic}-{OFFSETS.partition}"
+OFFSETS_PARTITION = f"{OFFSETS.topic}-{OFFSETS.partition}"
 DATA = ("out-0", "out-1")
 TASKS = 3
 SINK = "daily sink"
@@ -75,7 +75,7 @@ class Failed(Exception):
 
 class Walk(Network):
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, (*DATA, OFFSETS_PLACE))
+        super().__init__(seed, (*DATA, OFFSETS_PARTITION))
         self.late_share = 0.05
         self.done = 0
         """The checkpoint: batches below this number are recorded as committed."""
@@ -116,9 +116,9 @@ class Walk(Network):
             name = plan.task_id(task)
             producer = yield from self.init(name)
             for row in range(2):
-                place = DATA[(task + row) % len(DATA)]
+                where = DATA[(task + row) % len(DATA)]
                 value = f"{batch.number}/{task}/{row}"
-                yield from self.produce(name, producer, place, value)
+                yield from self.produce(name, producer, where, value)
             members.append(OpenTransaction(name, *producer))
         if self.random.random() < 0.05:  # An attempt that was believed dead.
             yield from self.init(plan.task_id(self.random.randrange(TASKS)))
@@ -151,7 +151,7 @@ class Walk(Network):
                 value = f"{progress.batches} {progress.query_id}"
                 producer = Producer(*transaction[1:])
                 yield from self.produce(
-                    transaction.transactional_id, producer, OFFSETS_PLACE, value
+                    transaction.transactional_id, producer, OFFSETS_PARTITION, value
                 )
             case FindOpen(sink):
                 return (yield from self.find_open(IdPattern(tasks_pattern(sink))))
@@ -161,7 +161,7 @@ class Walk(Network):
 
     def read_progress(self) -> Generator[Send, Any, Progress | None]:
         """Sends OffsetFetch with require_stable."""
-        partition = self.partitions[OFFSETS_PLACE]
+        partition = self.partitions[OFFSETS_PARTITION]
 
         def send(answered: Callable[[Any], None]) -> None:
             def arrive() -> None:
@@ -209,9 +209,9 @@ class Walk(Network):
             _check(answer.error_code)
 
     def produce(
-        self, name: str, producer: Producer, place: str, value: str
+        self, name: str, producer: Producer, where: str, value: str
     ) -> Generator[Send, Any, None]:
-        partition = self.partitions[place]
+        partition = self.partitions[where]
 
         def send(answered: Callable[[Any], None]) -> None:
             def arrive() -> None:
@@ -228,7 +228,7 @@ class Walk(Network):
                         code = partition.append(header, value, guard)
                     self.wire.append(lambda: answered(code))
 
-                self.ask(lambda: self.world.send_add(name, producer, [place], version=5), verified)
+                self.ask(lambda: self.world.send_add(name, producer, [where], version=5), verified)
 
             self.wire.append(arrive)
 
@@ -281,12 +281,12 @@ class Walk(Network):
 
     def check(self) -> None:
         self.verify_nothing_hangs()
-        noted = [value.split(" ", 1) for value in self.partitions[OFFSETS_PLACE].committed()]
+        noted = [value.split(" ", 1) for value in self.partitions[OFFSETS_PARTITION].committed()]
         assert all(query_id == QUERY for _, query_id in noted)
         batches = [int(number) - 1 for number, _ in noted]
         assert batches == list(range(len(batches)))
         assert self.done <= len(batches)
-        read = [value for place in DATA for value in self.partitions[place].committed()]
+        read = [value for where in DATA for value in self.partitions[where].committed()]
         wanted = [
             f"{batch}/{task}/{row}"
             for batch in batches
@@ -294,8 +294,8 @@ class Walk(Network):
             for row in range(2)
         ]
         assert sorted(read) == sorted(wanted)
-        for place in DATA:
-            order = [int(value.split("/")[0]) for value in self.partitions[place].committed()]
+        for where in DATA:
+            order = [int(value.split("/")[0]) for value in self.partitions[where].committed()]
             assert order == sorted(order)
 
 
@@ -355,7 +355,7 @@ def test_every_batch_is_stored_exactly_once(seeds: range) -> None:
     committed = runs = repeated = given_up = 0
     for seed in seeds:
         walk = walked(seed)
-        committed += len(walk.partitions[OFFSETS_PLACE].committed())
+        committed += len(walk.partitions[OFFSETS_PARTITION].committed())
         runs += len(walk.runs)
         repeated += walk.repeated
         given_up += walk.given_up

@@ -37,6 +37,7 @@ from penstock.metadata.model import NO_LEADER, Controller, Topic
 from penstock.metadata.preferred import elect, hand_over, in_portions, is_due
 from penstock.ports import Env
 from penstock.stores.errors import LeaseNotFound, OutcomeUnknown, StoreError
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
 R = TypeVar("R")
@@ -308,13 +309,13 @@ class ControllerRuntime:
 
     async def _prefer(self) -> None:
         image = self._cluster.image
-        places = [
-            (topic.name, index)
+        topic_partitions = [
+            TopicPartition(topic.name, index)
             for topic in image.topics.values()
             for index, partition in enumerate(topic.partitions)
             if is_due(image, partition)
         ]
-        for portion in in_portions(image, places):
+        for portion in in_portions(image, topic_partitions):
             term = self.term
             if term is None:
                 return

@@ -43,11 +43,7 @@ from penstock.broker.control.commits import Commits
 from penstock.broker.log_format import tell
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import Changed, ClusterImage
-from penstock.metadata.membership import (
-    announce_stop,
-    create_cluster,
-    register_broker,
-)
+from penstock.metadata.membership import announce_stop, create_cluster, register_broker
 from penstock.metadata.model import BrokerInfo
 from penstock.metadata.topic_ids import new_id, to_text
 from penstock.ports import Env
@@ -70,7 +66,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """A broker's advertised address and its rack."""
 
     host: str
@@ -113,7 +109,7 @@ class Membership:
         cluster_id = to_text(new_id(self._env.random.bytes))
         return await self._commits.commit(lambda image: create_cluster(image, cluster_id))
 
-    async def register(self, place: Place, proof: Proof) -> None:
+    async def register(self, endpoint: Endpoint, proof: Proof) -> None:
         """Registers with a new lease. The caller holds the lock of the data directory, so an
         existing registration of another incarnation belongs to a dead process."""
         granted_at = self._env.clock.monotonic()
@@ -129,9 +125,9 @@ class Membership:
         self.incarnation_id = new_id(self._env.random.bytes)
         broker = BrokerInfo(
             self._broker_id,
-            place.host,
-            place.port,
-            place.rack,
+            endpoint.host,
+            endpoint.port,
+            endpoint.rack,
             self.incarnation_id,
             lossless_since=proof.lossless_since,
             synced_since=proof.synced_since,

@@ -105,13 +105,15 @@ class LedShards(ABC, Generic[Shell]):
             except (*EXPECTED, ProtocolError) as error:
                 _log.error(
                     "cannot load the coordinator of %s, retrying in %g s: %s",
-                    shell.place,
+                    shell.partition_name,
                     pause_s,
                     error,
                 )
             except Exception:  # noqa: BLE001 - a bug here must not end the broker
                 _log.exception(
-                    "cannot load the coordinator of %s, retrying in %g s", shell.place, pause_s
+                    "cannot load the coordinator of %s, retrying in %g s",
+                    shell.partition_name,
+                    pause_s,
                 )
             else:
                 return

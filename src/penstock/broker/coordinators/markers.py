@@ -21,7 +21,8 @@ from penstock.broker.peers.connection import Peer, PeerLost
 from penstock.broker.peers.link import PeerLink, code_from
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.ports import Env
-from penstock.txns.effects import Marker, TopicPartition
+from penstock.topic_partition import TopicPartition
+from penstock.txns.effects import Marker
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 

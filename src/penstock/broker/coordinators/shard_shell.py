@@ -110,7 +110,9 @@ class ShardShell(ABC, Generic[Answer, Key, Own]):
             for effect in self._shard.unload(ErrorCode.NOT_COORDINATOR):
                 self.carry_out_one(effect)
         except Exception:  # noqa: BLE001 - the other requests must be answered
-            _log.exception("the coordinator of %s failed while it was unloaded", self.place)
+            _log.exception(
+                "the coordinator of %s failed while it was unloaded", self.partition_name
+            )
         self.timers.cancel_all()
         waiting, self._waiting = self._waiting, {}
         for reply in waiting.values():
@@ -121,20 +123,22 @@ class ShardShell(ABC, Generic[Answer, Key, Own]):
         """Drops the shard after an unexpected exception and requests a new one."""
         if self.is_over:
             _log.error(
-                "the coordinator of %s failed after it was unloaded", self.place, exc_info=error
+                "the coordinator of %s failed after it was unloaded",
+                self.partition_name,
+                exc_info=error,
             )
             return
         _log.error(
             "the coordinator of %s failed; its clients must retry, and it is loaded again from "
             "its log",
-            self.place,
+            self.partition_name,
             exc_info=error,
         )
         self.unload()
         self.on_broken()
 
     @property
-    def place(self) -> str:
+    def partition_name(self) -> str:
         return f"{self.hosted.topic}-{self.hosted.index}"
 
     # Calls to the shard

@@ -28,16 +28,9 @@ from penstock.metadata.keys import CLUSTER_KEY
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader
 from penstock.records.record import Record
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import TransactionConfig
-from penstock.txns.effects import (
-    AllocateProducerIds,
-    Answer,
-    Effect,
-    Marker,
-    SendMarkers,
-    TimerKey,
-    TopicPartition,
-)
+from penstock.txns.effects import AllocateProducerIds, Answer, Effect, Marker, SendMarkers, TimerKey
 from penstock.txns.formats import TOPIC
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode

@@ -32,7 +32,8 @@ from penstock.coordination.effects import Now, Token
 from penstock.partition.decisions import Begin
 from penstock.partition.verification import NO_GUARD
 from penstock.ports import Env
-from penstock.txns.effects import Answer, Effect, TopicPartition
+from penstock.topic_partition import TopicPartition
+from penstock.txns.effects import Answer, Effect
 from penstock.txns.formats import TOPIC
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode

@@ -15,7 +15,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.handlers.topic_creation import create_offsets_topic
 from penstock.broker.handlers.transaction_requests import ask
 from penstock.metadata.model import OFFSETS_TOPIC
-from penstock.txns.effects import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 

@@ -12,6 +12,7 @@ import asyncio
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.large_requests import answered
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
@@ -37,14 +38,16 @@ def _described(
     return DescribeLogDirsResponse(results=[directory])
 
 
-def _wanted(request: DescribeLogDirsRequest) -> set[tuple[str, int]] | None:
+def _wanted(request: DescribeLogDirsRequest) -> set[TopicPartition] | None:
     if request.topics is None:
         return None
-    return {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    return {
+        TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions
+    }
 
 
 def _topics(
-    services: Services, wanted: set[tuple[str, int]] | None
+    services: Services, wanted: set[TopicPartition] | None
 ) -> Steps[list[DescribeLogDirsResponse.Topic]]:
     topics: dict[str, DescribeLogDirsResponse.Topic] = {}
     for hosted in services.replicas:

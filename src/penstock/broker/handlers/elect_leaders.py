@@ -21,7 +21,8 @@ from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.partition_requests import decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.preferred import Election, Place, elect
+from penstock.metadata.preferred import Election, elect
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ElectLeadersRequest, ElectLeadersResponse
 
@@ -44,8 +45,12 @@ async def _run(request: ElectLeadersRequest, context: RequestContext) -> ElectLe
     unclean = request.election_type == _UNCLEAN
     static = context.services.controller.static
 
-    def make(places: Sequence[Place], image: ClusterImage) -> Decision[tuple[Election, ...]]:
-        return elect(image, places, unclean=unclean, stopping=image.stopping, static=static)
+    def make(
+        topic_partitions: Sequence[TopicPartition], image: ClusterImage
+    ) -> Decision[tuple[Election, ...]]:
+        return elect(
+            image, topic_partitions, unclean=unclean, stopping=image.stopping, static=static
+        )
 
     wanted = _wanted(request, context.services.image)
     decided = await decide_by_topic(context, wanted, make)
@@ -66,17 +71,21 @@ async def _run(request: ElectLeadersRequest, context: RequestContext) -> ElectLe
     return response
 
 
-def _wanted(request: ElectLeadersRequest, image: ClusterImage) -> dict[str, list[Place]]:
+def _wanted(request: ElectLeadersRequest, image: ClusterImage) -> dict[str, list[TopicPartition]]:
     if request.topic_partitions is None:
         return {
-            topic.name: [(topic.name, index) for index in range(len(topic.partitions))]
+            topic.name: [
+                TopicPartition(topic.name, index) for index in range(len(topic.partitions))
+            ]
             for topic in image.topics.values()
         }
-    wanted: dict[str, dict[Place, None]] = {}
+    wanted: dict[str, dict[TopicPartition, None]] = {}
     for topic in request.topic_partitions:
-        places = wanted.setdefault(topic.topic, {})
-        places.update(dict.fromkeys((topic.topic, index) for index in topic.partitions))
-    return {topic: [*places] for topic, places in wanted.items()}
+        topic_partitions = wanted.setdefault(topic.topic, {})
+        topic_partitions.update(
+            dict.fromkeys(TopicPartition(topic.topic, index) for index in topic.partitions)
+        )
+    return {topic: [*topic_partitions] for topic, topic_partitions in wanted.items()}
 
 
 def _result(index: int, code: ErrorCode, words: str | None) -> ElectLeadersResponse.Partition:

@@ -15,14 +15,8 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import then
 from penstock.coordination.effects import Now, Token
-from penstock.txns.effects import (
-    Answer,
-    Effect,
-    EndedTogether,
-    EndTransactions,
-    Member,
-    TopicPartition,
-)
+from penstock.topic_partition import TopicPartition
+from penstock.txns.effects import Answer, Effect, EndedTogether, EndTransactions, Member
 from penstock.txns.shard import TransactionShard
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import EndTransactionsRequest, EndTransactionsResponse
@@ -32,8 +26,8 @@ def handle(
     request: EndTransactionsRequest, context: RequestContext
 ) -> EndTransactionsResponse | asyncio.Future[EndTransactionsResponse]:
     transactions = context.services.transactions
-    places = {transactions.index_of(member.transactional_id) for member in request.members}
-    if len(places) != 1:
+    indexes = {transactions.index_of(member.transactional_id) for member in request.members}
+    if len(indexes) != 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     members = tuple(
         Member(member.transactional_id, member.producer_id, member.producer_epoch)
@@ -47,7 +41,7 @@ def handle(
     def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
         return shard.end_transactions(asked, token, now)
 
-    return then(transactions.require_at(places.pop()).ask(step), _response)
+    return then(transactions.require_at(indexes.pop()).ask(step), _response)
 
 
 def _response(answer: Answer) -> EndTransactionsResponse:

@@ -98,8 +98,8 @@ def _listed(
     twice: set[tuple[str, int]] = set()
     for name, asked in _asked(request):
         yield
-        place = name, asked.partition_index
-        (twice if place in once else once).add(place)
+        topic_partition = name, asked.partition_index
+        (twice if topic_partition in once else once).add(topic_partition)
     is_replica = request.replica_id in context.services.image.brokers
     topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
     for name, asked in _asked(request):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from penstock.broker.context import RequestContext
 from penstock.metadata.reassignment import moves_under_way
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -21,7 +22,9 @@ def handle(
     asked = None
     if request.topics is not None:
         asked = dict.fromkeys(
-            (topic.name, index) for topic in request.topics for index in topic.partition_indexes
+            TopicPartition(topic.name, index)
+            for topic in request.topics
+            for index in topic.partition_indexes
         )
     topics: dict[str, ListPartitionReassignmentsResponse.Topic] = {}
     for each in moves_under_way(context.services.image, asked):

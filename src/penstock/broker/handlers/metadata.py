@@ -107,9 +107,9 @@ def _brokers(services: Services) -> list[MetadataResponse.Broker]:
     brokers that are not listed, and after an empty list it never asks any broker again.
     """
     registered = services.image.brokers.values()
-    if not registered and (place := services.place) is not None:
+    if not registered and (endpoint := services.endpoint) is not None:
         own_id = services.config.broker_id
-        return [MetadataResponse.Broker(own_id, place.host, place.port, place.rack)]
+        return [MetadataResponse.Broker(own_id, endpoint.host, endpoint.port, endpoint.rack)]
     return [
         MetadataResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
         for broker in registered

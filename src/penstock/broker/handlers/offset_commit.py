@@ -23,7 +23,7 @@ from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 __all__ = ["handle", "refuse"]
 
 
-_Places = list[tuple[str, list[OffsetCommitRequest.Partition]]]
+_Asked = list[tuple[str, list[OffsetCommitRequest.Partition]]]
 
 
 def handle(
@@ -71,7 +71,7 @@ def _bytes_max(group_id: str, context: RequestContext) -> int:
 def _commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
-    places = [(topic.name, list(topic.partitions)) for topic in request.topics]
+    asked = [(topic.name, list(topic.partitions)) for topic in request.topics]
     unknown = _take_unknown(request, context)
     answer = ask(
         context, request.group_id, request, lambda shard: shard.offset_commit, nameless=True
@@ -80,17 +80,17 @@ def _commit(
         committed: OffsetCommitResponse | asyncio.Future[OffsetCommitResponse] = answer
         return committed
     if isinstance(answer, OffsetCommitResponse):
-        return _merged(answer, places)
-    return context.spawn(_with(answer, places))
+        return _merged(answer, asked)
+    return context.spawn(_with(answer, asked))
 
 
 async def _with(
-    answer: asyncio.Future[OffsetCommitResponse], places: _Places
+    answer: asyncio.Future[OffsetCommitResponse], asked: _Asked
 ) -> OffsetCommitResponse:
-    return _merged(await answer, places)
+    return _merged(await answer, asked)
 
 
-def _merged(answer: OffsetCommitResponse, places: _Places) -> OffsetCommitResponse:
+def _merged(answer: OffsetCommitResponse, asked: _Asked) -> OffsetCommitResponse:
     """Adds the partitions that were left out because they do not exist, in request order."""
     codes = {
         (topic.name, each.partition_index): each.error_code
@@ -108,7 +108,7 @@ def _merged(answer: OffsetCommitResponse, places: _Places) -> OffsetCommitRespon
                 for each in partitions
             ],
         )
-        for name, partitions in places
+        for name, partitions in asked
     ]
     return answer
 

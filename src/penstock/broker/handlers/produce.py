@@ -41,7 +41,7 @@ from penstock.broker.partitions.partition import HostedPartition, NotVerified, W
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.producers import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
-from penstock.txns.effects import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
@@ -305,11 +305,11 @@ class _Producing:
             )
             waiting.setdefault(key, []).append((batch, error))
         for key, batches in waiting.items():
-            places = [
+            topic_partitions = [
                 (TopicPartition(batch.topic, batch.answer.index), error.begin)
                 for batch, error in batches
             ]
-            results = self._context.services.verification.ask(key, places)
+            results = self._context.services.verification.ask(key, topic_partitions)
             for (batch, _), result in zip(batches, results, strict=True):
                 # Use a callback even if the result is there already: an earlier batch's may still
                 # be on its way.

@@ -24,7 +24,7 @@ from penstock.groups.error_responses import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
 from penstock.partition.decisions import Begin
 from penstock.partition.verification import NO_GUARD
-from penstock.txns.effects import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from penstock.wire.messages.base import Response
@@ -47,7 +47,7 @@ _AGAIN: Final = frozenset(
 group's coordinator, so it is told that this one is not ready, and retries here."""
 
 _Answer = TxnOffsetCommitResponse | asyncio.Future[TxnOffsetCommitResponse]
-_Places = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
+_Asked = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
 
 
 def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
@@ -77,14 +77,14 @@ async def _commit_in_portions(
 def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
     if not request.group_id:
         return _refused(request, ErrorCode.INVALID_GROUP_ID)
-    places = [(topic.name, list(topic.partitions)) for topic in request.topics]
+    asked = [(topic.name, list(topic.partitions)) for topic in request.topics]
     _take_unknown(request, context)
     if not request.topics:
-        return _merged(TxnOffsetCommitResponse(), places)
+        return _merged(TxnOffsetCommitResponse(), asked)
     try:
         shell = context.services.groups.require(request.group_id)
     except KafkaError as error:
-        return _merged(_refused(request, error.code), places)
+        return _merged(_refused(request, error.code), asked)
     begin = beginner(
         shell.hosted, request.producer_id, request.producer_epoch, context.services.now_ms()
     )
@@ -93,7 +93,7 @@ def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer
         answer = _commit(shell, request, NO_GUARD)
     else:
         answer = context.spawn(_verify(request, context, shell, begin))
-    return then(answer, lambda response: _merged(response, places))
+    return then(answer, lambda response: _merged(response, asked))
 
 
 async def _verify(
@@ -140,7 +140,7 @@ def _refused(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommi
     return txn_commit_response(request, lambda partition: code)
 
 
-def _merged(answer: TxnOffsetCommitResponse, places: _Places) -> TxnOffsetCommitResponse:
+def _merged(answer: TxnOffsetCommitResponse, asked: _Asked) -> TxnOffsetCommitResponse:
     """Adds the partitions that were left out because they do not exist, in request order."""
     codes = {
         (topic.name, each.partition_index): each.error_code
@@ -158,7 +158,7 @@ def _merged(answer: TxnOffsetCommitResponse, places: _Places) -> TxnOffsetCommit
                 for each in partitions
             ],
         )
-        for name, partitions in places
+        for name, partitions in asked
     ]
     return answer
 

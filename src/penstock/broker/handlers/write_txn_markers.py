@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.txns.effects import Marker, TopicPartition
+from penstock.topic_partition import TopicPartition
+from penstock.txns.effects import Marker
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 

@@ -81,13 +81,13 @@ def families(
     broker: Broker,
     services: Services,
     gathered: Gathered,
-    places: TopTopics,
+    top_topics: TopTopics,
     scrape_s: float,
 ) -> Iterator[Metric]:
     """Yields all families, one at a time."""
     counters = broker.counters
     yield from _about(services)
-    yield from _topics(places)
+    yield from _topics(top_topics)
     yield from _requests(broker, counters)
     yield from _produce(services, counters)
     yield from _storage(services, counters, gathered)
@@ -118,8 +118,8 @@ def _about(services: Services) -> Iterator[Metric]:
     yield family("penstock_broker_info", [((str(config.broker_id), cluster_id, config.rack), 1)])
 
 
-def _topics(places: TopTopics) -> Iterator[Metric]:
-    rows = [*places.rows.items(), (OTHER, places.other)]
+def _topics(top_topics: TopTopics) -> Iterator[Metric]:
+    rows = [*top_topics.rows.items(), (OTHER, top_topics.other)]
 
     def of(name: str, field: str) -> Metric:
         return family(name, [((topic,), getattr(row, field)) for topic, row in rows])

@@ -76,7 +76,7 @@ class Gatherer:
         self._services = services
         self._counted: dict[HostedPartition, tuple[int, int, int, int]] = {}
         self._lag = GroupLag(services, config.metrics_groups_max)
-        self.places = TopTopics(config.metrics_topics_max)
+        self.top_topics = TopTopics(config.metrics_topics_max)
 
     async def gather(self, slices: Slices) -> Gathered:
         partitions = await self._partitions(slices)
@@ -105,7 +105,7 @@ class Gatherer:
                 await slices.give()
         totals.offline = len(services.replicas.offline)
         self._counted = counted
-        self.places.update(news, services.env.clock.monotonic())
+        self.top_topics.update(news, services.env.clock.monotonic())
         return totals
 
     def _traffic(

@@ -20,6 +20,7 @@ from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.names import OTHER
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.broker.replication.replica_requests import LIST_OFFSETS_VERSION, read_offsets
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
 
 ANSWER_S: Final = 0.25
@@ -27,8 +28,6 @@ ANSWER_S: Final = 0.25
 _CONSUMER: Final = -1
 _LATEST: Final = -1
 _RESPONSE_BYTES_MAX: Final = 16 << 20
-
-Place = tuple[str, int]
 
 
 class Lag(NamedTuple):
@@ -46,23 +45,28 @@ class GroupLag:
     async def measure(self, slices: Slices) -> dict[tuple[str, str], Lag]:
         """Returns the lags by group and topic."""
         lags: dict[tuple[str, str], Lag] = {}
-        far: list[tuple[str, Place, int]] = []
+        far: list[tuple[str, TopicPartition, int]] = []
         find = self._services.replicas.get
         for runtime in self._services.groups.loaded():
             # A copy, because groups may commit between two slices.
             for group, offsets in list(runtime.shard.state.image.offsets.items()):
-                for place, committed in offsets.items():
-                    hosted = find(*place)
+                for topic_partition, committed in offsets.items():
+                    hosted = find(*topic_partition)
                     if hosted is None:
-                        far.append((group, place, committed.offset))
+                        far.append((group, topic_partition, committed.offset))
                     else:
-                        _add(lags, group, place[0], hosted.high_watermark - committed.offset)
+                        _add(
+                            lags,
+                            group,
+                            topic_partition[0],
+                            hosted.high_watermark - committed.offset,
+                        )
                 await slices.give()
         if far:
-            ends = await self._far.ask({place for _, place, _ in far})
-            for group, place, offset in far:
-                if place in ends:
-                    _add(lags, group, place[0], ends[place] - offset)
+            ends = await self._far.ask({topic_partition for _, topic_partition, _ in far})
+            for group, topic_partition, offset in far:
+                if topic_partition in ends:
+                    _add(lags, group, topic_partition[0], ends[topic_partition] - offset)
         return limited(lags, self._pairs_max)
 
     def close(self) -> None:
@@ -94,29 +98,29 @@ class FarEnds:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._peers: dict[int, Peer] = {}
-        self._ends: dict[Place, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
 
-    async def ask(self, places: set[Place]) -> Mapping[Place, int]:
+    async def ask(self, topic_partitions: set[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Asks the leaders. For a leader that does not answer, uses its previous answer."""
         known, self._ends = self._ends, {}
-        leaders: dict[int, list[Place]] = {}
-        for place in places:
-            partition = self._services.image.partition(*place)
+        leaders: dict[int, list[TopicPartition]] = {}
+        for topic_partition in topic_partitions:
+            partition = self._services.image.partition(*topic_partition)
             if partition is None:
                 continue  # The topic was deleted.
-            if place in known:
-                self._ends[place] = known[place]
+            if topic_partition in known:
+                self._ends[topic_partition] = known[topic_partition]
             if partition.leader >= 0:
-                leaders.setdefault(partition.leader, []).append(place)
+                leaders.setdefault(partition.leader, []).append(topic_partition)
         with suppress(TimeoutError):
             async with asyncio.timeout(ANSWER_S), asyncio.TaskGroup() as asking:
                 for leader, wanted in leaders.items():
                     asking.create_task(self._ask_one(leader, wanted))
         return self._ends
 
-    async def _ask_one(self, leader: int, places: list[Place]) -> None:
+    async def _ask_one(self, leader: int, topic_partitions: list[TopicPartition]) -> None:
         topics: dict[str, ListOffsetsRequest.Topic] = {}
-        for name, index in places:
+        for name, index in topic_partitions:
             topic = topics.setdefault(name, ListOffsetsRequest.Topic(name))
             topic.partitions.append(ListOffsetsRequest.Partition(index, timestamp=_LATEST))
         request = ListOffsetsRequest(replica_id=_CONSUMER, topics=list(topics.values()))

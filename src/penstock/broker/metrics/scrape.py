@@ -45,7 +45,7 @@ class Scrapes:
             gathered = await self._gatherer.gather(slices)
             parts = []
             for family in families(
-                self._broker, services, gathered, self._gatherer.places, self._took_s
+                self._broker, services, gathered, self._gatherer.top_topics, self._took_s
             ):
                 parts.append(render(family))
                 await slices.give()

@@ -44,8 +44,8 @@ class Traffic:
 
 
 class TopTopics:
-    def __init__(self, places_max: int) -> None:
-        self._places_max = places_max
+    def __init__(self, topics_max: int) -> None:
+        self._topics_max = topics_max
         self._busy_at: dict[str, float] = {}
         """The topics with a series, and when each last had traffic."""
         self.rows: dict[str, Traffic] = {}
@@ -67,15 +67,15 @@ class TopTopics:
 
     def _admit(self, news: Mapping[str, Traffic], now: float) -> None:
         waiting = [topic for topic in news if topic not in self.rows]
-        if len(self.rows) + len(waiting) > self._places_max:
+        if len(self.rows) + len(waiting) > self._topics_max:
             waiting.sort(key=lambda topic: not news[topic].is_busy)
             self._make_room(sum(news[topic].is_busy for topic in waiting), news, now)
-        for topic in waiting[: max(0, self._places_max - len(self.rows))]:
+        for topic in waiting[: max(0, self._topics_max - len(self.rows))]:
             self.rows[topic] = Traffic()
             self._busy_at[topic] = now
 
     def _make_room(self, wanted: int, news: Mapping[str, Traffic], now: float) -> None:
-        lacking = wanted - (self._places_max - len(self.rows))
+        lacking = wanted - (self._topics_max - len(self.rows))
         if lacking <= 0:
             return
         idle = sorted(

@@ -114,8 +114,8 @@ class Maintenance:
             await asyncio.sleep(0)
         for key in [key for key in self._pauses if key[2] == kind and key not in keys]:
             del self._pauses[key]
-        for place in [place for place in self._undecodable if (*place, kind) not in keys]:
-            del self._undecodable[place]
+        for log in [log for log in self._undecodable if (*log, kind) not in keys]:
+            del self._undecodable[log]
         cleaner = self._counters.cleaner
         cleaner.paused_logs = len({key[:2] for key in self._pauses})
         cleaner.undecodable_batches = sum(self._undecodable.values())
@@ -199,10 +199,10 @@ class Maintenance:
         )
 
     def _note_undecodable(self, hosted: HostedPartition, task: CleanTask) -> None:
-        place = hosted.topic_id, hosted.index
-        if task.undecodable == self._undecodable.get(place, 0):
+        key = hosted.topic_id, hosted.index
+        if task.undecodable == self._undecodable.get(key, 0):
             return
-        self._undecodable[place] = task.undecodable
+        self._undecodable[key] = task.undecodable
         if task.undecodable:
             _log.warning(
                 "%s-%d: %d batches cannot be decoded; compaction keeps them, and all tombstones "

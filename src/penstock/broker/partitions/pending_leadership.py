@@ -21,6 +21,7 @@ from typing import Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
+from penstock.topic_partition import TopicPartition
 
 WAIT_S: Final = 2.0
 """How long batches wait for a leadership to begin."""
@@ -35,8 +36,8 @@ class PendingLeadership:
         self._broker_id = broker_id
         self._cluster = cluster
         self._replicas = replicas
-        self._waiting: dict[tuple[str, int], list[GoOn]] = {}
-        self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        self._waiting: dict[TopicPartition, list[GoOn]] = {}
+        self._timers: dict[TopicPartition, asyncio.TimerHandle] = {}
         replicas.role_changes.on_any(self._on_role)
 
     def put_off(self, topic: str, index: int, go_on: GoOn) -> bool:
@@ -45,11 +46,11 @@ class PendingLeadership:
         If so, `go_on` is called once: when the leadership begins or is lost, or after `WAIT_S`."""
         if not self._is_due(topic, index):
             return False
-        place = topic, index
-        self._waiting.setdefault(place, []).append(go_on)
-        if place not in self._timers:
+        topic_partition = TopicPartition(topic, index)
+        self._waiting.setdefault(topic_partition, []).append(go_on)
+        if topic_partition not in self._timers:
             loop = asyncio.get_running_loop()
-            self._timers[place] = loop.call_later(WAIT_S, self._release, place)
+            self._timers[topic_partition] = loop.call_later(WAIT_S, self._release, topic_partition)
         return True
 
     def _is_due(self, topic: str, index: int) -> bool:
@@ -64,13 +65,13 @@ class PendingLeadership:
         return hosted is None or (hosted.leadership is None and hosted.log.failure is None)
 
     def _on_role(self, hosted: HostedPartition) -> None:
-        place = hosted.topic, hosted.index
-        if place in self._waiting and not self._is_due(*place):
-            self._release(place)
+        topic_partition = TopicPartition(hosted.topic, hosted.index)
+        if topic_partition in self._waiting and not self._is_due(*topic_partition):
+            self._release(topic_partition)
 
-    def _release(self, place: tuple[str, int]) -> None:
-        timer = self._timers.pop(place, None)
+    def _release(self, topic_partition: TopicPartition) -> None:
+        timer = self._timers.pop(topic_partition, None)
         if timer is not None:
             timer.cancel()
-        for go_on in self._waiting.pop(place, ()):
+        for go_on in self._waiting.pop(topic_partition, ()):
             go_on()

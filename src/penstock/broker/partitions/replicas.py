@@ -38,6 +38,7 @@ from penstock.storage.directory import LogDirectory
 from penstock.storage.errors import StorageError
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
 _BUILT_AT_ONCE: Final = 100
@@ -46,8 +47,6 @@ _CHANGES_AT_ONCE: Final = 200
 _NEVER: Final = 1 << 62
 _REFUSED_MAX: Final = 100
 _log = logging.getLogger(__name__)
-
-Place = tuple[str, int]
 
 
 class Replicas:
@@ -66,13 +65,14 @@ class Replicas:
         self._cluster = cluster
         self._directory = directory
         self._configs = configs
+        # Looked up for every request with plain tuples, which are faster to create.
         self._hosted: dict[tuple[str, int], HostedPartition] = {}
         self._by_directory: dict[str, HostedPartition] = {}
         self._due: asyncio.Queue[TopicChange] = asyncio.Queue()
         self._brokers: dict[int, int] = {}
-        self._refused: dict[Place, RetryWindow] = {}
-        self._unopened: dict[Place, str] = {}
-        self._reopening: dict[Place, int] = {}
+        self._refused: dict[TopicPartition, RetryWindow] = {}
+        self._unopened: dict[TopicPartition, str] = {}
+        self._reopening: dict[TopicPartition, int] = {}
         self._failed: list[Callable[[], None]] = []
         self.broker_epoch = -1
         """The epoch of this broker's registration. Without a registration (-1) this broker neither
@@ -117,16 +117,16 @@ class Replicas:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     @property
-    def offline(self) -> dict[Place, str]:
+    def offline(self) -> dict[TopicPartition, str]:
         """The partitions that belong on this broker but whose logs are offline, with the reason."""
         return self._unopened | {
-            place: hosted.log.failure
-            for place, hosted in self._hosted.items()
+            TopicPartition(*key): hosted.log.failure
+            for key, hosted in self._hosted.items()
             if hosted.log.failure is not None
         }
 
     @property
-    def unopened(self) -> Collection[Place]:
+    def unopened(self) -> Collection[TopicPartition]:
         """The offline partitions whose logs are not open: they failed to open in this run of the
         broker, or were closed after a failure and not reopened yet."""
         return self._unopened.keys()
@@ -151,14 +151,16 @@ class Replicas:
         header = read_header(records)
         if header.producer_id < 0:
             return
-        place = topic, index
-        hosted = self._hosted.get(place)
-        refused = self._refused.get(place) if hosted is None else hosted.machine.retry_window
+        topic_partition = TopicPartition(topic, index)
+        hosted = self._hosted.get(topic_partition)
+        refused = (
+            self._refused.get(topic_partition) if hosted is None else hosted.machine.retry_window
+        )
         if refused is None:
             # The image does not show this topic yet, or the topic does not exist.
             if len(self._refused) >= _REFUSED_MAX:
                 del self._refused[next(iter(self._refused))]
-            refused = self._refused[place] = RetryWindow()
+            refused = self._refused[topic_partition] = RetryWindow()
         refused.note(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
 
     def now_ms(self) -> int:
@@ -193,7 +195,7 @@ class Replicas:
         if known is not None and index < len(known.partitions):
             # An older change that is still queued must not reopen the log. It would name this
             # broker as leader, in the leader epoch in which the log failed.
-            self._reopening[topic, index] = known.partitions[index].leader_epoch
+            self._reopening[TopicPartition(topic, index)] = known.partitions[index].leader_epoch
             self.review(TopicChange(topic, known, known))
 
     async def settled(self) -> None:
@@ -276,7 +278,7 @@ class Replicas:
             if isinstance(made, Log):
                 self._add(topic, index, self._directory.adopt(made))
             else:
-                self._tell_unopened((topic.name, index), made)
+                self._tell_unopened(TopicPartition(topic.name, index), made)
 
     def _build(self, chunk: list[tuple[Topic, int]]) -> list[Log | Exception]:
         built: list[Log | Exception] = []
@@ -301,11 +303,12 @@ class Replicas:
 
     def _add(self, topic: Topic, index: int, log: Log) -> None:
         settings = self._configs().settings(topic.configs)
-        self._unopened.pop((topic.name, index), None)
+        topic_partition = TopicPartition(topic.name, index)
+        self._unopened.pop(topic_partition, None)
         hosted = HostedPartition(topic.name, topic.topic_id, index, log, settings, self.flusher)
         machine = hosted.machine
-        machine.retry_window = self._refused.pop((topic.name, index), machine.retry_window)
-        self._hosted[topic.name, index] = hosted
+        machine.retry_window = self._refused.pop(topic_partition, machine.retry_window)
+        self._hosted[topic_partition] = hosted
         self._by_directory[log.directory] = hosted
 
     def _take_role(
@@ -346,47 +349,49 @@ class Replicas:
         if not self._reopening:
             return
         for index, partition in enumerate(topic.partitions):
-            place = topic.name, index
-            if partition.leader_epoch < self._reopening.get(place, _NEVER):
+            topic_partition = TopicPartition(topic.name, index)
+            if partition.leader_epoch < self._reopening.get(topic_partition, _NEVER):
                 continue
-            del self._reopening[place]
-            hosted = self._hosted.get(place)
+            del self._reopening[topic_partition]
+            hosted = self._hosted.get(topic_partition)
             if hosted is not None and hosted.log.failure is not None:
                 async with self.flusher.exclusive(hosted.log):
-                    self._directory.let_go(*place, hosted.log.failure)
+                    self._directory.let_go(*topic_partition, hosted.log.failure)
                 self._drop(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
                 self.flusher.forget(hosted.log)
-                self._unopened[place] = hosted.log.failure
-            if place in self._unopened:
+                self._unopened[topic_partition] = hosted.log.failure
+            if topic_partition in self._unopened:
                 await self._open_again(topic, index)
 
     async def _open_again(self, topic: Topic, index: int) -> None:
-        place = topic.name, index
+        topic_partition = TopicPartition(topic.name, index)
         config = log_config(self._configs().settings(topic.configs))
         now_ms = self._env.clock.wall_ms()
         run = self._env.executor.run
         try:
-            if not await run(lambda: self._directory.exists(*place)):
-                del self._unopened[place]
+            if not await run(lambda: self._directory.exists(*topic_partition)):
+                del self._unopened[topic_partition]
                 return  # The log never existed. It is created like any other.
-            report = await run(lambda: self._directory.recover(*place, config, now_ms))
-            log = self._directory.reopen(*place, config, now_ms)
+            report = await run(lambda: self._directory.recover(*topic_partition, config, now_ms))
+            log = self._directory.reopen(*topic_partition, config, now_ms)
         except (StorageError, OSError) as error:
-            self._tell_unopened(place, error)
+            self._tell_unopened(topic_partition, error)
             return
         for note in report.notes:
             _log.warning("%s: %s", report.directory, note)
         if log.topic_id != to_text(topic.topic_id):
-            await self.deleted_logs.delete(*place)
-            del self._unopened[place]
+            await self.deleted_logs.delete(*topic_partition)
+            del self._unopened[topic_partition]
             return
         self._add(topic, index, log)
-        _log.warning("%s-%d: reopened the log, which ends at offset %d", *place, log.end_offset)
+        _log.warning(
+            "%s-%d: reopened the log, which ends at offset %d", *topic_partition, log.end_offset
+        )
 
-    def _tell_unopened(self, place: Place, error: Exception) -> None:
-        if self._unopened.get(place) != str(error):
-            _log.error("the log of %s-%d could not be opened: %s", *place, error)
-        self._unopened[place] = str(error)
+    def _tell_unopened(self, topic_partition: TopicPartition, error: Exception) -> None:
+        if self._unopened.get(topic_partition) != str(error):
+            _log.error("the log of %s-%d could not be opened: %s", *topic_partition, error)
+        self._unopened[topic_partition] = str(error)
         for tell in self._failed:
             tell()
 
@@ -394,7 +399,7 @@ class Replicas:
 
     async def _remove(self, topic: Topic) -> None:
         for index in range(len(topic.partitions)):
-            self._unopened.pop((topic.name, index), None)
+            self._unopened.pop(TopicPartition(topic.name, index), None)
             hosted = self._hosted.get((topic.name, index))
             if hosted is not None:
                 await self._delete(hosted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -413,7 +418,7 @@ class Replicas:
             await slices.give()
             log = self._directory.get(topic.name, index)
             if self._broker_id not in partition.replicas:
-                self._unopened.pop((topic.name, index), None)
+                self._unopened.pop(TopicPartition(topic.name, index), None)
             if (
                 self._broker_id in partition.replicas
                 or log is None

@@ -30,11 +30,12 @@ from typing import Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.error_codes import EXPECTED
-from penstock.broker.partitions.replicas import Place, Replicas
+from penstock.broker.partitions.replicas import Replicas
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.withdrawal import withdraw
 from penstock.ports import Env
+from penstock.topic_partition import TopicPartition
 
 LOOK_S: Final = 1.0
 REOPEN_FIRST_S: Final = 1.0
@@ -82,8 +83,8 @@ class FailedLogs:
         self._replicas = replicas
         self._controller = controller
         self._void = void
-        self._failed: dict[Place, _Failed] = {}
-        self._mended: dict[Place, _Failed] = {}
+        self._failed: dict[TopicPartition, _Failed] = {}
+        self._mended: dict[TopicPartition, _Failed] = {}
         self._work = asyncio.Event()
         replicas.on_failed(self._work.set)
 
@@ -116,20 +117,25 @@ class FailedLogs:
         self._replicas.rest_offline()
         now_s = self._env.clock.monotonic()
         known, self._failed = self._failed, {}
-        for place, reason in self._replicas.offline.items():
-            partition = self._cluster.image.partition(*place)
+        for topic_partition, reason in self._replicas.offline.items():
+            partition = self._cluster.image.partition(*topic_partition)
             if partition is None:
                 continue
-            failed, before = known.pop(place, None), self._mended.pop(place, None)
+            failed, before = (
+                known.pop(topic_partition, None),
+                self._mended.pop(topic_partition, None),
+            )
             if failed is None:
                 _log.error(
-                    "the log of %s-%d failed and is offline on this broker: %s", *place, reason
+                    "the log of %s-%d failed and is offline on this broker: %s",
+                    *topic_partition,
+                    reason,
                 )
                 epoch = partition.leader_epoch
                 failed = (
                     before.again(epoch, now_s) if before else _Failed(epoch, now_s, REOPEN_FIRST_S)
                 )
-            self._failed[place] = failed
+            self._failed[topic_partition] = failed
         self._mended.update(known)
 
     async def _note(self) -> bool:
@@ -142,52 +148,54 @@ class FailedLogs:
         return True
 
     async def _withdraw(self) -> None:
-        places = [place for place in self._failed if not self._is_out(place)]
-        if not places or self._replicas.broker_epoch < 0:
+        topic_partitions = [
+            topic_partition for topic_partition in self._failed if not self._is_out(topic_partition)
+        ]
+        if not topic_partitions or self._replicas.broker_epoch < 0:
             return
 
-        def make(image: ClusterImage) -> Decision[tuple[Place, ...]]:
+        def make(image: ClusterImage) -> Decision[tuple[TopicPartition, ...]]:
             return withdraw(
                 image,
                 self._broker_id,
-                places,
+                topic_partitions,
                 offline=True,
                 stopping=image.stopping,
                 static=self._controller.static,
             )
 
         done = await self._controller.decide(make)
-        for place in places:
-            failed = self._failed[place]
-            if place in done:
+        for topic_partition in topic_partitions:
+            failed = self._failed[topic_partition]
+            if topic_partition in done:
                 failed.is_told = False
             elif not failed.is_told:
                 failed.is_told = True
                 _log.error(
                     "%s-%d is offline on this broker and no other replica can lead it: start its "
                     "other replicas, or repair the disk and restart this broker",
-                    *place,
+                    *topic_partition,
                 )
 
-    def _is_out(self, place: Place) -> bool:
+    def _is_out(self, topic_partition: TopicPartition) -> bool:
         """Returns whether the replica is withdrawn: neither leader nor in the ISR nor eligible, in
         a leader epoch in which no leader has counted its fetches."""
-        partition = self._cluster.image.partition(*place)
+        partition = self._cluster.image.partition(*topic_partition)
         if partition is None:
             return True
         return (
-            partition.leader_epoch > self._failed[place].epoch
+            partition.leader_epoch > self._failed[topic_partition].epoch
             and partition.leader != self._broker_id
             and self._broker_id not in partition.isr + partition.eligible_leaders
         )
 
     def _reopen(self) -> None:
         now_s = self._env.clock.monotonic()
-        for place, failed in self._failed.items():
+        for topic_partition, failed in self._failed.items():
             if now_s < failed.due_s or not (
-                self._is_out(place) or place in self._replicas.unopened
+                self._is_out(topic_partition) or topic_partition in self._replicas.unopened
             ):
                 continue
             failed.due_s = now_s + failed.wait_s
             failed.wait_s = min(REOPEN_MAX_S, 2 * failed.wait_s)
-            self._replicas.reopen(*place)
+            self._replicas.reopen(*topic_partition)

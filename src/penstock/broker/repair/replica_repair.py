@@ -30,9 +30,10 @@ from penstock.broker.replication.following import is_damaged
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.withdrawal import Place, withdraw
+from penstock.metadata.withdrawal import withdraw
 from penstock.ports import Env
 from penstock.storage.errors import StorageError
+from penstock.topic_partition import TopicPartition
 
 LOOK_S: Final = 1.0
 _log = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class ReplicaRepair:
         self._replicas = replicas
         self._controller = controller
         self._fetchers = fetchers
-        self._alone: dict[Place, None] = {}
+        self._alone: dict[TopicPartition, None] = {}
         """Partitions for which it has been logged that no other replica can repair them."""
 
     async def run(self) -> None:
@@ -76,30 +77,35 @@ class ReplicaRepair:
     # Withdrawal
 
     async def _withdraw(self, damaged: Sequence[HostedPartition]) -> None:
-        places = [(each.topic, each.index) for each in damaged if self._is_of_the_present(each)]
-        if not places or self._replicas.broker_epoch < 0:
+        topic_partitions = [
+            TopicPartition(each.topic, each.index)
+            for each in damaged
+            if self._is_of_the_present(each)
+        ]
+        if not topic_partitions or self._replicas.broker_epoch < 0:
             return
         static = self._controller.static
 
-        def make(image: ClusterImage) -> Decision[tuple[Place, ...]]:
-            return withdraw(image, self._broker_id, places, stopping=image.stopping, static=static)
+        def make(image: ClusterImage) -> Decision[tuple[TopicPartition, ...]]:
+            return withdraw(
+                image, self._broker_id, topic_partitions, stopping=image.stopping, static=static
+            )
 
         done = await self._controller.decide(make)
-        for topic, index in places:
-            place = (topic, index)
-            if place in done:
-                self._alone.pop(place, None)
+        for topic_partition in topic_partitions:
+            if topic_partition in done:
+                self._alone.pop(topic_partition, None)
                 _log.warning(
                     "%s-%d is damaged on this broker: the replica left the ISR until it is "
                     "repaired from its leader",
-                    *place,
+                    *topic_partition,
                 )
-            elif place not in self._alone:
-                self._alone[place] = None
+            elif topic_partition not in self._alone:
+                self._alone[topic_partition] = None
                 _log.error(
                     "%s-%d is damaged on this broker and no other replica is in sync: undamaged "
                     "records are still served; start its other replicas, or restore the files",
-                    *place,
+                    *topic_partition,
                 )
 
     def _is_of_the_present(self, hosted: HostedPartition) -> bool:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from penstock.broker.replication.following import Following
 from penstock.partition.follower import Effect
+from penstock.topic_partition import TopicPartition
 
 
 class FetchLink(Protocol):
@@ -34,7 +35,7 @@ class Followed:
 
     __slots__ = ("following", "key", "lags", "link", "retry_at_ms", "timer")
 
-    def __init__(self, key: tuple[str, int], following: Following, link: FetchLink) -> None:
+    def __init__(self, key: TopicPartition, following: Following, link: FetchLink) -> None:
         self.key = key
         self.following = following
         self.link = link

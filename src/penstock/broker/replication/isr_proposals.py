@@ -32,6 +32,7 @@ from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs
 from penstock.metadata.preferred import in_portions
 from penstock.partition.replication import RETRY_MS, AlterIsr, Leadership
 from penstock.ports import Env
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 
 _PATIENCE_S: Final = 30.0
@@ -163,6 +164,6 @@ class IsrProposals:
 
 def _portions(image: ClusterImage, proposed: Iterable[_Proposed]) -> Iterable[list[_Proposed]]:
     """Splits the proposals so that each portion fits into one commit."""
-    by_place = {(each.hosted.topic, each.hosted.index): each for each in proposed}
-    for portion in in_portions(image, by_place):
-        yield [by_place[place] for place in portion]
+    known = {TopicPartition(each.hosted.topic, each.hosted.index): each for each in proposed}
+    for portion in in_portions(image, known):
+        yield [known[topic_partition] for topic_partition in portion]

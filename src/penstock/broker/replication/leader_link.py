@@ -35,6 +35,7 @@ from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import BrokerInfo
 from penstock.partition.follower import AskBounds, Effect, Halt, RetryAt, WaitForMetadata
 from penstock.ports import Buffer, Env
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import FetchResponse, ListOffsetsResponse
 
 _log = logging.getLogger(__name__)
@@ -80,9 +81,9 @@ class LeaderLink:
         self.parts = parts
         self.out: dict[bool, bool] = {False: False, True: False}
         """Whether the main lane (False) and the express lane (True) wait for a response."""
-        self.flushing: dict[tuple[str, int], Followed] = {}
-        self.ready: dict[tuple[str, int], Followed] = {}
-        self._followed: dict[tuple[str, int], Followed] = {}
+        self.flushing: dict[TopicPartition, Followed] = {}
+        self.ready: dict[TopicPartition, Followed] = {}
+        self._followed: dict[TopicPartition, Followed] = {}
         self._lanes = (_Lane(self, is_express=False), _Lane(self, is_express=True))
 
     async def run(self) -> None:
@@ -402,7 +403,7 @@ class _Lane:
 
     async def _ask_bounds(self, peer: Peer, unbounded: list[Asked]) -> None:
         """Asks the leader where its logs start and end, and passes that to the followers."""
-        found: list[dict[tuple[str, int], int]] = []
+        found: list[dict[TopicPartition, int]] = []
         timeout_s = self._parts.configs().int_value("replica.socket.timeout.ms") / 1000
         try:
             for request in bounds_requests(unbounded, self._parts.broker_id):

@@ -36,10 +36,9 @@ from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed
 from penstock.partition.follower import Effect
 from penstock.ports import Buffer, Env
+from penstock.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
-
-_Key = tuple[str, int]
 
 
 class ReplicaFetchers:
@@ -57,7 +56,7 @@ class ReplicaFetchers:
         self._broker_id = broker_id
         self._cluster = cluster
         self._replicas = replicas
-        self._followed: dict[_Key, Followed] = {}
+        self._followed: dict[TopicPartition, Followed] = {}
         self._links: dict[int, tuple[LeaderLink, asyncio.Task[None]]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._parts = LinkParts(
@@ -88,7 +87,7 @@ class ReplicaFetchers:
 
     def retry(self, hosted: HostedPartition) -> None:
         """Resumes fetching for a partition, after the obstacle is gone."""
-        held = self._followed.get((hosted.topic, hosted.index))
+        held = self._followed.get(TopicPartition(hosted.topic, hosted.index))
         if held is not None and held.following.hosted is hosted:
             held.link.offer(held)
 
@@ -101,7 +100,7 @@ class ReplicaFetchers:
     def _on_role(self, hosted: HostedPartition) -> None:
         if self._tasks is None:
             return
-        key = (hosted.topic, hosted.index)
+        key = TopicPartition(hosted.topic, hosted.index)
         held = self._followed.get(key)
         follower = hosted.follower
         if held is not None:

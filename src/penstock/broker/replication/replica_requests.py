@@ -17,6 +17,7 @@ from penstock.metadata.configs import BrokerConfigs
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import Fetch, FetchAnswer, read_spans
 from penstock.ports import Buffer
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     FetchRequest,
@@ -219,10 +220,10 @@ def bounds_requests(asked: Sequence[Asked], broker_id: int) -> Iterator[ListOffs
         yield ListOffsetsRequest(replica_id=broker_id, topics=list(topics.values()))
 
 
-def read_offsets(response: ListOffsetsResponse) -> dict[tuple[str, int], int]:
+def read_offsets(response: ListOffsetsResponse) -> dict[TopicPartition, int]:
     """Returns the offsets of the partitions that were answered without an error."""
     return {
-        (topic.name, part.partition_index): part.offset
+        TopicPartition(topic.name, part.partition_index): part.offset
         for topic in response.topics
         for part in topic.partitions
         if part.error_code == ErrorCode.NONE and part.offset >= 0

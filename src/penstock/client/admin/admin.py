@@ -45,10 +45,11 @@ from penstock.client.errors import (
     OptionError,
     RequestTimedOut,
 )
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.topic_partition import TopicPartition
 
 T = TypeVar("T")
 When = int | datetime | str
@@ -203,7 +204,7 @@ class Admin:
     # -- leaders and replicas -------------------------------------------------------------------
 
     async def elect_leaders(
-        self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
+        self, topic_partitions: Sequence[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, BrokerError | None]:
         """Elects the preferred replica as leader of these partitions, or of all partitions.
 
@@ -212,7 +213,8 @@ class Admin:
         those that needed no election.
         """
         return await self._do(
-            "elect_leaders", reassignment.elect_leaders(self._open, places, unclean=unclean)
+            "elect_leaders",
+            reassignment.elect_leaders(self._open, topic_partitions, unclean=unclean),
         )
 
     async def alter_partition_reassignments(
@@ -235,12 +237,12 @@ class Admin:
         )
 
     async def list_partition_reassignments(
-        self, places: Sequence[TopicPartition] | None = None
+        self, topic_partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """Returns the ongoing reassignments of these partitions, or of all partitions."""
         return await self._do(
             "list_partition_reassignments",
-            reassignment.list_partition_reassignments(self._open, places),
+            reassignment.list_partition_reassignments(self._open, topic_partitions),
         )
 
     async def unregister_broker(self, broker: int) -> None:
@@ -285,11 +287,11 @@ class Admin:
         )
 
     async def delete_group_offsets(
-        self, group: str, places: Sequence[TopicPartition]
+        self, group: str, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
         """Deletes the group's committed offsets of these partitions."""
         return await self._do(
-            "delete_group_offsets", groups.delete_offsets(self._open, group, places)
+            "delete_group_offsets", groups.delete_offsets(self._open, group, topic_partitions)
         )
 
     # -- partitions -----------------------------------------------------------------------------
@@ -302,7 +304,7 @@ class Admin:
         A time may also be "earliest", "latest" or "max_timestamp". The result is None if the
         partition has no record at or after the time.
         """
-        wanted = {place: _time_ms(when) for place, when in times.items()}
+        wanted = {topic_partition: _time_ms(when) for topic_partition, when in times.items()}
         return await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
 
     async def delete_records(
@@ -313,11 +315,11 @@ class Admin:
         return await self._do("delete_records", offsets.delete_records(self._open, before))
 
     async def describe_producers(
-        self, places: Sequence[TopicPartition]
+        self, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerInfo]]:
         """Returns the idempotent producers that the leaders of these partitions have state for."""
         return await self._do(
-            "describe_producers", inspection.describe_producers(self._open, places)
+            "describe_producers", inspection.describe_producers(self._open, topic_partitions)
         )
 
     # -- transactions ---------------------------------------------------------------------------
@@ -371,7 +373,7 @@ class Admin:
 
     async def abort_transaction(
         self,
-        place: TopicPartition,
+        topic_partition: TopicPartition,
         *,
         producer_id: int,
         producer_epoch: int,
@@ -385,7 +387,7 @@ class Admin:
             "abort_transaction",
             transactions.abort_transaction(
                 self._open,
-                place,
+                topic_partition,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,

@@ -16,7 +16,8 @@ from penstock.client.admin.groups import GroupInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import TopicInfo
 from penstock.client.errors import BrokerError, OptionError, TopicNotFound
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 MOVABLE_STATES: Final = ("Empty", "Dead")
@@ -49,7 +50,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    place: TopicPartition
+    topic_partition: TopicPartition
     committed: int | None
     offset: int
     next_offset: int
@@ -69,16 +70,18 @@ async def plan(
     """
     await refuse_members(admin, group)
     committed = await admin.group_offsets(group)
-    places = await _places(admin, topics) if topics else await _still_there(admin, committed)
-    if not places:
+    topic_partitions = (
+        await _topic_partitions(admin, topics) if topics else await _still_there(admin, committed)
+    )
+    if not topic_partitions:
         return []
-    starts = await offsets_at(admin, places, "earliest")
-    ends = await offsets_at(admin, places, "latest")
-    wanted = await offsets_at(admin, places, goal.value) if goal.kind is Kind.TIME else {}
+    starts = await offsets_at(admin, topic_partitions, "earliest")
+    ends = await offsets_at(admin, topic_partitions, "latest")
+    wanted = await offsets_at(admin, topic_partitions, goal.value) if goal.kind is Kind.TIME else {}
     moves = []
-    for place in sorted(places):
-        start, end = starts[place], ends[place]
-        at = committed[place].offset if place in committed else None
+    for topic_partition in sorted(topic_partitions):
+        start, end = starts[topic_partition], ends[topic_partition]
+        at = committed[topic_partition].offset if topic_partition in committed else None
         match goal.kind:
             case Kind.EARLIEST:
                 offset = start
@@ -87,23 +90,23 @@ async def plan(
             case Kind.OFFSET:
                 offset = goal.value
             case Kind.TIME:
-                offset = wanted.get(place, end)
+                offset = wanted.get(topic_partition, end)
             case Kind.SHIFT:
                 if at is None:
                     raise OptionError(
-                        f"{place} has no committed offset to shift: use another target"
+                        f"{topic_partition} has no committed offset to shift: use another target"
                     )
                 offset = at + goal.value
-        moves.append(Move(place, at, min(max(offset, start), end), end))
+        moves.append(Move(topic_partition, at, min(max(offset, start), end), end))
     return moves
 
 
 async def offsets_at(
-    admin: Asked, places: Sequence[TopicPartition], when: When
+    admin: Asked, topic_partitions: Sequence[TopicPartition], when: When
 ) -> dict[TopicPartition, int]:
     """Returns the offsets at a time. Partitions without a record at or after it are left out."""
-    found = await admin.list_offsets(dict.fromkeys(places, when))
-    return {place: at.offset for place, at in found.items() if at is not None}
+    found = await admin.list_offsets(dict.fromkeys(topic_partitions, when))
+    return {topic_partition: at.offset for topic_partition, at in found.items() if at is not None}
 
 
 async def refuse_members(admin: Asked, group: str) -> None:
@@ -122,9 +125,11 @@ async def refuse_members(admin: Asked, group: str) -> None:
         )
 
 
-async def _places(admin: Asked, topics: Mapping[str, Sequence[int] | None]) -> list[TopicPartition]:
+async def _topic_partitions(
+    admin: Asked, topics: Mapping[str, Sequence[int] | None]
+) -> list[TopicPartition]:
     found = await admin.describe_topics([*topics])
-    places = []
+    topic_partitions = []
     for name, partitions in topics.items():
         info = found[name]
         if isinstance(info, BrokerError):
@@ -133,14 +138,14 @@ async def _places(admin: Asked, topics: Mapping[str, Sequence[int] | None]) -> l
         for partition in range(number) if partitions is None else partitions:
             if partition >= number:
                 raise TopicNotFound(name, partition)
-            places.append(TopicPartition(name, partition))
-    return places
+            topic_partitions.append(TopicPartition(name, partition))
+    return topic_partitions
 
 
 async def _still_there(
     admin: Asked, committed: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> list[TopicPartition]:
-    names = sorted({place.topic for place in committed})
+    names = sorted({topic_partition.topic for topic_partition in committed})
     found = await admin.describe_topics(names) if names else {}
     known = {
         TopicPartition(name, part.index)
@@ -148,4 +153,4 @@ async def _still_there(
         if not isinstance(info, BrokerError)
         for part in info.partitions
     }
-    return [place for place in committed if place in known]
+    return [topic_partition for topic_partition in committed if topic_partition in known]

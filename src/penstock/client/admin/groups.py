@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ApiNotServed, BrokerError, check, outcome
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 from penstock.wire.codec import decode_embedded
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
@@ -64,8 +65,10 @@ class GroupInfo:
     members: tuple[GroupMember, ...]
     coordinator: int
 
-    def owner(self, place: TopicPartition) -> GroupMember | None:
-        return next((member for member in self.members if place in member.assignment), None)
+    def owner(self, topic_partition: TopicPartition) -> GroupMember | None:
+        return next(
+            (member for member in self.members if topic_partition in member.assignment), None
+        )
 
 
 async def list_groups(cluster: Cluster) -> list[GroupListing]:
@@ -221,10 +224,10 @@ async def group_offsets(cluster: Cluster, group: str) -> dict[TopicPartition, Of
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}
     for topic in topics:
         for partition in topic.partitions:
-            place = TopicPartition(topic.name, partition.partition_index)
-            check(partition.error_code, subject=f"group {group}, {place}")
+            topic_partition = TopicPartition(topic.name, partition.partition_index)
+            check(partition.error_code, subject=f"group {group}, {topic_partition}")
             if partition.committed_offset >= 0:
-                offsets[place] = OffsetAndMetadata(
+                offsets[topic_partition] = OffsetAndMetadata(
                     partition.committed_offset,
                     partition.metadata or "",
                     partition.committed_leader_epoch,
@@ -237,11 +240,11 @@ async def commit_offsets(
 ) -> dict[TopicPartition, BrokerError | None]:
     """Sets committed offsets of a group without members. A member would overwrite them."""
     topics: dict[str, list[OffsetCommitRequest.Partition]] = defaultdict(list)
-    for place, given in offsets.items():
+    for topic_partition, given in offsets.items():
         wanted = OffsetAndMetadata(given) if isinstance(given, int) else given
-        topics[place.topic].append(
+        topics[topic_partition.topic].append(
             OffsetCommitRequest.Partition(
-                place.partition, wanted.offset, wanted.leader_epoch, wanted.metadata
+                topic_partition.partition, wanted.offset, wanted.leader_epoch, wanted.metadata
             )
         )
     request = OffsetCommitRequest(
@@ -260,8 +263,8 @@ async def commit_offsets(
         ],
     )
     return {
-        (place := TopicPartition(topic.name, partition.partition_index)): outcome(
-            partition.error_code, subject=str(place)
+        (topic_partition := TopicPartition(topic.name, partition.partition_index)): outcome(
+            partition.error_code, subject=str(topic_partition)
         )
         for topic in answer.topics
         for partition in topic.partitions
@@ -269,12 +272,14 @@ async def commit_offsets(
 
 
 async def delete_offsets(
-    cluster: Cluster, group: str, places: Sequence[TopicPartition]
+    cluster: Cluster, group: str, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, BrokerError | None]:
     """Deletes the group's committed offsets of these partitions."""
     topics: dict[str, list[OffsetDeleteRequest.Partition]] = defaultdict(list)
-    for place in places:
-        topics[place.topic].append(OffsetDeleteRequest.Partition(place.partition))
+    for topic_partition in topic_partitions:
+        topics[topic_partition.topic].append(
+            OffsetDeleteRequest.Partition(topic_partition.partition)
+        )
     request = OffsetDeleteRequest(
         group_id=group,
         topics=[OffsetDeleteRequest.Topic(name, found) for name, found in topics.items()],
@@ -284,8 +289,8 @@ async def delete_offsets(
     )
     check(answer.error_code, subject=f"group {group}")
     return {
-        (place := TopicPartition(topic.name, partition.partition_index)): outcome(
-            partition.error_code, subject=str(place)
+        (topic_partition := TopicPartition(topic.name, partition.partition_index)): outcome(
+            partition.error_code, subject=str(topic_partition)
         )
         for topic in answer.topics
         for partition in topic.partitions

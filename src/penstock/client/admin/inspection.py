@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, ConnectFailed, check
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -88,17 +88,17 @@ def _log_dir(broker: int, directory: DescribeLogDirsResponse.LogDir) -> LogDirIn
 
 
 async def describe_producers(
-    cluster: Cluster, places: Sequence[TopicPartition]
+    cluster: Cluster, topic_partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, list[ProducerInfo]]:
     """Returns the idempotent producers that the leaders of these partitions have state for."""
     found: dict[TopicPartition, list[ProducerInfo]] = {}
 
     async def attempt(fresh: bool) -> None:
         leaders: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for place in places:
-            if place not in found:
-                leader = await cluster.leader(place, fresh=fresh)
-                leaders[leader][place.topic].append(place.partition)
+        for topic_partition in topic_partitions:
+            if topic_partition not in found:
+                leader = await cluster.leader(topic_partition, fresh=fresh)
+                leaders[leader][topic_partition.topic].append(topic_partition.partition)
         for leader, topics in leaders.items():
             request = DescribeProducersRequest(
                 [DescribeProducersRequest.Topic(name, parts) for name, parts in topics.items()]
@@ -107,12 +107,12 @@ async def describe_producers(
             answer = await connection.call(request, DescribeProducersResponse)
             for topic in answer.topics:
                 for partition in topic.partitions:
-                    place = TopicPartition(topic.name, partition.partition_index)
-                    check(partition.error_code, partition.error_message, str(place))
-                    found[place] = [_producer(one) for one in partition.active_producers]
+                    topic_partition = TopicPartition(topic.name, partition.partition_index)
+                    check(partition.error_code, partition.error_message, str(topic_partition))
+                    found[topic_partition] = [_producer(one) for one in partition.active_producers]
 
     await cluster.retry("DescribeProducers", attempt)
-    return {place: found[place] for place in places}
+    return {topic_partition: found[topic_partition] for topic_partition in topic_partitions}
 
 
 def _producer(producer: DescribeProducersResponse.Producer) -> ProducerInfo:

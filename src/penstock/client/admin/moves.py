@@ -22,10 +22,10 @@ from typing import Final
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.operations import PartitionInfo
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
 from penstock.metadata.config_types import ConfigSource
 from penstock.metadata.rebalance import Step
 from penstock.ports import Clock
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 _INTERVAL_S: Final = 0.25
@@ -147,12 +147,12 @@ class Moves:
             return
         begun = {TopicPartition(step.topic, step.index): step for step in steps}
         answers = await self._admin.alter_partition_reassignments(
-            {place: step.after for place, step in begun.items()}
+            {topic_partition: step.after for topic_partition, step in begun.items()}
         )
-        for place, step in begun.items():
-            refusal = answers.get(place)
+        for topic_partition, step in begun.items():
+            refusal = answers.get(topic_partition)
             if refusal is None:
-                self._steps[place] = step
+                self._steps[topic_partition] = step
             else:
                 self.ended.refused.append(refusal)
                 advance(_work(step))
@@ -177,34 +177,36 @@ class Moves:
         listed = await self._admin.list_partition_reassignments([*self._steps])
         partitions = await self._partitions()
         done = []
-        for place, step in [*self._steps.items()]:
-            found = partitions.get(place)
-            if place in listed and found is not None:
+        for topic_partition, step in [*self._steps.items()]:
+            found = partitions.get(topic_partition)
+            if topic_partition in listed and found is not None:
                 caught_up = sum(each in found.in_sync for each in step.added)
-                self._count(place, caught_up, advance)
-                self._looks[place] = 0
+                self._count(topic_partition, caught_up, advance)
+                self._looks[topic_partition] = 0
                 continue
-            self._looks[place] = self._looks.get(place, 0) + 1
+            self._looks[topic_partition] = self._looks.get(topic_partition, 0) + 1
             if found is not None and found.replicas == step.after:
-                done.append(place)
-            elif self._looks[place] >= _LOOKS:
-                self.ended.cancelled.append(place)
+                done.append(topic_partition)
+            elif self._looks[topic_partition] >= _LOOKS:
+                self.ended.cancelled.append(topic_partition)
             else:
                 continue
-            del self._steps[place]
-            self._count(place, _work(step), advance)
+            del self._steps[topic_partition]
+            self._count(topic_partition, _work(step), advance)
         self.ended.done += done
         if self._lead:
             self.ended.unled += await _prefer(self._admin, done)
 
-    def _count(self, place: TopicPartition, number: int, advance: Callable[[int], None]) -> None:
-        before = self._counted.get(place, 0)
+    def _count(
+        self, topic_partition: TopicPartition, number: int, advance: Callable[[int], None]
+    ) -> None:
+        before = self._counted.get(topic_partition, 0)
         if number > before:
             advance(number - before)
-            self._counted[place] = number
+            self._counted[topic_partition] = number
 
     async def _partitions(self) -> dict[TopicPartition, PartitionInfo]:
-        names = sorted({place.topic for place in self._steps})
+        names = sorted({topic_partition.topic for topic_partition in self._steps})
         found = await self._admin.describe_topics(names)
         return {
             TopicPartition(topic.name, partition.index): partition
@@ -214,12 +216,12 @@ class Moves:
         }
 
 
-async def _prefer(admin: Admin, places: Sequence[TopicPartition]) -> list[BrokerError]:
+async def _prefer(admin: Admin, topic_partitions: Sequence[TopicPartition]) -> list[BrokerError]:
     """Elects the preferred replicas as leaders. Returns the errors of those that could not be
     elected."""
-    if not places:
+    if not topic_partitions:
         return []
-    answers = await admin.elect_leaders(places)
+    answers = await admin.elect_leaders(topic_partitions)
     return [
         error
         for error in answers.values()

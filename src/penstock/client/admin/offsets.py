@@ -10,7 +10,7 @@ from penstock.client.admin.leaders import ask_leaders, by_topic, know_leaders
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteRecordsRequest,
@@ -51,19 +51,25 @@ async def list_offsets(
     found: dict[TopicPartition, FoundOffset | None] = {}
 
     async def attempt(fresh: bool) -> None:
-        missing = {place: time for place, time in times.items() if place not in found}
+        missing = {
+            topic_partition: time
+            for topic_partition, time in times.items()
+            if topic_partition not in found
+        }
         await know_leaders(cluster, missing, fresh=fresh)
         refused: list[ClientError] = []
-        for place, answer in (await ask_offsets(cluster, missing, isolation_level)).items():
+        for topic_partition, answer in (
+            await ask_offsets(cluster, missing, isolation_level)
+        ).items():
             if isinstance(answer, ClientError):
                 refused.append(answer)
             else:
-                found[place] = answer if answer.offset >= 0 else None
+                found[topic_partition] = answer if answer.offset >= 0 else None
         if refused:
             raise refused[0]
 
     await cluster.retry("ListOffsets", attempt, deadline_s=deadline_s)
-    return {place: found[place] for place in times}
+    return {topic_partition: found[topic_partition] for topic_partition in times}
 
 
 async def ask_offsets(
@@ -73,7 +79,7 @@ async def ask_offsets(
     partition."""
 
     async def ask(
-        connection: Connection, places: Collection[TopicPartition]
+        connection: Connection, topic_partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, FoundOffset | ClientError]:
         request = ListOffsetsRequest(
             replica_id=_CONSUMER,
@@ -82,19 +88,21 @@ async def ask_offsets(
                 ListOffsetsRequest.Topic(
                     topic,
                     [
-                        ListOffsetsRequest.Partition(place.partition, timestamp=times[place])
-                        for place in group
+                        ListOffsetsRequest.Partition(
+                            topic_partition.partition, timestamp=times[topic_partition]
+                        )
+                        for topic_partition in group
                     ],
                 )
-                for topic, group in by_topic(places).items()
+                for topic, group in by_topic(topic_partitions).items()
             ],
         )
         answer = await connection.call(request, ListOffsetsResponse)
         return {
-            (place := TopicPartition(topic.name, found.partition_index)): (
+            (topic_partition := TopicPartition(topic.name, found.partition_index)): (
                 FoundOffset(found.offset, found.timestamp, found.leader_epoch)
                 if found.error_code == ErrorCode.NONE
-                else BrokerError(found.error_code, subject=str(place))
+                else BrokerError(found.error_code, subject=str(topic_partition))
             )
             for topic in answer.topics
             for found in topic.partitions
@@ -111,18 +119,20 @@ async def delete_records(
     starts: dict[TopicPartition, int] = {}
 
     async def attempt(fresh: bool) -> None:
-        missing = [place for place in before if place not in starts]
-        for leader, places in (await _by_leader(cluster, missing, fresh)).items():
+        missing = [topic_partition for topic_partition in before if topic_partition not in starts]
+        for leader, topic_partitions in (await _by_leader(cluster, missing, fresh)).items():
             request = DeleteRecordsRequest(
                 topics=[
                     DeleteRecordsRequest.Topic(
                         topic,
                         [
-                            DeleteRecordsRequest.Partition(place.partition, before[place])
-                            for place in group
+                            DeleteRecordsRequest.Partition(
+                                topic_partition.partition, before[topic_partition]
+                            )
+                            for topic_partition in group
                         ],
                     )
-                    for topic, group in by_topic(places).items()
+                    for topic, group in by_topic(topic_partitions).items()
                 ],
                 timeout_ms=int(cluster.config.connection.request_timeout_s * 900),
             )
@@ -130,29 +140,29 @@ async def delete_records(
             answer = await connection.call(request, DeleteRecordsResponse)
             for topic in answer.topics:
                 for partition in topic.partitions:
-                    place = TopicPartition(topic.name, partition.partition_index)
+                    topic_partition = TopicPartition(topic.name, partition.partition_index)
                     if partition.error_code == ErrorCode.NONE:
-                        starts[place] = partition.low_watermark
+                        starts[topic_partition] = partition.low_watermark
                     else:
-                        _refuse(place, partition.error_code)
+                        _refuse(topic_partition, partition.error_code)
 
     await cluster.retry("DeleteRecords", attempt)
     return starts
 
 
 async def _by_leader(
-    cluster: Cluster, places: Sequence[TopicPartition], fresh: bool
+    cluster: Cluster, topic_partitions: Sequence[TopicPartition], fresh: bool
 ) -> dict[int, list[TopicPartition]]:
     if fresh:
-        for topic in {place.topic for place in places}:
+        for topic in {topic_partition.topic for topic_partition in topic_partitions}:
             cluster.forget(topic)
     leaders: dict[int, list[TopicPartition]] = defaultdict(list)
-    for place in places:
-        leaders[await cluster.leader(place)].append(place)
+    for topic_partition in topic_partitions:
+        leaders[await cluster.leader(topic_partition)].append(topic_partition)
     return leaders
 
 
-def _refuse(place: TopicPartition, code: int) -> NoReturn:
+def _refuse(topic_partition: TopicPartition, code: int) -> NoReturn:
     """Raises the error. If the leader has moved the request is retried; `leader` finds out whether
     the partition exists."""
-    raise BrokerError(code, subject=str(place))
+    raise BrokerError(code, subject=str(topic_partition))

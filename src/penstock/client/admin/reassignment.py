@@ -13,7 +13,7 @@ from typing import Final
 from penstock.client.admin.operations import broker_timeout_ms
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ApiNotServed, BrokerError, TopicNotFound, check, outcome
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -46,7 +46,10 @@ class Reassignment:
 
 
 async def elect_leaders(
-    cluster: Cluster, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
+    cluster: Cluster,
+    topic_partitions: Sequence[TopicPartition] | None = None,
+    *,
+    unclean: bool = False,
 ) -> dict[TopicPartition, BrokerError | None]:
     """Elects the preferred replica as leader of these partitions, or of all partitions.
 
@@ -57,8 +60,8 @@ async def elect_leaders(
     request = ElectLeadersRequest(
         election_type=_UNCLEAN if unclean else _PREFERRED,
         topic_partitions=None
-        if places is None
-        else [ElectLeadersRequest.Topic(*each) for each in _by_topic(places).items()],
+        if topic_partitions is None
+        else [ElectLeadersRequest.Topic(*each) for each in _by_topic(topic_partitions).items()],
         timeout_ms=broker_timeout_ms(cluster),
     )
     answer = await cluster.ask_controller(
@@ -66,10 +69,10 @@ async def elect_leaders(
     )
     check(answer.error_code, subject="ElectLeaders")
     return {
-        place: _outcome(place, part.error_code, part.error_message)
+        topic_partition: _outcome(topic_partition, part.error_code, part.error_message)
         for topic in answer.replica_election_results
         for part in topic.partition_result
-        for place in (TopicPartition(topic.topic, part.partition_id),)
+        for topic_partition in (TopicPartition(topic.topic, part.partition_id),)
     }
 
 
@@ -113,22 +116,25 @@ async def alter_partition_reassignments(
     for topic in _by_topic(replicas):
         cluster.forget(topic)
     return {
-        place: _outcome(place, part.error_code, part.error_message)
+        topic_partition: _outcome(topic_partition, part.error_code, part.error_message)
         for found in answer.responses
         for part in found.partitions
-        for place in (TopicPartition(found.name, part.partition_index),)
+        for topic_partition in (TopicPartition(found.name, part.partition_index),)
     }
 
 
 async def list_partition_reassignments(
-    cluster: Cluster, places: Sequence[TopicPartition] | None = None
+    cluster: Cluster, topic_partitions: Sequence[TopicPartition] | None = None
 ) -> dict[TopicPartition, Reassignment]:
     """Returns the ongoing reassignments of these partitions, or of all partitions."""
     request = ListPartitionReassignmentsRequest(
         timeout_ms=broker_timeout_ms(cluster),
         topics=None
-        if places is None
-        else [ListPartitionReassignmentsRequest.Topic(*each) for each in _by_topic(places).items()],
+        if topic_partitions is None
+        else [
+            ListPartitionReassignmentsRequest.Topic(*each)
+            for each in _by_topic(topic_partitions).items()
+        ],
     )
     # Any Penstock broker knows, and there may be no controller at the moment.
     answer = await cluster.ask_any(request, ListPartitionReassignmentsResponse)
@@ -159,14 +165,14 @@ async def unregister_broker(cluster: Cluster, broker: int) -> None:
     check(answer.error_code, answer.error_message)
 
 
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def _by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
-    for place in places:
-        found[place.topic].append(place.partition)
+    for topic_partition in topic_partitions:
+        found[topic_partition.topic].append(topic_partition.partition)
     return found
 
 
-def _outcome(place: TopicPartition, code: int, message: str | None) -> BrokerError | None:
+def _outcome(topic_partition: TopicPartition, code: int, message: str | None) -> BrokerError | None:
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return TopicNotFound(place.topic, place.partition)
-    return outcome(code, message, str(place))
+        return TopicNotFound(topic_partition.topic, topic_partition.partition)
+    return outcome(code, message, str(topic_partition))

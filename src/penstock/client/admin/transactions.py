@@ -21,7 +21,7 @@ from typing import Final
 from penstock.client.admin.inspection import describe_producers
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ApiNotServed, BrokerError, OptionError, TopicNotFound, check
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeTransactionsRequest,
@@ -88,7 +88,7 @@ class TransactionInfo:
 class HangingTransaction:
     """A transaction that a partition has open and no coordinator knows."""
 
-    place: TopicPartition
+    topic_partition: TopicPartition
     producer_id: int
     producer_epoch: int
     coordinator_epoch: int
@@ -232,13 +232,13 @@ async def find_hanging(cluster: Cluster, topics: Sequence[str] | None = None) ->
         suspects = await _unknown(cluster, suspects)
     if suspects:
         still_open = {
-            (each.place, each.producer_id, each.start_offset)
-            for each in await _open_at(cluster, sorted({each.place for each in suspects}))
+            (each.topic_partition, each.producer_id, each.start_offset)
+            for each in await _open_at(cluster, sorted({each.topic_partition for each in suspects}))
         }
         suspects = [
             each
             for each in suspects
-            if (each.place, each.producer_id, each.start_offset) in still_open
+            if (each.topic_partition, each.producer_id, each.start_offset) in still_open
         ]
     return HangingSearch(tuple(suspects), not_seen)
 
@@ -256,17 +256,19 @@ async def _partitions(
             raise TopicNotFound(name)
         check(topic.error_code, subject=f"topic {name}")
         for partition in topic.partitions:
-            place = TopicPartition(name, partition.partition_index)
-            (led if partition.leader_id in cluster.brokers else others).append(place)
+            topic_partition = TopicPartition(name, partition.partition_index)
+            (led if partition.leader_id in cluster.brokers else others).append(topic_partition)
     return sorted(led), tuple(sorted(others))
 
 
-async def _open_at(cluster: Cluster, places: Sequence[TopicPartition]) -> list[HangingTransaction]:
+async def _open_at(
+    cluster: Cluster, topic_partitions: Sequence[TopicPartition]
+) -> list[HangingTransaction]:
     """Returns every transaction that is open on these partitions. Each one may be hanging."""
-    found = await describe_producers(cluster, places)
+    found = await describe_producers(cluster, topic_partitions)
     return [
         HangingTransaction(
-            place,
+            topic_partition,
             producer.producer_id,
             producer.producer_epoch,
             producer.coordinator_epoch,
@@ -274,7 +276,7 @@ async def _open_at(cluster: Cluster, places: Sequence[TopicPartition]) -> list[H
             producer.last_timestamp,
             None,
         )
-        for place, producers in found.items()
+        for topic_partition, producers in found.items()
         for producer in producers
         if producer.transaction_start_offset >= 0
     ]
@@ -292,7 +294,9 @@ async def _unknown(
         known = await _describe(cluster, listing.transactional_id)
         if isinstance(known, TransactionInfo):
             if known.state in _RUNNING:
-                running |= {(place, listing.producer_id) for place in known.partitions}
+                running |= {
+                    (topic_partition, listing.producer_id) for topic_partition in known.partitions
+                }
         elif known.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             # An id that was removed in the meantime had no open transaction. After any other error
             # its state is unknown.
@@ -300,13 +304,13 @@ async def _unknown(
     return [
         replace(each, transactional_id=names.get(each.producer_id))
         for each in suspects
-        if (each.place, each.producer_id) not in running
+        if (each.topic_partition, each.producer_id) not in running
     ]
 
 
 async def abort_transaction(
     cluster: Cluster,
-    place: TopicPartition,
+    topic_partition: TopicPartition,
     *,
     producer_id: int,
     producer_epoch: int,
@@ -321,17 +325,17 @@ async def abort_transaction(
         producer_id,
         producer_epoch,
         transaction_result=False,
-        topics=[WriteTxnMarkersRequest.Topic(place.topic, [place.partition])],
+        topics=[WriteTxnMarkersRequest.Topic(topic_partition.topic, [topic_partition.partition])],
         # A partition without a marker of this producer reports -1, which no coordinator has as its
         # epoch.
         coordinator_epoch=max(0, coordinator_epoch),
     )
 
     async def attempt(fresh: bool) -> None:
-        leader = await cluster.leader(place, fresh=fresh)
+        leader = await cluster.leader(topic_partition, fresh=fresh)
         connection = await cluster.connection(leader)
         answer = await connection.call(WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
         code = answer.markers[0].topics[0].partitions[0].error_code
-        check(code, _ABORT_REFUSED.get(code), subject=str(place))
+        check(code, _ABORT_REFUSED.get(code), subject=str(topic_partition))
 
-    await cluster.retry(f"aborting the transaction in {place}", attempt, idempotent=False)
+    await cluster.retry(f"aborting the transaction in {topic_partition}", attempt, idempotent=False)

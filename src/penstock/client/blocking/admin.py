@@ -24,10 +24,11 @@ from penstock.client.admin.transactions import HangingSearch, TransactionInfo, T
 from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.topic_partition import TopicPartition
 
 
 @with_help(AdminOptions)
@@ -160,7 +161,7 @@ class Admin:
     # -- leaders and replicas -------------------------------------------------------------------
 
     def elect_leaders(
-        self, places: Sequence[TopicPartition] | None = None, *, unclean: bool = False
+        self, topic_partitions: Sequence[TopicPartition] | None = None, *, unclean: bool = False
     ) -> dict[TopicPartition, BrokerError | None]:
         """Elects the preferred replica as leader of these partitions, or of all partitions.
 
@@ -168,7 +169,7 @@ class Admin:
         that only other replicas have are lost. When all partitions were requested, the result omits
         those that needed no election.
         """
-        return self._life.call(self._async.elect_leaders(places, unclean=unclean))
+        return self._life.call(self._async.elect_leaders(topic_partitions, unclean=unclean))
 
     def alter_partition_reassignments(
         self,
@@ -187,10 +188,10 @@ class Admin:
         )
 
     def list_partition_reassignments(
-        self, places: Sequence[TopicPartition] | None = None
+        self, topic_partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """Returns the ongoing reassignments of these partitions, or of all partitions."""
-        return self._life.call(self._async.list_partition_reassignments(places))
+        return self._life.call(self._async.list_partition_reassignments(topic_partitions))
 
     def unregister_broker(self, broker: int) -> None:
         """Removes the registration of a broker that is gone for good. Refused while anything
@@ -232,10 +233,10 @@ class Admin:
         return self._life.call(self._async.alter_group_offsets(group, offsets))
 
     def delete_group_offsets(
-        self, group: str, places: Sequence[TopicPartition]
+        self, group: str, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
         """Deletes the group's committed offsets of these partitions."""
-        return self._life.call(self._async.delete_group_offsets(group, places))
+        return self._life.call(self._async.delete_group_offsets(group, topic_partitions))
 
     # -- partitions -----------------------------------------------------------------------------
 
@@ -255,10 +256,10 @@ class Admin:
         return self._life.call(self._async.delete_records(before))
 
     def describe_producers(
-        self, places: Sequence[TopicPartition]
+        self, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerInfo]]:
         """Returns the idempotent producers that the leaders of these partitions have state for."""
-        return self._life.call(self._async.describe_producers(places))
+        return self._life.call(self._async.describe_producers(topic_partitions))
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -301,7 +302,7 @@ class Admin:
 
     def abort_transaction(
         self,
-        place: TopicPartition,
+        topic_partition: TopicPartition,
         *,
         producer_id: int,
         producer_epoch: int,
@@ -313,7 +314,7 @@ class Admin:
         """
         self._life.call(
             self._async.abort_transaction(
-                place,
+                topic_partition,
                 producer_id=producer_id,
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,

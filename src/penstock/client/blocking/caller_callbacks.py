@@ -12,8 +12,9 @@ from typing import Any
 
 from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.membership.listener import Listener
-from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.model import RecordMetadata
 from penstock.client.processing.stores import OffsetStore
+from penstock.topic_partition import TopicPartition
 
 
 async def on_caller(executor: CallerExecutor, function: Callable[..., Any], *args: Any) -> Any:
@@ -47,9 +48,11 @@ class StoreOnCaller:
         self._executor = executor
         self._store = store
 
-    async def load(self, places: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+    async def load(
+        self, topic_partitions: Collection[TopicPartition]
+    ) -> Mapping[TopicPartition, int]:
         found: Mapping[TopicPartition, int] = await on_caller(
-            self._executor, self._store.load, places
+            self._executor, self._store.load, topic_partitions
         )
         return found
 

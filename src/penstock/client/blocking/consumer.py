@@ -40,7 +40,7 @@ from penstock.client.consuming.group_offsets import CommitOffsets
 from penstock.client.environment import ClientEnv
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
-from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
+from penstock.client.model import K, OffsetAndMetadata, Record, V
 from penstock.client.option_help import with_help
 from penstock.client.options import ConsumerOptions
 from penstock.client.processing.contracts import Handler, OnError, Ordering, RunSummary
@@ -48,6 +48,7 @@ from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
 from penstock.client.processing.stores import OffsetStore
 from penstock.client.serializers import Deserializer
+from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,9 +180,9 @@ class Consumer(Generic[K, V]):
         """Stops reading: leaves the group, or gives up the assigned partitions."""
         self._thread.wait(self._async.unsubscribe())
 
-    def assign(self, places: Iterable[TopicPartition]) -> None:
+    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions, independently of any group assignment."""
-        self._thread.do(self._async.assign, places)
+        self._thread.do(self._async.assign, topic_partitions)
 
     def subscription(self) -> frozenset[str]:
         """Returns the subscribed topics; with a pattern, the topics that match it at the moment."""
@@ -249,54 +250,54 @@ class Consumer(Generic[K, V]):
 
     # -- positions ------------------------------------------------------------------------------
 
-    def position(self, place: TopicPartition, *, timeout_ms: int | None = None) -> int:
+    def position(self, topic_partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
         """Returns the offset of the next record to be returned. Waits until it is known."""
-        return self._thread.wait(self._async.position(place, timeout_ms=timeout_ms))
+        return self._thread.wait(self._async.position(topic_partition, timeout_ms=timeout_ms))
 
-    def known_position(self, place: TopicPartition) -> int | None:
+    def known_position(self, topic_partition: TopicPartition) -> int | None:
         """Returns the position if it is known, and None otherwise. Does not wait."""
-        return self._thread.do(self._async.known_position, place)
+        return self._thread.do(self._async.known_position, topic_partition)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Returns all positions that are known. `commit()` commits these."""
         return self._thread.do(self._async.positions)
 
-    def seek(self, place: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Moves the position: the record at this offset is returned next, whatever was
         prefetched."""
-        self._thread.do(self._async.seek, place, offset)
+        self._thread.do(self._async.seek, topic_partition, offset)
 
-    def seek_to_beginning(self, *places: TopicPartition) -> None:
+    def seek_to_beginning(self, *topic_partitions: TopicPartition) -> None:
         """Seeks to the first record of these partitions, or of all assigned partitions."""
-        self._thread.do(self._async.seek_to_beginning, *places)
+        self._thread.do(self._async.seek_to_beginning, *topic_partitions)
 
-    def seek_to_end(self, *places: TopicPartition) -> None:
+    def seek_to_end(self, *topic_partitions: TopicPartition) -> None:
         """Seeks to the end of these partitions, or of all assigned partitions."""
-        self._thread.do(self._async.seek_to_end, *places)
+        self._thread.do(self._async.seek_to_end, *topic_partitions)
 
-    def seek_to_time(self, when: int | datetime, *places: TopicPartition) -> None:
+    def seek_to_time(self, when: int | datetime, *topic_partitions: TopicPartition) -> None:
         """Seeks to the first record at or after a time: milliseconds since 1970, or a datetime."""
-        self._thread.do(self._async.seek_to_time, when, *places)
+        self._thread.do(self._async.seek_to_time, when, *topic_partitions)
 
-    def pause(self, *places: TopicPartition) -> None:
+    def pause(self, *topic_partitions: TopicPartition) -> None:
         """Pauses these partitions: none of their records are returned until `resume`.
 
         Their positions do not change.
         """
-        self._thread.do(self._async.pause, *places)
+        self._thread.do(self._async.pause, *topic_partitions)
 
-    def resume(self, *places: TopicPartition) -> None:
+    def resume(self, *topic_partitions: TopicPartition) -> None:
         """Resumes paused partitions."""
-        self._thread.do(self._async.resume, *places)
+        self._thread.do(self._async.resume, *topic_partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
         """Returns the partitions that are paused."""
         return self._thread.do(self._async.paused)
 
-    def lag(self, place: TopicPartition) -> int | None:
+    def lag(self, topic_partition: TopicPartition) -> int | None:
         """Returns the number of offsets between the position and the end, or None while it is
         unknown."""
-        return self._thread.do(self._async.lag, place)
+        return self._thread.do(self._async.lag, topic_partition)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -314,10 +315,12 @@ class Consumer(Generic[K, V]):
         """
         self._thread.do(self._async.commit_nowait, offsets, on_commit)
 
-    def committed(self, *places: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    def committed(
+        self, *topic_partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Returns the group's committed offsets of these partitions, or of all assigned
         partitions."""
-        return self._thread.wait(self._async.committed(*places))
+        return self._thread.wait(self._async.committed(*topic_partitions))
 
     def hold_auto_commit(self) -> None:
         """Stops auto-commit until `release_auto_commit` has been called once for each hold."""
@@ -333,14 +336,16 @@ class Consumer(Generic[K, V]):
         """Returns the first record at or after each time, or None where there is no such record."""
         return self._thread.wait(self._async.offsets_for_times(times))
 
-    def beginning_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def beginning_offsets(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
-        return self._thread.wait(self._async.beginning_offsets(places))
+        return self._thread.wait(self._async.beginning_offsets(topic_partitions))
 
-    def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the offset that the next record will get; with read_committed, the last stable
         offset."""
-        return self._thread.wait(self._async.end_offsets(places))
+        return self._thread.wait(self._async.end_offsets(topic_partitions))
 
     # -- the cluster ----------------------------------------------------------------------------
 

@@ -47,8 +47,8 @@ class Kept:
         records, self.records = self.records, []
         assigned = self._async.assignment()
         for record in reversed(records):
-            if record.place in assigned:
-                self._async.seek(record.place, record.offset)
+            if record.topic_partition in assigned:
+                self._async.seek(record.topic_partition, record.offset)
 
     async def close(self, timeout_s: float | None) -> None:
         """Puts the records back, so that they are not committed, and closes the consumer."""

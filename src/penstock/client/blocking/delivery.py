@@ -14,9 +14,10 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import ClientError, Closed, CommitFailed, OptionError
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.client.options import ConsumerOptions
 from penstock.client.processing.record_queue import RecordQueue, next_offsets
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,7 +39,7 @@ class SyncPolled(Protocol[K, V]):
 
     def assignment(self) -> frozenset[TopicPartition]: ...
 
-    def seek(self, place: TopicPartition, offset: int) -> None: ...
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None: ...
 
     def hold_auto_commit(self) -> None: ...
 
@@ -100,14 +101,14 @@ class _Loop(Generic[K, V]):
             if records:
                 return records
 
-    def _set_back(self, places: Mapping[TopicPartition, int]) -> None:
-        if not places:
+    def _set_back(self, topic_partitions: Mapping[TopicPartition, int]) -> None:
+        if not topic_partitions:
             return
         try:
             assigned = self._consumer.assignment()
-            for place, offset in places.items():
-                if place in assigned:
-                    self._consumer.seek(place, offset)
+            for topic_partition, offset in topic_partitions.items():
+                if topic_partition in assigned:
+                    self._consumer.seek(topic_partition, offset)
         except Closed:
             return  # A closed consumer has no position.
 
@@ -223,7 +224,11 @@ class AtMostOnce(_Loop[K, V]):
         try:
             if waiting:
                 assigned = self._consumer.assignment()
-                ours = {place: offset for place, offset in waiting.items() if place in assigned}
+                ours = {
+                    topic_partition: offset
+                    for topic_partition, offset in waiting.items()
+                    if topic_partition in assigned
+                }
                 self._set_back(ours)
                 self._consumer.commit(ours)
         except ClientError as refused:
@@ -244,6 +249,6 @@ class AtMostOnce(_Loop[K, V]):
             return False
         except BaseException:
             # The caller has not received these records, so they may be polled and committed again.
-            self._set_back({record.place: record.offset for record in reversed(records)})
+            self._set_back({record.topic_partition: record.offset for record in reversed(records)})
             raise
         return True

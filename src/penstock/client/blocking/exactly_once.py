@@ -19,10 +19,11 @@ from penstock.client.blocking.consumer import Consumer
 from penstock.client.blocking.producer import Producer
 from penstock.client.blocking.transactions import Transaction
 from penstock.client.interceptors import ProducerRecord
-from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
+from penstock.client.model import OffsetAndMetadata, Record
 from penstock.client.processing.contracts import RunSummary
 from penstock.client.processing.exactly_once import InTransaction, exactly_once_into
 from penstock.client.producing.transactions import GroupOf
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")

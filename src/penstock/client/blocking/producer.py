@@ -277,7 +277,7 @@ class Producer(Generic[K, V]):
 
             with producer.transaction() as transaction:
                 producer.send("orders", b"42")
-                transaction.send_offsets({place: 43}, consumer)
+                transaction.send_offsets({topic_partition: 43}, consumer)
 
         Leaving the block commits the transaction, and returns when the commit is decided. An error
         in the block aborts it. Requires `transactional_id`.

@@ -12,9 +12,10 @@ from typing import Self
 
 from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.membership.steps import Identity
-from penstock.client.model import OffsetAndMetadata, OpenTransaction, TopicPartition
+from penstock.client.model import OffsetAndMetadata, OpenTransaction
 from penstock.client.producing.transactions import GroupOf
 from penstock.client.producing.transactions import Transaction as AsyncTransaction
+from penstock.topic_partition import TopicPartition
 
 
 class _Signed:

@@ -31,11 +31,12 @@ from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
-from penstock.client.model import K, OffsetAndMetadata, Record, TopicPartition, V
+from penstock.client.model import K, OffsetAndMetadata, Record, V
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import ConsumerKeywords
 from penstock.client.options import ConsumerOptions
 from penstock.client.serializers import Deserializer, deserialize_with
+from penstock.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,9 +183,9 @@ class Consumer(Generic[K, V]):
         """Stops reading: leaves the group, or gives up the assigned partitions."""
         await self._core.unsubscribe()
 
-    def assign(self, places: Iterable[TopicPartition]) -> None:
+    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions, independently of any group assignment."""
-        self._core.assign(places)
+        self._core.assign(topic_partitions)
 
     def subscription(self) -> frozenset[str]:
         """Returns the subscribed topics; with a pattern, the topics that match it at the moment."""
@@ -241,54 +242,56 @@ class Consumer(Generic[K, V]):
 
     # -- positions ------------------------------------------------------------------------------
 
-    async def position(self, place: TopicPartition, *, timeout_ms: int | None = None) -> int:
+    async def position(
+        self, topic_partition: TopicPartition, *, timeout_ms: int | None = None
+    ) -> int:
         """Returns the offset of the next record to be returned. Waits until it is known."""
-        return await self._control.position(place, timeout_ms=timeout_ms)
+        return await self._control.position(topic_partition, timeout_ms=timeout_ms)
 
-    def known_position(self, place: TopicPartition) -> int | None:
+    def known_position(self, topic_partition: TopicPartition) -> int | None:
         """Returns the position if it is known, and None otherwise. Does not wait."""
-        return self._control.known_position(place)
+        return self._control.known_position(topic_partition)
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Returns all positions that are known. `commit()` commits these."""
         return self._control.positions()
 
-    def seek(self, place: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
         """Moves the position: the record at this offset is returned next, whatever was
         prefetched."""
-        self._control.seek(place, offset)
+        self._control.seek(topic_partition, offset)
 
-    def seek_to_beginning(self, *places: TopicPartition) -> None:
+    def seek_to_beginning(self, *topic_partitions: TopicPartition) -> None:
         """Seeks to the first record of these partitions, or of all assigned partitions."""
-        self._control.seek_to_beginning(*places)
+        self._control.seek_to_beginning(*topic_partitions)
 
-    def seek_to_end(self, *places: TopicPartition) -> None:
+    def seek_to_end(self, *topic_partitions: TopicPartition) -> None:
         """Seeks to the end of these partitions, or of all assigned partitions."""
-        self._control.seek_to_end(*places)
+        self._control.seek_to_end(*topic_partitions)
 
-    def seek_to_time(self, when: int | datetime, *places: TopicPartition) -> None:
+    def seek_to_time(self, when: int | datetime, *topic_partitions: TopicPartition) -> None:
         """Seeks to the first record at or after a time: milliseconds since 1970, or a datetime."""
-        self._control.seek_to_time(when, *places)
+        self._control.seek_to_time(when, *topic_partitions)
 
-    def pause(self, *places: TopicPartition) -> None:
+    def pause(self, *topic_partitions: TopicPartition) -> None:
         """Pauses these partitions: none of their records are returned until `resume`.
 
         Their positions do not change.
         """
-        self._control.pause(*places)
+        self._control.pause(*topic_partitions)
 
-    def resume(self, *places: TopicPartition) -> None:
+    def resume(self, *topic_partitions: TopicPartition) -> None:
         """Resumes paused partitions."""
-        self._control.resume(*places)
+        self._control.resume(*topic_partitions)
 
     def paused(self) -> frozenset[TopicPartition]:
         """Returns the partitions that are paused."""
         return self._control.paused()
 
-    def lag(self, place: TopicPartition) -> int | None:
+    def lag(self, topic_partition: TopicPartition) -> int | None:
         """Returns the number of offsets between the position and the end, or None while it is
         unknown."""
-        return self._control.lag(place)
+        return self._control.lag(topic_partition)
 
     # -- offsets --------------------------------------------------------------------------------
 
@@ -306,11 +309,11 @@ class Consumer(Generic[K, V]):
         self._group_offsets.commit_nowait(offsets, on_commit)
 
     async def committed(
-        self, *places: TopicPartition
+        self, *topic_partitions: TopicPartition
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Returns the group's committed offsets of these partitions, or of all assigned
         partitions."""
-        return await self._group_offsets.committed(*places)
+        return await self._group_offsets.committed(*topic_partitions)
 
     def hold_auto_commit(self) -> None:
         """Stops auto-commit until `release_auto_commit` has been called once for each hold."""
@@ -327,15 +330,17 @@ class Consumer(Generic[K, V]):
         return await self._log_offsets.for_times(times)
 
     async def beginning_offsets(
-        self, places: Iterable[TopicPartition]
+        self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
-        return await self._log_offsets.beginnings(places)
+        return await self._log_offsets.beginnings(topic_partitions)
 
-    async def end_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def end_offsets(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Returns the offset that the next record will get; with read_committed, the last stable
         offset."""
-        return await self._log_offsets.ends(places)
+        return await self._log_offsets.ends(topic_partitions)
 
     # -- the cluster ----------------------------------------------------------------------------
 

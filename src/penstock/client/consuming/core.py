@@ -43,8 +43,9 @@ from penstock.client.membership.member import GroupMember
 from penstock.client.membership.settings import MembershipOptions
 from penstock.client.membership.steps import NOBODY, Identity
 from penstock.client.metrics import ConsumerMeter, ConsumerMetrics
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.options import PARTITION_FETCH_BYTES, ConsumerOptions
+from penstock.topic_partition import TopicPartition
 
 YIELD_S: Final = 0.001
 """How often polls that always find buffered records yield to other tasks."""
@@ -212,13 +213,17 @@ class ConsumerCore:
         self.topics.changed = False
         self.wake_fetcher()
 
-    def assign(self, places: Iterable[TopicPartition]) -> None:
+    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
         self.reading.drop_run()
         if self._auto_commit is not None and self.is_started:
             self._commit_now(self._auto_commit)
         before = set(self.subscription.states)
-        self.subscription.assign(places)
-        self._to_announce = [place for place in self.subscription.states if place not in before]
+        self.subscription.assign(topic_partitions)
+        self._to_announce = [
+            topic_partition
+            for topic_partition in self.subscription.states
+            if topic_partition not in before
+        ]
         options = self.options
         if self._auto_commit is None and options.enable_auto_commit and options.group_id:
             self._auto_commit = AutoCommit(
@@ -242,8 +247,8 @@ class ConsumerCore:
             self._renew_recreated(cluster)
             await self._follow_topics(cluster)
         if self._to_announce:
-            places, self._to_announce = self._to_announce, []
-            await self.listeners.positioned(places)
+            topic_partitions, self._to_announce = self._to_announce, []
+            await self.listeners.positioned(topic_partitions)
         if self._member is not None:
             await self._member.poll()
         elif self._auto_commit is not None:
@@ -268,7 +273,12 @@ class ConsumerCore:
         for name in self.topics.recreated(cluster):
             self.reading.drop_run()
             self.subscription.renew(
-                [place for place in self.subscription.states if place.topic == name], EARLIEST
+                [
+                    topic_partition
+                    for topic_partition in self.subscription.states
+                    if topic_partition.topic == name
+                ],
+                EARLIEST,
             )
             self.wake_fetcher()
 
@@ -282,21 +292,29 @@ class ConsumerCore:
                 self._join(cluster).subscribe(topics, self.listeners.as_listener())
             return
         states = self.subscription.states
-        gone = [place for place in states if place.topic not in self.subscription.topics]
+        gone = [
+            topic_partition
+            for topic_partition in states
+            if topic_partition.topic not in self.subscription.topics
+        ]
         if gone:
             await self.listeners.revoked(gone)
             self.drop(gone)
         new: list[TopicPartition] = []
         for topic in sorted(self.subscription.topics):
             count = cluster.known_partitions(topic) or 0
-            places = [TopicPartition(topic, index) for index in range(count)]
-            added = [place for place in places if place not in states]
+            topic_partitions = [TopicPartition(topic, index) for index in range(count)]
+            added = [
+                topic_partition
+                for topic_partition in topic_partitions
+                if topic_partition not in states
+            ]
             self.add(added)
             if topic in self._seen_topics:
                 # All records of a partition that was just added were written after this consumer
                 # subscribed.
-                for place in added:
-                    self.subscription.look_up(states[place], EARLIEST)
+                for topic_partition in added:
+                    self.subscription.look_up(states[topic_partition], EARLIEST)
             elif count:
                 self._seen_topics.add(topic)
             new += added
@@ -400,9 +418,9 @@ class ConsumerCore:
         return self._commits
 
     async def _committed_offsets(
-        self, places: Collection[TopicPartition]
+        self, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata | None]:
-        return await self.committer.committed(places, timeout_s=_LOOKUP_S)
+        return await self.committer.committed(topic_partitions, timeout_s=_LOOKUP_S)
 
     def _commit_if_due(self) -> None:
         """Auto-commits for manually assigned partitions. A group member does this by itself."""
@@ -437,13 +455,13 @@ class ConsumerCore:
         self.reading.settle()
         return self.subscription.positions()
 
-    def add(self, places: Collection[TopicPartition]) -> None:
-        self.subscription.add(places)
+    def add(self, topic_partitions: Collection[TopicPartition]) -> None:
+        self.subscription.add(topic_partitions)
         self.wake_fetcher()
 
-    def drop(self, places: Collection[TopicPartition]) -> None:
+    def drop(self, topic_partitions: Collection[TopicPartition]) -> None:
         self.reading.drop_run()
-        self.subscription.drop(places)
+        self.subscription.drop(topic_partitions)
         self.wake_fetcher()
 
     def wake(self) -> None:
@@ -459,8 +477,8 @@ class ConsumerCore:
             self.meter.rebalances = self._member.stats().rebalances
         committed_only = bool(self.options.isolation_level)
         lags = {
-            place: lag
-            for place, state in self.subscription.states.items()
+            topic_partition: lag
+            for topic_partition, state in self.subscription.states.items()
             if (lag := state.lag(committed_only=committed_only)) is not None
         }
         return self.meter.snapshot(self.held_bytes, lags)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from penstock.client.connection import Connection
 from penstock.client.consuming.sessions import Asked
 from penstock.client.consuming.subscription import PartitionState
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 class Wanted(NamedTuple):
@@ -38,5 +38,5 @@ class FetchFlight:
         """The connection it was sent on; None until it is sent."""
 
     def covers(self, state: PartitionState) -> bool:
-        each = self.wanted.get(state.place)
+        each = self.wanted.get(state.topic_partition)
         return each is not None and each.token == state.token

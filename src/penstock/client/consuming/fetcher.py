@@ -41,9 +41,9 @@ from penstock.client.consuming.record_decoder import damaged
 from penstock.client.consuming.sessions import Asked, FetchSession
 from penstock.client.consuming.subscription import UNKNOWN, PartitionState, Subscription
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
 from penstock.records.aborted import AbortedTransaction
 from penstock.records.batch import CorruptBatch
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
 from penstock.wire.messages.base import Buffer
@@ -187,7 +187,8 @@ class Fetcher:
         current = self._subscription.current
         for flight in self._flights.values():
             if flight.connection is not None and not any(
-                current(place, each.token) for place, each in flight.wanted.items()
+                current(topic_partition, each.token)
+                for topic_partition, each in flight.wanted.items()
             ):
                 flight.connection.close()
 
@@ -204,7 +205,7 @@ class Fetcher:
         share = self._options.queued_bytes_max // max(1, len(self._subscription.states))
         flights = list(self._flights.values())
         for state in list(self._subscription.fetchable(now)):
-            leader = self._cluster.known_leader(state.place)
+            leader = self._cluster.known_leader(state.topic_partition)
             if leader is None:
                 self.look_afresh(now)
                 continue
@@ -248,7 +249,9 @@ class Fetcher:
     ) -> dict[TopicPartition, Wanted]:
         bytes_max = min(self.partition_bytes, room)
         return {
-            state.place: Wanted(state, state.token, Asked(state.fetch_offset, epoch, bytes_max))
+            state.topic_partition: Wanted(
+                state, state.token, Asked(state.fetch_offset, epoch, bytes_max)
+            )
             for state, epoch in sorted(states, key=lambda pair: pair[0].served)
         }
 
@@ -326,7 +329,7 @@ class Fetcher:
         session.carry_by(connection)
         session.fill(
             request,
-            {place: each.asked for place, each in flight.wanted.items()},
+            {topic_partition: each.asked for topic_partition, each in flight.wanted.items()},
             served=connection.version_of(FetchRequest) >= _SESSIONS_SINCE,
         )
         timeout_s = (options.request_timeout_ms + options.fetch_max_wait_ms) / 1000
@@ -352,9 +355,9 @@ class Fetcher:
         ]
         whole = Answer(self._ledger, sum(_size(part.records) for _, part in parts))
         news = False
-        for place, part in parts:
-            each = wanted.get(place)
-            if each is None or self._subscription.current(place, each.token) is None:
+        for topic_partition, part in parts:
+            each = wanted.get(topic_partition)
+            if each is None or self._subscription.current(topic_partition, each.token) is None:
                 continue
             if part.error_code:
                 self._on_refusal(each.state, part.error_code, from_leader=each.state.replica < 0)
@@ -386,7 +389,7 @@ class Fetcher:
         try:
             extent = measure(data)
         except CorruptBatch as error:
-            state.fail(damaged(state.place, state.fetch_offset, error))
+            state.fail(damaged(state.topic_partition, state.fetch_offset, error))
             return
         if extent is None or extent.next_offset <= state.fetch_offset:
             # An incomplete batch. A later response will begin with it, and contain all of it.
@@ -413,18 +416,18 @@ class Fetcher:
             else:
                 _log.info(
                     "%s does not hold offset %d: auto_offset_reset applies",
-                    state.place,
+                    state.topic_partition,
                     state.fetch_offset,
                 )
                 self._positions.reset(state, f"does not hold offset {state.fetch_offset}")
             return
         if code in _LOOK_AFRESH:
             self.look_afresh(self._cluster.clock.monotonic())
-        self._positions.put_off(state, BrokerError(code, subject=str(state.place)))
+        self._positions.put_off(state, BrokerError(code, subject=str(state.topic_partition)))
 
     def _put_off_all(self, wanted: Mapping[TopicPartition, Wanted], error: ClientError) -> None:
-        for place, each in wanted.items():
-            if self._subscription.current(place, each.token) is not None:
+        for topic_partition, each in wanted.items():
+            if self._subscription.current(topic_partition, each.token) is not None:
                 self.look_afresh(self._cluster.clock.monotonic())
                 each.state.replica = UNKNOWN
                 self._positions.put_off(each.state, error)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from penstock.client.consuming.core import ConsumerCore, OnCommit
 from penstock.client.consuming.partition_control import PartitionControl
 from penstock.client.errors import ClientError
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 
 CommitOffsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 
@@ -45,17 +46,17 @@ class GroupOffsets:
         if offsets is None:
             return self._control.positions()
         return {
-            TopicPartition(*place): (
+            TopicPartition(*topic_partition): (
                 offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
             )
-            for place, offset in offsets.items()
+            for topic_partition, offset in offsets.items()
         }
 
     async def committed(
-        self, *places: TopicPartition
+        self, *topic_partitions: TopicPartition
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Returns the group's committed offsets of these partitions, or of all assigned
         partitions."""
         return await self._core.committer.committed(
-            places or frozenset(self._core.subscription.states)
+            topic_partitions or frozenset(self._core.subscription.states)
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.client.membership.listener import Listener
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 class Listeners:
@@ -31,23 +31,23 @@ class Listeners:
         """Returns the listener that the group member calls."""
         return Listener(on_assigned=self.assigned, on_revoked=self.revoked, on_lost=self.lost)
 
-    async def assigned(self, places: Sequence[TopicPartition]) -> None:
+    async def assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
         for each in self._all():
-            await each.assigned(places)
+            await each.assigned(topic_partitions)
 
-    async def revoked(self, places: Sequence[TopicPartition]) -> None:
+    async def revoked(self, topic_partitions: Sequence[TopicPartition]) -> None:
         for each in self._all():
-            await each.revoked(places)
+            await each.revoked(topic_partitions)
 
-    async def lost(self, places: Sequence[TopicPartition]) -> None:
+    async def lost(self, topic_partitions: Sequence[TopicPartition]) -> None:
         for each in self._all():
-            await each.lost(places)
+            await each.lost(topic_partitions)
 
-    async def positioned(self, places: Sequence[TopicPartition]) -> None:
+    async def positioned(self, topic_partitions: Sequence[TopicPartition]) -> None:
         """Tells only the added listeners about manually assigned partitions: the user knows
         already."""
         for _, each in list(self._added):
-            await each.assigned(places)
+            await each.assigned(topic_partitions)
 
     def _all(self) -> list[Listener]:
         return [*(each for _, each in self._added), self._users]

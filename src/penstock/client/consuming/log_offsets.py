@@ -8,7 +8,7 @@ from datetime import datetime
 from penstock.client.admin.offsets import EARLIEST, LATEST, FoundOffset, list_offsets
 from penstock.client.consuming.core import ConsumerCore
 from penstock.client.consuming.positions import milliseconds
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 class LogOffsets:
@@ -21,18 +21,30 @@ class LogOffsets:
         self, times: Mapping[TopicPartition, int | datetime]
     ) -> dict[TopicPartition, FoundOffset | None]:
         """Returns the first record at or after each time, or None where there is no such record."""
-        return await self._find({place: milliseconds(when) for place, when in times.items()})
+        return await self._find(
+            {topic_partition: milliseconds(when) for topic_partition, when in times.items()}
+        )
 
-    async def beginnings(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def beginnings(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Returns the log start offset of each partition."""
-        found = await self._find(dict.fromkeys(places, EARLIEST))
-        return {place: each.offset for place, each in found.items() if each is not None}
+        found = await self._find(dict.fromkeys(topic_partitions, EARLIEST))
+        return {
+            topic_partition: each.offset
+            for topic_partition, each in found.items()
+            if each is not None
+        }
 
-    async def ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    async def ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the offset that the next record will get; with read_committed, the last stable
         offset."""
-        found = await self._find(dict.fromkeys(places, LATEST))
-        return {place: each.offset for place, each in found.items() if each is not None}
+        found = await self._find(dict.fromkeys(topic_partitions, LATEST))
+        return {
+            topic_partition: each.offset
+            for topic_partition, each in found.items()
+            if each is not None
+        }
 
     async def _find(
         self, times: Mapping[TopicPartition, int]

@@ -27,13 +27,11 @@ from penstock.client.errors import (
     OptionError,
     TopicNotFound,
 )
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_values import ResetPolicy
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
-from penstock.wire.messages import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-)
+from penstock.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
 _CONSUMER: Final = -1
 _EPOCHS_SINCE: Final = 3
@@ -67,7 +65,7 @@ async def ask_epoch_ends(
     """Asks the partitions' leaders once where the epochs end in their logs."""
 
     async def ask(
-        connection: Connection, places: Collection[TopicPartition]
+        connection: Connection, topic_partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ClientError]:
         if connection.version_of(OffsetForLeaderEpochRequest) < _EPOCHS_SINCE:
             raise ApiNotServed("the broker is too old to report where leader epochs end")
@@ -78,22 +76,24 @@ async def ask_epoch_ends(
                     topic,
                     [
                         OffsetForLeaderEpochRequest.Partition(
-                            place.partition,
-                            leader.epoch if (leader := cluster.known_leader(place)) else UNKNOWN,
-                            epochs[place],
+                            topic_partition.partition,
+                            leader.epoch
+                            if (leader := cluster.known_leader(topic_partition))
+                            else UNKNOWN,
+                            epochs[topic_partition],
                         )
-                        for place in group
+                        for topic_partition in group
                     ],
                 )
-                for topic, group in by_topic(places).items()
+                for topic, group in by_topic(topic_partitions).items()
             ],
         )
         answer = await connection.call(request, OffsetForLeaderEpochResponse)
         return {
-            (place := TopicPartition(topic.topic, found.partition)): (
+            (topic_partition := TopicPartition(topic.topic, found.partition)): (
                 EpochEnd(found.leader_epoch, found.end_offset)
                 if found.error_code == ErrorCode.NONE
-                else BrokerError(found.error_code, subject=str(place))
+                else BrokerError(found.error_code, subject=str(topic_partition))
             )
             for topic in answer.topics
             for found in topic.partitions
@@ -142,9 +142,13 @@ class Positions:
 
     def reset(self, state: PartitionState, why: str) -> None:
         """Applies the reset policy: there is no position, or the log does not have it."""
-        place = state.place
+        topic_partition = state.topic_partition
         if not self.may_reset:
-            state.fail(NoOffset(f"{place} {why}, and auto_offset_reset is none: seek to an offset"))
+            state.fail(
+                NoOffset(
+                    f"{topic_partition} {why}, and auto_offset_reset is none: seek to an offset"
+                )
+            )
             return
         self._on_reset()
         time = self._policy.timestamp_ms(self._cluster.clock.wall_ms())
@@ -169,7 +173,7 @@ class Positions:
     async def _resolve_committed(self, states: list[PartitionState]) -> None:
         if not states:
             return
-        tokens = {state.place: state.token for state in states}
+        tokens = {state.topic_partition: state.token for state in states}
         found: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
         if self._committed is not None:
             try:
@@ -180,27 +184,27 @@ class Positions:
                     self.put_off(state, reason)
                 return
         for state in self._still(tokens):
-            committed = found.get(state.place)
+            committed = found.get(state.topic_partition)
             if committed is None:
                 self.reset(state, "has no committed offset")
             else:
                 self._subscription.seek(state, committed.offset, committed.leader_epoch)
 
     async def _resolve_times(self, states: list[PartitionState]) -> None:
-        times = {state.place: state.time for state in states}
-        tokens = {state.place: state.token for state in states}
+        times = {state.topic_partition: state.time for state in states}
+        tokens = {state.topic_partition: state.token for state in states}
         while times:
             outcomes = await self._outcomes(times, tokens)
             times = {}
             for state in self._still(tokens):
-                outcome = outcomes.get(state.place)
+                outcome = outcomes.get(state.topic_partition)
                 if isinstance(outcome, ClientError):
                     self.put_off(state, outcome)
                 elif outcome is not None and outcome.offset >= 0:
                     self._subscription.set_position(state, outcome.offset, outcome.leader_epoch)
                 elif outcome is not None:
                     # No record is at or after that time, so the next one to be written will be.
-                    times[state.place] = LATEST
+                    times[state.topic_partition] = LATEST
 
     async def _outcomes(
         self, times: Mapping[TopicPartition, int], tokens: Mapping[TopicPartition, int]
@@ -214,9 +218,9 @@ class Positions:
     async def _resolve_epochs(self, states: list[PartitionState]) -> None:
         if not states:
             return
-        tokens = {state.place: state.token for state in states}
-        epochs = {state.place: state.fetch_epoch for state in states}
-        fetched = {state.place: state.fetch_offset for state in states}
+        tokens = {state.topic_partition: state.token for state in states}
+        epochs = {state.topic_partition: state.fetch_epoch for state in states}
+        fetched = {state.topic_partition: state.fetch_offset for state in states}
         outcomes: Mapping[TopicPartition, EpochEnd | ClientError]
         try:
             await know_leaders(self._cluster, epochs, fresh=self._failed_before(tokens))
@@ -224,12 +228,12 @@ class Positions:
         except ClientError as error:
             outcomes = dict.fromkeys(epochs, error)
         for state in self._still(tokens):
-            outcome = outcomes[state.place]
+            outcome = outcomes[state.topic_partition]
             if isinstance(outcome, ApiNotServed):
                 state.need = Need.NOTHING
             elif isinstance(outcome, ClientError):
                 self.put_off(state, outcome)
-            elif fetched[state.place] != state.fetch_offset:
+            elif fetched[state.topic_partition] != state.fetch_offset:
                 # A fetch in flight has returned more in the meantime, perhaps of another epoch. The
                 # answer does not cover that, so the leader is asked again.
                 state.succeeded()
@@ -241,14 +245,17 @@ class Positions:
                     _log.warning(
                         "the log of %s was truncated: reading continues at offset %d; records "
                         "that were read after it, up to offset %d, are no longer in the log",
-                        state.place,
+                        state.topic_partition,
                         outcome.end_offset,
                         lost,
                     )
 
     def _still(self, tokens: Mapping[TopicPartition, int]) -> list[PartitionState]:
         """Returns the partitions that were not moved in the meantime."""
-        states = (self._subscription.current(place, token) for place, token in tokens.items())
+        states = (
+            self._subscription.current(topic_partition, token)
+            for topic_partition, token in tokens.items()
+        )
         return [state for state in states if state is not None]
 
     def _failed_before(self, tokens: Mapping[TopicPartition, int]) -> bool:

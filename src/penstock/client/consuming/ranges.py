@@ -33,9 +33,9 @@ from penstock.client.errors import (
     TopicNotFound,
 )
 from penstock.client.metrics import ConsumerMeter
-from penstock.client.model import TopicPartition
 from penstock.client.option_values import ResetPolicy
 from penstock.client.options import ConsumerOptions
+from penstock.topic_partition import TopicPartition
 
 Bound = str | int | datetime | Mapping[int, int]
 """Where a range begins or ends: "earliest", "latest", a time, or an offset for each partition."""
@@ -110,40 +110,49 @@ class RangeReader:
     ) -> None:
         count = await self._cluster.partitions(topic)
         chosen = range(count) if partitions is None else sorted(set(partitions))
-        places = [TopicPartition(topic, partition) for partition in chosen]
-        for place in places:
-            if not 0 <= place.partition < count:
-                raise TopicNotFound(topic, place.partition)
-        earliest = await self._find(dict.fromkeys(places, EARLIEST))
-        latest = await self._find(dict.fromkeys(places, LATEST))
-        starts = await self._offsets(places, start, "start", latest)
-        ends = await self._offsets(places, end, "end", latest)
-        for place in places:
-            if starts[place] >= ends[place]:
+        topic_partitions = [TopicPartition(topic, partition) for partition in chosen]
+        for topic_partition in topic_partitions:
+            if not 0 <= topic_partition.partition < count:
+                raise TopicNotFound(topic, topic_partition.partition)
+        earliest = await self._find(dict.fromkeys(topic_partitions, EARLIEST))
+        latest = await self._find(dict.fromkeys(topic_partitions, LATEST))
+        starts = await self._offsets(topic_partitions, start, "start", latest)
+        ends = await self._offsets(topic_partitions, end, "end", latest)
+        for topic_partition in topic_partitions:
+            if starts[topic_partition] >= ends[topic_partition]:
                 continue
-            for offset in (starts[place], ends[place]):
-                if not earliest[place] <= offset <= latest[place]:
-                    raise OutsideLog(place, offset, earliest[place], latest[place])
-            self._subscription.add([place])
-            state = self._subscription.state(place)
-            self._subscription.set_position(state, starts[place], -1)
-            self._ends[place] = ends[place]
+            for offset in (starts[topic_partition], ends[topic_partition]):
+                if not earliest[topic_partition] <= offset <= latest[topic_partition]:
+                    raise OutsideLog(
+                        topic_partition, offset, earliest[topic_partition], latest[topic_partition]
+                    )
+            self._subscription.add([topic_partition])
+            state = self._subscription.state(topic_partition)
+            self._subscription.set_position(state, starts[topic_partition], -1)
+            self._ends[topic_partition] = ends[topic_partition]
 
     async def _offsets(
         self,
-        places: list[TopicPartition],
+        topic_partitions: list[TopicPartition],
         bound: Bound,
         name: str,
         latest: Mapping[TopicPartition, int],
     ) -> Mapping[TopicPartition, int]:
         if isinstance(bound, Mapping):
-            missing = [place.partition for place in places if place.partition not in bound]
+            missing = [
+                topic_partition.partition
+                for topic_partition in topic_partitions
+                if topic_partition.partition not in bound
+            ]
             if missing:
                 raise OptionError(
                     f"{name} gives no offset for partitions {missing}: add them, or name the "
                     "partitions to read"
                 )
-            return {place: bound[place.partition] for place in places}
+            return {
+                topic_partition: bound[topic_partition.partition]
+                for topic_partition in topic_partitions
+            }
         if isinstance(bound, str):
             if bound not in _MARKS:
                 raise OptionError(
@@ -155,9 +164,12 @@ class RangeReader:
             time = milliseconds(bound)
         if time == LATEST:
             return latest
-        found = await self._find(dict.fromkeys(places, time))
+        found = await self._find(dict.fromkeys(topic_partitions, time))
         # If no record is at or after the time, the bound is the end of the log.
-        return {place: found.get(place, latest[place]) for place in places}
+        return {
+            topic_partition: found.get(topic_partition, latest[topic_partition])
+            for topic_partition in topic_partitions
+        }
 
     async def _find(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         found = await list_offsets(
@@ -166,7 +178,11 @@ class RangeReader:
             isolation_level=self._options.isolation_level,
             deadline_s=self._options.default_api_timeout_ms / 1000,
         )
-        return {place: each.offset for place, each in found.items() if each is not None}
+        return {
+            topic_partition: each.offset
+            for topic_partition, each in found.items()
+            if each is not None
+        }
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -178,10 +194,10 @@ class RangeReader:
         """Returns what is buffered of all partitions; None if that is nothing."""
         parts: list[Part] = []
         left = TABLE_BYTES
-        for place, state in list(self._subscription.states.items()):
+        for topic_partition, state in list(self._subscription.states.items()):
             spans = state.buffer.peek(_UNBOUNDED, left) if left > 0 else []
             if spans:
-                parts.append(Part(state, spans, state.buffer.floor, self._ends[place]))
+                parts.append(Part(state, spans, state.buffer.floor, self._ends[topic_partition]))
                 left -= sum(span.size for span in spans)
         if not parts:
             return None
@@ -195,20 +211,20 @@ class RangeReader:
     def _passed(self, state: PartitionState, next_offset: int) -> None:
         state.returned(next_offset, -1)
         state.buffer.advance_to(next_offset)
-        if next_offset >= self._ends[state.place]:
-            self._subscription.drop([state.place])
+        if next_offset >= self._ends[state.topic_partition]:
+            self._subscription.drop([state.topic_partition])
         else:
             # To the end of the line: partitions take turns.
             states = self._subscription.states
-            states[state.place] = states.pop(state.place)
+            states[state.topic_partition] = states.pop(state.topic_partition)
 
     async def _explain(self, error: NoOffset) -> None:
         """Raises `OutsideLog`: retention was faster than the reader."""
-        for place, state in self._subscription.states.items():
+        for topic_partition, state in self._subscription.states.items():
             if state.error is error:
-                start = (await self._find({place: EARLIEST})).get(place, -1)
-                end = (await self._find({place: LATEST})).get(place, -1)
-                raise OutsideLog(place, state.fetch_offset, start, end) from error
+                start = (await self._find({topic_partition: EARLIEST})).get(topic_partition, -1)
+                end = (await self._find({topic_partition: LATEST})).get(topic_partition, -1)
+                raise OutsideLog(topic_partition, state.fetch_offset, start, end) from error
 
     async def _wait(self, background: asyncio.Task[None]) -> None:
         """Waits for data. Raises an error if nothing arrives for too long."""
@@ -224,7 +240,9 @@ class RangeReader:
             async with asyncio.timeout(limit_s):
                 await self._news.wait()
         except TimeoutError:
-            waiting = ", ".join(str(place) for place in self._subscription.states)
+            waiting = ", ".join(
+                str(topic_partition) for topic_partition in self._subscription.states
+            )
             raise DeadlineExceeded(
                 f"reading {waiting}", limit_s, RequestTimedOut("no broker sent anything")
             ) from None

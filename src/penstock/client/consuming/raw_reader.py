@@ -10,8 +10,9 @@ from penstock.client.consuming.partition_control import PartitionControl
 from penstock.client.consuming.poller import Poller
 from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.environment import ClientEnv
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.client.options import ConsumerOptions
+from penstock.topic_partition import TopicPartition
 
 RawRecord = Record[bytes | None, bytes | None]
 
@@ -40,9 +41,9 @@ class RawReader:
     ) -> None:
         await self._core.close(None)
 
-    async def read(self, place: TopicPartition, offset: int) -> RawRecord | None:
+    async def read(self, topic_partition: TopicPartition, offset: int) -> RawRecord | None:
         """Returns the record at this offset, or None if the log does not have it."""
-        self._core.assign([place])
-        self._control.seek(place, offset)
+        self._core.assign([topic_partition])
+        self._control.seek(topic_partition, offset)
         found = await self._poller.poll(self._timeout_ms, None)
         return found[0] if found and found[0].offset == offset else None

@@ -148,13 +148,13 @@ class Reading:
             return state.buffer.next_rows(limit)
         except CorruptBatch as error:
             self._subscription.refetch(state)
-            state.fail(damaged(state.place, state.position, error))
+            state.fail(damaged(state.topic_partition, state.position, error))
             return None
 
     def _make(
         self, state: PartitionState, rows: Rows
     ) -> tuple[list[Record[Any, Any]], DeserializationFailed | None]:
         try:
-            return self._maker.make(state.place, rows), None
+            return self._maker.make(state.topic_partition, rows), None
         except Exception:  # noqa: BLE001 - a user's code may raise anything
-            return self._maker.make_some(state.place, rows)
+            return self._maker.make_some(state.topic_partition, rows)

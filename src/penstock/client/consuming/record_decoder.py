@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from penstock.client.consuming.buffer import Rows
 from penstock.client.errors import BrokerError, SerializationFailed
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.records import kernels
 from penstock.records.batch import CorruptBatch
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 Deserialize = Callable[[bytes], Any]
@@ -27,7 +28,7 @@ _UNTRACKED_AT_ONCE: Final = 256
 class DeserializationFailed(SerializationFailed):
     """A deserializer failed on a record. The position stays there until the caller seeks past it.
 
-    consumer.seek(error.place, error.offset + 1)
+    consumer.seek(error.topic_partition, error.offset + 1)
     """
 
     def __init__(
@@ -35,12 +36,12 @@ class DeserializationFailed(SerializationFailed):
     ) -> None:
         self.record = record
         """The record as it was received, in bytes."""
-        self.place = record.place
+        self.topic_partition = record.topic_partition
         self.offset = record.offset
         super().__init__(
             f"cannot deserialize the {part} of the record at offset {record.offset} of "
-            f"{record.place} ({type(reason).__name__}: {reason}); seek to {record.offset + 1} to "
-            "skip it"
+            f"{record.topic_partition} ({type(reason).__name__}: {reason}); seek to "
+            f"{record.offset + 1} to skip it"
         )
 
 
@@ -51,14 +52,14 @@ class RecordMaker:
         self._key = key_deserialize
         self._value = value_deserialize
 
-    def make(self, place: TopicPartition, rows: Rows) -> list[Record[Any, Any]]:
+    def make(self, topic_partition: TopicPartition, rows: Rows) -> list[Record[Any, Any]]:
         """Makes records of all rows. Raises a deserializer's error; `make_some` finds the
         record."""
-        topic, partition = place
+        topic, partition = topic_partition
         found, kind, epoch, _ = rows
         key, value = self._key, self._value
         if key is None and value is None:
-            return self._make_plain(place, rows)
+            return self._make_plain(topic_partition, rows)
         if key is None:
             assert value is not None
             return [
@@ -86,13 +87,13 @@ class RecordMaker:
         ]
 
     @staticmethod
-    def _make_plain(place: TopicPartition, rows: Rows) -> list[Record[Any, Any]]:
+    def _make_plain(topic_partition: TopicPartition, rows: Rows) -> list[Record[Any, Any]]:
         """Makes records of bytes, which cannot be part of a reference cycle.
 
         The garbage collector would promote them by the thousand, and search all memory each time it
         has promoted enough. That took half the time of a poll of 5,000 records.
         """
-        topic, partition = place
+        topic, partition = topic_partition
         found, kind, epoch, _ = rows
         records: list[Record[Any, Any]] = []
         for start in range(0, len(found), _UNTRACKED_AT_ONCE):
@@ -105,15 +106,15 @@ class RecordMaker:
         return records
 
     def make_some(
-        self, place: TopicPartition, rows: Rows
+        self, topic_partition: TopicPartition, rows: Rows
     ) -> tuple[list[Record[Any, Any]], DeserializationFailed | None]:
         """Returns the records before the first that fails, and its error."""
         records: list[Record[Any, Any]] = []
         for row in rows.rows:
             offset, timestamp, key, value, headers = row
             raw = Record(
-                place.topic,
-                place.partition,
+                topic_partition.topic,
+                topic_partition.partition,
                 offset,
                 timestamp,
                 key,
@@ -131,8 +132,8 @@ class RecordMaker:
                 return records, DeserializationFailed(raw, part, error)
             records.append(
                 Record(
-                    place.topic,
-                    place.partition,
+                    topic_partition.topic,
+                    topic_partition.partition,
                     offset,
                     timestamp,
                     made_key,
@@ -145,10 +146,12 @@ class RecordMaker:
         return records, None
 
 
-def damaged(place: TopicPartition, offset: int | None, error: CorruptBatch) -> BrokerError:
+def damaged(
+    topic_partition: TopicPartition, offset: int | None, error: CorruptBatch
+) -> BrokerError:
     return BrokerError(
         ErrorCode.CORRUPT_MESSAGE,
         f"the batch fetched at offset {offset} is corrupt ({error}); poll to fetch it again, or "
         "seek to skip it",
-        str(place),
+        str(topic_partition),
     )

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import FetchRequest
 
 NO_SESSION: Final = 0
@@ -61,9 +61,15 @@ class FetchSession:
         if not served or self._epoch == _INITIAL:
             request.topics = _topics(wanted, wanted)
         else:
-            changed = [place for place in wanted if self._known.get(place) != wanted[place]]
+            changed = [
+                topic_partition
+                for topic_partition in wanted
+                if self._known.get(topic_partition) != wanted[topic_partition]
+            ]
             request.topics = _topics(changed, wanted)
-            gone = [place for place in self._known if place not in wanted]
+            gone = [
+                topic_partition for topic_partition in self._known if topic_partition not in wanted
+            ]
             request.forgotten_topics_data = [
                 FetchRequest.ForgottenTopic(topic, partitions=partitions)
                 for topic, partitions in _by_topic(gone).items()
@@ -92,17 +98,17 @@ class FetchSession:
 
 
 def _topics(
-    places: Iterable[TopicPartition], wanted: Mapping[TopicPartition, Asked]
+    topic_partitions: Iterable[TopicPartition], wanted: Mapping[TopicPartition, Asked]
 ) -> list[FetchRequest.Topic]:
     """Keeps the given order, in which a broker fills its response."""
     topics: list[FetchRequest.Topic] = []
-    for place in places:
-        if not topics or topics[-1].topic != place.topic:
-            topics.append(FetchRequest.Topic(place.topic))
-        asked = wanted[place]
+    for topic_partition in topic_partitions:
+        if not topics or topics[-1].topic != topic_partition.topic:
+            topics.append(FetchRequest.Topic(topic_partition.topic))
+        asked = wanted[topic_partition]
         topics[-1].partitions.append(
             FetchRequest.Partition(
-                place.partition,
+                topic_partition.partition,
                 current_leader_epoch=asked.leader_epoch,
                 fetch_offset=asked.offset,
                 partition_max_bytes=asked.bytes_max,
@@ -111,8 +117,8 @@ def _topics(
     return topics
 
 
-def _by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def _by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = defaultdict(list)
-    for place in places:
-        topics[place.topic].append(place.partition)
+    for topic_partition in topic_partitions:
+        topics[topic_partition.topic].append(topic_partition.partition)
     return topics

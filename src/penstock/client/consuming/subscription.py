@@ -29,7 +29,8 @@ from itertools import count
 
 from penstock.client.consuming.buffer import PartitionBuffer, Piece
 from penstock.client.errors import ClientError, NoOffset
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 
 UNKNOWN = -1
 
@@ -60,7 +61,6 @@ class PartitionState:
         "log_start_offset",
         "need",
         "paused",
-        "place",
         "position",
         "position_epoch",
         "replica",
@@ -69,11 +69,14 @@ class PartitionState:
         "served",
         "time",
         "token",
+        "topic_partition",
         "turn",
     )
 
-    def __init__(self, place: TopicPartition, token: int, buffer: PartitionBuffer) -> None:
-        self.place = place
+    def __init__(
+        self, topic_partition: TopicPartition, token: int, buffer: PartitionBuffer
+    ) -> None:
+        self.topic_partition = topic_partition
         self.token = token
         self.buffer = buffer
         self.position: int | None = None
@@ -181,16 +184,20 @@ class Subscription:
         self.topics = frozenset(topics)
         self.pattern = pattern
 
-    def assign(self, places: Iterable[TopicPartition]) -> None:
+    def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Reads exactly these partitions. Those that were assigned before keep their positions."""
         if self.follows_topics:
             raise ClientError(
                 "this consumer has subscribed to topics, so partitions cannot be assigned "
                 "manually: call unsubscribe() first"
             )
-        wanted = dict.fromkeys(TopicPartition(*place) for place in places)
+        wanted = dict.fromkeys(
+            TopicPartition(*topic_partition) for topic_partition in topic_partitions
+        )
         self.is_manual = True
-        self.drop([place for place in self.states if place not in wanted])
+        self.drop(
+            [topic_partition for topic_partition in self.states if topic_partition not in wanted]
+        )
         self.add(wanted)
 
     def clear(self) -> None:
@@ -199,51 +206,56 @@ class Subscription:
         self.is_manual = False
         self.drop(list(self.states))
 
-    def add(self, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            if place not in self.states:
+    def add(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            if topic_partition not in self.states:
                 buffer = PartitionBuffer(
                     check_crcs=self._check_crcs, committed_only=self._committed_only
                 )
-                self.states[place] = PartitionState(place, next(self._tokens), buffer)
+                self.states[topic_partition] = PartitionState(
+                    topic_partition, next(self._tokens), buffer
+                )
 
-    def drop(self, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            state = self.states.pop(place, None)
+    def drop(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            state = self.states.pop(topic_partition, None)
             if state is not None:
                 state.token = next(self._tokens)
                 state.buffer.clear()
 
-    def renew(self, places: Iterable[TopicPartition], time: int) -> None:
+    def renew(self, topic_partitions: Iterable[TopicPartition], time: int) -> None:
         """Replaces these partitions by those of another log: everything known, including epochs, is
         void."""
-        for place in list(places):
-            paused = self.states[place].paused
-            self.drop([place])
-            self.add([place])
-            self.states[place].paused = paused
-            self.look_up(self.states[place], time)
+        for topic_partition in list(topic_partitions):
+            paused = self.states[topic_partition].paused
+            self.drop([topic_partition])
+            self.add([topic_partition])
+            self.states[topic_partition].paused = paused
+            self.look_up(self.states[topic_partition], time)
 
     # -- positions ------------------------------------------------------------------------------
 
-    def state(self, place: TopicPartition) -> PartitionState:
-        found = self.states.get(place)
+    def state(self, topic_partition: TopicPartition) -> PartitionState:
+        found = self.states.get(topic_partition)
         if found is None:
             raise ClientError(
-                f"{place} is not assigned to this consumer; assignment() lists its partitions"
+                f"{topic_partition} is not assigned to this consumer; assignment() lists its "
+                "partitions"
             )
         return found
 
-    def current(self, place: TopicPartition, token: int) -> PartitionState | None:
+    def current(self, topic_partition: TopicPartition, token: int) -> PartitionState | None:
         """Returns the partition that a fetch was made for, if its token has not changed."""
-        state = self.states.get(place)
+        state = self.states.get(topic_partition)
         return state if state is not None and state.token == token else None
 
     def seek(self, state: PartitionState, offset: int, leader_epoch: int = UNKNOWN) -> None:
         """Moves the position to `offset`. With an epoch, validates first that the log has that
         history."""
         if offset < 0:
-            raise ClientError(f"offset {offset} of {state.place} is negative: give 0 or more")
+            raise ClientError(
+                f"offset {offset} of {state.topic_partition} is negative: give 0 or more"
+            )
         if state.need is Need.NOTHING and leader_epoch < 0 and state.buffer.skip_to(offset):
             # Prefetched data, and fetches in flight, remain valid from there on.
             self._forgive(state)
@@ -320,7 +332,8 @@ class Subscription:
             state.need = Need.NOTHING
             state.fail(
                 NoOffset(
-                    f"the log of {state.place} was truncated: this consumer has read up to offset "
+                    f"the log of {state.topic_partition} was truncated: this consumer has read up "
+                    "to offset "
                     f"{lost}, but the new leader's log differs from offset {end_offset} on, and "
                     "auto_offset_reset is none: seek to an offset"
                 )
@@ -348,7 +361,7 @@ class Subscription:
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            state.place: OffsetAndMetadata(state.position, "", state.position_epoch)
+            state.topic_partition: OffsetAndMetadata(state.position, "", state.position_epoch)
             for state in self.states.values()
             if state.position is not None
         }

@@ -74,7 +74,13 @@ def decode_parts(
 ) -> pa.RecordBatch:
     """Returns all rows of these partitions of one topic, in the columns of `SCHEMA`."""
     chunks = [
-        Chunk(span.data, part.state.place.partition, part.from_offset, part.to_offset, span.aborted)
+        Chunk(
+            span.data,
+            part.state.topic_partition.partition,
+            part.from_offset,
+            part.to_offset,
+            span.aborted,
+        )
         for part in parts
         for span in part.spans
     ]
@@ -161,7 +167,7 @@ class TablePoll:
         """Decodes the parts of each topic together; one by one if there is an error."""
         topics: dict[str, list[Part]] = {}
         for part in parts:
-            topics.setdefault(part.state.place.topic, []).append(part)
+            topics.setdefault(part.state.topic_partition.topic, []).append(part)
         for topic, group in topics.items():
             try:
                 yield self._decode_parts(topic, group), group
@@ -185,7 +191,7 @@ class TablePoll:
             yield from self._decode_alone(topic, one)
         except CorruptBatch as error:
             self._subscription.refetch(state)
-            state.fail(damaged(state.place, state.position, error))
+            state.fail(damaged(state.topic_partition, state.position, error))
 
     def _decode_parts(self, topic: str, parts: Sequence[Part]) -> pa.RecordBatch:
         return decode_parts(topic, parts, headers=self._headers, check_crcs=self._check_crcs)

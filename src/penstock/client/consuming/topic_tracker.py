@@ -103,4 +103,6 @@ class TopicTracker:
 
     def _names(self) -> frozenset[str]:
         subscription = self._subscription
-        return subscription.topics.union(place.topic for place in subscription.states)
+        return subscription.topics.union(
+            topic_partition.topic for topic_partition in subscription.states
+        )

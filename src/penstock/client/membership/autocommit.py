@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -29,9 +30,9 @@ class AutoCommit:
 
     def moved(self, consumed: Offsets) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            place: position
-            for place, position in consumed.items()
-            if self._committed.get(place) != position.offset
+            topic_partition: position
+            for topic_partition, position in consumed.items()
+            if self._committed.get(topic_partition) != position.offset
         }
 
     def begin(self, consumed: Offsets, now: float) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -50,10 +51,10 @@ class AutoCommit:
 
     def on_committed(self, offsets: Offsets) -> None:
         """Notes committed offsets. The user's own commits count as well."""
-        for place, position in offsets.items():
-            self._committed[place] = position.offset
+        for topic_partition, position in offsets.items():
+            self._committed[topic_partition] = position.offset
 
-    def forget(self, places: Iterable[TopicPartition]) -> None:
+    def forget(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Forgets these partitions: other members may commit them from now on."""
-        for place in places:
-            self._committed.pop(place, None)
+        for topic_partition in topic_partitions:
+            self._committed.pop(topic_partition, None)

@@ -31,7 +31,8 @@ from penstock.client.errors import (
 from penstock.client.membership.autocommit import Offsets
 from penstock.client.membership.protocol import NO_GENERATION, by_topic
 from penstock.client.membership.steps import NOBODY, Identity
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     OffsetCommitRequest,
@@ -55,7 +56,7 @@ class Signer(Protocol):
     @property
     def identity(self) -> Identity: ...
 
-    def held_since(self, place: TopicPartition, generation: int) -> bool: ...
+    def held_since(self, topic_partition: TopicPartition, generation: int) -> bool: ...
 
 
 class Commits:
@@ -201,11 +202,11 @@ class Commits:
             answer = await connection.call(request, OffsetCommitResponse)
             for topic in answer.topics:
                 for partition in topic.partitions:
-                    place = TopicPartition(topic.name, partition.partition_index)
+                    topic_partition = TopicPartition(topic.name, partition.partition_index)
                     if partition.error_code == ErrorCode.NONE:
-                        left.pop(place, None)
+                        left.pop(topic_partition, None)
                     else:
-                        self._refuse(place, partition.error_code, fresh)
+                        self._refuse(topic_partition, partition.error_code, fresh)
 
         await self._retry("commit", attempt, limit_s)
 
@@ -229,7 +230,8 @@ class Commits:
                 "members may own its partitions: poll to join again"
             )
         if now.generation != identity.generation and not all(
-            self._signer.held_since(place, identity.generation) for place in offsets
+            self._signer.held_since(topic_partition, identity.generation)
+            for topic_partition in offsets
         ):
             raise self._moved_on()
         return now
@@ -241,8 +243,8 @@ class Commits:
             "max_poll_interval_ms or lower max_poll_records"
         )
 
-    def _refuse(self, place: TopicPartition, code: int, fresh: bool) -> None:
-        subject = f"commit for group {self._group}, {place}"
+    def _refuse(self, topic_partition: TopicPartition, code: int, fresh: bool) -> None:
+        subject = f"commit for group {self._group}, {topic_partition}"
         match code:
             case ErrorCode.ILLEGAL_GENERATION | ErrorCode.UNKNOWN_MEMBER_ID:
                 raise self._moved_on()
@@ -252,7 +254,7 @@ class Commits:
                     "group_instance_id: give each member its own"
                 )
             case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if fresh:
-                raise TopicNotFound(*place)
+                raise TopicNotFound(*topic_partition)
         error = BrokerError(code, subject=subject)
         if code == ErrorCode.REBALANCE_IN_PROGRESS:
             # A member may not commit between joining and its new assignment; it may soon
@@ -263,10 +265,10 @@ class Commits:
     # -- reading committed offsets --------------------------------------------------------------
 
     async def committed(
-        self, places: Iterable[TopicPartition], *, timeout_s: float | None = None
+        self, topic_partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """Returns the committed offset of each partition, or None if there is none."""
-        wanted = list(dict.fromkeys(places))
+        wanted = list(dict.fromkeys(topic_partitions))
         if not wanted:
             return {}
 
@@ -277,7 +279,7 @@ class Commits:
             return self._found(await connection.call(request, OffsetFetchResponse))
 
         found = await self._retry("committed offsets", attempt, self._limit_s(timeout_s))
-        return {place: found.get(place) for place in wanted}
+        return {topic_partition: found.get(topic_partition) for topic_partition in wanted}
 
     def _fetch_request(self, topics: Mapping[str, list[int]], version: int) -> OffsetFetchRequest:
         stable = self._require_stable and version >= _STABLE_SINCE
@@ -304,11 +306,11 @@ class Commits:
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for topic in topics:
             for partition in topic.partitions:
-                place = TopicPartition(topic.name, partition.partition_index)
+                topic_partition = TopicPartition(topic.name, partition.partition_index)
                 if partition.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                    check(partition.error_code, subject=f"{subject}, {place}")
+                    check(partition.error_code, subject=f"{subject}, {topic_partition}")
                 if partition.committed_offset >= 0:
-                    found[place] = OffsetAndMetadata(
+                    found[topic_partition] = OffsetAndMetadata(
                         partition.committed_offset,
                         partition.metadata or "",
                         partition.committed_leader_epoch,

@@ -39,7 +39,7 @@ def join_request(
             encode_subscription(
                 Subscription(
                     topics,
-                    held.places,
+                    held.topic_partitions,
                     held.generation,
                     assignor.user_data(last),
                     options.client_rack,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 Callback = Callable[[list[TopicPartition]], Awaitable[None] | None]
 
@@ -34,18 +34,18 @@ class Listener:
         found = {name: getattr(given, name, None) for name in cls.__slots__}
         return cls(**found)
 
-    async def assigned(self, places: Sequence[TopicPartition]) -> None:
-        await _call(self.on_assigned, places)
+    async def assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        await _call(self.on_assigned, topic_partitions)
 
-    async def revoked(self, places: Sequence[TopicPartition]) -> None:
-        await _call(self.on_revoked, places)
+    async def revoked(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        await _call(self.on_revoked, topic_partitions)
 
-    async def lost(self, places: Sequence[TopicPartition]) -> None:
-        await _call(self.on_lost or self.on_revoked, places)
+    async def lost(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        await _call(self.on_lost or self.on_revoked, topic_partitions)
 
 
-async def _call(callback: Callback | None, places: Sequence[TopicPartition]) -> None:
+async def _call(callback: Callback | None, topic_partitions: Sequence[TopicPartition]) -> None:
     if callback is not None:
-        result = callback(list(places))
+        result = callback(list(topic_partitions))
         if inspect.isawaitable(result):
             await result

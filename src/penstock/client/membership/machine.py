@@ -50,7 +50,7 @@ from penstock.client.membership.steps import (
     Step,
     Wait,
 )
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
     HeartbeatRequest,
@@ -128,12 +128,12 @@ class Membership:
     def identity(self) -> Identity:
         return Identity(self.generation, self.member_id, self.options.group_instance_id)
 
-    def held_since(self, place: TopicPartition, generation: int) -> bool:
+    def held_since(self, topic_partition: TopicPartition, generation: int) -> bool:
         """Returns whether this member has owned the partition without interruption since that
         generation."""
-        return self.generation != NO_GENERATION and self.owned.get(place, generation + 1) <= (
-            generation
-        )
+        return self.generation != NO_GENERATION and self.owned.get(
+            topic_partition, generation + 1
+        ) <= (generation)
 
     def needs_poll(self, now: float) -> bool:
         """Returns whether there is news, or a check is due that the consumer still polls."""
@@ -189,16 +189,16 @@ class Membership:
         """Confirms that the user was told. Updates the owned partitions."""
         self._polled_at = now
         match news:
-            case Assigned(places):
-                self.owned.update(dict.fromkeys(places, self.generation))
+            case Assigned(topic_partitions):
+                self.owned.update(dict.fromkeys(topic_partitions, self.generation))
                 if self.phase is Phase.ADOPTING:
                     self._settle()
-            case Revoked(places):
-                self._forget(places)
+            case Revoked(topic_partitions):
+                self._forget(topic_partitions)
                 if self.phase is Phase.ADOPTING:
                     self._rejoin_reason = "released partitions that other members will own"
-            case Lost(places):
-                self._forget(places)
+            case Lost(topic_partitions):
+                self._forget(topic_partitions)
             case Failed():
                 if self.phase is not Phase.FENCED:
                     self._error = None
@@ -219,16 +219,16 @@ class Membership:
             return Lost(gone) if gone else None
         gone = tuple(
             sorted(
-                place
-                for place in self.owned
-                if not self.options.is_cooperative or place.topic not in self.topics
+                topic_partition
+                for topic_partition in self.owned
+                if not self.options.is_cooperative or topic_partition.topic not in self.topics
             )
         )
         return Revoked(gone) if gone else None
 
-    def _forget(self, places: tuple[TopicPartition, ...]) -> None:
-        for place in places:
-            self.owned.pop(place, None)
+    def _forget(self, topic_partitions: tuple[TopicPartition, ...]) -> None:
+        for topic_partition in topic_partitions:
+            self.owned.pop(topic_partition, None)
 
     def _settle(self) -> None:
         self.phase = Phase.STABLE
@@ -423,7 +423,11 @@ class Membership:
                 return
             self._memory = Memory(assigned, self.generation)
             # The subscription may have changed during the rebalance.
-            self._assigned = frozenset(place for place in assigned if place.topic in self.topics)
+            self._assigned = frozenset(
+                topic_partition
+                for topic_partition in assigned
+                if topic_partition.topic in self.topics
+            )
             self.phase = Phase.ADOPTING
             self.last_rebalance_s = now - self._join_began_at
             self._heartbeat_at = now + self.options.heartbeat_interval_ms / 1000

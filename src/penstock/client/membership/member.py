@@ -36,7 +36,8 @@ from penstock.client.membership.steps import (
     Revoked,
     Wait,
 )
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages import (
     HeartbeatRequest,
@@ -69,10 +70,10 @@ class Host(Protocol):
     def consumed(self) -> Offsets:
         """Returns for every assigned partition with a position the offset to be returned next."""
 
-    def add(self, places: Collection[TopicPartition]) -> None:
+    def add(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Starts to read these partitions. The user's listener is called afterwards."""
 
-    def drop(self, places: Collection[TopicPartition]) -> None:
+    def drop(self, topic_partitions: Collection[TopicPartition]) -> None:
         """Stops reading these partitions and drops what is buffered. The listener was called
         before."""
 
@@ -235,38 +236,38 @@ class GroupMember:
             case Failed(error):
                 self._machine.told(news, now())
                 raise error
-            case Assigned(places):
-                self._host.add(places)
+            case Assigned(topic_partitions):
+                self._host.add(topic_partitions)
                 self._machine.told(news, now())
-                await self._listener.assigned(places)
-            case Revoked(places) | Lost(places):
+                await self._listener.assigned(topic_partitions)
+            case Revoked(topic_partitions) | Lost(topic_partitions):
                 try:
                     if isinstance(news, Revoked):
                         await self._commit_consumed(self.options.rebalance_ms / 2000)
-                        await self._listener.revoked(places)
+                        await self._listener.revoked(topic_partitions)
                     else:
-                        await self._listener.lost(places)
+                        await self._listener.lost(topic_partitions)
                 finally:
-                    self._drop(places)
+                    self._drop(topic_partitions)
                     self._machine.told(news, now())
 
-    def _drop(self, places: Collection[TopicPartition]) -> None:
-        self._host.drop(places)
+    def _drop(self, topic_partitions: Collection[TopicPartition]) -> None:
+        self._host.drop(topic_partitions)
         if self._auto is not None:
-            self._auto.forget(places)
+            self._auto.forget(topic_partitions)
 
     async def _depart(self, timeout_s: float, reason: str, *, leave: bool) -> None:
         end = self._clock.monotonic() + timeout_s
-        places = sorted(self._machine.owned)
+        topic_partitions = sorted(self._machine.owned)
         try:
             # Heartbeats continue meanwhile: the listener may take a while.
-            if places and self._machine.generation != NO_GENERATION:
+            if topic_partitions and self._machine.generation != NO_GENERATION:
                 await self._commit_consumed(timeout_s)
-                await self._listener.revoked(places)
-            elif places:
-                await self._listener.lost(places)
+                await self._listener.revoked(topic_partitions)
+            elif topic_partitions:
+                await self._listener.lost(topic_partitions)
         finally:
-            self._drop(places)
+            self._drop(topic_partitions)
             await self._stop_working()
             request = self._machine.leave(reason)
             if request is not None and leave:
@@ -368,9 +369,9 @@ class GroupMember:
         self._commits.commit_nowait(offsets, callback)
 
     async def committed(
-        self, places: Iterable[TopicPartition], *, timeout_s: float | None = None
+        self, topic_partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        return await self._commits.committed(places, timeout_s=timeout_s)
+        return await self._commits.committed(topic_partitions, timeout_s=timeout_s)
 
     def _on_committed(self, offsets: Offsets) -> None:
         if self._auto is not None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.codec import decode_embedded, encode_embedded
 from penstock.wire.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
@@ -75,11 +75,13 @@ def decode_subscription(data: bytes) -> Subscription:
     )
 
 
-def encode_assignment(places: Iterable[TopicPartition], user_data: bytes | None = None) -> bytes:
+def encode_assignment(
+    topic_partitions: Iterable[TopicPartition], user_data: bytes | None = None
+) -> bytes:
     message = ConsumerProtocolAssignment(
         [
             ConsumerProtocolAssignment.TopicPartition(topic, partitions)
-            for topic, partitions in by_topic(places).items()
+            for topic, partitions in by_topic(topic_partitions).items()
         ],
         user_data,
     )
@@ -101,8 +103,8 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     )
 
 
-def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     topics: dict[str, list[int]] = defaultdict(list)
-    for topic, partition in places:
+    for topic, partition in topic_partitions:
         topics[topic].append(partition)
     return {topic: sorted(partitions) for topic, partitions in sorted(topics.items())}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -58,7 +58,7 @@ Step = Ask | Count | Wait
 class Assigned:
     """These partitions were added; none if a rebalance brought this member nothing new."""
 
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Revoked:
     """These partitions are being revoked. They are still owned meanwhile, so offsets can be
     committed."""
 
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Lost:
     """These partitions are already lost: other members may be reading them, and commits will
     fail."""
 
-    places: tuple[TopicPartition, ...]
+    topic_partitions: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)

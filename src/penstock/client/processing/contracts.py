@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from penstock.client.environment import ClientEnv
-from penstock.client.model import Headers, Record, RecordMetadata, TopicPartition
+from penstock.client.model import Headers, Record, RecordMetadata
 from penstock.client.options import ConsumerOptions
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -48,7 +49,7 @@ class PolledConsumer(Protocol[K, V]):
 
     def assignment(self) -> frozenset[TopicPartition]: ...
 
-    def seek(self, place: TopicPartition, offset: int) -> None: ...
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None: ...
 
     def hold_auto_commit(self) -> None: ...
 
@@ -63,9 +64,9 @@ class RunConsumer(PolledConsumer[K, V], Protocol[K, V]):
 
     def wakeup(self) -> None: ...
 
-    def pause(self, *places: TopicPartition) -> None: ...
+    def pause(self, *topic_partitions: TopicPartition) -> None: ...
 
-    def resume(self, *places: TopicPartition) -> None: ...
+    def resume(self, *topic_partitions: TopicPartition) -> None: ...
 
     def paused(self) -> frozenset[TopicPartition]: ...
 
@@ -102,4 +103,4 @@ class RunSummary:
     """The last offset that this run committed for each partition."""
 
 
-Places = Collection[TopicPartition]
+TopicPartitions = Collection[TopicPartition]

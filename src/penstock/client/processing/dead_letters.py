@@ -84,10 +84,11 @@ class DeadLetters:
             if self._reader is None:
                 reader = RawReader(self._options, self._env)
                 self._reader = await self._open.enter_async_context(reader)
-            found = await self._reader.read(record.place, record.offset)
+            found = await self._reader.read(record.topic_partition, record.offset)
         if found is None:
             raise NoOffset(
-                f"cannot send offset {record.offset} of {record.place}, whose handler failed, to "
+                f"cannot send offset {record.offset} of {record.topic_partition}, whose handler "
+                "failed, to "
                 "the dead-letter topic: it is no longer in the log; raise the topic's retention"
             )
         return found

@@ -29,9 +29,10 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from penstock.client.errors import ClientError, Closed, CommitFailed, OptionError
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
 from penstock.client.processing.contracts import PolledConsumer
 from penstock.client.processing.record_queue import RecordQueue, next_offsets
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -92,11 +93,11 @@ class _Loop(Generic[K, V]):
             if records:
                 return records
 
-    def _set_back(self, places: dict[TopicPartition, int]) -> None:
+    def _set_back(self, topic_partitions: dict[TopicPartition, int]) -> None:
         assigned = self._consumer.assignment()
-        for place, offset in places.items():
-            if place in assigned:
-                self._consumer.seek(place, offset)
+        for topic_partition, offset in topic_partitions.items():
+            if topic_partition in assigned:
+                self._consumer.seek(topic_partition, offset)
 
 
 class AtLeastOnce(_Loop[K, V]):
@@ -201,7 +202,11 @@ class AtMostOnce(_Loop[K, V]):
         self._queue.drop()
         try:
             assigned = self._consumer.assignment()
-            ours = {place: offset for place, offset in waiting.items() if place in assigned}
+            ours = {
+                topic_partition: offset
+                for topic_partition, offset in waiting.items()
+                if topic_partition in assigned
+            }
             if ours:
                 self._set_back(ours)
                 await self._consumer.commit(ours)
@@ -224,7 +229,7 @@ class AtMostOnce(_Loop[K, V]):
             return False
         except BaseException:
             # The caller has not received these records, so they may be polled and committed again.
-            first = {record.place: record.offset for record in reversed(records)}
+            first = {record.topic_partition: record.offset for record in reversed(records)}
             self._set_back(first)
             raise
         return True

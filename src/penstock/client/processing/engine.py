@@ -41,19 +41,15 @@ from typing import Any, Generic, TypeVar
 
 from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import ClientError, CommitFailed, OptionError
-from penstock.client.model import Record, TopicPartition
-from penstock.client.processing.contracts import (
-    ErrorAction,
-    Handler,
-    RunConsumer,
-    RunSummary,
-)
+from penstock.client.model import Record
+from penstock.client.processing.contracts import ErrorAction, Handler, RunConsumer, RunSummary
 from penstock.client.processing.dead_letters import DeadLetters
 from penstock.client.processing.failure_policy import FailurePolicy
 from penstock.client.processing.handler_calls import HandlerCalls, Job, Piece, is_async
 from penstock.client.processing.lanes import Lane, Lanes
 from penstock.client.processing.run_options import RunOptions
 from penstock.client.processing.tracker import Tracker, Window
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -184,20 +180,20 @@ class Run(Generic[K, V]):
     def _feed(self, records: Iterable[Record[K, V]]) -> None:
         tracker, lanes = self._tracker, self._lanes
         for record in records:
-            place = record.place
-            before = tracker.window(place)
-            window = tracker.start(place, record.offset)
+            topic_partition = record.topic_partition
+            before = tracker.window(topic_partition)
+            window = tracker.start(topic_partition, record.offset)
             if before is not None and window is not before:
-                lanes.drop(place)
-            lanes.put(self._lane(place, record), Job(record, window))
+                lanes.drop(topic_partition)
+            lanes.put(self._lane(topic_partition, record), Job(record, window))
         self._wake()
 
-    def _lane(self, place: TopicPartition, record: Record[K, V]) -> Lane:
+    def _lane(self, topic_partition: TopicPartition, record: Record[K, V]) -> Lane:
         ordering = self._options.ordering
         if ordering == "partition":
-            return place, None
+            return topic_partition, None
         if ordering == "none" or record.key is None:
-            return place, (record.offset,)
+            return topic_partition, (record.offset,)
         try:
             hash(record.key)
         except TypeError:
@@ -205,18 +201,18 @@ class Run(Generic[K, V]):
                 f'ordering="key" needs hashable keys, and {type(record.key).__name__} '
                 "is not hashable: deserialize keys to str, bytes, numbers or frozen dataclasses"
             ) from None
-        return place, record.key
+        return topic_partition, record.key
 
     def _balance(self) -> int:
         """Pauses partitions that hold their share of records, and returns the size of a share."""
         assigned = self._consumer.assignment()
         share = self._share(len(assigned))
         full = self._tracker.held >= self._options.in_progress_max
-        for place in assigned - self._consumer.paused():
-            window = self._tracker.window(place)
+        for topic_partition in assigned - self._consumer.paused():
+            window = self._tracker.window(topic_partition)
             if full or (window is not None and window.held >= share):
-                self._paused.add(place)
-                self._consumer.pause(place)
+                self._paused.add(topic_partition)
+                self._consumer.pause(topic_partition)
         return share
 
     def _share(self, partitions: int) -> int:
@@ -228,12 +224,12 @@ class Run(Generic[K, V]):
         half = self._share(len(assigned)) // 2
         if self._tracker.held >= self._options.in_progress_max:
             return
-        for place in list(self._paused):
-            window = self._tracker.window(place)
+        for topic_partition in list(self._paused):
+            window = self._tracker.window(topic_partition)
             if window is None or window.held <= half:
-                self._paused.discard(place)
-                if place in assigned:
-                    self._consumer.resume(place)
+                self._paused.discard(topic_partition)
+                if topic_partition in assigned:
+                    self._consumer.resume(topic_partition)
 
     # -- handling -------------------------------------------------------------------------------
 
@@ -361,7 +357,7 @@ class Run(Generic[K, V]):
         action = await self._decide(record, error, attempts=self._options.retries + 1)
         if action in ("fail", "retry"):
             raise error
-        window = self._tracker.start(record.place, record.offset)
+        window = self._tracker.start(record.topic_partition, record.offset)
         if action == "dead_letter":
             assert self._letters is not None
             await self._letters.bury_raw(record, error, attempts=1)
@@ -369,7 +365,7 @@ class Run(Generic[K, V]):
         else:
             self._skipped += 1
         window.finish(record.offset)
-        self._consumer.seek(record.place, record.offset + 1)
+        self._consumer.seek(record.topic_partition, record.offset + 1)
 
     # -- committing -----------------------------------------------------------------------------
 
@@ -377,7 +373,7 @@ class Run(Generic[K, V]):
         self._commit_at = self._clock.monotonic() + self._options.commit_interval_ms / 1000
 
     async def _commit(
-        self, places: Collection[TopicPartition] | None = None, *, final: bool = False
+        self, topic_partitions: Collection[TopicPartition] | None = None, *, final: bool = False
     ) -> None:
         """Commits the safe offsets that have changed.
 
@@ -386,7 +382,7 @@ class Run(Generic[K, V]):
         """
         self._plan_commit()
         self._calls.collect()
-        offsets = self._tracker.committable(places)
+        offsets = self._tracker.committable(topic_partitions)
         if not offsets or self._consumer.options.group_id is None:
             return
         try:
@@ -403,17 +399,17 @@ class Run(Generic[K, V]):
 
     # -- revoked partitions ---------------------------------------------------------------------
 
-    async def on_revoked(self, places: Collection[TopicPartition]) -> None:
-        await self._release(self._tracker.windows(places), commit=True)
-        self._forget(places)
+    async def on_revoked(self, topic_partitions: Collection[TopicPartition]) -> None:
+        await self._release(self._tracker.windows(topic_partitions), commit=True)
+        self._forget(topic_partitions)
 
-    def on_lost(self, places: Collection[TopicPartition]) -> None:
-        self._abandon(self._tracker.windows(places))
-        self._forget(places)
+    def on_lost(self, topic_partitions: Collection[TopicPartition]) -> None:
+        self._abandon(self._tracker.windows(topic_partitions))
+        self._forget(topic_partitions)
 
-    def _forget(self, places: Collection[TopicPartition]) -> None:
-        self._tracker.close(places)
-        self._paused.difference_update(places)
+    def _forget(self, topic_partitions: Collection[TopicPartition]) -> None:
+        self._tracker.close(topic_partitions)
+        self._paused.difference_update(topic_partitions)
 
     async def _release(self, windows: list[Window], *, commit: bool) -> None:
         """Waits, up to the timeout, for the records being handled and the unfinished ones before
@@ -430,17 +426,19 @@ class Run(Generic[K, V]):
             _log.warning(
                 "handlers of records of %s did not finish within drain_timeout_ms (%d); the "
                 "records will be delivered again",
-                ", ".join(sorted(str(window.place) for window in windows)),
+                ", ".join(sorted(str(window.topic_partition) for window in windows)),
                 self._options.drain_timeout_ms,
             )
             self._abandon(windows)
         if commit:
-            await self._commit([window.place for window in windows])
+            await self._commit([window.topic_partition for window in windows])
 
     def _is_busy_with(self, windows: list[Window]) -> bool:
         if any(piece.jobs[0].window in windows for piece in self._running.values()):
             return True
-        return self._failure is None and any(self._lanes.holds(each.place) for each in windows)
+        return self._failure is None and any(
+            self._lanes.holds(each.topic_partition) for each in windows
+        )
 
     def _close(self, window: Window) -> None:
         """Drops the records that no longer need to be handled.
@@ -457,13 +455,13 @@ class Run(Generic[K, V]):
         else:
             in_hand = [piece.in_hand for _, piece in busy]
             window.close_gently(offset for offset in in_hand if offset is not None)
-        self._lanes.drop(window.place, lambda job: job.window.wants(job.record.offset))
+        self._lanes.drop(window.topic_partition, lambda job: job.window.wants(job.record.offset))
 
     def _abandon(self, windows: list[Window]) -> None:
         """Stops waiting for the records of these windows, and drops them."""
         for window in windows:
             window.close()
-            self._lanes.drop(window.place)
+            self._lanes.drop(window.topic_partition)
         tasks = [task for task, piece in self._running.items() if piece.jobs[0].window in windows]
         # A thread cannot be stopped, and its lane must not continue concurrently with it.
         self._cancel([task for task in tasks if self._is_async or task in self._backing_off])
@@ -479,15 +477,17 @@ class Run(Generic[K, V]):
         here."""
         assigned = self._consumer.assignment()
         for window in self._tracker.windows():
-            if window.held and window.place in assigned:
-                self._consumer.seek(window.place, window.safe)
+            if window.held and window.topic_partition in assigned:
+                self._consumer.seek(window.topic_partition, window.safe)
         self._consumer.resume(*(self._paused & assigned))
 
 
 def _where(record: Record[Any, Any], attempts: int) -> str:
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
-    return f"while handling offset {record.offset} of {record.place}, after {times}"
+    return f"while handling offset {record.offset} of {record.topic_partition}, after {times}"
 
 
 def _shown(offsets: dict[TopicPartition, int]) -> str:
-    return ", ".join(f"{place}:{offset}" for place, offset in sorted(offsets.items()))
+    return ", ".join(
+        f"{topic_partition}:{offset}" for topic_partition, offset in sorted(offsets.items())
+    )

@@ -42,10 +42,11 @@ from penstock.client.errors import (
 )
 from penstock.client.interceptors import ProducerRecord
 from penstock.client.membership.steps import Identity
-from penstock.client.model import OffsetAndMetadata, Record, TopicPartition
+from penstock.client.model import OffsetAndMetadata, Record
 from penstock.client.processing.contracts import RunSummary
 from penstock.client.producing.producer import Producer
 from penstock.client.producing.transactions import GroupOf
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
 K = TypeVar("K")
@@ -230,7 +231,9 @@ class _Loop(Generic[K, V]):
                 return False
             raise
         self._processed += len(records)
-        self._committed |= {place: at.offset for place, at in _of(records, positions).items()}
+        self._committed |= {
+            topic_partition: at.offset for topic_partition, at in _of(records, positions).items()
+        }
         return True
 
     async def _transact(
@@ -261,18 +264,21 @@ class _Loop(Generic[K, V]):
         consumer = self._consumer
         firsts: dict[TopicPartition, int] = {}
         for record in records:
-            firsts.setdefault(record.place, record.offset)
+            firsts.setdefault(record.topic_partition, record.offset)
         committed = await consumer.committed(*firsts)
         assigned = consumer.assignment()
-        for place, first in firsts.items():
-            if place in assigned:
-                at = committed.get(place)
-                consumer.seek(place, first if at is None else at)
+        for topic_partition, first in firsts.items():
+            if topic_partition in assigned:
+                at = committed.get(topic_partition)
+                consumer.seek(topic_partition, first if at is None else at)
 
 
 def _of(
     records: Sequence[Record[Any, Any]], positions: dict[TopicPartition, OffsetAndMetadata]
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """Returns the positions after these records."""
-    ends = {record.place: OffsetAndMetadata(record.offset + 1) for record in records}
-    return {place: positions.get(place, end) for place, end in ends.items()}
+    ends = {record.topic_partition: OffsetAndMetadata(record.offset + 1) for record in records}
+    return {
+        topic_partition: positions.get(topic_partition, end)
+        for topic_partition, end in ends.items()
+    }

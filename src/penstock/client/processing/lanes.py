@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 T = TypeVar("T")
 Lane = tuple[TopicPartition, Hashable]
@@ -62,14 +62,16 @@ class Lanes(Generic[T]):
         if lane in self._queues:
             self._ready.append(lane)
 
-    def holds(self, place: TopicPartition) -> bool:
+    def holds(self, topic_partition: TopicPartition) -> bool:
         """Returns whether any record of the partition waits in a lane."""
-        return any(lane[0] == place for lane in self._queues)
+        return any(lane[0] == topic_partition for lane in self._queues)
 
-    def drop(self, place: TopicPartition, keep: Callable[[T], bool] = lambda _: False) -> None:
+    def drop(
+        self, topic_partition: TopicPartition, keep: Callable[[T], bool] = lambda _: False
+    ) -> None:
         """Drops the waiting items of a partition, except those for which `keep` returns True."""
         emptied: set[Lane] = set()
-        for lane in [lane for lane in self._queues if lane[0] == place]:
+        for lane in [lane for lane in self._queues if lane[0] == topic_partition]:
             kept = deque(item for item in self._queues[lane] if keep(item))
             if kept:
                 self._queues[lane] = kept

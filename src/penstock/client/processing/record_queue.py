@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -74,11 +75,11 @@ class RecordQueue(Generic[K, V]):
 def next_offsets(records: Sequence[Record[K, V]]) -> dict[TopicPartition, int]:
     """Returns the offset after the last of these records for each partition. They are in offset
     order."""
-    return {record.place: record.offset + 1 for record in records}
+    return {record.topic_partition: record.offset + 1 for record in records}
 
 
 def _first_offsets(records: Sequence[Record[K, V]]) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for record in records:
-        found.setdefault(record.place, record.offset)
+        found.setdefault(record.topic_partition, record.offset)
     return found

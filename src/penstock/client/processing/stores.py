@@ -25,7 +25,8 @@ from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from penstock.client.errors import CommitFailed, OptionError
-from penstock.client.model import Record, TopicPartition
+from penstock.client.model import Record
+from penstock.topic_partition import TopicPartition
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -35,7 +36,7 @@ class OffsetStore(Protocol):
     """Loads offsets. The user writes them, in the transaction that writes the results."""
 
     def load(
-        self, places: Collection[TopicPartition]
+        self, topic_partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int] | Awaitable[Mapping[TopicPartition, int]]:
         """Returns the next offset to read of each partition.
 
@@ -55,14 +56,16 @@ def spans(records: Iterable[Record[Any, Any]]) -> dict[TopicPartition, Span]:
     """Returns what these records cover. Those of one partition are in offset order, as polled."""
     found: dict[TopicPartition, Span] = {}
     for record in records:
-        place = record.place
-        known = found.get(place)
-        found[place] = Span(record.offset if known is None else known.first, record.offset + 1)
+        topic_partition = record.topic_partition
+        known = found.get(topic_partition)
+        found[topic_partition] = Span(
+            record.offset if known is None else known.first, record.offset + 1
+        )
     return found
 
 
 class Seeks(Protocol):
-    def seek(self, place: TopicPartition, offset: int) -> None: ...
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None: ...
 
 
 class StoreListener:
@@ -72,11 +75,11 @@ class StoreListener:
         self._consumer = consumer
         self._store = store
 
-    async def on_assigned(self, places: Collection[TopicPartition]) -> None:
-        found = self._store.load(places)
+    async def on_assigned(self, topic_partitions: Collection[TopicPartition]) -> None:
+        found = self._store.load(topic_partitions)
         offsets = await found if inspect.isawaitable(found) else found
-        for place, offset in offsets.items():
-            self._consumer.seek(place, offset)
+        for topic_partition, offset in offsets.items():
+            self._consumer.seek(topic_partition, offset)
 
 
 class Cursor(Protocol):
@@ -141,19 +144,23 @@ class SqlOffsets:
         cursor.close()
         connection.commit()
 
-    def load(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def load(self, topic_partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Loads the stored offsets. Ends the transaction it reads in, so that the next one sees new
         data."""
-        wanted = set(places)
+        wanted = set(topic_partitions)
         found: dict[TopicPartition, int] = {}
         cursor: Cursor = self._connection.cursor()
-        for topic in sorted({place.topic for place in wanted}):
+        for topic in sorted({topic_partition.topic for topic_partition in wanted}):
             cursor.execute(self._select, (self._group, topic))
             for partition, offset in cursor.fetchall():
                 found[TopicPartition(topic, partition)] = offset
         cursor.close()
         self._connection.commit()
-        return {place: offset for place, offset in found.items() if place in wanted}
+        return {
+            topic_partition: offset
+            for topic_partition, offset in found.items()
+            if topic_partition in wanted
+        }
 
     def save(self, records: Iterable[Record[K, V]]) -> None:
         """Stores the offsets of these records, within the transaction that writes their results.
@@ -162,15 +169,21 @@ class SqlOffsets:
         """
         cursor: Cursor = self._connection.cursor()
         try:
-            for place, span in sorted(spans(records).items()):
+            for topic_partition, span in sorted(spans(records).items()):
                 cursor.execute(
                     self._upsert,
-                    (self._group, place.topic, place.partition, span.next, span.first),
+                    (
+                        self._group,
+                        topic_partition.topic,
+                        topic_partition.partition,
+                        span.next,
+                        span.first,
+                    ),
                 )
                 if cursor.rowcount != 1:
                     raise CommitFailed(
-                        f"another consumer has already stored offset {span.first} of {place}: "
-                        "roll back this transaction and continue to poll"
+                        f"another consumer has already stored offset {span.first} of "
+                        f"{topic_partition}: roll back this transaction and continue to poll"
                     )
         finally:
             cursor.close()

@@ -24,16 +24,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 class Window:
     """The records of one partition that were started, in offset order."""
 
-    __slots__ = ("_finished", "_started", "_until", "committed", "place", "safe")
+    __slots__ = ("_finished", "_started", "_until", "committed", "safe", "topic_partition")
 
-    def __init__(self, place: TopicPartition, first: int) -> None:
-        self.place = place
+    def __init__(self, topic_partition: TopicPartition, first: int) -> None:
+        self.topic_partition = topic_partition
         self.safe = first
         """All records below this offset are done, so this is the offset to commit."""
         self.committed = first
@@ -53,7 +53,9 @@ class Window:
 
     def start(self, offset: int) -> None:
         if offset <= self.last:
-            raise ValueError(f"{self.place}: offset {offset} was started after {self.last}")
+            raise ValueError(
+                f"{self.topic_partition}: offset {offset} was started after {self.last}"
+            )
         self._started.append(offset)
 
     @property
@@ -98,48 +100,52 @@ class Tracker:
     def held(self) -> int:
         return sum(window.held for window in self._windows.values())
 
-    def window(self, place: TopicPartition) -> Window | None:
-        return self._windows.get(place)
+    def window(self, topic_partition: TopicPartition) -> Window | None:
+        return self._windows.get(topic_partition)
 
-    def windows(self, places: Collection[TopicPartition] | None = None) -> list[Window]:
+    def windows(self, topic_partitions: Collection[TopicPartition] | None = None) -> list[Window]:
         """Returns the windows of these partitions, or of all partitions."""
-        if places is None:
+        if topic_partitions is None:
             return list(self._windows.values())
-        return [window for place in places if (window := self._windows.get(place)) is not None]
+        return [
+            window
+            for topic_partition in topic_partitions
+            if (window := self._windows.get(topic_partition)) is not None
+        ]
 
-    def start(self, place: TopicPartition, offset: int) -> Window:
+    def start(self, topic_partition: TopicPartition, offset: int) -> Window:
         """Notes that a record was received, and returns its window.
 
         An offset that is not above the earlier ones means that a seek or a reset moved the position
         back. Then the records in progress are obsolete, and a new window begins.
         """
-        window = self._windows.get(place)
+        window = self._windows.get(topic_partition)
         if window is None or offset <= window.last:
             if window is not None:
                 window.close()
-            window = self._windows[place] = Window(place, offset)
+            window = self._windows[topic_partition] = Window(topic_partition, offset)
         window.start(offset)
         return window
 
-    def close(self, places: Collection[TopicPartition]) -> list[Window]:
+    def close(self, topic_partitions: Collection[TopicPartition]) -> list[Window]:
         """Closes the windows of revoked partitions. Records that finish from now on are ignored."""
-        closed = self.windows(places)
+        closed = self.windows(topic_partitions)
         for window in closed:
             window.close()
-            del self._windows[window.place]
+            del self._windows[window.topic_partition]
         return closed
 
     def committable(
-        self, places: Collection[TopicPartition] | None = None
+        self, topic_partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, int]:
         """Returns the safe offsets that have changed since the last commit."""
         return {
-            window.place: window.safe
-            for window in self.windows(places)
+            window.topic_partition: window.safe
+            for window in self.windows(topic_partitions)
             if window.safe != window.committed
         }
 
     def mark_committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        for place, offset in offsets.items():
-            if (window := self._windows.get(place)) is not None:
+        for topic_partition, offset in offsets.items():
+            if (window := self._windows.get(topic_partition)) is not None:
                 window.committed = offset

@@ -33,13 +33,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from penstock.client.errors import ClientError, DeliveryTimedOut
-from penstock.client.model import Headers, TopicPartition
+from penstock.client.model import Headers
 from penstock.client.producing.accumulator_config import AccumulatorConfig
 from penstock.client.producing.batches import BATCH_OVERHEAD, Batch, grown
 from penstock.client.producing.lanes import Lane
 from penstock.client.producing.sequences import WINDOW_MAX, Identity
 from penstock.records.batch import HEADER_SIZE
 from penstock.records.kernels import append_record
+from penstock.topic_partition import TopicPartition
 
 BATCH_BYTES_MIN: Final = 1024
 """The smallest limit on batches, even if a broker seems to accept only smaller ones."""
@@ -75,11 +76,11 @@ class Accumulator:
         self._wants_identity = config.idempotent
         self._next_number = 0
 
-    def lane(self, place: TopicPartition) -> Lane:
-        lane = self._lanes.get(place)
+    def lane(self, topic_partition: TopicPartition) -> Lane:
+        lane = self._lanes.get(topic_partition)
         if lane is None:
-            limit = min(self.config.batch_size, self.batch_limit(place.topic))
-            lane = self._lanes[place] = Lane(place, limit)
+            limit = min(self.config.batch_size, self.batch_limit(topic_partition.topic))
+            lane = self._lanes[topic_partition] = Lane(topic_partition, limit)
             lane.has_joined = not self.joins_by_request
         return lane
 
@@ -136,7 +137,7 @@ class Accumulator:
         now: float,
     ) -> Batch | None:
         """Adds a record to a new batch. Returns None if the buffer is full."""
-        self.config.check_size(lane.place, bytes_max)
+        self.config.check_size(lane.topic_partition, bytes_max)
         if not self.has_room(bytes_max):
             return None
         if lane.open is not None:
@@ -185,7 +186,7 @@ class Accumulator:
     def _new_batch(self, lane: Lane, now: float) -> Batch:
         self._next_number += 1
         deadline = now + self.config.delivery_timeout_s
-        batch = Batch(lane.place, self._next_number, now, deadline)
+        batch = Batch(lane.topic_partition, self._next_number, now, deadline)
         batch.is_transactional = self.config.transactional
         if not self._incomplete:
             self.has_news = True  # There was no deadline to watch before.
@@ -266,7 +267,7 @@ class Accumulator:
         room = config.max_request_size
         for lane in lanes:
             if not lane.has_joined and lane.has_due:
-                self.outside[lane.place] = None
+                self.outside[lane.topic_partition] = None
                 continue
             if not lane.may_send(leader, now, numbered=config.idempotent):
                 self._set_aside(lane, now)
@@ -286,7 +287,7 @@ class Accumulator:
     def _set_aside(self, lane: Lane, now: float) -> None:
         """Removes a lane that cannot send from the line, unless it only waits for an answer."""
         if now < lane.resting_until:
-            heapq.heappush(self._resting, (lane.resting_until, lane.place, lane))
+            heapq.heappush(self._resting, (lane.resting_until, lane.topic_partition, lane))
             self._ready.pop(lane, None)
         elif not lane.has_due:
             self._ready.pop(lane, None)
@@ -295,13 +296,13 @@ class Accumulator:
 
     def on_done(self, batch: Batch) -> None:
         """The batch is in the log or, with acks=0, was sent."""
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.topic_partition]
         lane.on_done(batch)
         self._forget(lane, batch)
         self._end_round(lane, 0.0)
 
     def on_refused(self, batch: Batch) -> None:
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.topic_partition]
         lane.on_refused(batch)
         self._forget(lane, batch)
         self._end_round(lane, 0.0)
@@ -311,7 +312,7 @@ class Accumulator:
     ) -> bool:
         """Queues the batch to be sent again, not before `retry_at`. Returns False if it has no
         attempts left."""
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.topic_partition]
         lane.last_error = error
         if batch.abandoned or batch.attempts >= self.config.attempts_max:
             lane.on_refused(batch)
@@ -324,11 +325,13 @@ class Accumulator:
 
     def on_too_large(self, batch: Batch) -> tuple[Batch, ...]:
         """Splits the batch. The caller transfers its outcome to the parts."""
-        lane = self._lanes[batch.place]
+        lane = self._lanes[batch.topic_partition]
         limit = max(batch.size // 2, BATCH_BYTES_MIN)
-        self._limits[batch.place.topic] = min(limit, self.batch_limit(batch.place.topic))
+        self._limits[batch.topic_partition.topic] = min(
+            limit, self.batch_limit(batch.topic_partition.topic)
+        )
         for other in self._lanes.values():
-            if other.place.topic == batch.place.topic:
+            if other.topic_partition.topic == batch.topic_partition.topic:
                 other.limit_batches(limit)
         if batch.abandoned:
             lane.on_refused(batch)
@@ -392,9 +395,9 @@ class Accumulator:
         outside, self.outside = self.outside, {}
         return list(outside)
 
-    def joined(self, places: Iterable[TopicPartition]) -> None:
-        for place in places:
-            lane = self._lanes[place]
+    def joined(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        for topic_partition in topic_partitions:
+            lane = self._lanes[topic_partition]
             lane.has_joined = True
             if lane.has_due:
                 self._set_ready(lane)
@@ -411,7 +414,7 @@ class Accumulator:
         ends."""
         expired = []
         while self._incomplete and (batch := next(iter(self._incomplete))).deadline <= now:
-            lane = self._lanes[batch.place]
+            lane = self._lanes[batch.topic_partition]
             self._give_up(lane, batch)
             expired.append((batch, self._timed_out(lane, batch)))
         return expired
@@ -421,14 +424,16 @@ class Accumulator:
         why = f": {error}" if error is not None else ": the brokers did not accept it in time"
         limit_ms = self.config.delivery_timeout_s * 1000
         return DeliveryTimedOut(
-            f"{batch.place}: not acknowledged within delivery_timeout_ms={limit_ms:.0f}{why}", error
+            f"{batch.topic_partition}: not acknowledged within "
+            f"delivery_timeout_ms={limit_ms:.0f}{why}",
+            error,
         )
 
     def fail_all(self) -> list[Batch]:
         """Gives up and returns every batch that is not settled. None of them is sent (again)."""
         batches = list(self._incomplete)
         for batch in batches:
-            self._give_up(self._lanes[batch.place], batch)
+            self._give_up(self._lanes[batch.topic_partition], batch)
         return batches
 
     def _give_up(self, lane: Lane, batch: Batch) -> None:
@@ -473,11 +478,13 @@ class Accumulator:
         for lane in self._lanes.values():
             batches = [*lane.in_flight, *lane.returned, *lane.waiting]
             batches += [lane.open] if lane.open is not None else []
-            assert lane.queued_bytes == sum(batch.charge for batch in batches), lane.place
-            assert len(lane.in_flight) <= WINDOW_MAX, lane.place
+            assert lane.queued_bytes == sum(batch.charge for batch in batches), lane.topic_partition
+            assert len(lane.in_flight) <= WINDOW_MAX, lane.topic_partition
             held += batches
             known = lane in self._ready or any(entry[2] is lane for entry in self._resting)
-            assert known or lane.in_flight or not lane.has_due, f"{lane.place} is forgotten"
+            assert known or lane.in_flight or not lane.has_due, (
+                f"{lane.topic_partition} is forgotten"
+            )
         assert len(set(held)) == len(held), "a batch is in two places"
         alive = {batch for batch in held if not batch.abandoned}
         assert alive == set(self._incomplete), "a batch is lost"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.client.errors import RecordTooLarge
-from penstock.client.model import TopicPartition
 from penstock.client.producing.batches import BATCH_OVERHEAD
 from penstock.records.batch import HEADER_SIZE
+from penstock.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,15 @@ class AccumulatorConfig:
     idempotent: bool = True
     transactional: bool = False
 
-    def check_size(self, place: TopicPartition, bytes_max: int) -> None:
+    def check_size(self, topic_partition: TopicPartition, bytes_max: int) -> None:
         limit = min(
             self.max_request_size,
             (self.buffer_memory - BATCH_OVERHEAD) // 9 * 8,
         )
         if HEADER_SIZE + bytes_max > limit:
             raise RecordTooLarge(
-                f"{place}: a record of {bytes_max} bytes is more than this producer allows: raise "
+                f"{topic_partition}: a record of {bytes_max} bytes is more than this producer "
+                "allows: raise "
                 f"max_request_size (now {self.max_request_size}), and buffer_memory (now "
                 f"{self.buffer_memory}) if that is smaller"
             )

@@ -17,7 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from penstock.client.errors import ClientError
-from penstock.client.model import RecordMetadata, TopicPartition
+from penstock.client.model import RecordMetadata
+from penstock.topic_partition import TopicPartition
 
 DeliveryCallback = Callable[[RecordMetadata | None, ClientError | None], object]
 """Receives the record's metadata, or the error; the other argument is None."""
@@ -47,12 +48,12 @@ class BatchOutcome:
         "count",
         "error",
         "parts",
-        "place",
         "settled",
+        "topic_partition",
     )
 
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition = topic_partition
         self.settled = False
         self.base_offset = NO_OFFSET
         self.append_time_ms = NO_APPEND_TIME
@@ -113,7 +114,9 @@ class BatchOutcome:
         offset = self.base_offset + index if self.base_offset >= 0 else NO_OFFSET
         if self.append_time_ms != NO_APPEND_TIME:
             timestamp = self.append_time_ms
-        return RecordMetadata(self.place.topic, self.place.partition, offset, timestamp)
+        return RecordMetadata(
+            self.topic_partition.topic, self.topic_partition.partition, offset, timestamp
+        )
 
     # -- callbacks ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Final
 
-from penstock.client.model import Headers, TopicPartition
+from penstock.client.model import Headers
 from penstock.client.producing.batch_outcome import BatchOutcome
 from penstock.records.batch import (
     HEADER_SIZE,
@@ -31,6 +31,7 @@ from penstock.records.batch import (
 from penstock.records.batch import seal as reseal
 from penstock.records.kernels import append_record
 from penstock.records.record import finish_batch, read_records
+from penstock.topic_partition import TopicPartition
 
 RECORD_OVERHEAD: Final = 36
 """The maximum size of a record's own fields, in addition to key, value and headers."""
@@ -82,19 +83,21 @@ class Batch:
         "number",
         "outcome",
         "packed",
-        "place",
         "producer_id",
         "record_bytes",
         "sequence",
+        "topic_partition",
         "uncertain",
     )
 
-    def __init__(self, place: TopicPartition, number: int, created_at: float, deadline: float):
-        self.place = place
+    def __init__(
+        self, topic_partition: TopicPartition, number: int, created_at: float, deadline: float
+    ):
+        self.topic_partition = topic_partition
         self.number = number
         """The batches of a partition are sent in the order of this number. It has no other
         meaning."""
-        self.outcome = BatchOutcome(place)
+        self.outcome = BatchOutcome(topic_partition)
         self.created_at = created_at
         self.deadline = deadline
         self.count = 0
@@ -202,7 +205,7 @@ class Batch:
         records: Sequence[tuple[int, int, bytes | None, bytes | None, Headers]],
         start: int,
     ) -> Batch:
-        part = Batch(self.place, self.number, self.created_at, self.deadline)
+        part = Batch(self.topic_partition, self.number, self.created_at, self.deadline)
         part.is_transactional = self.is_transactional
         for _, timestamp, key, value, headers in records:
             part.append(timestamp, key, value, headers)
@@ -213,4 +216,5 @@ class Batch:
         return part
 
     def __repr__(self) -> str:
-        return f"<Batch {self.number} of {self.place}: {self.count} records, seq {self.sequence}>"
+        name = f"Batch {self.number} of {self.topic_partition}"
+        return f"<{name}: {self.count} records, seq {self.sequence}>"

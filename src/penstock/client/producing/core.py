@@ -25,7 +25,6 @@ from penstock.client.errors import (
     RequestTimedOut,
 )
 from penstock.client.metrics import ProducerMeter, ProducerMetrics
-from penstock.client.model import TopicPartition
 from penstock.client.options import ProducerOptions
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.accumulator_config import AccumulatorConfig
@@ -36,6 +35,7 @@ from penstock.client.producing.sequences import Identity
 from penstock.client.producing.topics import Topic, Topics
 from penstock.client.producing.transactions import Join, Transaction, Transactions
 from penstock.client.producing.transactions_v1 import PRODUCE_VERSION_MAX
+from penstock.topic_partition import TopicPartition
 
 _IN_FLIGHT_PAUSE_S: Final = 0.005
 _log = logging.getLogger(__name__)
@@ -236,9 +236,9 @@ class ProducerCore:
             self.accumulator.joins_by_request = True
         self._sender.join_by_request(join, PRODUCE_VERSION_MAX)
 
-    def _joined(self, places: Iterable[TopicPartition]) -> None:
+    def _joined(self, topic_partitions: Iterable[TopicPartition]) -> None:
         with self.lock:
-            self.accumulator.joined(places)
+            self.accumulator.joined(topic_partitions)
 
     def _fail_transaction(self, error: ClientError) -> None:
         assert self._sender is not None
@@ -311,8 +311,8 @@ class _Host:
     def join_by_request(self, join: Join) -> None:
         self._producer._join_by_request(join)
 
-    def joined(self, places: Iterable[TopicPartition]) -> None:
-        self._producer._joined(places)
+    def joined(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        self._producer._joined(topic_partitions)
 
     def fail_transaction(self, error: ClientError) -> None:
         self._producer._fail_transaction(error)

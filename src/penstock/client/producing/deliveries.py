@@ -68,7 +68,7 @@ class Delivery:
 
     def __repr__(self) -> str:
         state = "done" if self.done() else "on its way"
-        return f"<Delivery to {self._outcome.place}: {state}>"
+        return f"<Delivery to {self._outcome.topic_partition}: {state}>"
 
 
 Watch = Callable[[Callable[[], None]], None]

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.client.producing.batches import Batch
 from penstock.client.producing.sequences import Identity, Numbering
+from penstock.topic_partition import TopicPartition
 
 NOBODY: Final = -1
 
@@ -42,15 +42,15 @@ class Lane:
         "numbering",
         "open",
         "open_bytes_max",
-        "place",
         "queued_bytes",
         "resting_until",
         "returned",
+        "topic_partition",
         "waiting",
     )
 
-    def __init__(self, place: TopicPartition, batch_bytes_max: int) -> None:
-        self.place = place
+    def __init__(self, topic_partition: TopicPartition, batch_bytes_max: int) -> None:
+        self.topic_partition = topic_partition
         self.batch_bytes_max = batch_bytes_max
         """A batch that would be larger is closed. Lowered when the broker accepts only smaller
         ones."""

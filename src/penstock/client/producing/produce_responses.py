@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from penstock.client.address import Address
 from penstock.client.errors import BrokerError, ClientError, ConnectionLost, Fenced, RecordTooLarge
 from penstock.client.metrics import ProducerMeter
-from penstock.client.model import TopicPartition
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.batch_outcome import NO_APPEND_TIME, NO_OFFSET
 from penstock.client.producing.batches import Batch
 from penstock.client.producing.sequences import NOT_WRITTEN, Verdict, judge
 from penstock.client.producing.topics import Topics
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceResponse
 
@@ -78,7 +78,7 @@ class ProduceResponses:
         fatal: ClientError | None = None
         look_afresh = False
         for batch in batches:
-            answer = answers.get(batch.place)
+            answer = answers.get(batch.topic_partition)
             if answer is None:
                 batch.uncertain = True
                 settlements += self._again(batch, ConnectionLost(_NO_ANSWER), now)
@@ -95,7 +95,7 @@ class ProduceResponses:
         """Returns the settlements, the error that ends the producer, and whether leaders must be
         looked up."""
         code = answer.error_code
-        lane = self._accumulator.lane(batch.place)
+        lane = self._accumulator.lane(batch.topic_partition)
         verdict = judge(
             code,
             numbered=batch.is_numbered,
@@ -107,21 +107,21 @@ class ProduceResponses:
             offset = answer.base_offset if code == ErrorCode.NONE else NO_OFFSET
             return [self._done(batch, offset, answer.log_append_time_ms)], None, False
         batch.uncertain = batch.uncertain or code not in NOT_WRITTEN
-        error = _error(code, answer, batch.place)
+        error = _error(code, answer, batch.topic_partition)
         if verdict is Verdict.SPLIT:
             return self._split(batch), None, False
         if verdict is Verdict.REFUSED:
             return self._refused(batch, error), None, False
         if verdict is Verdict.FATAL:
             fenced = Fenced(
-                f"{batch.place}: {error}; this producer cannot continue: make a new one"
+                f"{batch.topic_partition}: {error}; this producer cannot continue: make a new one"
             )
             return self._refused(batch, fenced), fenced, False
         if verdict is Verdict.RENUMBER:
             return self._again(batch, error, now, renumber=True), None, False
         leader = answer.current_leader
         if leader is not None and self._topics.follow(
-            batch.place, leader.leader_id, leader.leader_epoch
+            batch.topic_partition, leader.leader_id, leader.leader_epoch
         ):
             return self._again(batch, error, now, at_once=True), None, False
         # This code says nothing about leaders: an earlier batch has failed.
@@ -137,7 +137,9 @@ class ProduceResponses:
         meter.record_bytes += batch.record_bytes
         meter.batches += 1
         meter.wire_bytes += batch.size
-        meter.distribution.add(batch.place.topic, batch.place.partition, batch.count)
+        meter.distribution.add(
+            batch.topic_partition.topic, batch.topic_partition.partition, batch.count
+        )
         return partial(batch.outcome.succeed, offset, batch.count, append_time_ms)
 
     def _again(
@@ -149,7 +151,7 @@ class ProduceResponses:
         renumber: bool = False,
         at_once: bool = False,
     ) -> list[Settlement]:
-        lane = self._accumulator.lane(batch.place)
+        lane = self._accumulator.lane(batch.topic_partition)
         retry_at = now if at_once else now + self._backoff_s(lane.failures)
         if self._accumulator.on_retry(batch, error, retry_at, renumber=renumber):
             self._meter.retries += 1
@@ -178,8 +180,10 @@ class ProduceResponses:
         ]
 
 
-def _error(code: int, answer: ProduceResponse.Partition, place: TopicPartition) -> ClientError:
-    error = BrokerError(code, answer.error_message, str(place))
+def _error(
+    code: int, answer: ProduceResponse.Partition, topic_partition: TopicPartition
+) -> ClientError:
+    error = BrokerError(code, answer.error_message, str(topic_partition))
     if code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
         return RecordTooLarge(
             f"{error}: raise max.message.bytes of the topic, or send smaller records"

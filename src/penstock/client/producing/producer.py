@@ -21,12 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Self, Unpack, overload
 
 from penstock.client.environment import ClientEnv, default_environment
-from penstock.client.errors import (
-    ClientError,
-    OptionError,
-    TopicNotFound,
-    UnknownTopicYet,
-)
+from penstock.client.errors import ClientError, OptionError, TopicNotFound, UnknownTopicYet
 from penstock.client.interceptors import producer_chain
 from penstock.client.metrics import ProducerMetrics
 from penstock.client.model import Headers, K, V
@@ -315,10 +310,14 @@ class Producer(Generic[K, V]):
             raise OptionError(f"timestamp_ms is {timestamp_ms}: give milliseconds since 1970")
         if self._from_threads:
             with self._lock:
-                return self._place(topic, key, value, headers, partition, timestamp_ms, size, watch)
-        return self._place(topic, key, value, headers, partition, timestamp_ms, size, watch)
+                return self._topic_partition(
+                    topic, key, value, headers, partition, timestamp_ms, size, watch
+                )
+        return self._topic_partition(
+            topic, key, value, headers, partition, timestamp_ms, size, watch
+        )
 
-    def _place(
+    def _topic_partition(
         self,
         topic: Topic,
         key: bytes | None,
@@ -345,7 +344,7 @@ class Producer(Generic[K, V]):
             record = _Prepared(lane, timestamp_ms, key, value, headers, size)
             batch = None if self._memory.is_waited_for else self._append_new(record)
             if batch is None:
-                accumulator.config.check_size(lane.place, size)
+                accumulator.config.check_size(lane.topic_partition, size)
                 accumulator.hurry()
                 self._usable().wake()
                 return record
@@ -406,7 +405,7 @@ class Producer(Generic[K, V]):
 
             async with producer.transaction() as transaction:
                 await producer.send("orders", b"42")
-                await transaction.send_offsets({place: 43}, consumer)
+                await transaction.send_offsets({topic_partition: 43}, consumer)
 
         Leaving the block commits the transaction, and returns when the commit is decided. An error
         in the block aborts it. Requires `transactional_id`.

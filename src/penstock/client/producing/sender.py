@@ -23,12 +23,7 @@ from typing import Any, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
-from penstock.client.errors import (
-    ApiNotServed,
-    ClientError,
-    DeadlineExceeded,
-    check,
-)
+from penstock.client.errors import ApiNotServed, ClientError, DeadlineExceeded, check
 from penstock.client.metrics import ProducerMeter
 from penstock.client.options import ProducerOptions
 from penstock.client.producing.accumulator import Accumulator
@@ -275,8 +270,8 @@ class Sender:
             if not self._is_connected(node, now):
                 return
             # Lanes that were served go to the end of the line.
-            served = {batch.place for batch in batches}
-            lanes.sort(key=lambda lane: lane.place in served)
+            served = {batch.topic_partition for batch in batches}
+            lanes.sort(key=lambda lane: lane.topic_partition in served)
 
     def _send(self, node: _Node, batches: list[Batch], now: float) -> None:
         connection = node.connection
@@ -303,7 +298,7 @@ class Sender:
         options = self._options
         topics: dict[str, ProduceRequest.Topic] = {}
         for batch in batches:
-            name, partition = batch.place
+            name, partition = batch.topic_partition
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = ProduceRequest.Topic(name)
@@ -407,10 +402,10 @@ class Sender:
     async def _join_outside(self, join: Join) -> None:
         while True:
             with self._lock:
-                places = self._accumulator.take_outside()
-            if not places:
+                topic_partitions = self._accumulator.take_outside()
+            if not topic_partitions:
                 break
-            await join(places)
+            await join(topic_partitions)
             self.wake()
         # Runs after this chore has ended. If the pump finds more partitions then, it can start
         # another chore.

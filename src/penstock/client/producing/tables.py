@@ -84,7 +84,7 @@ class TableDelivery:
 
     def add(self, outcome: BatchOutcome, count: int) -> None:
         self._outcomes.append(outcome)
-        partition = outcome.place.partition
+        partition = outcome.topic_partition.partition
         self._counts[partition] = self._counts.get(partition, 0) + count
 
     def done(self) -> bool:
@@ -112,7 +112,7 @@ class TableDelivery:
             for leaf in outcome.leaves():
                 if leaf.base_offset == NO_OFFSET:
                     continue
-                found = ranges.setdefault(leaf.place.partition, [])
+                found = ranges.setdefault(leaf.topic_partition.partition, [])
                 last = leaf.base_offset + leaf.count - 1
                 if found and found[-1].last + 1 == leaf.base_offset:
                     found[-1] = OffsetRange(found[-1].first, last)

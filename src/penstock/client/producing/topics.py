@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from penstock.client.address import Address
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, ClientError
-from penstock.client.model import TopicPartition
 from penstock.client.producing.accumulator import Accumulator
 from penstock.client.producing.lanes import NOBODY, Lane
 from penstock.client.routers import PartitionView
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import MetadataResponse
 
@@ -62,31 +62,31 @@ class Topics:
             self._update(topic)
 
     def leader(self, lane: Lane) -> int:
-        place = lane.place
-        leader = self._topics[place.topic].leaders[place.partition]
+        topic_partition = lane.topic_partition
+        leader = self._topics[topic_partition.topic].leaders[topic_partition.partition]
         return leader if leader in self._cluster.brokers else NOBODY
 
     def why_leaderless(self, lane: Lane) -> ClientError:
         """Returns the cluster's error for a lane without a leader."""
-        known = self._topics[lane.place.topic].source
+        known = self._topics[lane.topic_partition.topic].source
         if known is not None and known.error_code != ErrorCode.NONE:
-            return BrokerError(known.error_code, subject=f"topic {lane.place.topic}")
-        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(lane.place))
+            return BrokerError(known.error_code, subject=f"topic {lane.topic_partition.topic}")
+        return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, subject=str(lane.topic_partition))
 
-    def follow(self, place: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
+    def follow(self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
         """Applies the new leader that a former leader reported. Returns False if it is not new or
         unusable."""
-        known = self._cluster.known_topic(place.topic)
+        known = self._cluster.known_topic(topic_partition.topic)
         if known is None or leader_id not in self._cluster.brokers:
             return False
         for partition in known.partitions:
             if (
-                partition.partition_index == place.partition
+                partition.partition_index == topic_partition.partition
                 and partition.leader_epoch < leader_epoch
             ):
                 partition.leader_id = leader_id
                 partition.leader_epoch = leader_epoch
-                topic = self._topics[place.topic]
+                topic = self._topics[topic_partition.topic]
                 topic.source = None
                 self._update(topic)
                 return True
@@ -108,8 +108,8 @@ class Topics:
             # lanes have no leader.
             count = max(len(known.partitions), len(topic.lanes))
             for partition in range(len(topic.lanes), count):
-                place = TopicPartition(topic.name, partition)
-                topic.lanes.append(self._accumulator.lane(place))
+                topic_partition = TopicPartition(topic.name, partition)
+                topic.lanes.append(self._accumulator.lane(topic_partition))
             topic.leaders = [NOBODY] * count
             for heard in known.partitions:
                 if 0 <= heard.partition_index < count:

@@ -39,13 +39,14 @@ from penstock.client.errors import (
 )
 from penstock.client.membership.steps import NOBODY
 from penstock.client.membership.steps import Identity as Membership
-from penstock.client.model import OffsetAndMetadata, OpenTransaction, TopicPartition
+from penstock.client.model import OffsetAndMetadata, OpenTransaction
 from penstock.client.producing.sequences import Identity
 from penstock.client.producing.transactions_v1 import (
     END_VERSION_MAX,
     OFFSET_COMMIT_VERSION_MAX,
     TransactionsV1,
 )
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     EndTxnRequest,
@@ -106,7 +107,7 @@ class Host(Protocol):
         """From now on calls `join` to add a partition to a transaction before sending batches to
         it."""
 
-    def joined(self, places: Iterable[TopicPartition]) -> None:
+    def joined(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Marks these partitions as part of the transaction."""
 
     def fail_transaction(self, error: ClientError) -> None:
@@ -323,14 +324,14 @@ class Transactions:
             raise
         self._go_on(answer.producer_id, answer.producer_epoch)
 
-    async def _join(self, places: list[TopicPartition]) -> None:
+    async def _join(self, topic_partitions: list[TopicPartition]) -> None:
         assert self._older is not None
         try:
-            await self._told(self._older.add_partitions(self._identity, places))
+            await self._told(self._older.add_partitions(self._identity, topic_partitions))
         except ClientError as error:
             self._host.fail_transaction(error)
         else:
-            self._host.joined(places)
+            self._host.joined(topic_partitions)
 
     async def _finish(self) -> tuple[bool, ClientError | None]:
         self._is_open = False
@@ -457,14 +458,17 @@ def _topics(
     offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
 ) -> list[TxnOffsetCommitRequest.Topic]:
     topics = []
-    for name, those in groupby(sorted(offsets), key=lambda place: place.topic):
+    for name, those in groupby(sorted(offsets), key=lambda topic_partition: topic_partition.topic):
         partitions = []
-        for place in those:
-            given = offsets[place]
+        for topic_partition in those:
+            given = offsets[topic_partition]
             position = OffsetAndMetadata(given) if isinstance(given, int) else given
             partitions.append(
                 TxnOffsetCommitRequest.Partition(
-                    place.partition, position.offset, position.leader_epoch, position.metadata
+                    topic_partition.partition,
+                    position.offset,
+                    position.leader_epoch,
+                    position.metadata,
                 )
             )
         topics.append(TxnOffsetCommitRequest.Topic(name, partitions))

@@ -22,8 +22,8 @@ from typing import Final, TypeVar
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import check
-from penstock.client.model import TopicPartition
 from penstock.client.producing.sequences import Identity
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AddOffsetsToTxnRequest,
@@ -47,14 +47,20 @@ class TransactionsV1:
         self._transactional_id = transactional_id
         self._deadline_s = deadline_s
 
-    async def add_partitions(self, identity: Identity, places: Iterable[TopicPartition]) -> None:
+    async def add_partitions(
+        self, identity: Identity, topic_partitions: Iterable[TopicPartition]
+    ) -> None:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._transactional_id,
             v3_and_below_producer_id=identity.producer_id,
             v3_and_below_producer_epoch=identity.epoch,
             v3_and_below_topics=[
-                AddPartitionsToTxnRequest.Topic(name, [place.partition for place in those])
-                for name, those in groupby(sorted(places), key=lambda place: place.topic)
+                AddPartitionsToTxnRequest.Topic(
+                    name, [topic_partition.partition for topic_partition in those]
+                )
+                for name, those in groupby(
+                    sorted(topic_partitions), key=lambda topic_partition: topic_partition.topic
+                )
             ],
         )
 
@@ -72,8 +78,11 @@ class TransactionsV1:
             # OPERATION_NOT_ATTEMPTED does not say why the request failed, so other codes come
             # first.
             codes = sorted(_codes(answer).items(), key=lambda item: item[1] == _NOT_ATTEMPTED)
-            for place, code in codes:
-                check(code, subject=f"{place} in the transaction of {self._transactional_id}")
+            for topic_partition, code in codes:
+                check(
+                    code,
+                    subject=f"{topic_partition} in the transaction of {self._transactional_id}",
+                )
 
         what = f"AddPartitionsToTxn for {self._transactional_id}"
         await self._cluster.retry(what, attempt, deadline_s=self._deadline_s)

@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from penstock.aio import Consumer, Producer
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.sim.actors.readers import BytesConsumer
 from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import INFO, OK, TABLE, Probe
+from penstock.topic_partition import TopicPartition
 
 KEYS: Final = ("a", "b", "c")
-PLACE: Final = TopicPartition(TABLE, 0)
+TOPIC_PARTITION: Final = TopicPartition(TABLE, 0)
 POLICIES: Final = ("compact", "compact", "delete", "compact,delete")
 CONFIGS: Final[dict[str, str]] = {
     "cleanup.policy": "compact",
@@ -72,10 +72,10 @@ async def check_table(actor: Actor) -> None:
                 stage.bootstrap, env=actor.env, auto_offset_reset="earliest", **CLIENT_KEYWORDS
             )
             async with consumer:
-                end = (await consumer.end_offsets([PLACE]))[PLACE]
-                consumer.assign([PLACE])
-                consumer.seek_to_beginning(PLACE)
-                while (consumer.known_position(PLACE) or 0) < end:
+                end = (await consumer.end_offsets([TOPIC_PARTITION]))[TOPIC_PARTITION]
+                consumer.assign([TOPIC_PARTITION])
+                consumer.seek_to_beginning(TOPIC_PARTITION)
+                while (consumer.known_position(TOPIC_PARTITION) or 0) < end:
                     for record in await consumer.poll(timeout_ms=500):
                         newest[(record.key or b"").decode()] = int(record.value or b"-1")
                         records += 1

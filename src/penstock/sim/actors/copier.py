@@ -14,7 +14,7 @@ from penstock.client.errors import ClientError
 from penstock.client.interceptors import ProducerRecord
 from penstock.client.model import Record
 from penstock.sim.actors.readers import BytesConsumer, consumer_keywords, reads_of
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, place_of
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import COPIERS, COPIES, INFO, SOURCE_MARK
 
@@ -86,8 +86,8 @@ class _Hand:
         work.has_read(reads_of(records))
         made: list[Made] = []
         for record in records:
-            source = f"{SOURCE_MARK}{record.place}@{record.offset}"
-            note = work.note(place_of(COPIES, record.partition), source)
+            source = f"{SOURCE_MARK}{record.topic_partition}@{record.offset}"
+            note = work.note(f"{COPIES}-{record.partition}", source)
             made.append(ProducerRecord(COPIES, note.value.encode(), None, (), record.partition))
         self._actor.stage.count("copies", len(made))
         # From here on the library owns the transaction, and may commit it at any time.

@@ -26,11 +26,13 @@ async def run_malformer(actor: Actor) -> None:
     try:
         while not stage.over.is_set():
             await stage.rest(2 * _PAUSE_S * actor.draws.random())
-            place = actor.draws.choice(stage.scenario.written)
+            partition_name = actor.draws.choice(stage.scenario.written)
             kind = actor.draws.choice(KINDS)
             begun_ms = stage.now_ms()
             try:
-                offset = await produce(cluster, place, _batch(actor, kind), ACKS_ALL, _nothing)
+                offset = await produce(
+                    cluster, partition_name, _batch(actor, kind), ACKS_ALL, _nothing
+                )
             except Answered as answered:
                 status, error, offset = FAIL, str(answered), -1
             except ClientError:
@@ -46,7 +48,7 @@ async def run_malformer(actor: Actor) -> None:
                     begun_ms=begun_ms,
                     ended_ms=stage.now_ms(),
                     error=error,
-                    place=place,
+                    partition_name=partition_name,
                     batch=kind,
                     offset=offset,
                 )

@@ -14,8 +14,9 @@ from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientError
 from penstock.sim.actors.sends import Note, batch_of, notes_for, with_cluster
-from penstock.sim.actors.stage import REQUEST_TIMEOUT_MS, Actor, parse_place
+from penstock.sim.actors.stage import REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK, Pipelined
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     FetchRequest,
@@ -43,11 +44,11 @@ async def run_pipeliner(actor: Actor) -> None:
     try:
         while not stage.over.is_set():
             await stage.rest(2 * actor.pause_s())
-            place = actor.draws.choice(stage.scenario.written)
+            partition_name = actor.draws.choice(stage.scenario.written)
             try:
-                await _Burst(actor, place).run(cluster)
+                await _Burst(actor, partition_name).run(cluster)
             except ClientError:
-                cluster.forget(parse_place(place).topic)
+                cluster.forget(TopicPartition.parse(partition_name).topic)
                 await stage.rest(0.3)
     finally:
         cluster.close()
@@ -56,17 +57,19 @@ async def run_pipeliner(actor: Actor) -> None:
 class _Burst:
     """Some writes with reads after each, all sent before the first response is read."""
 
-    def __init__(self, actor: Actor, place: str) -> None:
+    def __init__(self, actor: Actor, partition_name: str) -> None:
         self._actor = actor
-        self._place = place
+        self._partition_name = partition_name
         self._begun_ms = actor.stage.now_ms()
 
     async def run(self, cluster: Cluster) -> None:
         actor = self._actor
-        connection = await cluster.connection(await cluster.leader(parse_place(self._place)))
+        connection = await cluster.connection(
+            await cluster.leader(TopicPartition.parse(self._partition_name))
+        )
         burst = []
         for _ in range(actor.draws.randint(1, _DEPTH_MAX)):
-            notes = notes_for(actor, self._place, ACKS_ALL)
+            notes = notes_for(actor, self._partition_name, ACKS_ALL)
             wrote = connection.submit(self._produce(notes), ProduceResponse)
             listed = connection.submit(
                 self._list_offsets(), ListOffsetsResponse, version_max=_LIST_VERSION_MAX
@@ -80,7 +83,7 @@ class _Burst:
         if ends and ends[-1] >= 0:
             await self._write_and_fetch(connection, ends[-1])
         if any(isinstance(wrote, ClientError) for _, wrote, _ in answers) or -1 in ends:
-            cluster.forget(parse_place(self._place).topic)
+            cluster.forget(TopicPartition.parse(self._partition_name).topic)
 
     def _settle(
         self,
@@ -100,7 +103,7 @@ class _Burst:
 
     async def _write_and_fetch(self, connection: Connection, offset: int) -> None:
         """Writes, and fetches from where the write goes if no other client writes."""
-        notes = notes_for(self._actor, self._place, ACKS_ALL)
+        notes = notes_for(self._actor, self._partition_name, ACKS_ALL)
         wrote = connection.submit(self._produce(notes), ProduceResponse)
         fetched = connection.submit(
             self._fetch(offset), FetchResponse, version_max=_FETCH_VERSION_MAX
@@ -140,7 +143,7 @@ class _Burst:
                 status=OK,
                 begun_ms=self._begun_ms,
                 ended_ms=stage.now_ms(),
-                place=self._place,
+                partition_name=self._partition_name,
                 request=request,
                 written_end=written_end,
                 seen_end=seen_end,
@@ -148,7 +151,7 @@ class _Burst:
         )
 
     def _produce(self, notes: list[Note]) -> ProduceRequest:
-        at = parse_place(self._place)
+        at = TopicPartition.parse(self._partition_name)
         batch = batch_of(self._actor, [note.value for note in notes])
         return ProduceRequest(
             acks=ACKS_ALL,
@@ -162,7 +165,7 @@ class _Burst:
         )
 
     def _list_offsets(self) -> ListOffsetsRequest:
-        at = parse_place(self._place)
+        at = TopicPartition.parse(self._partition_name)
         partition = ListOffsetsRequest.Partition(partition_index=at.partition, timestamp=_LATEST)
         return ListOffsetsRequest(
             replica_id=_CONSUMER,
@@ -170,7 +173,7 @@ class _Burst:
         )
 
     def _fetch(self, offset: int) -> FetchRequest:
-        at = parse_place(self._place)
+        at = TopicPartition.parse(self._partition_name)
         partition = FetchRequest.Partition(
             partition=at.partition,
             fetch_offset=offset,

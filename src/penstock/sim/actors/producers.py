@@ -15,8 +15,9 @@ from penstock.aio import Producer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.sim.actors.sends import Answered, Note, batch_of, notes_for, produce, with_cluster
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -82,10 +83,10 @@ async def _send_on(
     while not stage.over.is_set() and failures < 5:
         await stage.rest(actor.pause_s())
         for _ in range(actor.draws.randint(1, stage.scenario.batch_max)):
-            place = actor.draws.choice(stage.scenario.written)
+            partition_name = actor.draws.choice(stage.scenario.written)
             number, value = actor.next_value()
-            at = parse_place(place)
-            note = Note(actor, place, value, number, acks, idempotent, stage.now_ms())
+            at = TopicPartition.parse(partition_name)
+            note = Note(actor, partition_name, value, number, acks, idempotent, stage.now_ms())
             try:
                 await producer.send(
                     at.topic, value.encode(), partition=at.partition, on_delivery=note.settle
@@ -110,8 +111,8 @@ async def _run_raw(actor: Actor, acks: int) -> None:
     try:
         while not stage.over.is_set():
             await stage.rest(actor.pause_s())
-            place = actor.draws.choice(stage.scenario.written)
-            notes = notes_for(actor, place, acks)
+            partition_name = actor.draws.choice(stage.scenario.written)
+            notes = notes_for(actor, partition_name, acks)
             left = False
 
             def on_sent() -> None:
@@ -121,7 +122,7 @@ async def _run_raw(actor: Actor, acks: int) -> None:
             batch = batch_of(actor, [note.value for note in notes])
             status, offset, error = OK, -1, ""
             try:
-                offset = await produce(cluster, place, batch, acks, on_sent)
+                offset = await produce(cluster, partition_name, batch, acks, on_sent)
             except Answered as answered:
                 status = FAIL if answered.code in _REFUSED else INFO
                 error = str(answered)
@@ -175,33 +176,35 @@ class _RawTwice:
         self._sequences.clear()
         return True
 
-    async def _send(self, cluster: Cluster, place: str) -> None:
+    async def _send(self, cluster: Cluster, partition_name: str) -> None:
         actor = self._actor
-        notes = notes_for(actor, place, ACKS_ALL)
+        notes = notes_for(actor, partition_name, ACKS_ALL)
         batch = batch_of(
             actor,
             [note.value for note in notes],
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
-            base_sequence=self._sequences.get(place, 0),
+            base_sequence=self._sequences.get(partition_name, 0),
         )
-        status, offset, error = await self._insist(cluster, place, batch)
+        status, offset, error = await self._insist(cluster, partition_name, batch)
         for index, note in enumerate(notes):
             note.add(status, offset + index if offset >= 0 else -1, error)
         if status != OK:
             # It is unknown whether it was written, so no sequence number can be right after it.
             self._producer_id = -1
             return
-        self._sequences[place] = self._sequences.get(place, 0) + len(notes)
+        self._sequences[partition_name] = self._sequences.get(partition_name, 0) + len(notes)
         if actor.draws.random() < 0.15:
-            await self._repeat(cluster, place, batch, notes)
+            await self._repeat(cluster, partition_name, batch, notes)
 
-    async def _insist(self, cluster: Cluster, place: str, batch: bytes) -> tuple[str, int, str]:
+    async def _insist(
+        self, cluster: Cluster, partition_name: str, batch: bytes
+    ) -> tuple[str, int, str]:
         stage = self._actor.stage
         error = ""
         for _ in range(_ATTEMPTS_MAX):
             try:
-                return OK, await produce(cluster, place, batch, ACKS_ALL, _nothing), ""
+                return OK, await produce(cluster, partition_name, batch, ACKS_ALL, _nothing), ""
             except Answered as answered:
                 error = str(answered)
                 if answered.code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -216,7 +219,7 @@ class _RawTwice:
         return INFO, -1, error
 
     async def _repeat(
-        self, cluster: Cluster, place: str, batch: bytes, notes: Sequence[Note]
+        self, cluster: Cluster, partition_name: str, batch: bytes, notes: Sequence[Note]
     ) -> None:
         """Sends an acknowledged batch again. If it is acknowledged, its offset must be the
         first one."""
@@ -224,7 +227,7 @@ class _RawTwice:
         await stage.rest(self._actor.draws.choice((0.0, 0.5, 3.0)))
         stage.count("sent_again")
         with suppress(ClientError, Answered):
-            offset = await produce(cluster, place, batch, ACKS_ALL, _nothing)
+            offset = await produce(cluster, partition_name, batch, ACKS_ALL, _nothing)
             for index, note in enumerate(notes):
                 note.add(OK, offset + index)
 

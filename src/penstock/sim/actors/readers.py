@@ -14,8 +14,8 @@ from typing import Any, Final
 from penstock.aio import Admin, Consumer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
-from penstock.client.model import Record, TopicPartition
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor, parse_place
+from penstock.client.model import Record
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import (
     FAIL,
     INFO,
@@ -28,6 +28,7 @@ from penstock.sim.history import (
     Poll,
     Reads,
 )
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
@@ -55,8 +56,8 @@ def reads_of(records: Iterable[Record[bytes | None, bytes | None]]) -> Reads:
     reads: dict[str, list[tuple[int, str]]] = {}
     for record in records:
         value = (record.value or b"").decode(errors="replace")
-        reads.setdefault(str(record.place), []).append((record.offset, value))
-    return {place: tuple(found) for place, found in reads.items()}
+        reads.setdefault(str(record.topic_partition), []).append((record.offset, value))
+    return {partition_name: tuple(found) for partition_name, found in reads.items()}
 
 
 def _note_poll(
@@ -100,7 +101,12 @@ async def run_reader(actor: Actor, *, committed: bool = False) -> None:
             await stage.rest(0.5)
             continue
         try:
-            consumer.assign([parse_place(place) for place in stage.scenario.places])
+            consumer.assign(
+                [
+                    TopicPartition.parse(partition_name)
+                    for partition_name in stage.scenario.partition_names
+                ]
+            )
             await _read_on(actor, consumer, committed)
         finally:
             with suppress(ClientError):
@@ -109,7 +115,7 @@ async def run_reader(actor: Actor, *, committed: bool = False) -> None:
 
 async def _read_on(actor: Actor, consumer: BytesConsumer, committed: bool) -> None:
     stage = actor.stage
-    moved: Sequence[str] = stage.scenario.places
+    moved: Sequence[str] = stage.scenario.partition_names
     failures = 0
     while not stage.over.is_set() and failures < 5:
         begun_ms = stage.now_ms()
@@ -131,9 +137,9 @@ async def _read_on(actor: Actor, consumer: BytesConsumer, committed: bool) -> No
 
 def _seek_back(actor: Actor, consumer: BytesConsumer) -> Sequence[str]:
     """Seeks to the start of a partition, to read it again: what was read must still be there."""
-    place = actor.draws.choice(actor.stage.scenario.places)
-    consumer.seek_to_beginning(parse_place(place))
-    return (place,)
+    partition_name = actor.draws.choice(actor.stage.scenario.partition_names)
+    consumer.seek_to_beginning(TopicPartition.parse(partition_name))
+    return (partition_name,)
 
 
 class _Listener:
@@ -150,8 +156,8 @@ class _Listener:
         member = None if self.consumer is None else self.consumer._core._member
         return -1 if member is None else member.generation
 
-    def on_assigned(self, places: Sequence[TopicPartition]) -> None:
-        self.moved.update(dict.fromkeys(map(str, places)))
+    def on_assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
+        self.moved.update(dict.fromkeys(map(str, topic_partitions)))
         stage, generation = self._actor.stage, self.generation
         stage.count("rebalances")
         if generation < 0:
@@ -169,10 +175,10 @@ class _Listener:
             )
         )
 
-    def on_revoked(self, places: Sequence[TopicPartition]) -> None:
+    def on_revoked(self, topic_partitions: Sequence[TopicPartition]) -> None:
         pass
 
-    def on_lost(self, places: Sequence[TopicPartition]) -> None:
+    def on_lost(self, topic_partitions: Sequence[TopicPartition]) -> None:
         pass
 
 
@@ -238,7 +244,7 @@ async def _commit(
 ) -> None:
     stage = actor.stage
     begun_ms = stage.now_ms()
-    offsets = {record.place: record.offset + 1 for record in records}
+    offsets = {record.topic_partition: record.offset + 1 for record in records}
     entry = Commit(
         process=actor.name,
         status=INFO,
@@ -246,7 +252,7 @@ async def _commit(
         ended_ms=begun_ms,
         group=READERS,
         generation=listener.generation,
-        offsets={str(place): offset for place, offset in offsets.items()},
+        offsets={str(partition_name): offset for partition_name, offset in offsets.items()},
     )
     stage.under_way[actor.name] = lambda: [
         replace(entry, ended_ms=stage.now_ms(), error="it was killed")
@@ -292,7 +298,7 @@ async def run_asker(actor: Actor) -> None:
         try:
             while not stage.over.is_set():
                 await stage.rest(actor.draws.choice((0.1, 0.5, 2.0)))
-                await ask_latest(actor, admin, actor.draws.choice(stage.scenario.places))
+                await ask_latest(actor, admin, actor.draws.choice(stage.scenario.partition_names))
                 if stage.scenario.members:
                     await ask_committed(actor, admin)
                     if actor.draws.random() < 0.1:
@@ -301,10 +307,10 @@ async def run_asker(actor: Actor) -> None:
             await admin.close()
 
 
-async def ask_latest(actor: Actor, admin: Admin, place: str) -> None:
+async def ask_latest(actor: Actor, admin: Admin, partition_name: str) -> None:
     stage = actor.stage
     begun_ms = stage.now_ms()
-    at = parse_place(place)
+    at = TopicPartition.parse(partition_name)
     status, offset, error = OK, -1, ""
     try:
         found = (await admin.list_offsets({at: "latest"}))[at]
@@ -318,7 +324,7 @@ async def ask_latest(actor: Actor, admin: Admin, place: str) -> None:
             begun_ms=begun_ms,
             ended_ms=stage.now_ms(),
             error=error,
-            place=place,
+            partition_name=partition_name,
             offset=offset,
         )
     )
@@ -332,8 +338,10 @@ async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> Non
     try:
         found = await admin.group_offsets(group)
         offsets = {
-            place: found[at].offset if (at := parse_place(place)) in found else -1
-            for place in stage.scenario.places
+            partition_name: found[at].offset
+            if (at := TopicPartition.parse(partition_name)) in found
+            else -1
+            for partition_name in stage.scenario.partition_names
         }
     except ClientError as failed:
         status, error = INFO, str(failed)
@@ -356,7 +364,7 @@ async def _commit_as_of_old(actor: Actor) -> None:
     generation = stage.generations.get(READERS, 0) - 1
     if generation < 0:
         return
-    at = parse_place(actor.draws.choice(stage.scenario.places))
+    at = TopicPartition.parse(actor.draws.choice(stage.scenario.partition_names))
     begun_ms = stage.now_ms()
     partition = OffsetCommitRequest.Partition(partition_index=at.partition, committed_offset=0)
     request = OffsetCommitRequest(

@@ -14,8 +14,9 @@ from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, RecordTooLarge
 from penstock.client.model import RecordMetadata
 from penstock.records.record import Record, build_batch
-from penstock.sim.actors.stage import REQUEST_TIMEOUT_MS, Actor, parse_place
+from penstock.sim.actors.stage import REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import FAIL, INFO, OK, Send
+from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 from penstock.wire.messages.base import Request, Response
@@ -28,7 +29,7 @@ class Note:
     """One record that was sent, until its result is known."""
 
     actor: Actor
-    place: str
+    partition_name: str
     value: str
     number: int
     acks: int
@@ -57,7 +58,7 @@ class Note:
             begun_ms=self.begun_ms,
             ended_ms=self.actor.stage.now_ms(),
             error=error,
-            place=self.place,
+            partition_name=self.partition_name,
             value=self.value,
             number=self.number,
             acks=self.acks,
@@ -70,7 +71,9 @@ class Note:
 
     def _synced_end(self) -> int | None:
         stage = self.actor.stage
-        return stage.synced_end(self.place) if stage.is_alone(self.place) else None
+        return (
+            stage.synced_end(self.partition_name) if stage.is_alone(self.partition_name) else None
+        )
 
 
 class Answered(Exception):
@@ -95,7 +98,7 @@ async def with_cluster(actor: Actor) -> Cluster | None:
 
 async def produce(
     cluster: Cluster,
-    place: str,
+    partition_name: str,
     batch: bytes,
     acks: int,
     on_sent: Callable[[], None],
@@ -105,7 +108,7 @@ async def produce(
 ) -> int:
     """Sends one request and returns the base offset, or raises an error. Calls `on_sent` when the
     request may have reached the broker."""
-    at = parse_place(place)
+    at = TopicPartition.parse(partition_name)
     try:
         leader = await cluster.leader(at)
         connection = await cluster.connection(leader)
@@ -139,12 +142,17 @@ async def call(
 
 def batch_of(actor: Actor, values: Sequence[str], **more: int) -> bytes:
     now_ms = actor.env.clock.wall_ms()
-    records = [Record(place, now_ms, None, value.encode()) for place, value in enumerate(values)]
+    records = [
+        Record(partition_name, now_ms, None, value.encode())
+        for partition_name, value in enumerate(values)
+    ]
     return bytes(build_batch(records, **more))  # type: ignore[arg-type]
 
 
-def notes_for(actor: Actor, place: str, acks: int) -> list[Note]:
+def notes_for(actor: Actor, partition_name: str, acks: int) -> list[Note]:
     count = actor.draws.randint(1, actor.stage.scenario.batch_max)
     numbered = [actor.next_value() for _ in range(count)]
     now_ms = actor.stage.now_ms()
-    return [Note(actor, place, value, number, acks, True, now_ms) for number, value in numbered]
+    return [
+        Note(actor, partition_name, value, number, acks, True, now_ms) for number, value in numbered
+    ]

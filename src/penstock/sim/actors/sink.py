@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
-from penstock.client.model import TopicPartition
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.sim.actors.sends import Answered, batch_of, produce, with_cluster
-from penstock.sim.actors.stage import Actor, parse_place
+from penstock.sim.actors.stage import Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, SINK_IDS, SINK_MEMBERS, Stable
+from penstock.topic_partition import TopicPartition
 from penstock.txns.colocated_ids import id_beside
 from penstock.wire.java import partition_of
 from penstock.wire.messages import (
@@ -79,7 +79,9 @@ class _Sink:
         ]
         self._members: list[_Member] = []
         self._done = 0
-        self._place = parse_place(actor.stage.scenario.topics[0].places[0])
+        self._topic_partition = TopicPartition.parse(
+            actor.stage.scenario.topics[0].partition_names[0]
+        )
 
     async def begin(self) -> None:
         self._members = [await self._init(name) for name in self._names]
@@ -103,7 +105,7 @@ class _Sink:
         """Returns the last batch that the group has committed, once nothing is pending. With `once`
         it raises an error if something is pending."""
         topic = OffsetFetchRequest.GroupTopic(
-            self._place.topic, partition_indexes=[self._place.partition]
+            self._topic_partition.topic, partition_indexes=[self._topic_partition.partition]
         )
         group = OffsetFetchRequest.Group(SINK, topics=[topic])
         request = OffsetFetchRequest(groups=[group], require_stable=True)
@@ -162,8 +164,8 @@ class _Sink:
 
     async def _write(self, work: Work, member: _Member) -> None:
         actor = self._actor
-        places = actor.stage.scenario.topics[0].places
-        note = work.note(actor.draws.choice(places))
+        partition_names = actor.stage.scenario.topics[0].partition_names
+        note = work.note(actor.draws.choice(partition_names))
         batch = batch_of(
             actor,
             [note.value],
@@ -173,18 +175,25 @@ class _Sink:
             transactional=True,
         )
         offset = await produce(
-            self._cluster, note.place, batch, ACKS_ALL, lambda: None, transactional_id=member.name
+            self._cluster,
+            note.partition_name,
+            batch,
+            ACKS_ALL,
+            lambda: None,
+            transactional_id=member.name,
         )
         note.add(OK, offset)
 
     async def _commit_offset(self, driver: _Member, number: int) -> None:
-        partition = TxnOffsetCommitRequest.Partition(self._place.partition, number, -1, "")
+        partition = TxnOffsetCommitRequest.Partition(
+            self._topic_partition.partition, number, -1, ""
+        )
         request = TxnOffsetCommitRequest(
             driver.name,
             SINK,
             driver.producer_id,
             driver.epoch,
-            topics=[TxnOffsetCommitRequest.Topic(self._place.topic, [partition])],
+            topics=[TxnOffsetCommitRequest.Topic(self._topic_partition.topic, [partition])],
         )
 
         async def attempt(fresh: bool) -> None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 from penstock.client.cluster import ClusterConfig
 from penstock.client.connection import ConnectionConfig
 from penstock.client.environment import ClientEnv
-from penstock.client.model import TopicPartition
 from penstock.client.option_values import bootstrap as parse_bootstrap
 from penstock.sim.history import Entry, History
 from penstock.sim.scenario import Scenario
@@ -28,15 +27,6 @@ CLIENT_KEYWORDS: Final[dict[str, Any]] = {
     "metadata_max_age_ms": 10_000,
     "socket_connection_setup_timeout_ms": 1_500,
 }
-
-
-def place_of(topic: str, partition: int) -> str:
-    return f"{topic}-{partition}"
-
-
-def parse_place(place: str) -> TopicPartition:
-    topic, _, index = place.rpartition("-")
-    return TopicPartition(topic, int(index))
 
 
 @dataclass(slots=True)
@@ -61,7 +51,7 @@ class Stage:
     """How many brokers may lose unsynced data, as far as operators' changes limit it."""
     settings: dict[str, tuple[str, int]] = field(default_factory=dict)
     """By topic: the durability and min.insync.replicas that an operator requested last."""
-    synced_end: Callable[[str], int] = lambda place: 0
+    synced_end: Callable[[str], int] = lambda partition_name: 0
     """Returns up to which offset a topic partition has been synced on any disk."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
@@ -83,10 +73,10 @@ class Stage:
     def fence(self, producer_id: int, epoch: int) -> None:
         self.fences[producer_id] = max(epoch, self.fences.get(producer_id, -1))
 
-    def is_alone(self, place: str) -> bool:
+    def is_alone(self, partition_name: str) -> bool:
         """Returns whether the leader is always the only replica, and syncs before it
         answers acks=1."""
-        topic = self.scenario.topic_of(place)
+        topic = self.scenario.topic_of(partition_name)
         return (
             topic.replication_factor == 1
             and topic.durability == "fsync"

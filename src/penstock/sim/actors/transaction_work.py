@@ -26,7 +26,7 @@ class Work:
         self._ending_ms = -1.0
         self._reads: dict[str, tuple[tuple[int, str], ...]] = {}
         self._unsettled: dict[str, Note] = {}
-        self.places: list[str] = []
+        self.partition_names: list[str] = []
         """The topic partitions it writes to."""
         actor.stage.under_way[actor.name] = self._last_words
 
@@ -35,13 +35,13 @@ class Work:
         """Whether a commit was requested."""
         return self._ending_ms >= 0
 
-    def note(self, place: str, more: str = "") -> Note:
+    def note(self, partition_name: str, more: str = "") -> Note:
         """Returns the note for the next record to be sent."""
         number, value = self.actor.next_value()
         stage = self.actor.stage
         note = Note(
             self.actor,
-            place,
+            partition_name,
             value + more,
             number,
             ACKS_ALL,
@@ -51,15 +51,15 @@ class Work:
             self._on_settled,
         )
         self._unsettled[note.value] = note
-        self.places.append(place)
+        self.partition_names.append(partition_name)
         return note
 
     def _on_settled(self, note: Note) -> None:
         self._unsettled.pop(note.value, None)
 
     def has_read(self, reads: Reads) -> None:
-        for place, records in reads.items():
-            self._reads[place] = (*self._reads.get(place, ()), *records)
+        for partition_name, records in reads.items():
+            self._reads[partition_name] = (*self._reads.get(partition_name, ()), *records)
 
     def asks_for_commit(self) -> None:
         self._ending_ms = self.actor.stage.now_ms()

@@ -24,9 +24,10 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TransactionAborted, check
 from penstock.sim.actors.readers import BytesConsumer, consumer_keywords, reads_of
 from penstock.sim.actors.sends import Answered, Note, batch_of, call, produce, with_cluster
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK
+from penstock.topic_partition import TopicPartition
 from penstock.txns.config import EPOCH_PER_TRANSACTION
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -83,7 +84,7 @@ class _Transactor:
         self._consumer: BytesConsumer | None = None
         self._last: EndTxnRequest | None = None
         """The request that ended the previous transaction."""
-        self._last_places: list[str] = []
+        self._last_partition_names: list[str] = []
         """The topic partitions that the previous transaction wrote to."""
 
     async def run(self) -> None:
@@ -132,7 +133,12 @@ class _Transactor:
                 **consumer_keywords(actor),
             )
             await consumer.start()
-            consumer.assign([parse_place(place) for place in stage.scenario.places])
+            consumer.assign(
+                [
+                    TopicPartition.parse(partition_name)
+                    for partition_name in stage.scenario.partition_names
+                ]
+            )
             self._consumer = consumer
 
     async def _transact_on(self, producer: BytesProducer, name: str, timeout_s: float) -> None:
@@ -149,7 +155,7 @@ class _Transactor:
                     self._decide(work)
             except _WantsAbort:
                 work.end(FAIL, "the abort was intended")
-                self._last, self._last_places = ending, work.places
+                self._last, self._last_partition_names = ending, work.partition_names
             except TransactionAborted as error:
                 work.end(FAIL, str(error))
             except ClientError as error:
@@ -158,7 +164,7 @@ class _Transactor:
             else:
                 work.end(OK)
                 ending.committed = True
-                self._last, self._last_places = ending, work.places
+                self._last, self._last_partition_names = ending, work.partition_names
 
     async def _end_again(self) -> None:
         """Sends the end of the previous transaction once more. It must not end this one."""
@@ -178,9 +184,9 @@ class _Transactor:
         """Sends a marker of the previous transaction once more, like a delayed request of a
         coordinator. It must not end this transaction."""
         actor, ended = self._actor, self._last
-        if ended is None or not self._last_places:
+        if ended is None or not self._last_partition_names:
             return
-        at = parse_place(actor.draws.choice(self._last_places))
+        at = TopicPartition.parse(actor.draws.choice(self._last_partition_names))
         marker = WriteTxnMarkersRequest.Marker(
             ended.producer_id,
             ended.producer_epoch + 1,
@@ -207,7 +213,7 @@ class _Transactor:
         draws = actor.draws
         for _ in range(draws.choice((1, 2, 3, 5))):
             note = work.note(draws.choice(stage.scenario.written))
-            at = parse_place(note.place)
+            at = TopicPartition.parse(note.partition_name)
             try:
                 await producer.send(
                     at.topic, note.value.encode(), partition=at.partition, on_delivery=note.settle
@@ -294,12 +300,12 @@ class _OldWay:
         try:
             name = f"once-{actor.name}-{stage.counters['transactions_abandoned']}"
             await self._begin(cluster, name, _ABANDONED_TIMEOUT_MS)
-            place = actor.draws.choice(stage.scenario.written)
+            partition_name = actor.draws.choice(stage.scenario.written)
             work = Work(actor, name)
             if actor.draws.random() < 0.5:
                 # Otherwise the partition asks the coordinator, which knows no such transaction.
-                await self._add(cluster, [place])
-            await self._send(cluster, work.note(place))
+                await self._add(cluster, [partition_name])
+            await self._send(cluster, work.note(partition_name))
         except (_Trouble, ClientError):
             pass
         finally:
@@ -327,13 +333,15 @@ class _OldWay:
     async def _transact(self, cluster: Cluster) -> None:
         actor, stage = self._actor, self._actor.stage
         written = stage.scenario.written
-        places = actor.draws.sample(written, min(len(written), actor.draws.choice((1, 2, 3))))
+        partition_names = actor.draws.sample(
+            written, min(len(written), actor.draws.choice((1, 2, 3)))
+        )
         commits = actor.draws.random() < _COMMIT_SHARE
         work = Work(actor, self._name)
         try:
-            await self._add(cluster, places)
-            for place in places:
-                await self._send(cluster, work.note(place))
+            await self._add(cluster, partition_names)
+            for partition_name in partition_names:
+                await self._send(cluster, work.note(partition_name))
                 await stage.rest(actor.pause_s() / 4)
             if commits:
                 work.asks_for_commit()
@@ -343,10 +351,10 @@ class _OldWay:
             raise
         work.end(OK if commits else FAIL, "" if commits else "the abort was intended")
 
-    async def _add(self, cluster: Cluster, places: list[str]) -> None:
+    async def _add(self, cluster: Cluster, partition_names: list[str]) -> None:
         topics: dict[str, list[int]] = {}
-        for place in places:
-            at = parse_place(place)
+        for partition_name in partition_names:
+            at = TopicPartition.parse(partition_name)
             topics.setdefault(at.topic, []).append(at.partition)
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._name,
@@ -374,7 +382,7 @@ class _OldWay:
 
     async def _send(self, cluster: Cluster, note: Note) -> None:
         """Sends a record once, with the next sequence number. A missing reply counts as a loss."""
-        sequence = self._sequences.get(note.place, 0)
+        sequence = self._sequences.get(note.partition_name, 0)
         batch = batch_of(
             self._actor,
             [note.value],
@@ -386,7 +394,7 @@ class _OldWay:
         try:
             offset = await produce(
                 cluster,
-                note.place,
+                note.partition_name,
                 batch,
                 ACKS_ALL,
                 lambda: None,
@@ -395,7 +403,7 @@ class _OldWay:
             )
         except Answered as error:
             raise _Trouble(str(error)) from error
-        self._sequences[note.place] = sequence + 1
+        self._sequences[note.partition_name] = sequence + 1
         note.add(OK, offset)
 
     async def _end(self, cluster: Cluster, commits: bool) -> None:

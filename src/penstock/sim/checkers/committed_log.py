@@ -16,7 +16,7 @@ _SEQUENCES: Final = 1 << 31
 class CommittedLog:
     """What is committed in one partition, and the state of its producers."""
 
-    place: str
+    partition_name: str
     marks: list[Mark] = field(default_factory=list)
     chains: dict[int, int] = field(default_factory=lambda: {0: 0})
     """By end offset: the chain hash of everything below."""
@@ -37,9 +37,9 @@ class CommittedLog:
         for mark in shadow.marks_between(self.end_offset, high_watermark):
             if mark.base_offset != self.end_offset:
                 text = f"offsets from {self.end_offset} to {mark.base_offset} are missing"
-                raise broken("I1", self.place, text, self.end_offset)
+                raise broken("I1", self.partition_name, text, self.end_offset)
             self._check_sequence(mark, shadow.log.log_start_offset)
-            txns.on_committed(self.place, mark, shadow)
+            txns.on_committed(self.partition_name, mark, shadow)
             self.marks.append(mark)
             before = self.chains[self.end_offset]
             self.end_offset = mark.next_offset
@@ -51,7 +51,7 @@ class CommittedLog:
         epoch, due = self.sequences.get(mark.producer_id, (-1, 0))
         if mark.producer_epoch < epoch:
             text = f"producer {mark.producer_id} wrote in epoch {mark.producer_epoch} after {epoch}"
-            raise broken("I9", self.place, text, mark.base_offset)
+            raise broken("I9", self.partition_name, text, mark.base_offset)
         if mark.producer_epoch > epoch:
             due = 0
         if mark.base_sequence < 0 and mark.is_transactional:
@@ -67,7 +67,7 @@ class CommittedLog:
                 f"a batch of producer {mark.producer_id} with sequence {mark.base_sequence} was "
                 f"committed where {due} was expected"
             )
-            raise broken("I9", self.place, text, mark.base_offset)
+            raise broken("I9", self.partition_name, text, mark.base_offset)
         following = (mark.base_sequence + mark.record_count) % _SEQUENCES
         self.lasts[mark.producer_id] = mark.next_offset - 1
         self.sequences[mark.producer_id] = (mark.producer_epoch, following)

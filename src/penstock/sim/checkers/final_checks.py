@@ -14,14 +14,14 @@ from typing import Any
 
 from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.metadata.image import ClusterImage
 from penstock.sim.actors.readers import BytesConsumer, ask_committed, ask_latest, reads_of
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.history import ACKS_ALL, INFO, OK, Drain, Probe, Send
 from penstock.sim.node import BrokerNode
 from penstock.sim.world import World
+from penstock.topic_partition import TopicPartition
 
 
 def what_is_wrong(world: World, invariants: Invariants) -> str:
@@ -34,18 +34,18 @@ def what_is_wrong(world: World, invariants: Invariants) -> str:
             return wrong
     for topic in image.topics.values():
         for index, partition in enumerate(topic.partitions):
-            place = f"{topic.name}-{index}"
+            partition_name = f"{topic.name}-{index}"
             if {*partition.isr} != {*partition.replicas} or partition.is_moving:
-                return f"{place} is not in sync: {partition}"
+                return f"{partition_name} is not in sync: {partition}"
             broker = world.brokers[partition.leader].broker
             hosted = None if broker is None else broker.replicas.get(topic.name, index)
             term = None if hosted is None else hosted.leadership
             if hosted is None or term is None or term.epoch != partition.leader_epoch:
-                return f"broker {partition.leader} does not lead {place} as in {partition}"
+                return f"broker {partition.leader} does not lead {partition_name} as in {partition}"
             if term.high_watermark < hosted.log.end_offset:
-                return f"{place} is committed only up to offset {term.high_watermark}"
+                return f"{partition_name} is committed only up to offset {term.high_watermark}"
             if hosted.last_stable_offset < term.high_watermark:
-                return f"{place} has a transaction open since {hosted.last_stable_offset}"
+                return f"{partition_name} has a transaction open since {hosted.last_stable_offset}"
     return ""
 
 
@@ -108,17 +108,17 @@ async def probe_producing(actor: Actor) -> None:
     error = ""
     try:
         async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
-            for place in stage.scenario.places:
-                await send_one(actor, producer, place)
+            for partition_name in stage.scenario.partition_names:
+                await send_one(actor, producer, partition_name)
     except ClientError as failed:
         error = str(failed)
     _probe(stage, actor.name, "producing to every partition", begun_ms, error)
 
 
 async def send_one(
-    actor: Actor, producer: Producer[bytes | None, bytes | None], place: str
+    actor: Actor, producer: Producer[bytes | None, bytes | None], partition_name: str
 ) -> None:
-    at, (number, value) = parse_place(place), actor.next_value()
+    at, (number, value) = TopicPartition.parse(partition_name), actor.next_value()
     begun_ms = actor.stage.now_ms()
     delivery = await producer.send(at.topic, value.encode(), partition=at.partition)
     status, offset = INFO, -1
@@ -132,7 +132,7 @@ async def send_one(
                 status=status,
                 begun_ms=begun_ms,
                 ended_ms=actor.stage.now_ms(),
-                place=place,
+                partition_name=partition_name,
                 value=value,
                 number=number,
                 acks=ACKS_ALL,
@@ -152,8 +152,8 @@ async def probe_group(actor: Actor) -> None:
     error = ""
     try:
         async with Admin(stage.bootstrap, env=actor.env, **keywords) as admin:
-            for place in stage.scenario.places:
-                await ask_latest(actor, admin, place)
+            for partition_name in stage.scenario.partition_names:
+                await ask_latest(actor, admin, partition_name)
             for group in stage.scenario.groups:
                 await ask_committed(actor, admin, group)
     except ClientError as failed:
@@ -200,15 +200,17 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
     """
     stage = actor.stage
     drained = {
-        entry.place: entry.end_offset
+        entry.partition_name: entry.end_offset
         for entry in stage.history.entries
         if isinstance(entry, Drain) and entry.status == OK
     }
-    places = [parse_place(place) for place in stage.scenario.places]
+    topic_partitions = [TopicPartition.parse(name) for name in stage.scenario.partition_names]
     begun_ms = stage.now_ms()
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
-    found: dict[str, list[tuple[int, str]]] = {str(place): [] for place in places}
+    found: dict[str, list[tuple[int, str]]] = {
+        str(topic_partition): [] for topic_partition in topic_partitions
+    }
     error = ""
     try:
         async with asyncio.timeout(stage.scenario.mend_s):
@@ -220,17 +222,19 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
                 **CLIENT_KEYWORDS,
             )
             async with consumer:
-                starts = await consumer.beginning_offsets(places)
-                ends = await consumer.end_offsets(places)
-                consumer.assign(places)
-                for place in places:
-                    consumer.seek(place, starts[place])
-                while any((consumer.known_position(place) or 0) < ends[place] for place in places):
+                starts = await consumer.beginning_offsets(topic_partitions)
+                ends = await consumer.end_offsets(topic_partitions)
+                consumer.assign(topic_partitions)
+                for topic_partition in topic_partitions:
+                    consumer.seek(topic_partition, starts[topic_partition])
+                while any((consumer.known_position(at) or 0) < end for at, end in ends.items()):
                     for where, records in reads_of(await consumer.poll(timeout_ms=500)).items():
                         found[where] += records
     except (ClientError, TimeoutError) as failed:
         error = str(failed) or "it took too long"
-    for place in places:
+    for topic_partition in topic_partitions:
+        name, end = str(topic_partition), ends.get(topic_partition)
+        limit = drained.get(name, end)
         stage.history.add(
             Drain(
                 process=actor.name,
@@ -238,14 +242,10 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
                 begun_ms=begun_ms,
                 ended_ms=stage.now_ms(),
                 error=error,
-                place=str(place),
-                start_offset=starts.get(place, 0),
-                end_offset=ends.get(place, -1),
-                records=tuple(
-                    (offset, value)
-                    for offset, value in found[str(place)]
-                    if offset < drained.get(str(place), ends.get(place, offset + 1))
-                ),
+                partition_name=name,
+                start_offset=starts.get(topic_partition, 0),
+                end_offset=-1 if end is None else end,
+                records=tuple(each for each in found[name] if limit is None or each[0] < limit),
                 committed=committed,
             )
         )

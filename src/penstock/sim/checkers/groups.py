@@ -60,8 +60,8 @@ def _check_stale(name: str, group: _Group) -> Iterator[Violation]:
 
 def _check_answers(name: str, group: _Group) -> Iterator[Violation]:
     for question in group.questions:
-        for place, answered in question.offsets.items():
-            commits = [commit for commit in group.commits if place in commit.offsets]
+        for partition_name, answered in question.offsets.items():
+            commits = [commit for commit in group.commits if partition_name in commit.offsets]
             last = max(
                 (
                     commit
@@ -71,19 +71,19 @@ def _check_answers(name: str, group: _Group) -> Iterator[Violation]:
                 key=lambda commit: (commit.generation, commit.begun_ms),
                 default=None,
             )
-            if last is None or answered == last.offsets[place]:
+            if last is None or answered == last.offsets[partition_name]:
                 continue
             since = [
-                commit.offsets[place]
+                commit.offsets[partition_name]
                 for commit in commits
                 if _may_have_come_after(commit, last) and commit.begun_ms < question.ended_ms
             ]
             if answered not in since:
                 text = (
-                    f"{last.process} committed {last.offsets[place]} for group {name} in "
+                    f"{last.process} committed {last.offsets[partition_name]} for group {name} in "
                     f"generation {last.generation}, but {question.process} got {answered}"
                 )
-                yield Violation("E12", place, text, last.offsets[place])
+                yield Violation("E12", partition_name, text, last.offsets[partition_name])
 
 
 def _may_have_come_after(commit: Commit, last: Commit) -> bool:

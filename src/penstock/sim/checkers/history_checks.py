@@ -22,8 +22,8 @@ from penstock.sim.checkers.transactions import check_txns, find_fates
 from penstock.sim.history import OK, Drain, Entry, History, Probe
 
 
-def check_history(history: History, places: Iterable[str]) -> list[Violation]:
-    """Returns all violations. `places` are all topic partitions that must be drained in the end."""
+def check_history(history: History, partition_names: Iterable[str]) -> list[Violation]:
+    """Returns all violations. `partition_names` are those that must be drained in the end."""
     entries = history.entries
     logs = build_logs(entries)
     fates = find_fates(entries, logs)
@@ -33,24 +33,26 @@ def check_history(history: History, places: Iterable[str]) -> list[Violation]:
         *check_txns(entries, logs, fates),
         *check_groups(entries),
         *check_edges(entries, logs),
-        *_check_liveness(entries, places),
+        *_check_liveness(entries, partition_names),
     ]
 
 
-def _check_liveness(entries: Iterable[Entry], places: Iterable[str]) -> Iterator[Violation]:
+def _check_liveness(
+    entries: Iterable[Entry], partition_names: Iterable[str]
+) -> Iterator[Violation]:
     drained: dict[str, Drain] = {}
     for entry in entries:
         if isinstance(entry, Drain):
             # Each isolation level has a drain; one that failed takes precedence.
-            if (known := drained.get(entry.place)) is None or known.status == OK:
-                drained[entry.place] = entry
+            if (known := drained.get(entry.partition_name)) is None or known.status == OK:
+                drained[entry.partition_name] = entry
         elif isinstance(entry, Probe) and entry.status != OK:
             seconds = (entry.ended_ms - entry.begun_ms) / 1000
             text = f"{entry.what} did not work within {seconds:.0f} s: {entry.error}"
             yield Violation("E14", entry.process, text)
-    for place in places:
-        drain = drained.get(place)
+    for partition_name in partition_names:
+        drain = drained.get(partition_name)
         if drain is None:
-            yield Violation("E14", place, "no client drained it")
+            yield Violation("E14", partition_name, "no client drained it")
         elif drain.status != OK:
-            yield Violation("E14", place, f"it could not be drained: {drain.error}")
+            yield Violation("E14", partition_name, f"it could not be drained: {drain.error}")

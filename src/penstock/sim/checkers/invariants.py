@@ -59,7 +59,7 @@ class _Seen:
 
     hosted: HostedPartition
     key: tuple[str, int]
-    place: str
+    partition_name: str
     shadow: ShadowLog
     end_offset: int = -1
     recovery_point: int = -1
@@ -136,9 +136,9 @@ class Invariants:
         name = topic.name
         if self._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
             self._topic_ids[name] = topic.topic_id
-            for place in [*self.truths]:
-                if place.rpartition("-")[0] == name:
-                    del self.truths[place]
+            for partition_name in [*self.truths]:
+                if partition_name.rpartition("-")[0] == name:
+                    del self.truths[partition_name]
             self.txns.forget_topic(name)
         durable = is_synced(topic)
         if durable and not self._durable.get(name, True):
@@ -190,9 +190,9 @@ class Invariants:
             if hosted is not one.hosted:
                 break
             if log.failure is not None:
-                truth = self.truths.get(one.place)
+                truth = self.truths.get(one.partition_name)
                 chains = {} if truth is None else truth.chains
-                self.txns.on_failed(broker_id, one.place, chains)
+                self.txns.on_failed(broker_id, one.partition_name, chains)
                 continue
             if (
                 log.end_offset == one.end_offset
@@ -237,23 +237,23 @@ class Invariants:
         ):
             # Compaction removes records, and nothing is promised about a deleted topic.
             return
-        truth = self.truths.get(one.place)
+        truth = self.truths.get(one.partition_name)
         if truth is None:
-            truth = self.truths[one.place] = CommittedLog(one.place)
+            truth = self.truths[one.partition_name] = CommittedLog(one.partition_name)
         truth.synced_end = max(truth.synced_end, one.recovery_point)
         if shadow.end_offset != hosted.log.end_offset or not shadow.marks:
             known, ended = shadow.end_offset, len(shadow.ended)
             cut, new = shadow.refresh()
-            self._tell_log(broker_id, one.place, shadow, new, cut, known)
+            self._tell_log(broker_id, one.partition_name, shadow, new, cut, known)
             if new and known >= 0 and hosted.leadership is not None:
-                self.on_led_append(broker_id, one.place)
+                self.on_led_append(broker_id, one.partition_name)
             self._check_marks(broker_id, truth, shadow, len(shadow.marks) if cut else len(new))
             if known < 0:
-                self.txns.check_opened(broker_id, one.place, shadow)
+                self.txns.check_opened(broker_id, one.partition_name, shadow)
             elif not cut:
                 leads = hosted.leadership is not None
-                self.txns.on_written(broker_id, one.place, new, leads=leads)
-            self.txns.check_aborted(broker_id, one.place, shadow, 0 if cut else ended)
+                self.txns.on_written(broker_id, one.partition_name, new, leads=leads)
+            self.txns.check_aborted(broker_id, one.partition_name, shadow, 0 if cut else ended)
         leadership = hosted.leadership
         high = hosted.high_watermark
         if leadership is not one.led:
@@ -261,37 +261,44 @@ class Invariants:
             self._tell_role(broker_id, one)
         if leadership is not None:
             holder = (leadership.broker_id, leadership.broker_epoch)
-            key = (one.place, leadership.epoch)
+            key = (one.partition_name, leadership.epoch)
             if self.metadata.leaders.setdefault(key, holder) != holder:
                 text = f"broker {broker_id} leads in epoch {leadership.epoch}, as did another"
-                raise broken("I7", one.place, text)
+                raise broken("I7", one.partition_name, text)
             if high > truth.end_offset:
                 truth.extend(shadow, high, self.txns)
-            self._check_told(broker_id, one.place, truth, leadership.epoch, high, hosted)
+            self._check_told(broker_id, one.partition_name, truth, leadership.epoch, high, hosted)
         elif high > truth.end_offset:
             text = (
                 f"follower {broker_id} has high watermark {high}, but only offsets below "
                 f"{truth.end_offset} are committed"
             )
-            raise broken("I4", one.place, text, truth.end_offset)
+            raise broken("I4", one.partition_name, text, truth.end_offset)
         self._check_below(broker_id, truth, shadow, high)
-        self.txns.check_known(broker_id, one.place, shadow, hosted)
-        self.txns.note_synced(broker_id, one.place, shadow)
+        self.txns.check_known(broker_id, one.partition_name, shadow, hosted)
+        self.txns.note_synced(broker_id, one.partition_name, shadow)
 
     def _tell_log(
-        self, broker_id: int, place: str, shadow: ShadowLog, new: list[Mark], cut: bool, known: int
+        self,
+        broker_id: int,
+        partition_name: str,
+        shadow: ShadowLog,
+        new: list[Mark],
+        cut: bool,
+        known: int,
     ) -> None:
         if known < 0:
             self._note(
-                place, f"broker {broker_id} opened its log, which ends at {shadow.end_offset}"
+                partition_name,
+                f"broker {broker_id} opened its log, which ends at {shadow.end_offset}",
             )
         elif cut:
             text = f"broker {broker_id} truncated its log from {known} to {shadow.end_offset}"
-            self._note(place, text)
+            self._note(partition_name, text)
         elif new:
             first, last = new[0], new[-1]
             self._note(
-                place,
+                partition_name,
                 f"broker {broker_id} wrote {first.base_offset}..{last.next_offset - 1} "
                 f"of epoch {last.leader_epoch}",
             )
@@ -299,10 +306,10 @@ class Invariants:
     def _tell_role(self, broker_id: int, one: _Seen) -> None:
         term = one.hosted.leadership
         if term is None:
-            self._note(one.place, f"broker {broker_id} does not lead any more")
+            self._note(one.partition_name, f"broker {broker_id} does not lead any more")
             return
         self._note(
-            one.place,
+            one.partition_name,
             f"broker {broker_id} leads in epoch {term.epoch} from offset {term.start_offset} on, "
             f"high watermark {term.high_watermark}, in sync {sorted(term.isr)}",
         )
@@ -320,7 +327,7 @@ class Invariants:
                     f"leader epochs decrease from {epoch} to {mark.leader_epoch} in broker "
                     f"{broker_id}'s log"
                 )
-                raise broken("I7", truth.place, text, mark.base_offset)
+                raise broken("I7", truth.partition_name, text, mark.base_offset)
             epoch = mark.leader_epoch
             if not shadow.is_whole:
                 continue
@@ -331,7 +338,7 @@ class Invariants:
                     f"two logs have the same offset {mark.base_offset} and leader epoch "
                     f"{mark.leader_epoch}, but differ there or before: one is broker {broker_id}'s"
                 )
-                raise broken("I1", truth.place, text, mark.base_offset)
+                raise broken("I1", truth.partition_name, text, mark.base_offset)
 
     def _check_below(
         self, broker_id: int, truth: CommittedLog, shadow: ShadowLog, high: int
@@ -341,12 +348,12 @@ class Invariants:
             return
         if end in truth.chains and shadow.chain_at(end) != truth.chains[end]:
             text = f"broker {broker_id}'s log differs from what is committed below {high}"
-            raise broken("I1", truth.place, text, end)
+            raise broken("I1", truth.partition_name, text, end)
 
     def _check_told(
         self,
         broker_id: int,
-        place: str,
+        partition_name: str,
         truth: CommittedLog,
         epoch: int,
         high: int,
@@ -354,12 +361,12 @@ class Invariants:
     ) -> None:
         leadership = hosted.leadership
         assert leadership is not None
-        partition = self._partition(place)
+        partition = self._partition(partition_name)
         if partition is None or partition.leader_epoch != epoch or high < leadership.start_offset:
             return
         if high < truth.told_end:
             text = f"broker {broker_id} has high watermark {high}, but readers saw {truth.told_end}"
-            raise broken("I8", place, text, high)
+            raise broken("I8", partition_name, text, high)
         truth.told_end = high
 
     # Which replica has what
@@ -369,8 +376,8 @@ class Invariants:
         self.disturbed[broker_id] = True
         self.txns.forget(self.metadata.image, [broker_id])
 
-    def _partition(self, place: str) -> Partition | None:
-        name, _, index = place.rpartition("-")
+    def _partition(self, partition_name: str) -> Partition | None:
+        name, _, index = partition_name.rpartition("-")
         return self.metadata.image.partition(name, int(index))
 
     def _check_members(self) -> None:
@@ -388,14 +395,14 @@ class Invariants:
         self._dirty.clear()
         for key in keys:
             name, index = key
-            topic, place = topics.get(name), f"{name}-{index}"
-            truth = self.truths.get(place)
+            topic, partition_name = topics.get(name), f"{name}-{index}"
+            truth = self.truths.get(partition_name)
             if topic is not None and truth is not None and index < len(topic.partitions):
-                self._check_place(place, key, topic, topic.partitions[index], truth)
+                self._check_partition(partition_name, key, topic, topic.partitions[index], truth)
 
-    def _check_place(
+    def _check_partition(
         self,
-        place: str,
+        partition_name: str,
         key: tuple[str, int],
         topic: Topic,
         partition: Partition,
@@ -423,7 +430,7 @@ class Invariants:
                 term = one.hosted.leadership
                 if not pending or term is None or term.epoch != partition.leader_epoch:
                     continue
-            self._check_holds(place, each, partition, truth, one, synced)
+            self._check_holds(partition_name, each, partition, truth, one, synced)
         leader = self._seen.get(partition.leader)
         if leader is not None and (one := leader[1].get(key)) is not None:
             held_term = one.hosted.leadership
@@ -431,7 +438,7 @@ class Invariants:
                 missing = {*partition.isr} - held_term.maximal_isr
                 if missing and held_term.broker_epoch == partition.leader_broker_epoch:
                     text = f"brokers {sorted(missing)} are in the ISR, but not in the leader's"
-                    raise broken("I4", place, f"{text}: {partition}")
+                    raise broken("I4", partition_name, f"{text}: {partition}")
 
     def _has_synced(self, topic: Topic) -> bool:
         """Returns whether all replicas have synced what was committed since the switch
@@ -450,7 +457,7 @@ class Invariants:
 
     def _check_holds(
         self,
-        place: str,
+        partition_name: str,
         broker_id: int,
         partition: Partition,
         truth: CommittedLog,
@@ -461,13 +468,13 @@ class Invariants:
         shadow, end = one.shadow, truth.end_offset
         if shadow.end_offset < end:
             text = f"{role} {broker_id} has {shadow.end_offset} records, but {end} are committed"
-            raise broken(rule, place, f"{text}: {partition}", shadow.end_offset)
+            raise broken(rule, partition_name, f"{text}: {partition}", shadow.end_offset)
         if shadow.is_whole and shadow.chain_at(end) != truth.chains[end]:
             text = f"the log of {role} {broker_id} differs from what is committed below {end}"
-            raise broken(rule, place, f"{text}: {partition}", end)
+            raise broken(rule, partition_name, f"{text}: {partition}", end)
         if synced and one.hosted.log.recovery_point < end:
             text = (
                 f"{role} {broker_id} has synced {one.hosted.log.recovery_point} records, but "
                 f"{end} are committed"
             )
-            raise broken(rule, place, f"{text}: {partition}", end)
+            raise broken(rule, partition_name, f"{text}: {partition}", end)

@@ -31,8 +31,8 @@ class InvariantBroken(Exception):
         self.violation = violation
 
 
-def broken(rule: str, place: str, text: str, offset: int = -1) -> InvariantBroken:
-    return InvariantBroken(Violation(rule, place, text, offset))
+def broken(rule: str, partition_name: str, text: str, offset: int = -1) -> InvariantBroken:
+    return InvariantBroken(Violation(rule, partition_name, text, offset))
 
 
 def _short(partition: Partition) -> str:
@@ -130,11 +130,11 @@ class TrueMetadata:
         same = before is not None and before.topic_id == after.topic_id
         if not same:
             # A topic that is created again starts with the first leader epoch again.
-            places = {f"{after.name}-{index}" for index in range(len(after.partitions))}
-            for key in [key for key in self.leaders if key[0] in places]:
+            partition_names = {f"{after.name}-{index}" for index in range(len(after.partitions))}
+            for key in [key for key in self.leaders if key[0] in partition_names]:
                 del self.leaders[key]
         for index, partition in enumerate(after.partitions):
-            place = f"{after.name}-{index}"
+            partition_name = f"{after.name}-{index}"
             old = (
                 before.partitions[index]
                 if before is not None and same and index < len(before.partitions)
@@ -142,33 +142,39 @@ class TrueMetadata:
             )
             if old == partition:
                 continue
-            self.note(place, f"metadata: {_short(partition)}")
-            self._check_sets(place, after, partition)
-            self._check_epochs(place, old, partition)
-            self._check_members(place, old, partition)
+            self.note(partition_name, f"metadata: {_short(partition)}")
+            self._check_sets(partition_name, after, partition)
+            self._check_epochs(partition_name, old, partition)
+            self._check_members(partition_name, old, partition)
 
-    def _check_sets(self, place: str, topic: Topic, partition: Partition) -> None:
+    def _check_sets(self, partition_name: str, topic: Topic, partition: Partition) -> None:
         if partition.eligible_leaders and len(partition.isr) >= min_insync(topic, partition):
             raise broken(
-                "I6", place, f"it has an ELR although the ISR is large enough: {partition}"
+                "I6", partition_name, f"it has an ELR although the ISR is large enough: {partition}"
             )
 
-    def _check_epochs(self, place: str, old: Partition | None, new: Partition) -> None:
+    def _check_epochs(self, partition_name: str, old: Partition | None, new: Partition) -> None:
         if old is not None:
             if new.partition_epoch <= old.partition_epoch:
-                raise broken("I11", place, f"partition epoch did not increase: {old} became {new}")
+                raise broken(
+                    "I11", partition_name, f"partition epoch did not increase: {old} became {new}"
+                )
             if new.leader_epoch < old.leader_epoch:
-                raise broken("I11", place, f"its leader epoch decreased: {old} became {new}")
+                raise broken(
+                    "I11", partition_name, f"its leader epoch decreased: {old} became {new}"
+                )
             self.elections += new.leader_epoch > old.leader_epoch
             self.shrinks += len(new.isr) < len(old.isr)
             self.grows += len(new.isr) > len(old.isr)
         if new.leader == NO_LEADER:
             return
         leader = (new.leader, new.leader_broker_epoch)
-        if self.leaders.setdefault((place, new.leader_epoch), leader) != leader:
-            raise broken("I7", place, f"leader epoch {new.leader_epoch} has two leaders: {new}")
+        if self.leaders.setdefault((partition_name, new.leader_epoch), leader) != leader:
+            raise broken(
+                "I7", partition_name, f"leader epoch {new.leader_epoch} has two leaders: {new}"
+            )
 
-    def _check_members(self, place: str, old: Partition | None, new: Partition) -> None:
+    def _check_members(self, partition_name: str, old: Partition | None, new: Partition) -> None:
         """Checks the members and the leader of a changed partition (I5)."""
         if old is None:
             return
@@ -185,14 +191,18 @@ class TrueMetadata:
             noted = (elected or each in old.isr) and (each, life) in self.lives
             if not registered and not noted:
                 text = f"broker {each} joined the ISR with a broker epoch it does not have: {new}"
-                raise broken("I5", place, f"{text}; it is registered as {info}")
+                raise broken("I5", partition_name, f"{text}; it is registered as {info}")
             # The committer may not know yet that it is stopping. The broker will leave the ISR when
             # it stops.
             self.joined_stopping += each in self.image.stopping and each not in old.isr
         if new.leader != NO_LEADER and elected:
             if (new.leader, new.leader_broker_epoch) not in self.lives:
-                raise broken("I5", place, f"the elected leader has an unknown broker epoch: {new}")
+                raise broken(
+                    "I5", partition_name, f"the elected leader has an unknown broker epoch: {new}"
+                )
             # At the end of a reassignment a replica that has just caught up may lead at once.
             members = old.isr + old.eligible_leaders + (new.isr if old.is_moving else ())
             if new.leader not in members:
-                raise broken("I5", place, f"the leader was not in ISR or ELR: {old} became {new}")
+                raise broken(
+                    "I5", partition_name, f"the leader was not in ISR or ELR: {old} became {new}"
+                )

@@ -12,12 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.records.batch import (
-    CONTROL,
-    HEADER_SIZE,
-    TRANSACTIONAL,
-    read_header,
-)
+from penstock.records.batch import CONTROL, HEADER_SIZE, TRANSACTIONAL, read_header
 from penstock.records.record import ControlType, read_control, read_records
 from penstock.storage.log import Log
 
@@ -185,10 +180,10 @@ class ShadowLog:
         """Returns the chain of all batches below an offset. None if no batch ends there."""
         if end_offset == 0:
             return 0
-        place = bisect_left(self._ends, end_offset)
-        if place == len(self._ends) or self._ends[place] != end_offset:
+        partition_name = bisect_left(self._ends, end_offset)
+        if partition_name == len(self._ends) or self._ends[partition_name] != end_offset:
             return None
-        return self._chains[place]
+        return self._chains[partition_name]
 
     def marks_between(self, start_offset: int, end_offset: int) -> list[Mark]:
         """Returns the batches that are completely between two offsets."""

@@ -47,36 +47,38 @@ class TrueTransactions:
     of it."""
     _markers: list[tuple[str, int, Mark]] = field(default_factory=list)
 
-    def on_written(self, broker_id: int, place: str, new: Sequence[Mark], *, leads: bool) -> None:
+    def on_written(
+        self, broker_id: int, partition_name: str, new: Sequence[Mark], *, leads: bool
+    ) -> None:
         """Checks batches that a broker has appended as leader. Batches of followers are ignored."""
         if not leads:
             return
         for mark in new:
             if mark.marker is not None:
-                self._markers.append((place, broker_id, mark))
+                self._markers.append((partition_name, broker_id, mark))
             elif mark.is_transactional and mark.producer_epoch < self.fences.get(
                 mark.producer_id, -1
             ):
-                key = (place, mark.leader_epoch, mark.base_offset)
+                key = (partition_name, mark.leader_epoch, mark.base_offset)
                 self.late[key] = (
                     f"producer {mark.producer_id} wrote in epoch {mark.producer_epoch} after "
                     f"it was fenced by epoch {self.fences[mark.producer_id]}"
                 )
 
-    def on_committed(self, place: str, mark: Mark, shadow: ShadowLog) -> None:
+    def on_committed(self, partition_name: str, mark: Mark, shadow: ShadowLog) -> None:
         """Checks a batch when it is committed."""
-        late = self.late.get((place, mark.leader_epoch, mark.base_offset))
+        late = self.late.get((partition_name, mark.leader_epoch, mark.base_offset))
         if late is not None:
-            raise broken("I9", place, late, mark.base_offset)
-        if shadow.bodies is not None and place.startswith(TOPIC) and mark.marker is None:
+            raise broken("I9", partition_name, late, mark.base_offset)
+        if shadow.bodies is not None and partition_name.startswith(TOPIC) and mark.marker is None:
             together = 0
             for record in read_records(shadow.bodies[mark.base_offset]):
-                together += self._note_decision(place, record.key, record.value)
+                together += self._note_decision(partition_name, record.key, record.value)
             if together not in (0, SINK_MEMBERS):
                 text = f"only {together} of {SINK_MEMBERS} transactions of a sink are committed"
-                raise broken("I9", place, text, mark.base_offset)
+                raise broken("I9", partition_name, text, mark.base_offset)
 
-    def _note_decision(self, place: str, key: bytes | None, value: bytes | None) -> bool:
+    def _note_decision(self, partition_name: str, key: bytes | None, value: bytes | None) -> bool:
         """Notes a decision. Returns whether it commits a transaction of a sink."""
         entry = read_record(key, value)
         transaction = None if entry is None else entry.transaction
@@ -86,7 +88,7 @@ class TrueTransactions:
         owner = self.owners.setdefault(transaction.producer_id, mine)
         if owner != mine:
             text = f"{mine} got producer id {transaction.producer_id}, which belongs to {owner}"
-            raise broken("I9", place, text)
+            raise broken("I9", partition_name, text)
         if transaction.state.is_preparing:
             committed = transaction.state.is_committed
             kind = ControlType.COMMIT if committed else ControlType.ABORT
@@ -103,7 +105,7 @@ class TrueTransactions:
         """Checks new markers. Runs after all replicas of a broker were checked, because a decision
         and its marker can come in the same step."""
         markers, self._markers = self._markers, []
-        for place, broker_id, mark in markers:
+        for partition_name, broker_id, mark in markers:
             assert mark.marker is not None
             if (mark.producer_id, mark.producer_epoch, mark.marker) not in self.decided:
                 text = (
@@ -111,10 +113,10 @@ class TrueTransactions:
                     f"{mark.producer_id} epoch {mark.producer_epoch}, but no coordinator had "
                     "decided that"
                 )
-                raise broken("I9", place, text, mark.base_offset)
+                raise broken("I9", partition_name, text, mark.base_offset)
 
     def check_known(
-        self, broker_id: int, place: str, shadow: ShadowLog, hosted: HostedPartition
+        self, broker_id: int, partition_name: str, shadow: ShadowLog, hosted: HostedPartition
     ) -> None:
         """Compares what a broker derived from a log with the log itself.
 
@@ -132,16 +134,18 @@ class TrueTransactions:
         least, most = (min(max(each, log.log_start_offset), high) for each in (due, most))
         if not least <= told <= most:
             text = f"broker {broker_id} has last stable offset {told}, but it should be {due}"
-            raise broken("I9", place, text, told)
+            raise broken("I9", partition_name, text, told)
         known = log.producers._ongoing
         if len(known) != len(shadow.open) or {*known} != {*shadow.open.values()}:
             text = (
                 f"broker {broker_id} has open transactions at {sorted(known)}, but in its log "
                 f"they are at {sorted(shadow.open.values())}"
             )
-            raise broken("I12", place, text)
+            raise broken("I12", partition_name, text)
 
-    def check_aborted(self, broker_id: int, place: str, shadow: ShadowLog, first: int) -> None:
+    def check_aborted(
+        self, broker_id: int, partition_name: str, shadow: ShadowLog, first: int
+    ) -> None:
         """Checks that the transactions that ended since the last check are in the list of aborted
         transactions that fetch responses use."""
         if not shadow.is_whole or shadow.log.damage:
@@ -161,25 +165,25 @@ class TrueTransactions:
                     f"{each.producer_id} from offset {each.first_offset} to "
                     f"{each.marker_offset}"
                 )
-                raise broken("I12", place, text, each.first_offset)
+                raise broken("I12", partition_name, text, each.first_offset)
 
     # Synced data
 
-    def note_synced(self, broker_id: int, place: str, shadow: ShadowLog) -> None:
-        if shadow.is_whole and (broker_id, place) not in self.dropped:
+    def note_synced(self, broker_id: int, partition_name: str, shadow: ShadowLog) -> None:
+        if shadow.is_whole and (broker_id, partition_name) not in self.dropped:
             end = min(shadow.log.recovery_point, shadow.end_offset)
-            self.synced[broker_id, place] = (end, shadow.chain_at(end))
+            self.synced[broker_id, partition_name] = (end, shadow.chain_at(end))
 
-    def on_failed(self, broker_id: int, place: str, committed: Mapping[int, int]) -> None:
+    def on_failed(self, broker_id: int, partition_name: str, committed: Mapping[int, int]) -> None:
         """Handles a log that failed, perhaps in the middle of a truncation. Then the batches to be
         truncated may or may not be there. `committed` has the chain hashes by end offset."""
-        end, chain = self.synced.get((broker_id, place), (0, None))
+        end, chain = self.synced.get((broker_id, partition_name), (0, None))
         if chain is not None and committed.get(end) != chain:
-            del self.synced[broker_id, place]
+            del self.synced[broker_id, partition_name]
 
-    def check_opened(self, broker_id: int, place: str, shadow: ShadowLog) -> None:
-        self.dropped.pop((broker_id, place), None)
-        synced = self.synced.get((broker_id, place))
+    def check_opened(self, broker_id: int, partition_name: str, shadow: ShadowLog) -> None:
+        self.dropped.pop((broker_id, partition_name), None)
+        synced = self.synced.get((broker_id, partition_name))
         if synced is None or not shadow.is_whole:
             return
         end, chain = synced
@@ -188,10 +192,10 @@ class TrueTransactions:
                 f"broker {broker_id} opened its log, which has {shadow.end_offset} records, but "
                 f"{end} had been synced"
             )
-            raise broken("I12", place, text, shadow.end_offset)
+            raise broken("I12", partition_name, text, shadow.end_offset)
         if chain is not None and shadow.chain_at(end) != chain:
             text = f"broker {broker_id} opened its log, which differs from what had been synced"
-            raise broken("I12", place, text, end)
+            raise broken("I12", partition_name, text, end)
 
     def forget_topic(self, name: str) -> None:
         """Forgets a topic that was deleted and created again: its logs start from nothing."""
@@ -201,10 +205,10 @@ class TrueTransactions:
     def forget(self, image: ClusterImage, disturbed: Sequence[int]) -> None:
         """Forgets logs that may start from nothing: of replicas that were removed, and on
         failed disks."""
-        for broker_id, place in [*self.synced]:
-            name, _, index = place.rpartition("-")
+        for broker_id, partition_name in [*self.synced]:
+            name, _, index = partition_name.rpartition("-")
             partition = image.partition(name, int(index))
             if partition is None or broker_id not in partition.replicas or broker_id in disturbed:
-                del self.synced[broker_id, place]
+                del self.synced[broker_id, partition_name]
                 if partition is not None and broker_id not in partition.replicas:
-                    self.dropped[broker_id, place] = None
+                    self.dropped[broker_id, partition_name] = None

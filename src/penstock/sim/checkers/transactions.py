@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from penstock.sim.checkers.logs import PlaceLog, Violation
+from penstock.sim.checkers.logs import PartitionLog, Violation
 from penstock.sim.history import (
     COPIERS,
     COPIES,
@@ -51,7 +51,7 @@ class Fate:
 Fates = Mapping[str, Fate]
 
 
-def find_fates(entries: Iterable[Entry], logs: Mapping[str, PlaceLog]) -> dict[str, Fate]:
+def find_fates(entries: Iterable[Entry], logs: Mapping[str, PartitionLog]) -> dict[str, Fate]:
     """Returns the transactions by name. Also sets `committed_ranks` of the logs."""
     fates: dict[str, Fate] = {}
     for entry in entries:
@@ -79,7 +79,7 @@ def _may_be_read(send: Send | None, fates: Fates) -> bool:
 
 
 def check_txns(
-    entries: Iterable[Entry], logs: Mapping[str, PlaceLog], fates: Fates
+    entries: Iterable[Entry], logs: Mapping[str, PartitionLog], fates: Fates
 ) -> Iterator[Violation]:
     for log in logs.values():
         yield from _check_aborted(log, fates)
@@ -93,7 +93,7 @@ def check_txns(
     yield from _check_sink(fates, offsets.get(SINK))
 
 
-def _check_aborted(log: PlaceLog, fates: Fates) -> Iterator[Violation]:
+def _check_aborted(log: PartitionLog, fates: Fates) -> Iterator[Violation]:
     for value, offsets in log.committed_reads.items():
         send = log.sends.get(value)
         fate = None if send is None else fates.get(send.txn)
@@ -102,13 +102,13 @@ def _check_aborted(log: PlaceLog, fates: Fates) -> Iterator[Violation]:
         txn = fate.txn
         if txn.status == FAIL:
             text = f"{value} was read as committed, but {txn.name} was aborted ({txn.error})"
-            yield Violation("E4", log.place, text, offsets[0])
+            yield Violation("E4", log.partition_name, text, offsets[0])
         elif log.first_committed_ms[value] < txn.ending_ms or txn.ending_ms < 0:
             text = f"{value} was read as committed before {txn.name} requested its commit"
-            yield Violation("E4", log.place, text, offsets[0])
+            yield Violation("E4", log.partition_name, text, offsets[0])
 
 
-def _check_stays(log: PlaceLog) -> Iterator[Violation]:
+def _check_stays(log: PartitionLog) -> Iterator[Violation]:
     drain = log.committed_drain
     if drain is None or drain.status != OK:
         return
@@ -117,7 +117,7 @@ def _check_stays(log: PlaceLog) -> Iterator[Violation]:
         for offset in offsets:
             if offset >= drain.start_offset and offset not in kept:
                 text = f"{value} was read as committed at {offset}, but not in the end"
-                yield Violation("E13", log.place, text, offset)
+                yield Violation("E13", log.partition_name, text, offset)
     for offset in log.committed_ranks:
         value = log.values[offset][0]
         send = log.sends.get(value)
@@ -125,33 +125,33 @@ def _check_stays(log: PlaceLog) -> Iterator[Violation]:
             continue
         if drain.start_offset <= offset and offset not in kept:
             text = f"{value} was acknowledged at {offset}, but not read as committed in the end"
-            yield Violation("E3'", log.place, text, offset)
+            yield Violation("E3'", log.partition_name, text, offset)
 
 
 def _check_own(fate: Fate) -> Iterator[Violation]:
-    own = {(send.place, send.value) for send in fate.sends}
-    for place, records in fate.txn.reads.items():
+    own = {(send.partition_name, send.value) for send in fate.sends}
+    for partition_name, records in fate.txn.reads.items():
         for offset, value in records:
-            if (place, value) in own:
+            if (partition_name, value) in own:
                 text = f"{fate.txn.name} read {value}, which it had written itself"
-                yield Violation("E5", place, text, offset)
+                yield Violation("E5", partition_name, text, offset)
 
 
-def _check_whole(fate: Fate, logs: Mapping[str, PlaceLog]) -> Iterator[Violation]:
+def _check_whole(fate: Fate, logs: Mapping[str, PartitionLog]) -> Iterator[Violation]:
     if not fate.is_committed:
         return
     for send in fate.sends:
-        log = logs[send.place]
+        log = logs[send.partition_name]
         drain = log.committed_drain
         if drain is None or drain.status != OK or send.offset < drain.start_offset > 0:
             continue  # Deleted, or perhaps deleted if its offset is unknown.
         if send.value not in log.committed_reads:
             told = "was committed" if fate.txn.status == OK else "was read in part"
             text = f"{send.value} is missing, but its transaction {fate.txn.name} {told}"
-            yield Violation("E10", send.place, text, send.offset)
+            yield Violation("E10", send.partition_name, text, send.offset)
 
 
-def _check_circles(fates: Fates, logs: Mapping[str, PlaceLog]) -> Iterator[Violation]:
+def _check_circles(fates: Fates, logs: Mapping[str, PartitionLog]) -> Iterator[Violation]:
     """Walks from each transaction to those it read from. Coming back to one on the path is
     a cycle."""
     before: dict[str, list[str]] = {}
@@ -159,9 +159,9 @@ def _check_circles(fates: Fates, logs: Mapping[str, PlaceLog]) -> Iterator[Viola
         if not fate.is_committed:
             continue
         sources: dict[str, None] = {}
-        for place, records in fate.txn.reads.items():
+        for partition_name, records in fate.txn.reads.items():
             for _, value in records:
-                send = logs[place].sends.get(value)
+                send = logs[partition_name].sends.get(value)
                 if send is not None and send.txn and send.txn != name:
                     sources[send.txn] = None
         before[name] = [*sources]
@@ -201,11 +201,11 @@ def _last_committed(entries: Iterable[Entry]) -> dict[str, Mapping[str, int]]:
 
 
 def _check_copies(
-    logs: Mapping[str, PlaceLog], committed: Mapping[str, int]
+    logs: Mapping[str, PartitionLog], committed: Mapping[str, int]
 ) -> Iterator[Violation]:
-    for place, log in logs.items():
+    for partition_name, log in logs.items():
         drain = log.committed_drain
-        if not place.startswith(f"{COPIES}-") or drain is None or drain.status != OK:
+        if not partition_name.startswith(f"{COPIES}-") or drain is None or drain.status != OK:
             continue
         copied: dict[str, list[int]] = {}
         for _, value in drain.records:
@@ -215,16 +215,16 @@ def _check_copies(
                 copied.setdefault(where, []).append(int(offset))
         for where, input_log in logs.items():
             is_input = where in copied or (
-                where in committed and where.rpartition("-")[2] == place.rpartition("-")[2]
+                where in committed and where.rpartition("-")[2] == partition_name.rpartition("-")[2]
             )
             source_drain = input_log.committed_drain
             if is_input and source_drain is not None and source_drain.status == OK:
                 end = committed.get(where, -1)
-                yield from _compare(place, where, copied.get(where, []), source_drain, end)
+                yield from _compare(partition_name, where, copied.get(where, []), source_drain, end)
 
 
 def _compare(
-    place: str, where: str, copied: list[int], source: Drain, committed: int
+    partition_name: str, where: str, copied: list[int], source: Drain, committed: int
 ) -> Iterator[Violation]:
     due = [offset for offset, _ in source.records if offset < committed]
     if copied == due:
@@ -238,7 +238,7 @@ def _compare(
         if offsets
     ]
     text = f"copies of {where} up to {committed}: {', '.join(told) or 'out of order'}"
-    yield Violation("E11", place, text, (twice or missing or more or [-1])[0])
+    yield Violation("E11", partition_name, text, (twice or missing or more or [-1])[0])
 
 
 def _check_sink(fates: Fates, committed: Mapping[str, int] | None) -> Iterator[Violation]:

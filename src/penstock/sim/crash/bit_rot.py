@@ -125,20 +125,20 @@ def _base_of(path: str) -> int:
 
 
 def rot_above_recovery_point(
-    disk: SimDisk, directory: str, places: Sequence[str], draws: Random
+    disk: SimDisk, directory: str, names: Sequence[str], draws: Random
 ) -> str | None:
     """Flips one bit in the records of a batch that is on disk, is at or above the stored recovery
     point, and has a valid batch after it, so that it cannot be a torn tail. Returns which, or None
     if no log has such a batch. The header stays as it is."""
     durable = disk.durable_files()
     found: list[tuple[str, int, int]] = []
-    for place in places:
-        checkpoint = durable.get(f"{directory}/{place}/{LOG_CHECKPOINT}")
+    for name in names:
+        checkpoint = durable.get(f"{directory}/{name}/{LOG_CHECKPOINT}")
         # Without a checkpoint nothing is known to be on disk: every batch is above the
         # recovery point.
         point = 0 if checkpoint is None else decode_checkpoint(checkpoint).recovery_point
         for path, data in durable.items():
-            if not path.startswith(f"{directory}/{place}/") or not path.endswith(".log"):
+            if not path.startswith(f"{directory}/{name}/") or not path.endswith(".log"):
                 continue
             batches = _sound_batches(data)
             found += [

@@ -85,14 +85,14 @@ class Episodes:
         if node is None:
             return False
         self._actions.faults.kill(node.name)
-        places = [
+        partition_names = [
             f"{topic.name}-{index}"
             for topic in self._image.topics.values()
             for index, partition in enumerate(topic.partitions)
             if node.id in partition.replicas and len(partition.replicas) > 1
         ]
         logs = f"{node.config.data_dir}/logs"
-        rotted = rot_above_recovery_point(node.disk, logs, places, self.draws)
+        rotted = rot_above_recovery_point(node.disk, logs, partition_names, self.draws)
         await self._stage.rest(self._scene.pause_s())
         self._actions.start(node)
         if rotted is None:
@@ -131,9 +131,9 @@ class Episodes:
 
     async def _rebuilt_table(self) -> bool:
         """Records that compaction has removed stay missing, whatever the policy is later."""
-        place = f"{TABLE}-0"
+        partition_name = f"{TABLE}-0"
         node = self._spoilable() if self._stage.scenario.tables else None
-        if node is None or node.id not in self._scene.replicas_of(place):
+        if node is None or node.id not in self._scene.replicas_of(partition_name):
             return False
         await self._scene.demand_policy("delete")
         if not await self._lose_disk(node):
@@ -143,7 +143,7 @@ class Episodes:
         lives = self._scene.lives()
 
         def is_rebuilt() -> bool:
-            partition = self._scene.partition(place)
+            partition = self._scene.partition(partition_name)
             epoch = self._scene.lives().get(node.id)
             return (
                 partition is not None
@@ -182,9 +182,9 @@ class Episodes:
         others = [node for node in self._world.brokers if node is not survivor]
         # A replica may have left the ISR since the cluster settled. Then it need not lead.
         in_sync = {
-            place
-            for place in (*committed, f"{OFFSETS}-0")
-            if survivor.id in self._scene.isr_of(place)
+            partition_name
+            for partition_name in (*committed, f"{OFFSETS}-0")
+            if survivor.id in self._scene.isr_of(partition_name)
         }
         for node in others:
             self._actions.faults.kill(node.name)
@@ -192,7 +192,11 @@ class Episodes:
         self._actions.faults.kill(survivor.name)
         await self._stage.rest(self.draws.random())
         self._actions.start(survivor)
-        held = {place: end for place, end in committed.items() if place in in_sync and end}
+        held = {
+            partition_name: end
+            for partition_name, end in committed.items()
+            if partition_name in in_sync and end
+        }
         what = f"reading what was committed from {survivor.name}, the only broker that is up"
         await self._scene.demand(what, lambda: self._scene.read(held))
         if self._stage.scenario.members and f"{OFFSETS}-0" in in_sync:
@@ -208,29 +212,36 @@ class Episodes:
         """The last of three leaders has records of the first that the second never had, and
         no records of the second. A follower must not truncate to where its leader's epoch
         ends (KIP-279)."""
-        places = [
-            place
-            for place in self._stage.scenario.places
-            if len(replicas := self._scene.replicas_of(place)) == 3
-            and self._scene.leader_of(place) in replicas
+        partition_names = [
+            partition_name
+            for partition_name in self._stage.scenario.partition_names
+            if len(replicas := self._scene.replicas_of(partition_name)) == 3
+            and self._scene.leader_of(partition_name) in replicas
         ]
-        if not places:
+        if not partition_names:
             return False
-        place = self.draws.choice(places)
-        first = self._world.brokers[self._scene.leader_of(place)]
+        partition_name = self.draws.choice(partition_names)
+        first = self._world.brokers[self._scene.leader_of(partition_name)]
         second, third = (
-            self._world.brokers[each] for each in self._scene.replicas_of(place) if each != first.id
+            self._world.brokers[each]
+            for each in self._scene.replicas_of(partition_name)
+            if each != first.id
         )
         faults, limit_s = self._actions.faults, 2 * self._stage.scenario.session_timeout_s + 5
         faults.clog(first.name, second.name, limit_s)
         await self._scene.wait(
-            lambda: self._scene.end(third, place) > self._scene.end(second, place), 3.0
+            lambda: (
+                self._scene.end(third, partition_name) > self._scene.end(second, partition_name)
+            ),
+            3.0,
         )
         faults.kill(first.name)
         faults.partition([second.name], [third.name])
-        if await self._scene.wait(lambda: self._has_appended(second, place), limit_s):
+        if await self._scene.wait(lambda: self._has_appended(second, partition_name), limit_s):
             faults.kill(second.name)
-            await self._scene.wait(lambda: self._scene.leader_of(place) == third.id, limit_s)
+            await self._scene.wait(
+                lambda: self._scene.leader_of(partition_name) == third.id, limit_s
+            )
         faults.heal(store=False, nodes=False)
         for node in (first, second):
             self._actions.start(node)
@@ -239,31 +250,34 @@ class Episodes:
     async def _unheard_join(self) -> bool:
         """The leader must count the replica as in sync until it knows the outcome. Its session
         lasts longer than that."""
-        places = [
-            place
-            for place in self._stage.scenario.places
-            if len(self._scene.replicas_of(place)) > 1 and self._scene.leader_of(place) >= 0
+        partition_names = [
+            partition_name
+            for partition_name in self._stage.scenario.partition_names
+            if len(self._scene.replicas_of(partition_name)) > 1
+            and self._scene.leader_of(partition_name) >= 0
         ]
-        if not places or self._stage.scenario.session_timeout_s < UNHEARD_S:
+        if not partition_names or self._stage.scenario.session_timeout_s < UNHEARD_S:
             return False
-        place = self.draws.choice(places)
-        leader = self._scene.leader_of(place)
-        others = [each for each in self._scene.replicas_of(place) if each != leader]
+        partition_name = self.draws.choice(partition_names)
+        leader = self._scene.leader_of(partition_name)
+        others = [each for each in self._scene.replicas_of(partition_name) if each != leader]
         follower = self._world.brokers[self.draws.choice(others)]
         self._actions.faults.kill(follower.name)
-        await self._scene.wait(lambda: follower.id not in self._scene.isr_of(place), ANSWER_S)
+        await self._scene.wait(
+            lambda: follower.id not in self._scene.isr_of(partition_name), ANSWER_S
+        )
         self._actions.cut_at_join()
         self._actions.start(follower)
-        await self._scene.wait(lambda: follower.id in self._scene.isr_of(place), ANSWER_S)
+        await self._scene.wait(lambda: follower.id in self._scene.isr_of(partition_name), ANSWER_S)
         await self._stage.rest(UNHEARD_S)
         self._actions.faults.heal(network=False, nodes=False)
         return True
 
-    def _has_appended(self, node: BrokerNode, place: str) -> bool:
+    def _has_appended(self, node: BrokerNode, partition_name: str) -> bool:
         """Returns whether it leads, and has appended in its current leader epoch."""
-        hosted = self._scene.hosted(node, place)
+        hosted = self._scene.hosted(node, partition_name)
         term = None if hosted is None else hosted.leadership
-        return term is not None and self._scene.end(node, place) > term.start_offset
+        return term is not None and self._scene.end(node, partition_name) > term.start_offset
 
     # The store
 
@@ -302,20 +316,20 @@ class Episodes:
 
     async def _full_disk(self) -> bool:
         scene = self._scene
-        places = [
-            place
-            for place in self._stage.scenario.places
-            if scene.leader_of(place) >= 0
-            and len(scene.replicas_of(place)) > max(1, scene.min_insync(place))
+        partition_names = [
+            partition_name
+            for partition_name in self._stage.scenario.partition_names
+            if scene.leader_of(partition_name) >= 0
+            and len(scene.replicas_of(partition_name)) > max(1, scene.min_insync(partition_name))
         ]
-        if not places:
+        if not partition_names:
             return False
-        place = self.draws.choice(places)
+        partition_name = self.draws.choice(partition_names)
         before = scene.note_lives()
-        name = self._world.brokers[scene.leader_of(place)].name
+        name = self._world.brokers[scene.leader_of(partition_name)].name
         self._actions.faults.fill_disk(name, self.draws.choice(ROOMS))
-        what = f"writing to {place} while the disk of its leader is full"
-        await scene.demand(what, partial(scene.write, place))
+        what = f"writing to {partition_name} while the disk of its leader is full"
+        await scene.demand(what, partial(scene.write, partition_name))
         self._actions.faults.heal(network=False, store=False)
         scene.expect_lives("staying up while the disk is full", before)
         return True

@@ -103,8 +103,8 @@ class NetworkFaults:
         it. Soon it is killed, or loses power, or stays isolated for a while."""
         self._trap = self._draws.choice(("", DECISIONS, DECISIONS))
 
-    def on_led_append(self, broker_id: int, place: str) -> None:
-        if self._trap is None or not place.startswith(self._trap):
+    def on_led_append(self, broker_id: int, partition_name: str) -> None:
+        if self._trap is None or not partition_name.startswith(self._trap):
             return
         self._trap = None
         node = self._world.brokers[broker_id]

@@ -11,11 +11,12 @@ from typing import Any, Final
 from penstock.aio import Admin
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, parse_place
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, draw_change
 from penstock.sim.history import INFO, OK, Deleted
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -59,9 +60,13 @@ class OperatorActions:
             node.start()
 
     def prefer(self) -> None:
-        place = parse_place(self._draws.choice(self._context.scenario.places))
+        topic_partition = TopicPartition.parse(
+            self._draws.choice(self._context.scenario.partition_names)
+        )
         request = ElectLeadersRequest(
-            topic_partitions=[ElectLeadersRequest.Topic(place.topic, [place.partition])],
+            topic_partitions=[
+                ElectLeadersRequest.Topic(topic_partition.topic, [topic_partition.partition])
+            ],
             timeout_ms=2_000,
         )
         self._ask("prefer", request, ElectLeadersResponse)
@@ -69,16 +74,22 @@ class OperatorActions:
     def move(self) -> None:
         """Moves a partition to other replicas, as many as before. Sometimes cancels
         the reassignment."""
-        place = parse_place(self._draws.choice(self._context.scenario.places))
-        count = self._context.scenario.topic_of(str(place)).replication_factor
+        topic_partition = TopicPartition.parse(
+            self._draws.choice(self._context.scenario.partition_names)
+        )
+        count = self._context.scenario.topic_of(str(topic_partition)).replication_factor
         ids = [node.id for node in self._world.brokers]
         targets = None if self._draws.random() < 0.2 else self._draws.sample(ids, count)
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=2_000,
             topics=[
                 AlterPartitionReassignmentsRequest.Topic(
-                    place.topic,
-                    [AlterPartitionReassignmentsRequest.Partition(place.partition, targets)],
+                    topic_partition.topic,
+                    [
+                        AlterPartitionReassignmentsRequest.Partition(
+                            topic_partition.partition, targets
+                        )
+                    ],
                 )
             ],
         )
@@ -105,17 +116,17 @@ class OperatorActions:
         self._by_admin("scratch", make)
 
     def delete_records(self) -> None:
-        places = self._context.scenario.deletable
-        if not places:
+        partition_names = self._context.scenario.deletable
+        if not partition_names:
             return
-        place, share, stage = (
-            self._draws.choice(places),
+        partition_name, share, stage = (
+            self._draws.choice(partition_names),
             self._draws.random(),
             self._stage,
         )
 
         async def delete(admin: Admin) -> None:
-            at, begun_ms = parse_place(place), stage.now_ms()
+            at, begun_ms = TopicPartition.parse(partition_name), stage.now_ms()
             found = (await admin.list_offsets({at: "latest"}))[at]
             offset = 0 if found is None else int(found.offset * share)
             entry = Deleted(
@@ -123,7 +134,7 @@ class OperatorActions:
                 status=INFO,
                 begun_ms=begun_ms,
                 ended_ms=begun_ms,
-                place=place,
+                partition_name=partition_name,
                 offset=offset,
             )
             # Recorded before the deletion: a reader may be the first to see it.

@@ -15,16 +15,16 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.replication.following import is_damaged
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.metadata.model import Partition
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage, parse_place
+from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage
 from penstock.sim.checkers.final_checks import send_one
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.history import INFO, OK, TABLE, Probe
 from penstock.sim.node import BrokerNode
 from penstock.sim.store import Expiry
 from penstock.sim.world import World
+from penstock.topic_partition import TopicPartition
 
 SETTLE_S: Final = 25.0
 ANSWER_S: Final = 30.0
@@ -114,9 +114,9 @@ class Scene:
     def committed(self) -> dict[str, int]:
         truths = self.invariants.truths
         return {
-            place: truths[place].end_offset
-            for place in self.stage.scenario.places
-            if place in truths
+            partition_name: truths[partition_name].end_offset
+            for partition_name in self.stage.scenario.partition_names
+            if partition_name in truths
         }
 
     def lives(self) -> dict[int, int]:
@@ -126,41 +126,41 @@ class Scene:
         late = self.world.store.late_leases()
         return Lives(self.lives(), late, self.world.loop.now, self.stage.now_ms())
 
-    def partition(self, place: str) -> Partition | None:
-        at = parse_place(place)
+    def partition(self, partition_name: str) -> Partition | None:
+        at = TopicPartition.parse(partition_name)
         return self.image.partition(at.topic, at.partition)
 
-    def replicas_of(self, place: str) -> tuple[int, ...]:
-        partition = self.partition(place)
+    def replicas_of(self, partition_name: str) -> tuple[int, ...]:
+        partition = self.partition(partition_name)
         return () if partition is None else partition.replicas
 
-    def isr_of(self, place: str) -> tuple[int, ...]:
-        partition = self.partition(place)
+    def isr_of(self, partition_name: str) -> tuple[int, ...]:
+        partition = self.partition(partition_name)
         return () if partition is None else partition.isr
 
-    def leader_of(self, place: str) -> int:
-        partition = self.partition(place)
+    def leader_of(self, partition_name: str) -> int:
+        partition = self.partition(partition_name)
         return -1 if partition is None else partition.leader
 
-    def hosted(self, node: BrokerNode, place: str) -> HostedPartition | None:
-        at = parse_place(place)
+    def hosted(self, node: BrokerNode, partition_name: str) -> HostedPartition | None:
+        at = TopicPartition.parse(partition_name)
         return None if node.broker is None else node.broker.replicas.get(at.topic, at.partition)
 
-    def end(self, node: BrokerNode, place: str) -> int:
-        hosted = self.hosted(node, place)
+    def end(self, node: BrokerNode, partition_name: str) -> int:
+        hosted = self.hosted(node, partition_name)
         return -1 if hosted is None else hosted.log.end_offset
 
-    def setting(self, place: str) -> tuple[str, int]:
+    def setting(self, partition_name: str) -> tuple[str, int]:
         """Returns the durability and min.insync.replicas of its topic that were requested last."""
-        topic = self.stage.scenario.topic_of(place)
+        topic = self.stage.scenario.topic_of(partition_name)
         return self.stage.settings.get(topic.name, (topic.durability, topic.min_insync))
 
-    def min_insync(self, place: str) -> int:
+    def min_insync(self, partition_name: str) -> int:
         """Returns min.insync.replicas of its topic. If the store has another value than was
         requested last, because the request failed or is still under way, returns the larger one."""
-        topic = self.image.topics.get(self.stage.scenario.topic_of(place).name)
+        topic = self.image.topics.get(self.stage.scenario.topic_of(partition_name).name)
         applied = 0 if topic is None else int(topic.configs.get("min.insync.replicas", 0))
-        return max(applied, self.setting(place)[1])
+        return max(applied, self.setting(partition_name)[1])
 
     def pause_s(self) -> float:
         return self.draws.choice((0.1, 2.0, 2 * self.stage.scenario.session_timeout_s))
@@ -258,23 +258,23 @@ class Scene:
 
     async def read(self, ends: Mapping[str, int]) -> None:
         """Reads every topic partition from its start to the given offset."""
-        wanted = {parse_place(place): end for place, end in ends.items()}
+        wanted = {TopicPartition.parse(partition_name): end for partition_name, end in ends.items()}
         consumer: BytesConsumer = Consumer(
             self.stage.bootstrap,
             env=self.operator.env,
             auto_offset_reset="earliest",
             **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 10_000},
         )
-        places: list[TopicPartition] = [*wanted]
-        if not places:
+        topic_partitions: list[TopicPartition] = [*wanted]
+        if not topic_partitions:
             return
         async with consumer:
-            consumer.assign(places)
-            consumer.seek_to_beginning(*places)
-            while any((consumer.known_position(at) or 0) < wanted[at] for at in places):
+            consumer.assign(topic_partitions)
+            consumer.seek_to_beginning(*topic_partitions)
+            while any((consumer.known_position(at) or 0) < wanted[at] for at in topic_partitions):
                 await consumer.poll(timeout_ms=500)
 
-    async def write(self, place: str) -> None:
+    async def write(self, partition_name: str) -> None:
         """Writes one record with acks=all."""
         keywords: dict[str, Any] = {
             **CLIENT_KEYWORDS,
@@ -283,7 +283,7 @@ class Scene:
         }
         operator = self.operator
         async with Producer(self.stage.bootstrap, env=operator.env, **keywords) as producer:
-            await send_one(operator, producer, place)
+            await send_one(operator, producer, partition_name)
 
     async def by_admin(
         self, work: Callable[[Admin], Coroutine[Any, Any, None]], timeout_ms: int = 10_000

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import BrokerError, ClientError, TopicNotFound
-from penstock.client.model import TopicPartition
 from penstock.sim.actors.compacted_table import POLICIES
 from penstock.sim.actors.readers import BytesConsumer
 from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import COPIES, INFO, OK, TABLE, Probe
+from penstock.topic_partition import TopicPartition
 
 ALTER: Final = "alter a topic"
 """The name of the request that `draw_change` makes."""
@@ -72,7 +72,7 @@ class TopicRecreation:
         self._actor = actor
         self._draws = draws
         self._name = name or f"{REBORN}{draws.randint(1, 2)}"
-        self._place = TopicPartition(self._name, 0)
+        self._topic_partition = TopicPartition(self._name, 0)
 
     async def run(self, admin: Admin) -> None:
         stage = self._actor.stage
@@ -155,13 +155,13 @@ class TopicRecreation:
             **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000},
         )
         async with consumer:
-            end = (await consumer.end_offsets([self._place]))[self._place]
-            consumer.assign([self._place])
-            consumer.seek_to_beginning(self._place)
+            end = (await consumer.end_offsets([self._topic_partition]))[self._topic_partition]
+            consumer.assign([self._topic_partition])
+            consumer.seek_to_beginning(self._topic_partition)
             for _ in range(_POLLS_MAX):
                 values += [
                     (record.value or b"").decode() for record in await consumer.poll(timeout_ms=500)
                 ]
-                if (consumer.known_position(self._place) or 0) >= end:
+                if (consumer.known_position(self._topic_partition) or 0) >= end:
                     return values
         raise ClientError("it could not be read to its end")

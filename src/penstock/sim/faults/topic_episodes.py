@@ -19,17 +19,17 @@ from penstock.aio import Admin
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TopicNotFound
 from penstock.sim.actors.sends import Answered, batch_of, produce
-from penstock.sim.actors.stage import parse_place
 from penstock.sim.faults.scene import ANSWER_S, Scene
 from penstock.sim.faults.topic_changes import ALTER, REBORN, TopicRecreation
 from penstock.sim.node import BrokerNode
+from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
 
 NAME: Final = f"{REBORN}3"
-PLACE: Final = f"{NAME}-0"
+PARTITION_NAME: Final = f"{NAME}-0"
 FILLER: Final = "filler"
 NOTED_S: Final = 6.0
 """Brokers store their offsets more often than this."""
@@ -61,88 +61,94 @@ class TopicEpisodes:
     async def _min_insync(self) -> bool:
         # A request of an earlier fault must not change the setting during the episode.
         await self._scene.wait(lambda: ALTER not in self._stage.requests, ANSWER_S)
-        places = [
-            place
-            for place in self._stage.scenario.places
-            if self._scene.setting(place)[0] == "fsync"
-            and len(self._scene.replicas_of(place)) > 1
-            and self._scene.leader_of(place) >= 0
+        partition_names = [
+            partition_name
+            for partition_name in self._stage.scenario.partition_names
+            if self._scene.setting(partition_name)[0] == "fsync"
+            and len(self._scene.replicas_of(partition_name)) > 1
+            and self._scene.leader_of(partition_name) >= 0
         ]
-        if not places:
+        if not partition_names:
             return False
-        place = self._draws.choice(places)
-        before = self._scene.setting(place)
-        leader = self._scene.leader_of(place)
+        partition_name = self._draws.choice(partition_names)
+        before = self._scene.setting(partition_name)
+        leader = self._scene.leader_of(partition_name)
         others = [
             self._scene.world.brokers[each]
-            for each in self._scene.replicas_of(place)
+            for each in self._scene.replicas_of(partition_name)
             if each != leader
         ]
         for node in others:
             self._actions.faults.kill(node.name)
-        if await self._scene.wait(lambda: self._scene.isr_of(place) == (leader,), ANSWER_S):
-            await self._demand_setting(place, ("fsync", 1))
+        if await self._scene.wait(
+            lambda: self._scene.isr_of(partition_name) == (leader,), ANSWER_S
+        ):
+            await self._demand_setting(partition_name, ("fsync", 1))
             await self._scene.demand(
-                f"writing to {place} after min.insync.replicas was lowered to 1",
-                lambda: self._scene.write(place),
+                f"writing to {partition_name} after min.insync.replicas was lowered to 1",
+                lambda: self._scene.write(partition_name),
             )
-            await self._demand_setting(place, ("fsync", 2))
+            await self._demand_setting(partition_name, ("fsync", 2))
             await self._scene.world.sleep(HEARD_S)
-            await self._scene.spawn(self._expect_refusal(place))
+            await self._scene.spawn(self._expect_refusal(partition_name))
         for node in others:
             self._actions.start(node)
-        await self._demand_setting(place, before)
+        await self._demand_setting(partition_name, before)
         return True
 
-    async def _expect_refusal(self, place: str) -> None:
+    async def _expect_refusal(self, partition_name: str) -> None:
         begun_ms, error = self._stage.now_ms(), ""
         try:
-            await self._scene.write(place)
+            await self._scene.write(partition_name)
         except ClientError:
             pass
         else:
-            in_sync = self._scene.isr_of(place)
+            in_sync = self._scene.isr_of(partition_name)
             error = f"it was acknowledged, but the ISR is {in_sync}" if len(in_sync) < 2 else ""
-        what = f"refusing a write to {place} below min.insync.replicas=2"
+        what = f"refusing a write to {partition_name} below min.insync.replicas=2"
         self._scene.probe(what, begun_ms, error)
 
     async def _durability_switch(self) -> bool:
-        places = [
-            place
-            for place in self._stage.scenario.written
-            if self._scene.setting(place)[1] > 1
-            and len(self._scene.replicas_of(place)) > 2
-            and self._scene.leader_of(place) >= 0
+        partition_names = [
+            partition_name
+            for partition_name in self._stage.scenario.written
+            if self._scene.setting(partition_name)[1] > 1
+            and len(self._scene.replicas_of(partition_name)) > 2
+            and self._scene.leader_of(partition_name) >= 0
         ]
-        if not places:
+        if not partition_names:
             return False
-        place = self._draws.choice(places)
-        least = self._scene.setting(place)[1]
+        partition_name = self._draws.choice(partition_names)
+        least = self._scene.setting(partition_name)[1]
         self._stage.losses_max = min(self._stage.losses_max, least - 1)
-        await self._demand_setting(place, ("replicated", least))
+        await self._demand_setting(partition_name, ("replicated", least))
         await self._scene.world.sleep(HEARD_S)
         others = [
-            each for each in self._scene.isr_of(place) if each != self._scene.leader_of(place)
+            each
+            for each in self._scene.isr_of(partition_name)
+            if each != self._scene.leader_of(partition_name)
         ]
         if not others:
             return False
         node = self._scene.world.brokers[self._draws.choice(others)]
         self._actions.faults.stall_disk(node.name, STALL_S)
-        await self._scene.wait(lambda: self._unsynced(node, place) >= UNSYNCED, STALL_S / 2)
-        await self._demand_setting(place, ("fsync", least))
-        if node.id in self._scene.isr_of(place) and self._actions.may_wound(node):
+        await self._scene.wait(
+            lambda: self._unsynced(node, partition_name) >= UNSYNCED, STALL_S / 2
+        )
+        await self._demand_setting(partition_name, ("fsync", least))
+        if node.id in self._scene.isr_of(partition_name) and self._actions.may_wound(node):
             self._actions.faults.power_loss(node.name)
             await self._stage.rest(self._scene.pause_s())
             self._actions.start(node)
         return True
 
-    def _unsynced(self, node: BrokerNode, place: str) -> int:
-        hosted = self._scene.hosted(node, place)
-        committed = self._scene.committed().get(place, 0)
+    def _unsynced(self, node: BrokerNode, partition_name: str) -> int:
+        hosted = self._scene.hosted(node, partition_name)
+        committed = self._scene.committed().get(partition_name, 0)
         return 0 if hosted is None else committed - hosted.log.recovery_point
 
-    async def _demand_setting(self, place: str, setting: tuple[str, int]) -> None:
-        topic = parse_place(place).topic
+    async def _demand_setting(self, partition_name: str, setting: tuple[str, int]) -> None:
+        topic = TopicPartition.parse(partition_name).topic
         durability, least = self._stage.settings[topic] = setting
         values = {"durability": durability, "min.insync.replicas": str(least)}
 
@@ -166,11 +172,14 @@ class TopicEpisodes:
             brokers = self._scene.world.brokers
             await reborn.make(admin, 3)
             await reborn.write("old")
-            replicas = self._scene.replicas_of(PLACE)
+            replicas = self._scene.replicas_of(PARTITION_NAME)
             node = brokers[self._draws.choice(replicas)]
-            leader = brokers[self._scene.leader_of(PLACE)]
+            leader = brokers[self._scene.leader_of(PARTITION_NAME)]
             await self._scene.wait(
-                lambda: self._scene.end(node, PLACE) == self._scene.end(leader, PLACE), ANSWER_S
+                lambda: (
+                    self._scene.end(node, PARTITION_NAME) == self._scene.end(leader, PARTITION_NAME)
+                ),
+                ANSWER_S,
             )
             await work(admin, reborn, node)
 
@@ -199,7 +208,7 @@ class TopicEpisodes:
     async def _queue_deletion(
         self, admin: Admin, reborn: TopicRecreation, node: BrokerNode
     ) -> None:
-        replicas = len(self._scene.replicas_of(PLACE))
+        replicas = len(self._scene.replicas_of(PARTITION_NAME))
         self._actions.faults.stall_disk(node.name, STALL_S)
         # The broker waits for its disk to create this topic, and applies no other change meanwhile.
         with suppress(ClientError):
@@ -214,11 +223,11 @@ class TopicEpisodes:
     async def _restart_reborn(
         self, admin: Admin, reborn: TopicRecreation, node: BrokerNode
     ) -> None:
-        replicas = len(self._scene.replicas_of(PLACE))
+        replicas = len(self._scene.replicas_of(PARTITION_NAME))
         await self._scene.world.sleep(NOTED_S)
         await self._delete(admin, NAME)
         await reborn.make(admin, replicas)
-        partition = self._scene.partition(PLACE)
+        partition = self._scene.partition(PARTITION_NAME)
         if partition is None or partition.leader < 0:
             return
         leader = self._scene.world.brokers[partition.leader]
@@ -226,12 +235,12 @@ class TopicEpisodes:
             if each != leader.id:
                 other = self._scene.world.brokers[each]
                 self._actions.faults.clog(leader.name, other.name, 1.0)
-        await self._write_alone(PLACE)
+        await self._write_alone(PARTITION_NAME)
         self._actions.faults.kill(leader.name)
         await self._scene.world.sleep(0.1)
         self._actions.start(leader)
 
-    async def _write_alone(self, place: str) -> None:
+    async def _write_alone(self, partition_name: str) -> None:
         """Writes one record with acks=1. The history does not record it: no client reads
         this topic."""
         operator = self._scene.operator
@@ -241,12 +250,12 @@ class TopicEpisodes:
             self._stage.cluster_config(), env.network, env.clock, env.random
         ) as cluster:
             with suppress(Answered):
-                await produce(cluster, place, batch, 1, lambda: None)
+                await produce(cluster, partition_name, batch, 1, lambda: None)
 
     async def _look_when_whole(self, admin: Admin, reborn: TopicRecreation) -> None:
         def is_whole() -> bool:
-            replicas = self._scene.replicas_of(PLACE)
-            return bool(replicas) and {*self._scene.isr_of(PLACE)} == {*replicas}
+            replicas = self._scene.replicas_of(PARTITION_NAME)
+            return bool(replicas) and {*self._scene.isr_of(PARTITION_NAME)} == {*replicas}
 
         if await self._scene.wait(is_whole, ANSWER_S):
             await reborn.look(admin)
@@ -261,24 +270,27 @@ class TopicEpisodes:
         """The leader must not count fetches that the replica makes before it learns that it was
         moved away: then it deletes its log."""
         brokers = self._scene.world.brokers
-        places = [
-            place
-            for place in self._stage.scenario.places
-            if 1 < len(self._scene.replicas_of(place)) < len(brokers)
-            and self._scene.leader_of(place) >= 0
+        partition_names = [
+            partition_name
+            for partition_name in self._stage.scenario.partition_names
+            if 1 < len(self._scene.replicas_of(partition_name)) < len(brokers)
+            and self._scene.leader_of(partition_name) >= 0
         ]
-        if not places:
+        if not partition_names:
             return False
-        place = self._draws.choice(places)
-        replicas, leader = self._scene.replicas_of(place), self._scene.leader_of(place)
+        partition_name = self._draws.choice(partition_names)
+        replicas, leader = (
+            self._scene.replicas_of(partition_name),
+            self._scene.leader_of(partition_name),
+        )
         gone = brokers[self._draws.choice([each for each in replicas if each != leader])]
         spare = self._draws.choice([node.id for node in brokers if node.id not in replicas])
         targets = tuple(spare if each == gone.id else each for each in replicas)
         self._actions.faults.lag_watch(gone.name, LAG_S)
         try:
             for wanted in (targets, replicas):
-                await self._scene.spawn(self._move(place, wanted))
-                await self._scene.wait(partial(self._is_on, place, wanted), LAG_S / 2)
+                await self._scene.spawn(self._move(partition_name, wanted))
+                await self._scene.wait(partial(self._is_on, partition_name, wanted), LAG_S / 2)
         except ClientError:
             return False
         finally:
@@ -286,11 +298,11 @@ class TopicEpisodes:
             self._actions.faults.lag_watch(gone.name, 0.0)
         return True
 
-    def _is_on(self, place: str, replicas: tuple[int, ...]) -> bool:
-        return {*self._scene.replicas_of(place)} == {*replicas}
+    def _is_on(self, partition_name: str, replicas: tuple[int, ...]) -> bool:
+        return {*self._scene.replicas_of(partition_name)} == {*replicas}
 
-    async def _move(self, place: str, targets: tuple[int, ...]) -> None:
-        at, env = parse_place(place), self._scene.operator.env
+    async def _move(self, partition_name: str, targets: tuple[int, ...]) -> None:
+        at, env = TopicPartition.parse(partition_name), self._scene.operator.env
         moved = AlterPartitionReassignmentsRequest.Partition(at.partition, [*targets])
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=2_000,

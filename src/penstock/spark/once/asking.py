@@ -15,7 +15,7 @@ from penstock.client import multi_commit
 from penstock.client.cluster import Cluster
 from penstock.client.environment import default_environment
 from penstock.client.errors import ApiNotServed, BrokerError, ConnectFailed
-from penstock.client.model import OffsetAndMetadata, TopicPartition
+from penstock.client.model import OffsetAndMetadata
 from penstock.client.options import AdminOptions
 from penstock.spark.client_options import admin_keywords
 from penstock.spark.clients import no_broker
@@ -35,6 +35,7 @@ from penstock.spark.once.protocol import (
     tasks_pattern,
 )
 from penstock.spark.options import SinkOptions
+from penstock.topic_partition import TopicPartition
 
 T = TypeVar("T")
 PROGRESS: Final = TopicPartition(multi_commit.OFFSETS_TOPIC, 0)

@@ -28,19 +28,17 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from pyspark.pipelines.cli import PipelineSpec, register_definitions, unpack_pipeline_spec
-from pyspark.pipelines.spark_connect_graph_element_registry import (
-    SparkConnectGraphElementRegistry,
-)
+from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
 from penstock.client.blocking.admin import Admin
 from penstock.client.errors import ClientError
-from penstock.client.model import TopicPartition
 from penstock.runtime import SystemRandom
 from penstock.spark.offsets import from_spark, waiting
 from penstock.spark.pipelines.events import flow_event, progress_event
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.topic_partition import TopicPartition
 
 SOON: Final = signal.SIGUSR1
 STOPPING_SOON: Final = "stopping after this round (Ctrl-C again stops at once)"
@@ -238,7 +236,11 @@ class Watch:
                 self._admin.start()
             for flow, offsets in list(self._offsets.items()):
                 found = self._admin.list_offsets(dict.fromkeys(offsets, "latest"))
-                ends = {place: at.offset for place, at in found.items() if at is not None}
+                ends = {
+                    topic_partition: at.offset
+                    for topic_partition, at in found.items()
+                    if at is not None
+                }
                 lag = waiting(offsets, ends)
                 if self._lag.get(flow) != lag:
                     self._lag[flow] = lag

@@ -75,12 +75,12 @@ def topic_offsets(found: object) -> dict[str, dict[str, int]]:
     if not isinstance(found, Mapping):
         return {}
     return {
-        topic: {str(partition): offset for partition, offset in places.items()}
-        for topic, places in found.items()
-        if isinstance(places, Mapping)
+        topic: {str(partition): offset for partition, offset in offsets.items()}
+        for topic, offsets in found.items()
+        if isinstance(offsets, Mapping)
         and all(
             str(partition).isdecimal() and type(offset) is int
-            for partition, offset in places.items()
+            for partition, offset in offsets.items()
         )
     }
 

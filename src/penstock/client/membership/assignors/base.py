@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.client.membership.protocol import NO_GENERATION, Subscription
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 Assignment = dict[str, list[TopicPartition]]
 """Maps a member id to its partitions."""
@@ -40,7 +40,7 @@ class Peer:
 class Memory:
     """A member's last assignment and the generation it is from."""
 
-    places: tuple[TopicPartition, ...] = ()
+    topic_partitions: tuple[TopicPartition, ...] = ()
     generation: int = NO_GENERATION
 
 

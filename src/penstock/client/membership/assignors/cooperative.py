@@ -59,6 +59,10 @@ def _without_moving(target: Assignment, claims: Mapping[str, Memory]) -> Assignm
     """
     rightful = newest_claims(claims)
     return {
-        member_id: [place for place in places if rightful.get(place, member_id) == member_id]
-        for member_id, places in target.items()
+        member_id: [
+            topic_partition
+            for topic_partition in topic_partitions
+            if rightful.get(topic_partition, member_id) == member_id
+        ]
+        for member_id, topic_partitions in target.items()
     }

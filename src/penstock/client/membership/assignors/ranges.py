@@ -19,7 +19,7 @@ from penstock.client.membership.assignors.base import (
     in_order,
     wanted_topics,
 )
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 
 class RangeAssignor:

@@ -32,7 +32,7 @@ from penstock.client.membership.assignors.base import (
     in_order,
     wanted_topics,
 )
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 
 _CHAIN_STEPS_MAX: Final = 10_000_000
 """Some seconds' worth of search. If a group is so large and irregular that this is not enough, its
@@ -56,13 +56,13 @@ def newest_claims(claims: Mapping[str, Memory]) -> dict[TopicPartition, str | No
     new."""
     holders: dict[TopicPartition, tuple[int, str | None]] = {}
     for member_id, memory in claims.items():
-        for place in memory.places:
-            known = holders.get(place)
+        for topic_partition in memory.topic_partitions:
+            known = holders.get(topic_partition)
             if known is None or memory.generation > known[0]:
-                holders[place] = memory.generation, member_id
+                holders[topic_partition] = memory.generation, member_id
             elif memory.generation == known[0] and member_id != known[1]:
-                holders[place] = memory.generation, None
-    return {place: holder for place, (_, holder) in holders.items()}
+                holders[topic_partition] = memory.generation, None
+    return {topic_partition: holder for topic_partition, (_, holder) in holders.items()}
 
 
 def _honoured(
@@ -75,11 +75,11 @@ def _honoured(
         wanted = frozenset(peer.subscription.topics)
         memory = claims.get(peer.member_id, Memory())
         kept[peer.member_id] = sorted(
-            place
-            for place in set(memory.places)
-            if holders[place] == peer.member_id
-            and place.topic in wanted
-            and 0 <= place.partition < partition_counts.get(place.topic, 0)
+            topic_partition
+            for topic_partition in set(memory.topic_partitions)
+            if holders[topic_partition] == peer.member_id
+            and topic_partition.topic in wanted
+            and 0 <= topic_partition.partition < partition_counts.get(topic_partition.topic, 0)
         )
     return kept
 
@@ -90,11 +90,15 @@ def _assign_equal(
     total = sum(partition_counts[topic] for topic in topics)
     share, larger_shares = divmod(total, len(kept))
     assignment: Assignment = {}
-    for member_id, places in kept.items():
-        takes_larger = larger_shares > 0 and len(places) > share
+    for member_id, topic_partitions in kept.items():
+        takes_larger = larger_shares > 0 and len(topic_partitions) > share
         larger_shares -= takes_larger
-        assignment[member_id] = places[: share + takes_larger]
-    held = {place for places in assignment.values() for place in places}
+        assignment[member_id] = topic_partitions[: share + takes_larger]
+    held = {
+        topic_partition
+        for topic_partitions in assignment.values()
+        for topic_partition in topic_partitions
+    }
     free = [
         TopicPartition(topic, partition)
         for topic in topics
@@ -102,11 +106,19 @@ def _assign_equal(
         if (topic, partition) not in held
     ]
     # In turn rather than one member after the other, so that a topic's partitions are spread.
-    hungry = deque(member_id for member_id, places in assignment.items() if len(places) < share)
-    full = deque(member_id for member_id, places in assignment.items() if len(places) == share)
-    for place in free:
+    hungry = deque(
+        member_id
+        for member_id, topic_partitions in assignment.items()
+        if len(topic_partitions) < share
+    )
+    full = deque(
+        member_id
+        for member_id, topic_partitions in assignment.items()
+        if len(topic_partitions) == share
+    )
+    for topic_partition in free:
         member_id = (hungry or full).popleft()
-        assignment[member_id].append(place)
+        assignment[member_id].append(topic_partition)
         if len(assignment[member_id]) < share:
             hungry.append(member_id)
         elif len(assignment[member_id]) == share:
@@ -149,12 +161,12 @@ class _Balance:
         self.loads = [0] * len(peers)
         free = [set(range(partition_counts[topic])) for topic in topics]
         for member, member_id in enumerate(self.member_ids):
-            for place in kept[member_id]:
-                topic = number[place.topic]
-                free[topic].remove(place.partition)
-                self._give(member, topic, place.partition)
+            for topic_partition in kept[member_id]:
+                topic = number[topic_partition.topic]
+                free[topic].remove(topic_partition.partition)
+                self._give(member, topic, topic_partition.partition)
             self.kept[member] = {topic: len(found) for topic, found in self.held[member].items()}
-        self._place(free)
+        self._topic_partition(free)
         for touch_kept in (False, True):
             # Every topic in every round, because moves within one topic change the loads for all.
             while sum(self._level(topic, touch_kept) for topic in range(len(topics))):
@@ -189,7 +201,7 @@ class _Balance:
         held = self.held[member].get(topic, ())
         return len(held) > (0 if touch_kept else self.kept[member].get(topic, 0))
 
-    def _place(self, free: Sequence[set[int]]) -> None:
+    def _topic_partition(self, free: Sequence[set[int]]) -> None:
         """Places the partitions without an owner, starting with topics that have few subscribers.
 
         Members that also subscribe to other topics can then be relieved of those.

@@ -18,7 +18,7 @@ from typing import Final
 from penstock.client.membership.assignors.base import Assignment, Memory, Peer
 from penstock.client.membership.assignors.stickiness import assign_sticky
 from penstock.client.membership.protocol import NO_GENERATION, by_topic
-from penstock.client.model import TopicPartition
+from penstock.topic_partition import TopicPartition
 from penstock.wire.codec import decode_at, encode
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages import ConsumerProtocolAssignment
@@ -41,11 +41,11 @@ class StickyAssignor:
 
 
 def encode_memory(memory: Memory) -> bytes:
-    places = [
+    topic_partitions = [
         ConsumerProtocolAssignment.TopicPartition(topic, partitions)
-        for topic, partitions in by_topic(memory.places).items()
+        for topic, partitions in by_topic(memory.topic_partitions).items()
     ]
-    body = encode(ConsumerProtocolAssignment(places, None), 0)
+    body = encode(ConsumerProtocolAssignment(topic_partitions, None), 0)
     return body.removesuffix(_NO_USER_DATA) + _GENERATION.pack(memory.generation)
 
 
@@ -56,13 +56,13 @@ def decode_memory(data: bytes | None) -> Memory:
     """
     if not data:
         return Memory()
-    places = _decode_places(data[: -_GENERATION.size])
-    if places is not None:
-        return Memory(places, _GENERATION.unpack(data[-_GENERATION.size :])[0])
-    return Memory(_decode_places(data) or ())
+    topic_partitions = _decode_topic_partitions(data[: -_GENERATION.size])
+    if topic_partitions is not None:
+        return Memory(topic_partitions, _GENERATION.unpack(data[-_GENERATION.size :])[0])
+    return Memory(_decode_topic_partitions(data) or ())
 
 
-def _decode_places(data: bytes) -> tuple[TopicPartition, ...] | None:
+def _decode_topic_partitions(data: bytes) -> tuple[TopicPartition, ...] | None:
     """Returns the partitions, or None unless the bytes are a list of partitions and nothing
     else."""
     whole = data + _NO_USER_DATA
