@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, get_type_hints
 
 import pytest
 
@@ -33,6 +33,7 @@ from penstock.client.options import (
     ConsumerOptions,
     ProducerOptions,
 )
+from penstock.client.processing.run_options import RunKeywords, RunOptions
 from penstock.testing import Broker
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,6 +179,16 @@ def test_help_lists_all_options(client: type, options: type[ClientOptions]) -> N
         assert f"{option.name} = {option.default}  (" in text
         assert option.text.endswith(".")
         assert option.text in " ".join(text.replace("|", " ").split()), option.name
+
+
+@pytest.mark.parametrize("consumer", [penstock.Consumer, penstock.aio.Consumer])
+def test_help_lists_all_options_of_run(consumer: type[penstock.Consumer[bytes, bytes]]) -> None:
+    text = pydoc.plain(pydoc.render_doc(consumer.run))
+    listed = {option.name: option for option in describe(RunOptions)}
+    assert set(listed) == set(get_type_hints(RunKeywords))
+    for option in listed.values():
+        assert f"{option.name} = {option.default}" in text
+        assert option.text in " ".join(text.split()), option.name
 
 
 def _other_names(column: int) -> Sequence[str]:

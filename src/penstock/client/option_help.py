@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import Field, fields
@@ -11,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 from penstock.client.option_values import ResetPolicy
 from penstock.client.options import ClientOptions
 
-T = TypeVar("T", bound=type)
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[..., Any])
 
 _HEAD = """Checks the options and raises `OptionError` for one that is unknown or not valid.
 
@@ -32,38 +34,48 @@ class OptionHelp(NamedTuple):
     text: str
 
 
-def describe(options: type[ClientOptions]) -> Iterator[OptionHelp]:
-    """Returns the options of a client in the order of their definition, those of all clients
-    first."""
+def describe(options: type[Any]) -> Iterator[OptionHelp]:
+    """Returns the options that a dataclass defines, in the order of their definition."""
     for option in fields(options):
-        if option.name in options.names():
+        if option.metadata.get("text"):
             kafka = option.metadata["kafka"]
             yield OptionHelp(
                 option.name,
-                option.metadata["shown"] or _written(option),
+                option.metadata.get("shown") or _written(option),
                 option.name.replace("_", ".") if kafka is None else kafka,
                 option.metadata["text"],
             )
 
 
-def help_text(options: type[ClientOptions]) -> str:
-    """Returns the docstring of a constructor that takes these options."""
-    parts = [_HEAD]
-    for option in describe(options):
-        kafka = f"Kafka: {option.kafka}" if option.kafka else "not in Kafka"
-        text = textwrap.indent(textwrap.fill(option.text, _WIDTH), "    ")
-        parts.append(f"{option.name} = {option.default}  ({kafka})\n{text}\n")
-    return "".join(parts)
-
-
-def with_help(options: type[ClientOptions]) -> Callable[[T], T]:
+def with_help(options: type[ClientOptions]) -> Callable[[C], C]:
     """Lists the options in the docstring of a client's constructor, where `help()` shows them."""
 
-    def add(client: T) -> T:
-        client.__init__.__doc__ = help_text(options)  # type: ignore[misc]
+    def add(client: C) -> C:
+        entries = [
+            _entry(option, f"  (Kafka: {option.kafka})" if option.kafka else "  (not in Kafka)")
+            for option in describe(options)
+        ]
+        client.__init__.__doc__ = _HEAD + "".join(entries)  # type: ignore[misc]
         return client
 
     return add
+
+
+def with_options(options: type[Any]) -> Callable[[F], F]:
+    """Lists the options of a method at the end of its docstring."""
+
+    def add(method: F) -> F:
+        entries = "".join(_entry(option, "") for option in describe(options))
+        text = inspect.cleandoc(method.__doc__ or "")
+        method.__doc__ = f"{text}\n\nThe options, with their defaults:\n\n{entries}"
+        return method
+
+    return add
+
+
+def _entry(option: OptionHelp, note: str) -> str:
+    text = textwrap.indent(textwrap.fill(option.text, _WIDTH), "    ")
+    return f"{option.name} = {option.default}{note}\n{text}\n"
 
 
 def _written(option: Field[Any]) -> str:

@@ -72,9 +72,8 @@ class ClientOptions:
 
     kind: ClassVar[str] = "any client"
 
-    bootstrap: tuple[Address, ...] = _option(
-        (), values.bootstrap, "The brokers to connect to first.", kafka="bootstrap.servers"
-    )
+    bootstrap: tuple[Address, ...] = _option((), values.bootstrap, "")
+    """The first argument of a constructor, and so not listed among its options."""
     client_id: str = _option(
         "penstock", values.text, "The name of this client in the broker's logs and quotas."
     )

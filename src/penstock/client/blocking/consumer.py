@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime
 from threading import get_ident
 from types import TracebackType
@@ -26,13 +25,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.blocking.caller_callbacks import (
     StoreOnCaller,
-    SyncProducer,
     listener_on_caller,
-    wrapped,
 )
 from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.blocking.consumer_thread import ConsumerThread
 from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
+from penstock.client.blocking.run import run_in_thread
 from penstock.client.consuming.consumer import Bootstrap, ConsumerArguments
 from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.consuming.core import OnCommit, Topics
@@ -41,11 +39,10 @@ from penstock.client.environment import ClientEnv
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import K, OffsetAndMetadata, Record, V
-from penstock.client.option_help import with_help
+from penstock.client.option_help import with_help, with_options
 from penstock.client.options import ConsumerOptions
-from penstock.client.processing.contracts import Handler, OnError, Ordering, RunSummary
-from penstock.client.processing.run import run
-from penstock.client.processing.run_options import RunOptions
+from penstock.client.processing.contracts import Handler, RunSummary
+from penstock.client.processing.run_options import RunKeywords, RunOptions
 from penstock.client.processing.stores import OffsetStore
 from penstock.client.serializers import Deserializer
 from penstock.topic_partition import TopicPartition
@@ -428,22 +425,14 @@ class Consumer(Generic[K, V]):
 
     # -- processing -----------------------------------------------------------------------------
 
+    @with_options(RunOptions)
     def run(
         self,
         handler: Handler[K, V],
         *,
-        ordering: Ordering = "partition",
-        concurrency: int = 1,
-        retries: int = 3,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 10_000,
-        dead_letter_topic: str | None = None,
         producer: Producer[Any, Any] | None = None,
-        on_error: OnError[K, V] | None = None,
-        commit_interval_ms: int = 1_000,
-        in_progress_max: int = 1_000,
-        drain_timeout_ms: int = 30_000,
         stop: threading.Event | None = None,
+        **options: Unpack[RunKeywords[K, V]],
     ) -> RunSummary:
         """Calls the handler for every record and commits only the records that it has finished.
 
@@ -453,27 +442,14 @@ class Consumer(Generic[K, V]):
         With a concurrency of 1 the handler is called on this thread, otherwise on a pool of
         `concurrency` threads.
         """
-        options = RunOptions(
-            ordering=ordering,
-            concurrency=concurrency,
-            retries=retries,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            dead_letter_topic=dead_letter_topic,
-            on_error=None if on_error is None else wrapped(self._on_caller, on_error),
-            commit_interval_ms=commit_interval_ms,
-            in_progress_max=in_progress_max,
-            drain_timeout_ms=drain_timeout_ms,
-        )
-        return self._thread.until(
-            stop,
-            lambda stopping: run(
-                self._async,
-                handler,
-                replace(options, stop=stopping),
-                producer=None if producer is None else SyncProducer(producer),
-                executor=self._on_caller if concurrency == 1 else None,
-            ),
+        return run_in_thread(
+            self._thread,
+            self._async,
+            self._on_caller,
+            handler,
+            RunOptions(**options),
+            producer=producer,
+            stop=stop,
         )
 
     def at_least_once(

@@ -32,9 +32,10 @@ from penstock.client.environment import ClientEnv, default_environment
 from penstock.client.membership.steps import Identity
 from penstock.client.metrics import ConsumerMetrics
 from penstock.client.model import K, OffsetAndMetadata, Record, V
-from penstock.client.option_help import with_help
+from penstock.client.option_help import with_help, with_options
 from penstock.client.option_keywords import ConsumerKeywords
 from penstock.client.options import ConsumerOptions
+from penstock.client.processing.run_options import RunKeywords, RunOptions
 from penstock.client.serializers import Deserializer, deserialize_with
 from penstock.topic_partition import TopicPartition
 
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from penstock.client.processing.contracts import (
         DeadLetterProducer,
         Handler,
-        OnError,
-        Ordering,
         RunSummary,
     )
     from penstock.client.processing.delivery import AtLeastOnce, AtMostOnce
@@ -419,22 +418,14 @@ class Consumer(Generic[K, V]):
 
     # -- processing -----------------------------------------------------------------------------
 
+    @with_options(RunOptions)
     async def run(
         self,
         handler: Handler[K, V],
         *,
-        ordering: Ordering = "partition",
-        concurrency: int = 1,
-        retries: int = 3,
-        retry_backoff_ms: int = 100,
-        retry_backoff_max_ms: int = 10_000,
-        dead_letter_topic: str | None = None,
         producer: DeadLetterProducer | None = None,
-        on_error: OnError[K, V] | None = None,
-        commit_interval_ms: int = 1_000,
-        in_progress_max: int = 1_000,
-        drain_timeout_ms: int = 30_000,
         stop: asyncio.Event | None = None,
+        **options: Unpack[RunKeywords[K, V]],
     ) -> RunSummary:
         """Calls the handler for every record and commits only the records that it has finished.
 
@@ -442,22 +433,8 @@ class Consumer(Generic[K, V]):
         handled concurrently. Returns after `stop` is set.
         """
         from penstock.client.processing.run import run  # noqa: PLC0415 -- only when used
-        from penstock.client.processing.run_options import RunOptions  # noqa: PLC0415
 
-        options = RunOptions(
-            ordering=ordering,
-            concurrency=concurrency,
-            retries=retries,
-            retry_backoff_ms=retry_backoff_ms,
-            retry_backoff_max_ms=retry_backoff_max_ms,
-            dead_letter_topic=dead_letter_topic,
-            on_error=on_error,
-            commit_interval_ms=commit_interval_ms,
-            in_progress_max=in_progress_max,
-            drain_timeout_ms=drain_timeout_ms,
-            stop=stop,
-        )
-        return await run(self, handler, options, producer=producer)
+        return await run(self, handler, RunOptions(**options, stop=stop), producer=producer)
 
     def at_least_once(
         self,
