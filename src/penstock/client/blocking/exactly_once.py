@@ -47,7 +47,33 @@ def exactly_once(
     `max_poll_records`). An aborted transaction is repeated up to `retries` times before its error
     is raised. The consumer needs a `group_id`, `isolation_level="read_committed"` and
     `enable_auto_commit=False`. The producer needs a `transactional_id`, a different one for each
-    instance that runs at the same time.
+    instance that runs at the same time. Raises `OptionError` if one of these is missing, `Fenced`
+    if another producer has taken over, and what the handler raises.
+
+    Example:
+
+        import threading
+
+        from penstock.interceptors import ProducerRecord
+
+        stop = threading.Event()
+
+        def to_payments(records):
+            stop.set()
+            return [ProducerRecord("payments", each.value, each.key) for each in records]
+
+        with Consumer(
+            "localhost:9092",
+            topics="orders",
+            group_id="billing",
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+        ) as consumer:
+            with Producer("localhost:9092", transactional_id="billing-1") as producer:
+                summary = exactly_once(consumer, producer, to_payments, stop=stop)
+        print(summary.processed)
+        #> 3
     """
 
     def transform(records: list[Record[K, V]]) -> list[ProducerRecord[Any, Any]]:

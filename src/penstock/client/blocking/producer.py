@@ -45,12 +45,19 @@ _TURN_BYTES: Final = 64 << 10
 class Producer(Generic[K, V]):
     """Sends records to topics. May be used from several threads at once.
 
-        with Producer("localhost:9092", linger_ms=5) as producer:
-            delivery = producer.send("payments", b"42", key=b"alice")
-            metadata = delivery.result()
+    `bootstrap_servers` is "host:port", or a list of them. The serializers convert keys and values
+    to bytes (see `penstock.serializers`); without them, give bytes. `env` is for tests without a
+    network. The other keywords are options: see `help(Producer)` or docs/CLIENTS.md.
 
     Leaving the block waits until every record is delivered or has failed. Callbacks are called on
     the producer's own thread: they may send, but must not wait.
+
+    Example:
+
+        with Producer("localhost:9092", value_serializer=serializers.json) as producer:
+            delivery = producer.send("orders", {"sku": "bread", "count": 2}, key=b"eve")
+            print(delivery.result(timeout_s=10).offset)
+        #> 3
     """
 
     @overload
@@ -130,7 +137,10 @@ class Producer(Generic[K, V]):
     # -- starting and closing -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connects now. Otherwise the first call connects."""
+        """Connects now. Otherwise the first call connects.
+
+        Raises `ConnectFailed` if no broker can be reached, and `Closed` after `close`.
+        """
         self._life.portal()
         self._started = True
 
@@ -156,10 +166,12 @@ class Producer(Generic[K, V]):
 
     @property
     def is_started(self) -> bool:
+        """Whether the producer has connected."""
         return self._life.is_started
 
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._life.is_closed
 
     # -- records --------------------------------------------------------------------------------
@@ -177,9 +189,20 @@ class Producer(Generic[K, V]):
     ) -> Delivery:
         """Buffers a record and returns its `Delivery`.
 
-        Waits only for buffer memory or for the topic's metadata, each at most `max_block_ms`.
-        Without `partition` the router chooses one. `on_delivery` is called on the producer's own
-        thread with `(metadata, error)`; one of the two is None.
+        Waits only for buffer memory or for the topic's metadata, each at most `max_block_ms` (one
+        minute by default). Without `partition` the router chooses one. `on_delivery` is called on
+        the producer's own thread with `(metadata, error)`; one of the two is None.
+
+        Raises `BufferExhausted` if the buffer stays full, `TopicNotFound` or `DeadlineExceeded` if
+        the topic's metadata cannot be had, and `RecordTooLarge`, `SerializationFailed` or
+        `RoutingError` for a record that cannot be sent.
+
+        Example:
+
+            delivery = producer.send("orders", b"bread", key=b"eve")
+            metadata = delivery.result(timeout_s=10)
+            print(metadata.partition, metadata.offset)
+            #> 0 3
         """
         if headers:
             headers = tuple(headers)
@@ -248,8 +271,14 @@ class Producer(Generic[K, V]):
     ) -> Delivery:
         """Buffers a record without waiting, or raises an error.
 
-        Raises `BufferExhausted` when the buffer is full, and `UnknownTopicYet` for a topic that
-        this producer has not sent to before. `partitions_for(topic)` makes a topic known.
+        Raises `BufferExhausted` when the buffer is full, `UnknownTopicYet` for a topic that this
+        producer has not sent to before, and the errors of `send` for a record that cannot be sent.
+        `partitions_for` makes a topic known.
+
+        Example:
+
+            producer.partitions_for("orders")
+            delivery = producer.send_nowait("orders", b"bread")
         """
         self._life.portal()
         return self._async.send_nowait(
@@ -266,7 +295,17 @@ class Producer(Generic[K, V]):
         """Sends every row of an Arrow table, or of any object that supports the Arrow protocols.
 
         The columns are `value` and, optionally, `key`, `headers`, `timestamp` and `partition`.
-        Returns when all rows are buffered. The result reports the offsets of the rows.
+        Returns when all rows are buffered, and raises what `send` raises. `result()` of the
+        delivery reports the offsets of the rows.
+
+        Example:
+
+            import pyarrow as pa
+
+            table = pa.table({"key": ["eve", "kim"], "value": ["bread", "salt"]})
+            delivery = producer.send_table("orders", table)
+            print(delivery.result().records)
+            #> 2
         """
         return self._life.call(self._async.send_table(topic, table))
 
@@ -275,12 +314,17 @@ class Producer(Generic[K, V]):
     def transaction(self) -> Transaction:
         """Starts a transaction: read-committed consumers see all of its records or none.
 
-            with producer.transaction() as transaction:
-                producer.send("orders", b"42")
-                transaction.send_offsets({topic_partition: 43}, consumer)
-
         Leaving the block commits the transaction, and returns when the commit is decided. An error
-        in the block aborts it. Requires `transactional_id`.
+        in the block aborts it. `transaction.send_offsets` adds a consumer's offsets. Requires the
+        option `transactional_id`, or raises `OptionError`. The commit raises `TransactionAborted`
+        if the work can be repeated, and `Fenced` if another producer has the same transactional id.
+
+        Example:
+
+            with Producer("localhost:9092", transactional_id="billing-1") as producer:
+                with producer.transaction():
+                    producer.send("orders", b"bread")
+                    producer.send("payments", b"3.50")
         """
         return Transaction(self._life, self.start, self._async.transaction())
 
@@ -289,7 +333,8 @@ class Producer(Generic[K, V]):
     def partitions_for(self, topic: str) -> int:
         """Returns the topic's number of partitions.
 
-        Makes the topic known to `send_nowait`, and creates it if auto-creation is on.
+        Makes the topic known to `send_nowait`, and creates it if auto-creation is on. Raises
+        `TopicNotFound`, or `DeadlineExceeded` after `max_block_ms`.
         """
         return self._life.call(self._async.partitions_for(topic))
 
@@ -297,7 +342,14 @@ class Producer(Generic[K, V]):
         """Sends all buffered records without linger. Waits until each is delivered or has failed.
 
         Raises `DeadlineExceeded` after `timeout_s`; delivery of the records continues nevertheless.
-        Failed records are reported by their deliveries, not here.
+        Without a timeout it waits at most `delivery_timeout_ms`. Failed records are reported by
+        their deliveries, not here.
+
+        Example:
+
+            for value in (b"bread", b"salt"):
+                producer.send("orders", value)
+            producer.flush(timeout_s=10)
         """
         if self._life.is_started and not self._life.is_closed:
             self._life.call(self._async.flush(timeout_s), timeout_s)

@@ -90,13 +90,24 @@ class DeadLetterProducer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What happened to the records of a run."""
+    """What happened to the records of a run. `Consumer.run` and `exactly_once` return it.
+
+    Example:
+
+        import threading
+
+        stop = threading.Event()
+        summary = consumer.run(lambda record: stop.set(), stop=stop)
+        print(summary.processed > 0, summary.retried, summary.dead_lettered, summary.skipped)
+        #> True 0 0 0
+    """
 
     processed: int = 0
     """The number of records handled without an error, after retries where necessary."""
     retried: int = 0
     """The number of attempts after the first, over all records."""
     dead_lettered: int = 0
+    """The number of records sent to the dead-letter topic."""
     skipped: int = 0
     """The number of records given up because `on_error` returned "skip"."""
     committed: Mapping[TopicPartition, int] = field(default_factory=dict)

@@ -13,10 +13,16 @@ from penstock.client.producing.batch_outcome import BatchOutcome, DeliveryCallba
 
 
 class Delivery:
-    """Resolves to the record's metadata, or raises the error with which it failed.
+    """The outcome of a record that was sent: its metadata, or the error with which it failed.
 
-    `await` it, or drop it: a delivery that is not awaited costs nothing more. All methods may be
-    called from any thread; only `await` needs the event loop.
+    `send` returns it. Call `result()` in a thread, `await` it on an event loop, or drop it: a
+    delivery that nothing waits for costs nothing more. All methods may be called from any thread.
+
+    Example:
+
+        deliveries = [producer.send("orders", value) for value in (b"bread", b"salt")]
+        print([delivery.result(timeout_s=10).offset for delivery in deliveries])
+        #> [3, 4]
     """
 
     __slots__ = ("_index", "_outcome", "_timestamp")
@@ -31,7 +37,9 @@ class Delivery:
         return self._outcome.leaf(self._index)[0].settled
 
     def outcome(self) -> RecordMetadata:
-        """Returns the metadata or raises the error. The delivery must be done."""
+        """Returns the metadata or raises the error. Raises `RuntimeError` unless the delivery is
+        done.
+        """
         outcome, index = self._outcome.leaf(self._index)
         if not outcome.settled:
             raise RuntimeError("the record is still on its way: await the delivery first")
@@ -40,7 +48,10 @@ class Delivery:
         return outcome.metadata(index, self._timestamp)
 
     def error(self) -> ClientError | None:
-        """Returns the error, or None if the record was delivered. The delivery must be done."""
+        """Returns the error, or None if the record was delivered.
+
+        Raises `RuntimeError` unless the delivery is done.
+        """
         outcome, _ = self._outcome.leaf(self._index)
         if not outcome.settled:
             raise RuntimeError("the record is still on its way: await the delivery first")
@@ -54,7 +65,9 @@ class Delivery:
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
         """Blocks until the outcome is known. Returns the metadata or raises the error.
 
-        This is for threads without an event loop. On an event loop, await the delivery instead.
+        Raises `RequestTimedOut` after `timeout_s`; the record is still on its way. Without a
+        timeout it waits at most `delivery_timeout_ms`. This is for threads without an event loop.
+        On an event loop, await the delivery instead.
         """
         if not self.done():
             wait_in_thread(lambda wake: self.add_callback(lambda *_: wake()), timeout_s)

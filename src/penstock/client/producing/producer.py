@@ -67,13 +67,22 @@ class _Prepared(NamedTuple):
 
 @with_help(ProducerOptions)
 class Producer(Generic[K, V]):
-    """Sends records to topics.
+    """Sends records to topics, on the running event loop. Belongs to that loop.
 
-        async with Producer("localhost:9092", linger_ms=5) as producer:
-            delivery = await producer.send("payments", b"42", key=b"alice")
-            metadata = await delivery
+    `bootstrap_servers` is "host:port", or a list of them. The serializers convert keys and values
+    to bytes (see `penstock.serializers`); without them, give bytes. `env` is for tests without a
+    network, `lock` for the sync producer. The other keywords are options: see `help(aio.Producer)`
+    or docs/CLIENTS.md.
 
     Leaving the block waits until every record is delivered or has failed.
+
+    Example:
+
+        async with aio.Producer("localhost:9092", value_serializer=serializers.json) as producer:
+            delivery = await producer.send("orders", {"sku": "bread", "count": 2}, key=b"eve")
+            metadata = await delivery
+            print(metadata.offset)
+        #> 3
     """
 
     @overload
@@ -155,7 +164,10 @@ class Producer(Generic[K, V]):
     # -- starting and closing -------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connects to the cluster. The producer belongs to the running event loop from now on."""
+        """Connects to the cluster. The producer belongs to the running event loop from now on.
+
+        Raises `ConnectFailed` if no broker can be reached, and `Closed` after `close`.
+        """
         await self._core.start()
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -181,10 +193,12 @@ class Producer(Generic[K, V]):
 
     @property
     def is_started(self) -> bool:
+        """Whether the producer has connected."""
         return self._core.is_started
 
     @property
     def is_closed(self) -> bool:
+        """Whether `close` was called."""
         return self._core.is_closed
 
     # -- records --------------------------------------------------------------------------------
@@ -202,9 +216,20 @@ class Producer(Generic[K, V]):
     ) -> Delivery:
         """Buffers a record and returns its `Delivery`.
 
-        Waits only for buffer memory or for the topic's metadata, each at most `max_block_ms`.
-        Without `partition` the router chooses one. `on_delivery` is called on the event loop with
-        `(metadata, error)`; one of the two is None.
+        Waits only for buffer memory or for the topic's metadata, each at most `max_block_ms` (one
+        minute by default). Without `partition` the router chooses one. `on_delivery` is called on
+        the event loop with `(metadata, error)`; one of the two is None.
+
+        Raises `BufferExhausted` if the buffer stays full, `TopicNotFound` or `DeadlineExceeded` if
+        the topic's metadata cannot be had, and `RecordTooLarge`, `SerializationFailed` or
+        `RoutingError` for a record that cannot be sent.
+
+        Example:
+
+            delivery = await producer.send("orders", b"bread", key=b"eve")
+            metadata = await delivery
+            print(metadata.partition, metadata.offset)
+            #> 0 3
         """
         watch = on_delivery
         if self._chain is not None:
@@ -245,9 +270,14 @@ class Producer(Generic[K, V]):
     ) -> Delivery:
         """Buffers a record without waiting, or raises an error.
 
-        Raises `BufferExhausted` when the buffer is full, and `UnknownTopicYet` for a topic that
-        this producer has not sent to before. `await producer.partitions_for(topic)` makes a topic
-        known.
+        Raises `BufferExhausted` when the buffer is full, `UnknownTopicYet` for a topic that this
+        producer has not sent to before, and the errors of `send` for a record that cannot be sent.
+        `partitions_for` makes a topic known.
+
+        Example:
+
+            await producer.partitions_for("orders")
+            delivery = producer.send_nowait("orders", b"bread")
         """
         watch = on_delivery
         if self._chain is not None:
@@ -387,7 +417,17 @@ class Producer(Generic[K, V]):
         """Sends every row of an Arrow table, or of any object that supports the Arrow protocols.
 
         The columns are `value` and, optionally, `key`, `headers`, `timestamp` and `partition`.
-        Returns when all rows are buffered. Await the result to learn the offsets of the rows.
+        Returns when all rows are buffered, and raises what `send` raises. Await the delivery: it
+        reports the offsets of the rows.
+
+        Example:
+
+            import pyarrow as pa
+
+            table = pa.table({"key": ["eve", "kim"], "value": ["bread", "salt"]})
+            delivery = await producer.send_table("orders", table)
+            print((await delivery).records)
+            #> 2
         """
         from penstock.client.producing import tables  # noqa: PLC0415 (imports pyarrow)
 
@@ -403,12 +443,17 @@ class Producer(Generic[K, V]):
     def transaction(self) -> Transaction:
         """Starts a transaction: read-committed consumers see all of its records or none.
 
-            async with producer.transaction() as transaction:
-                await producer.send("orders", b"42")
-                await transaction.send_offsets({topic_partition: 43}, consumer)
-
         Leaving the block commits the transaction, and returns when the commit is decided. An error
-        in the block aborts it. Requires `transactional_id`.
+        in the block aborts it. `transaction.send_offsets` adds a consumer's offsets. Requires the
+        option `transactional_id`, or raises `OptionError`. The commit raises `TransactionAborted`
+        if the work can be repeated, and `Fenced` if another producer has the same transactional id.
+
+        Example:
+
+            async with aio.Producer("localhost:9092", transactional_id="billing-1") as producer:
+                async with producer.transaction():
+                    await producer.send("orders", b"bread")
+                    await producer.send("payments", b"3.50")
         """
         return self._core.transaction()
 
@@ -417,7 +462,8 @@ class Producer(Generic[K, V]):
     async def partitions_for(self, topic: str) -> int:
         """Returns the topic's number of partitions.
 
-        Makes the topic known to `send_nowait`, and creates it if auto-creation is on.
+        Makes the topic known to `send_nowait`, and creates it if auto-creation is on. Raises
+        `TopicNotFound`, or `DeadlineExceeded` after `max_block_ms`.
         """
         known = self._known.get(topic) or await self._core.learn(topic)
         return known.view.count
@@ -426,7 +472,14 @@ class Producer(Generic[K, V]):
         """Sends all buffered records without linger. Waits until each is delivered or has failed.
 
         Raises `DeadlineExceeded` after `timeout_s`; delivery of the records continues nevertheless.
-        Failed records are reported by their deliveries, not here.
+        Without a timeout it waits at most `delivery_timeout_ms`. Failed records are reported by
+        their deliveries, not here.
+
+        Example:
+
+            for value in (b"bread", b"salt"):
+                await producer.send("orders", value)
+            await producer.flush(timeout_s=10)
         """
         await self._core.flush(timeout_s)
 
