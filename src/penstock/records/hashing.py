@@ -110,6 +110,22 @@ def _crc32_at(
     return state ^ ones
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _partition_at(
+    data: cython.pointer[cython.const[cython.uchar]],
+    start: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    table: cython.pointer[cython.const[cython.uint]],
+    by_crc: cython.bint,
+    partitions: cython.uint,
+) -> cython.uint:
+    if by_crc:
+        return _crc32_at(data, start, size, table) % partitions
+    return (_murmur2_at(data, start, size) & 0x7FFFFFFF) % partitions
+
+
 def murmur2(key: bytes) -> int:
     """Returns the hash as an unsigned 32-bit number."""
     data: cython.pointer[cython.const[cython.uchar]] = key
@@ -136,13 +152,10 @@ def place_keys(
     rows: cython.Py_ssize_t = count
     limit: cython.Py_ssize_t = data_size
     target: cython.int[::1] = out
-    row: cython.Py_ssize_t
     if len(out) < rows or partitions < 1:
         raise ValueError(f"{rows} rows into {len(out)} places, of {partitions} partitions")
     if offsets is None:
-        for row in range(rows):
-            target[row] = UNPLACED
-        return count
+        return _place_none(out, count)
     is_wide: cython.bint = offsets.itemsize == 8
     has_nulls: cython.bint = validity is not None
     bits: cython.const[cython.uchar][::1] = validity if has_nulls else b"\0"
@@ -161,6 +174,7 @@ def place_keys(
         table = table_view
     modulus: cython.uint = partitions
     by_crc: cython.bint = algorithm == CRC32
+    row: cython.Py_ssize_t
     cell: cython.Py_ssize_t
     start: cython.Py_ssize_t
     stop: cython.Py_ssize_t
@@ -179,11 +193,18 @@ def place_keys(
             stop = narrow[cell + 1]
         if start < 0 or stop < start or stop > limit:
             raise ValueError(_MALFORMED)
-        if by_crc:
-            target[row] = _crc32_at(data, start, stop - start, table) % modulus
-        else:
-            target[row] = (_murmur2_at(data, start, stop - start) & 0x7FFFFFFF) % modulus
+        target[row] = _partition_at(data, start, stop - start, table, by_crc, modulus)
     return int(nulls)
+
+
+def _place_none(out: memoryview, count: int) -> int:
+    """Marks the first `count` rows, whose keys are all null, and returns their number."""
+    target: cython.int[::1] = out
+    rows: cython.Py_ssize_t = count
+    row: cython.Py_ssize_t
+    for row in range(rows):
+        target[row] = UNPLACED
+    return count
 
 
 def _check_lengths(offsets: int, validity: int, cells: int, limit: int, content: Any) -> None:

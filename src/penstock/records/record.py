@@ -115,10 +115,7 @@ def build_batch(
     out = bytearray(HEADER_SIZE)
     kernels.append_records(out, records, base_offset, base_timestamp)
     codec = codec if records else Codec.NONE
-    attributes = int(codec)
-    attributes |= LOG_APPEND_TIME if timestamp_type == TimestampType.LOG_APPEND_TIME else 0
-    attributes |= TRANSACTIONAL if transactional else 0
-    attributes |= CONTROL if control else 0
+    attributes = _attributes(codec, timestamp_type, transactional, control)
     attributes |= DELETE_HORIZON if delete_horizon_ms is not None else 0
     return finish_batch(
         out,
@@ -139,6 +136,16 @@ def build_batch(
         ),
         level,
     )
+
+
+def _attributes(
+    codec: Codec, timestamp_type: TimestampType, transactional: bool, control: bool
+) -> int:
+    attributes = int(codec)
+    attributes |= LOG_APPEND_TIME if timestamp_type == TimestampType.LOG_APPEND_TIME else 0
+    attributes |= TRANSACTIONAL if transactional else 0
+    attributes |= CONTROL if control else 0
+    return attributes
 
 
 def rebuild_batch(

@@ -198,23 +198,6 @@ def _pack_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytearray:
     return out
 
 
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def copy(
-    target: cython.p_uchar,
-    position: cython.Py_ssize_t,
-    source: cython.pointer[cython.const[cython.uchar]],
-    start: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-) -> cython.void:
-    """Copies bytes. The caller has checked both ranges."""
-    if cython.compiled:
-        memcpy(target + position, source + start, size)
-    else:
-        target[position : position + size] = source[start : start + size]
-
-
 @cython.final
 @cython.cclass
 class Ranges:
@@ -296,6 +279,22 @@ class Ranges:
             raise ValueError("an Arrow array's offsets leave its data; call its validate()")
         self.start = start
         return stop - start
+
+    @cython.cfunc
+    @cython.inline
+    @cython.exceptval(check=False)
+    def put(
+        self, target: cython.p_uchar, position: cython.Py_ssize_t, size: cython.Py_ssize_t
+    ) -> cython.Py_ssize_t:
+        """Copies the cell that `locate` found, which has this size, and returns the position after
+        the copy. The caller has checked the space."""
+        if size <= 0:
+            return position
+        if cython.compiled:
+            memcpy(target + position, self.data + self.start, size)
+        else:
+            target[position : position + size] = self.data[self.start : self.start + size]
+        return position + size
 
 
 @cython.final
@@ -409,12 +408,8 @@ class ColumnEncoder:
                 size if size > 0 else 0
             ):
                 raise ValueError("the headers changed while they were being encoded")
-            at = put_varint(data, at, key_size)
-            copy(data, at, self.header_keys.data, self.header_keys.start, key_size)
-            at = put_varint(data, at + key_size, size)
-            if size > 0:
-                copy(data, at, self.header_values.data, self.header_values.start, size)
-                at += size
+            at = self.header_keys.put(data, put_varint(data, at, key_size), key_size)
+            at = self.header_values.put(data, put_varint(data, at, size), size)
         return at
 
     def fill(
@@ -444,6 +439,7 @@ class ColumnEncoder:
         size: cython.Py_ssize_t
         header_bytes: cython.Py_ssize_t = 0
         timestamp: cython.longlong
+        time_delta: cython.longlong
         self.begin(start)
         max_timestamp: cython.longlong = self.base_timestamp
         index = start
@@ -454,30 +450,20 @@ class ColumnEncoder:
             timestamp = self.timestamps[row]
             if timestamp < self.timestamp_min or timestamp > self.timestamp_max:
                 raise ValueError(f"timestamp {timestamp} is too far from {self.base_timestamp}")
+            time_delta = timestamp - self.base_timestamp
             if self.has_headers:
                 header_bytes = self.measure_headers(row)
-            timestamp_delta: cython.longlong = timestamp - self.base_timestamp
             size = body_size(
-                timestamp_delta,
-                index - start,
-                key_size,
-                value_size,
-                self.header_count,
-                header_bytes,
+                time_delta, index - start, key_size, value_size, self.header_count, header_bytes
             )
             if size + varint_size(size) > limit - at:
                 if index == start:
                     at += size + varint_size(size)
                 break
             max_timestamp = max(max_timestamp, timestamp)
-            at = put_head(data, at, size, timestamp_delta, index - start, key_size)
-            if key_size > 0:
-                copy(data, at, keys.data, keys.start, key_size)
-                at += key_size
-            at = put_varint(data, at, value_size)
-            if value_size > 0:
-                copy(data, at, values.data, values.start, value_size)
-                at += value_size
+            at = put_head(data, at, size, time_delta, index - start, key_size)
+            at = put_varint(data, keys.put(data, at, key_size), value_size)
+            at = values.put(data, at, value_size)
             at = put_varint(data, at, self.header_count)
             if self.header_count > 0:
                 at = self.put_headers(data, at, limit)
