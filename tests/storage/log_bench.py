@@ -23,8 +23,8 @@ from penstock.storage.files import FilePool, offset_name
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
 from penstock.storage.offset_checkpoint import LogOffsets
+from penstock.storage.opening import LogResources, RecoveryReport
 from penstock.storage.recovery import open_log
-from penstock.storage.salvage import LogResources, RecoveryReport
 from penstock.storage.space import SpaceGuard
 
 ROOT = "/data"

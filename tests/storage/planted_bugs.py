@@ -14,16 +14,19 @@ from unittest.mock import patch
 from penstock.partition.epochs import LeaderEpochs
 from penstock.records.batch import BatchHeader, validate
 from penstock.sim.disk.disk import SimDisk, SimFile
-from penstock.storage import cleaner, recovery, scan
+from penstock.storage import cleaner, interrupted_operations, recovery, scan
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic
 from penstock.storage.files import LOG_CHECKPOINT
 from penstock.storage.flush import FlushPlan
 from penstock.storage.index import decode_entries
+from penstock.storage.interrupted_operations import InterruptedOperations
 from penstock.storage.log_compaction import LogCompaction
 from penstock.storage.log_files import LogFiles
 from penstock.storage.log_flusher import LogFlusher
 from penstock.storage.log_truncation import LogTruncation
-from penstock.storage.recovery import _Opening
+from penstock.storage.opening import LogOpening
+from penstock.storage.recovery import Recovery
+from penstock.storage.salvage import Salvage
 from penstock.storage.scan import BadBatch
 from penstock.storage.segment import Segment
 
@@ -151,16 +154,16 @@ def _claims_all(original: Callable[..., int]) -> Callable[..., int]:
 @planted
 def index_trusted_after_a_crash() -> AbstractContextManager[Any]:
     """The existing index is used, not the one that the scan builds."""
-    original = _Opening._scan_segment
+    original = Salvage._scan_segment
 
-    def scan_segment(self: _Opening, scanned: Segment, **options: Any) -> tuple[int, bool]:
-        found = read_file(self.disk, scanned.index.path)
+    def scan_segment(self: Salvage, scanned: Segment, **options: Any) -> tuple[int, bool]:
+        found = read_file(self._opening.disk, scanned.index.path)
         result = original(self, scanned, **options)
         if found:
             scanned.index.tail = decode_entries(found)
         return result
 
-    return patch.object(_Opening, "_scan_segment", scan_segment)
+    return patch.object(Salvage, "_scan_segment", scan_segment)
 
 
 @planted
@@ -177,10 +180,10 @@ def recovery_without_crc() -> AbstractContextManager[Any]:
 def torn_tail_kept() -> AbstractContextManager[Any]:
     """The end is found, but the bytes after it stay in the file."""
 
-    def cut_tail(self: _Opening, torn: Segment, bad: BadBatch) -> None:
-        self.report.notes.append(f"left a torn tail in {torn.path} {bad}")
+    def cut_tail(self: Salvage, torn: Segment, bad: BadBatch) -> None:
+        self._opening.report.notes.append(f"left a torn tail in {torn.path} {bad}")
 
-    return patch.object(_Opening, "_cut_tail", cut_tail)
+    return patch.object(Salvage, "_cut_tail", cut_tail)
 
 
 @planted
@@ -188,77 +191,84 @@ def rot_taken_for_a_torn_tail() -> AbstractContextManager[Any]:
     """Records above the stored synced offset are cut off at the first bad batch, although the page
     cache had all of them and valid batches follow."""
 
-    def torn(self: _Opening, _: int) -> Callable[[int, bool, bool], bool]:
-        promised = self._promised or 0
+    def torn(self: Salvage, _: int) -> Callable[[int, bool, bool], bool]:
+        promised = self._opening.promised or 0
         return lambda expected, *_: expected >= promised
 
-    return patch.object(_Opening, "_torn", torn)
+    return patch.object(Salvage, "_torn", torn)
 
 
 @planted
 def torn_tail_taken_for_rot() -> AbstractContextManager[Any]:
     """Valid batches after a bad position count as proof of bit rot after a power cut, too."""
-    original = _Opening.open
+    original = Recovery.open
 
-    def trusting(self: _Opening) -> Any:
-        self.cache_is_intact = True
+    def trusting(self: Recovery) -> Any:
+        self._opening.cache_is_intact = True
         return original(self)
 
-    return patch.object(_Opening, "open", trusting)
+    return patch.object(Recovery, "open", trusting)
 
 
 @planted
 def synced_offset_ignored() -> AbstractContextManager[Any]:
     """Only the log's own checkpoint says what was synced, so acknowledged records are cut off."""
-    return patch.object(_Opening, "_promised", property(lambda self: self._recovery_point))
+    return patch.object(LogOpening, "promised", property(lambda self: self.recovery_point))
 
 
 @planted
 def offsets_of_another_generation_believed() -> AbstractContextManager[Any]:
     """Offsets stored for records that were truncated count for the records that replaced them."""
     return patch.object(
-        _Opening, "known", property(lambda self: self.checkpoint and self._noted_offsets)
+        LogOpening, "known", property(lambda self: self.checkpoint and self.noted_offsets)
     )
 
 
 @planted
 def loss_of_committed_records_not_noted() -> AbstractContextManager[Any]:
     """After a crash lost committed records, the records that replace them count as committed."""
-    original = _Opening._settle
+    original = Recovery._settle
 
-    def settle(self: _Opening, end_offset: int) -> int:
-        noted, self._noted_offsets = self._noted_offsets, None
+    def settle(self: Recovery, end_offset: int) -> int:
+        opening = self._opening
+        noted, opening.noted_offsets = opening.noted_offsets, None
         try:
             return original(self, end_offset)
         finally:
-            self._noted_offsets = noted
+            opening.noted_offsets = noted
 
-    return patch.object(_Opening, "_settle", settle)
+    return patch.object(Recovery, "_settle", settle)
 
 
 @planted
 def offset_reused() -> AbstractContextManager[Any]:
     """The end offset is taken from the last index entry, not from the last batch."""
-    original = _Opening._scan
+    original = Salvage.scan
 
-    def last_indexed(self: _Opening) -> int:
+    def last_indexed(self: Salvage) -> int:
         end_offset = original(self)
-        last = self.segments[-1].index.last()
-        return end_offset if last is None else self.segments[-1].base_offset + last[0] + 1
+        segment = self._opening.segments[-1]
+        last = segment.index.last()
+        return end_offset if last is None else segment.base_offset + last[0] + 1
 
-    return patch.object(_Opening, "_scan", last_indexed)
+    return patch.object(Salvage, "scan", last_indexed)
 
 
 @planted
 def later_segments_kept_after_a_cut() -> AbstractContextManager[Any]:
     """A log with a lost middle part continues after the gap."""
-    return patch.object(_Opening, "_cut_after", nothing)
+    return patch.object(Salvage, "_cut_after", nothing)
 
 
 @planted
-def snapshot_newer_than_the_log_kept() -> AbstractContextManager[Any]:
+@contextmanager
+def snapshot_newer_than_the_log_kept() -> Iterator[None]:
     """Recovery finds no snapshot to remove, so a snapshot of lost records is loaded."""
-    return patch.object(recovery, "snapshots", lambda *_: [])
+    with (
+        patch.object(interrupted_operations, "snapshots", lambda *_: []),
+        patch.object(recovery, "snapshots", lambda *_: []),
+    ):
+        yield
 
 
 @planted
@@ -269,7 +279,7 @@ def epochs_not_truncated() -> AbstractContextManager[Any]:
 
 @planted
 def recovery_without_directory_fsync() -> AbstractContextManager[Any]:
-    return without_during(_Opening, "open", SimDisk, "sync_directory")
+    return without_during(Recovery, "open", SimDisk, "sync_directory")
 
 
 # Cutting and swapping
@@ -324,7 +334,7 @@ def cleaned_segment_not_fsynced() -> AbstractContextManager[Any]:
 @planted
 def swap_not_finished() -> AbstractContextManager[Any]:
     """Opening does not look for an unfinished swap."""
-    return patch.object(_Opening, "_finish_swaps", nothing)
+    return patch.object(InterruptedOperations, "_finish_swaps", nothing)
 
 
 @planted

@@ -23,8 +23,8 @@ from penstock.storage.disk import OsDisk
 from penstock.storage.files import FilePool
 from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
+from penstock.storage.opening import LogResources
 from penstock.storage.recovery import open_log
-from penstock.storage.salvage import LogResources
 from penstock.storage.space import SpaceGuard
 
 TOPIC_ID = "JGvBUYNFRnKdHwzAcGZPMQ"

@@ -15,7 +15,7 @@ from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.storage.disk import OsDisk
 from penstock.storage.errors import LogOffline, StorageError
 from penstock.storage.log import Log
-from penstock.storage.salvage import RecoveryReport
+from penstock.storage.opening import RecoveryReport
 
 from .log_bench import NOW_MS, LogBench, append, each_interruption, new_bench, offsets_of
 

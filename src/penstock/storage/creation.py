@@ -16,7 +16,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.files import LOG_CHECKPOINT, PARTITION_METADATA, partition_directory
 from penstock.storage.log import Log
 from penstock.storage.log_state import LogParts
-from penstock.storage.salvage import LogResources
+from penstock.storage.opening import LogResources
 from penstock.storage.segment import Segment
 
 

@@ -31,172 +31,71 @@ by which bytes are known to have been safe before the crash:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from penstock.partition.epochs import UNDEFINED_EPOCH, LeaderEpochs
 from penstock.partition.producers import ProducerStates
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
-from penstock.ports import Disk
 from penstock.records.batch import CONTROL, HEADER_SIZE, BatchHeader, read_header
 from penstock.storage.aborted_recovery import AbortedOpening
-from penstock.storage.checkpoints import Checkpoint
-from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
-from penstock.storage.files import SEGMENT_SUFFIXES, FilePool, offset_name
-from penstock.storage.index import IndexCache
-from penstock.storage.offset_checkpoint import LogOffsets
+from penstock.storage.opening import LogOpening
 from penstock.storage.producer_state import restore_producers
 from penstock.storage.scan import BadBatch, find_batch, scan_batches
 from penstock.storage.segment import Segment
-from penstock.storage.space import SpaceGuard
-
-
-@dataclass(slots=True)
-class RecoveryReport:
-    """What opening a log found and did, for the broker's log lines."""
-
-    directory: str
-    clean: bool = False
-    scanned_bytes: int = 0
-    cut_bytes: int = 0
-    notes: list[str] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class LogResources:
-    """Resources shared by all logs of one disk."""
-
-    pool: FilePool
-    cache: IndexCache
-    space: SpaceGuard
-
-    @property
-    def disk(self) -> Disk:
-        return self.pool.disk
 
 
 class Salvage:
-    """The state of opening one log, and the scan of its segments."""
+    """Reads the segments of one log back, and what is derived from their batches."""
 
-    def __init__(
-        self,
-        resources: LogResources,
-        directory: str,
-        config: LogConfig,
-        now_ms: int,
-        *,
-        known: LogOffsets | None = None,
-        cache_is_intact: bool = False,
-    ) -> None:
-        self.resources = resources
-        self.cache_is_intact = cache_is_intact
-        self._noted_offsets = known
-        self.disk = resources.disk
-        self.directory = directory
-        self.config = config
-        self.now_ms = now_ms
-        self.report = RecoveryReport(directory)
-        self.names_changed = False
-        self.checkpoint: Checkpoint | None = None
-        self.segments: list[Segment] = []
-        self.epochs = LeaderEpochs()
-        self.epochs_dirty = False
-        self.damage: list[Damage] = []
-        self.scanned: list[Segment] = []
-        self.unnoted = False
-        self.scanned_epoch = -1
-        self.aborted_files: set[int] = set()
-        """Base offsets of the segments that have a transaction index file."""
-        self.marked: set[int] = set()
+    def __init__(self, opening: LogOpening) -> None:
+        self._opening = opening
+        self._scanned_epoch = -1
+        self._marked: set[int] = set()
         """Base offsets of the segments in which the scan found control batches."""
-        self.unusable: list[str] = []
-        """Index files that are missing, or whose length is not a whole number of entries."""
 
-    @property
-    def _recovery_point(self) -> int | None:
-        return self.checkpoint.recovery_point if self.checkpoint else None
-
-    @property
-    def known(self) -> LogOffsets | None:
-        """The offsets that were stored for this log, if they are still valid."""
-        noted, checkpoint = self._noted_offsets, self.checkpoint
-        if noted is None or checkpoint is None or noted.generation != checkpoint.generation:
-            return None
-        return noted
-
-    @property
-    def _promised(self) -> int | None:
-        """Everything below this was on disk. These offsets are never used again, even if their
-        bytes are lost."""
-        known = self.known
-        if known is None or self.checkpoint is None:
-            return self._recovery_point
-        return max(self.checkpoint.recovery_point, known.synced_offset)
-
-    @property
-    def _indexed_offset(self) -> int:
-        return self.checkpoint.indexed_offset if self.checkpoint else 0
-
-    @property
-    def _start(self) -> int:
-        return self.checkpoint.log_start_offset if self.checkpoint else 0
-
-    def _unlink(self, name: str) -> None:
-        self.resources.pool.forget(f"{self.directory}/{name}")
-        self.disk.unlink(f"{self.directory}/{name}")
-        self.names_changed = True
-
-    def _write_file(self, name: str) -> None:
-        self.disk.open(f"{self.directory}/{name}", create=True).close()
-        self.names_changed = True
-
-    def _remove_segment(self, base: int) -> None:
-        self.aborted_files.discard(base)
-        for suffix in SEGMENT_SUFFIXES:
-            name = offset_name(base, suffix)
-            if self.disk.exists(f"{self.directory}/{name}"):
-                self._unlink(name)
-
-    def _mend_indexes(self, segment: Segment) -> None:
+    def repair_indexes(self, segment: Segment) -> None:
         """Rebuilds the indexes of a segment that is not scanned, if they are visibly wrong."""
+        opening = self._opening
         index, time_index = segment.index, segment.time_index
         last = index.last() if index.spilled > 0 else None
         if segment.size > 0 and (
-            index.path in self.unusable
-            or time_index.path in self.unusable
+            index.path in opening.unusable
+            or time_index.path in opening.unusable
             or not time_index.spilled
             or (last is not None and last[1] >= segment.size)
         ):
-            self._rebuild(segment)
+            self.rebuild_indexes(segment)
 
-    def _rebuild(self, segment: Segment) -> None:
+    def rebuild_indexes(self, segment: Segment) -> None:
         """Rebuilds the indexes of one segment from its batches, keeping every byte of the
         segment."""
-        self.report.notes.append(f"rebuilt the indexes of {segment.path}")
+        opening = self._opening
+        opening.report.notes.append(f"rebuilt the indexes of {segment.path}")
         segment.files.hold_indexes()
         self._scan_segment(segment, torn=lambda *_: False, epochs=False)
         segment.seal_durably()
-        self.names_changed = True
+        opening.names_changed = True
 
     # Scanning
 
-    def _scan(self) -> int:
+    def scan(self) -> int:
         """Scans the segments from the recovery point on. Returns the log end offset."""
-        recovery_point = self._recovery_point
+        opening = self._opening
+        recovery_point = opening.recovery_point
         first = 0
         if recovery_point is not None:
-            for number, segment in enumerate(self.segments):
-                if segment.base_offset <= min(recovery_point, self._indexed_offset):
+            for number, segment in enumerate(opening.segments):
+                if segment.base_offset <= min(recovery_point, opening.indexed_offset):
                     first = number
-        for segment in self.segments[:first]:
-            self._mend_indexes(segment)
-        self._load_epochs(recovery_point if recovery_point is not None else 0)
-        end_offset = self.segments[first].base_offset
-        for number in range(first, len(self.segments)):
-            segment = self.segments[number]
+        for segment in opening.segments[:first]:
+            self.repair_indexes(segment)
+        self.load_epochs(recovery_point if recovery_point is not None else 0)
+        end_offset = opening.segments[first].base_offset
+        for number in range(first, len(opening.segments)):
+            segment = opening.segments[number]
             if number > first and self._is_hole(end_offset, segment.base_offset):
-                self.report.notes.append(
+                opening.report.notes.append(
                     f"offset {end_offset} is missing: the log ends there, later segments are cut"
                 )
                 self._cut_after(number - 1)
@@ -204,11 +103,11 @@ class Salvage:
             self._report_gap(number, end_offset)
             end_offset = max(end_offset, segment.base_offset)
             end_offset, cut = self._scan_segment(segment, torn=self._torn(number), epochs=True)
-            self.scanned.append(segment)
+            opening.scanned.append(segment)
             if cut:
                 self._cut_after(number)
                 break
-        for segment in self.scanned[:-1]:
+        for segment in opening.scanned[:-1]:
             segment.seal()
         return end_offset
 
@@ -218,75 +117,81 @@ class Salvage:
         Below the promised offset and the log start offset, gaps come from compaction, deletion or
         damage. With an intact page cache, gaps above it are damage too.
         """
-        promised = self._promised
-        if promised is None or self.cache_is_intact:
+        opening = self._opening
+        promised = opening.promised
+        if promised is None or opening.cache_is_intact:
             return False
-        reached = max(end_offset, promised, self._start)
+        reached = max(end_offset, promised, opening.start)
         return reached < next_base < reached + RELATIVE_OFFSET_MAX // 2
 
     def _is_lost(self, end_offset: int, next_base: int) -> bool:
         """Whether offsets missing between two segments are a loss that a crash does not explain."""
-        if self.checkpoint is None:
+        opening = self._opening
+        if opening.checkpoint is None:
             # Compaction may have left the gap, and it is unknown how far compaction has come.
-            return end_offset < next_base and not self.config.compact
-        first = max(end_offset, self.checkpoint.recovery_point, self._start)
+            return end_offset < next_base and not opening.config.compact
+        first = max(end_offset, opening.checkpoint.recovery_point, opening.start)
         return (
             first < next_base < first + RELATIVE_OFFSET_MAX // 2
-            and next_base > self.checkpoint.sparse_offset
+            and next_base > opening.checkpoint.sparse_offset
         )
 
     def _report_gap(self, number: int, end_offset: int) -> None:
         """Reports damage if a segment does not begin where the one before it ended, unless
         compaction explains the gap."""
-        base = self.segments[number].base_offset
+        opening = self._opening
+        base = opening.segments[number].base_offset
         if number and self._is_lost(end_offset, base):
-            before = self.segments[number - 1]
+            before = opening.segments[number - 1]
             reason = "the segment ends before the next one begins"
-            self.damage.append(
+            opening.damage.append(
                 Damage(before.base_offset, before.size, before.size, end_offset, base, reason)
             )
 
     def _torn(self, number: int) -> Callable[[int, bool, bool], bool]:
         """Returns a function that decides whether bad bytes, found where offset `expected` should
         begin, are a torn tail rather than damage. The module docstring gives the reasons."""
-        promised, is_last = self._promised, number == len(self.segments) - 1
+        opening = self._opening
+        promised, is_last = opening.promised, number == len(opening.segments) - 1
 
         def is_torn(expected: int, is_whole: bool, is_followed: bool) -> bool:
             if promised is not None and expected < promised:
                 return False
             ends_the_log = is_last and not is_followed
-            if self.cache_is_intact:
+            if opening.cache_is_intact:
                 return ends_the_log and not is_whole
             return ends_the_log or promised is not None
 
         return is_torn
 
     def _cut_after(self, number: int) -> None:
-        for segment in self.segments[number + 1 :]:
-            self.report.cut_bytes += segment.size
-            self._remove_segment(segment.base_offset)
-        del self.segments[number + 1 :]
+        opening = self._opening
+        for segment in opening.segments[number + 1 :]:
+            opening.report.cut_bytes += segment.size
+            opening.remove_segment(segment.base_offset)
+        del opening.segments[number + 1 :]
 
     def _scan_segment(
         self, segment: Segment, *, torn: Callable[[int, bool, bool], bool], epochs: bool
     ) -> tuple[int, bool]:
         """Reads a whole segment and derives everything from it. Returns its end offset and whether
         it was cut."""
+        opening = self._opening
         # Damage without bytes cannot be found again by reading: the bytes are not in the file.
-        self.damage = [
+        opening.damage = [
             held
-            for held in self.damage
+            for held in opening.damage
             if held.segment_base != segment.base_offset or held.start_position == held.end_position
         ]
-        kept = list(self.damage)
+        kept = list(opening.damage)
         liars: list[int] = []
         while True:
             segment.reset()
             segment.file.drop_cache()
-            self.damage = list(kept)
+            opening.damage = list(kept)
             result = self._scan_once(segment, torn, epochs, liars)
             if result is not None:
-                self.report.scanned_bytes += segment.size
+                opening.report.scanned_bytes += segment.size
                 return result
 
     def _scan_once(
@@ -300,7 +205,7 @@ class Salvage:
         position is then added to `liars`, and the caller scans again."""
         limit = self._limit(segment)
         position, expected = 0, segment.base_offset
-        epoch = self.scanned_epoch if epochs else -1
+        epoch = self._scanned_epoch if epochs else -1
         last = (-1, expected, epoch)
         holes: list[tuple[int, int]] = []
         while position < segment.size:
@@ -321,7 +226,7 @@ class Salvage:
                     expected, epoch = header.next_offset, header.leader_epoch
                     self._note_epoch(header, epochs)
                     if header.attributes & CONTROL:
-                        self.marked.add(segment.base_offset)
+                        self._marked.add(segment.base_offset)
                 if run_end == segment.size:
                     break
                 bad = BadBatch(run_end, "its offset or epoch does not fit the next batch")
@@ -344,14 +249,15 @@ class Salvage:
         # If epochs were not compared here, the first read compares them.
         segment.verified = segment.size if epochs else 0
         if epochs:
-            self.scanned_epoch = epoch
+            self._scanned_epoch = epoch
         return expected, False
 
     def _check_epoch(self, position: int, header: BatchHeader, epochs: bool) -> None:
         """Raises `BadBatch` if another epoch wrote this offset. The CRC does not cover the epoch,
         but below the recovery point the epochs are known."""
-        if epochs and header.last_offset < (self._recovery_point or 0):
-            noted = self.epochs.epoch_at(header.last_offset)
+        opening = self._opening
+        if epochs and header.last_offset < (opening.recovery_point or 0):
+            noted = opening.epochs.epoch_at(header.last_offset)
             if noted not in (UNDEFINED_EPOCH, header.leader_epoch):
                 raise BadBatch(
                     position,
@@ -363,11 +269,12 @@ class Salvage:
         """Raises `BadBatch` if the batch jumps over a promised offset. The recovery point and the
         synced offset are both the end of a batch, so a batch that begins below one of them is not
         followed by one that begins above it, unless compaction removed the batches in between."""
-        if self.checkpoint is None or expected < self.checkpoint.sparse_offset:
+        opening = self._opening
+        if opening.checkpoint is None or expected < opening.checkpoint.sparse_offset:
             return
-        if any(held.start_offset <= expected < held.end_offset for held in self.damage):
+        if any(held.start_offset <= expected < held.end_offset for held in opening.damage):
             return  # the gap is already reported as damage
-        points = (self.checkpoint.recovery_point, self._promised or 0)
+        points = (opening.checkpoint.recovery_point, opening.promised or 0)
         if any(expected < point <= header.base_offset for point in points):
             raise BadBatch(
                 position,
@@ -376,15 +283,18 @@ class Salvage:
             )
 
     def _note_epoch(self, header: BatchHeader, epochs: bool) -> None:
+        opening = self._opening
         # Epochs below the recovery point are already known, and compaction may have removed the
         # batch with which an epoch began.
-        if epochs and header.base_offset >= (self._recovery_point or 0):
-            self.epochs_dirty |= self.epochs.assign(header.leader_epoch, header.base_offset)
+        if epochs and header.base_offset >= (opening.recovery_point or 0):
+            opening.epochs_dirty |= opening.epochs.assign(header.leader_epoch, header.base_offset)
 
     def _limit(self, segment: Segment) -> int:
         """Returns an offset that is above every offset the segment can hold."""
         later = [
-            held.base_offset for held in self.segments if held.base_offset > segment.base_offset
+            held.base_offset
+            for held in self._opening.segments
+            if held.base_offset > segment.base_offset
         ]
         return min([*later, segment.base_offset + RELATIVE_OFFSET_MAX + 1])
 
@@ -416,8 +326,9 @@ class Salvage:
         return expected + max([1, *(each for each in counts if each <= segment.size - position)])
 
     def _cut_tail(self, segment: Segment, bad: BadBatch) -> None:
-        self.report.cut_bytes += segment.size - bad.position
-        self.report.notes.append(
+        opening = self._opening
+        opening.report.cut_bytes += segment.size - bad.position
+        opening.report.notes.append(
             f"cut {segment.size - bad.position} bytes off {segment.path} {bad}"
         )
         segment.file.truncate(bad.position)
@@ -429,57 +340,60 @@ class Salvage:
         self, segment: Segment, bad: BadBatch, end: int, expected: int, next_offset: int
     ) -> int:
         """Records bad bytes as damage. Returns the offset after them."""
-        noted = self.checkpoint.damage if self.checkpoint is not None else ()
+        opening = self._opening
+        noted = opening.checkpoint.damage if opening.checkpoint is not None else ()
         start = (segment.base_offset, bad.position, expected)
         before = [
             held
             for held in noted
             if (held.segment_base, held.start_position, held.start_offset) == start
         ]
-        if segment is self.segments[-1] and end == segment.size and before:
+        if segment is opening.segments[-1] and end == segment.size and before:
             next_offset = before[0].end_offset
-        elif segment is self.segments[-1] and end == segment.size:
+        elif segment is opening.segments[-1] and end == segment.size:
             claimed = self._claimed_end(segment, bad.position, expected)
-            next_offset = max(claimed, self._promised or 0)
+            next_offset = max(claimed, opening.promised or 0)
         found = Damage(segment.base_offset, bad.position, end, expected, next_offset, bad.reason)
         # Keep the reason that was stored first: the same damage may look different later.
         same = (held for held in noted if replace(held, reason="") == replace(found, reason=""))
-        self.damage.append(next(same, found))
+        opening.damage.append(next(same, found))
         return next_offset
 
-    def _restore_producers(self, end_offset: int) -> ProducerStates:
+    def restore_producers(self, end_offset: int) -> ProducerStates:
         """Restores the producer state and the aborted transactions of the segments."""
+        opening = self._opening
         producers = ProducerStates()
         aborted = AbortedOpening(
-            self.disk,
-            self.directory,
-            self.segments,
-            self.scanned,
-            marked=self.marked,
-            noted=dict(self.checkpoint.aborted) if self.checkpoint else {},
+            opening.disk,
+            opening.directory,
+            opening.segments,
+            opening.scanned,
+            marked=self._marked,
+            noted=dict(opening.checkpoint.aborted) if opening.checkpoint else {},
         )
-        doubtful = aborted.load(self.aborted_files)
-        log = (self.disk, self.directory, self.segments, end_offset)
+        doubtful = aborted.load(opening.aborted_files)
+        log = (opening.disk, opening.directory, opening.segments, end_offset)
         restore_producers(producers, *log)
         if doubtful:
             # Use a separate state: a replay from further back sees fewer of the batches that
             # compaction has thinned out.
             restore_producers(ProducerStates(), *log, doubtful)
         aborted.store(doubtful)
-        self.names_changed |= aborted.names_changed
+        opening.names_changed |= aborted.names_changed
         return producers
 
-    def _load_epochs(self, end_offset: int) -> None:
+    def load_epochs(self, end_offset: int) -> None:
         """Loads the epochs below `end_offset` from the checkpoint, or from the batches if there is
         none."""
-        if self.checkpoint is not None:
-            self.epochs = LeaderEpochs(self.checkpoint.epochs)
+        opening = self._opening
+        if opening.checkpoint is not None:
+            opening.epochs = LeaderEpochs(opening.checkpoint.epochs)
         else:
-            for segment in self.segments:
+            for segment in opening.segments:
                 if segment.base_offset < end_offset:
                     for _, header in segment.headers(0):
-                        self.epochs.assign(header.leader_epoch, header.base_offset)
-        self.epochs_dirty |= self.epochs.truncate_from_end(end_offset + 1)
+                        opening.epochs.assign(header.leader_epoch, header.base_offset)
+        opening.epochs_dirty |= opening.epochs.truncate_from_end(end_offset + 1)
 
 
 def _fits(header: BatchHeader, offset_min: int, epoch_min: int) -> bool:

@@ -39,8 +39,8 @@ from penstock.storage.directory import LogDirectory
 from penstock.storage.files import PARTITION_METADATA
 from penstock.storage.flush import FlushPlan
 from penstock.storage.log import Log
+from penstock.storage.opening import LogOpening, LogResources, RecoveryReport
 from penstock.storage.recovery import open_log
-from penstock.storage.salvage import LogResources, RecoveryReport, Salvage
 from penstock.stores.errors import StoreUnreachable
 from penstock.wire.errors import KafkaError
 
@@ -208,7 +208,7 @@ def _believes_old_offsets(patches: ExitStack) -> None:
         return open_log(resources, directory, *given, **named)
 
     patch(patches, directory_module, "open_log", open_believing)
-    patch(patches, Salvage, "known", property(lambda self: self._noted_offsets))
+    patch(patches, LogOpening, "known", property(lambda self: self.noted_offsets))
 
 
 @_bug("fetches-of-a-dropped-replica-counted")
