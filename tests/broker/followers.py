@@ -1,6 +1,6 @@
 """Plays followers request by request: a test sends the fetches of brokers 1 and 2 to a leader.
 
-The brokers are real and registered, but the stage has no network between them. So their replicas
+The brokers are real and registered, but the harness has no network between them. So their replicas
 seem to do exactly what the test sends in their name.
 """
 
@@ -32,7 +32,7 @@ BROKER_EPOCHS = 17
 
 
 async def create_on(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     *replicas: int,
     topic: str = "orders",
     configs: Mapping[str, str] | None = None,
@@ -43,29 +43,29 @@ async def create_on(
     texts = [CreateTopicsRequest.Config(*item) for item in (configs or {}).items()]
     assigned = [CreateTopicsRequest.Assignment(0, [*replicas])]
     wanted = CreateTopicsRequest.Topic(topic, -1, -1, assigned, texts)
-    created = await stage.ask(CreateTopicsRequest([wanted]), 7, CreateTopicsResponse)
+    created = await harness.ask(CreateTopicsRequest([wanted]), 7, CreateTopicsResponse)
     assert created.topics[0].error_code == 0, created.topics[0].error_message
     for broker in replicas:
-        await stage.until(lambda broker=broker: _has_role(stage, topic, broker))  # type: ignore[misc]
+        await harness.until(lambda broker=broker: _has_role(harness, topic, broker))  # type: ignore[misc]
     return created.topics[0].topic_id
 
 
-def _has_role(stage: BrokerHarness, topic: str, broker: int) -> bool:
-    hosted = stage.brokers[broker].replicas.get(topic, 0)
+def _has_role(harness: BrokerHarness, topic: str, broker: int) -> bool:
+    hosted = harness.brokers[broker].replicas.get(topic, 0)
     return hosted is not None and (hosted.leadership or hosted.follower) is not None
 
 
-def shown(stage: BrokerHarness, topic: str = "orders") -> Partition:
+def shown(harness: BrokerHarness, topic: str = "orders") -> Partition:
     """Returns the partition as the metadata has it."""
-    return stage.broker.cluster.image.topics[topic].partitions[0]
+    return harness.broker.cluster.image.topics[topic].partitions[0]
 
 
-def epoch_of(stage: BrokerHarness, broker: int) -> int:
-    return stage.broker.cluster.image.brokers[broker].broker_epoch
+def epoch_of(harness: BrokerHarness, broker: int) -> int:
+    return harness.broker.cluster.image.brokers[broker].broker_epoch
 
 
 async def follow(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     replica: int,
     offset: int,
     *,
@@ -80,7 +80,7 @@ async def follow(
     """Fetches as a follower that has everything below `offset`, and returns the leader's
     response.
     """
-    partition = shown(stage, topic)
+    partition = shown(harness, topic)
     asked = FetchRequest.Partition(
         0,
         current_leader_epoch=partition.leader_epoch if leader_epoch is None else leader_epoch,
@@ -89,24 +89,24 @@ async def follow(
         log_start_offset=log_start,
         partition_max_bytes=1 << 20,
     )
-    topic_id = stage.broker.cluster.image.topics[topic].topic_id
+    topic_id = harness.broker.cluster.image.topics[topic].topic_id
     request = FetchRequest(
         max_wait_ms=wait_ms,
         min_bytes=1,
         topics=[FetchRequest.Topic("" if version >= 13 else topic, topic_id, [asked])],
     )
     if version >= 15:
-        known = epoch_of(stage, replica) if broker_epoch is None else broker_epoch
+        known = epoch_of(harness, replica) if broker_epoch is None else broker_epoch
         request.replica_state = FetchRequest.ReplicaState(replica, known)
     else:
         request.replica_id = replica
-    response = await stage.ask(request, version, FetchResponse)
+    response = await harness.ask(request, version, FetchResponse)
     assert response.error_code == 0
     return response.responses[0].partitions[0]
 
 
 async def consume(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     offset: int,
     *,
     topic: str = "orders",
@@ -127,12 +127,12 @@ async def consume(
         topics=[FetchRequest.Topic(topic, partitions=[asked])],
         rack_id=rack,
     )
-    response = await stage.ask(request, version, FetchResponse, broker=broker)
+    response = await harness.ask(request, version, FetchResponse, broker=broker)
     return response.responses[0].partitions[0]
 
 
 async def produce(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     values: Sequence[bytes] = (b"x",),
     *,
     topic: str = "orders",
@@ -153,7 +153,7 @@ async def produce(
     request = ProduceRequest(
         None, acks, timeout_ms, [ProduceRequest.Topic(topic, partition_data=[data])]
     )
-    produced = await stage.ask(request, 9, ProduceResponse)
+    produced = await harness.ask(request, 9, ProduceResponse)
     answer = produced.responses[0].partition_responses[0]
     return answer.error_code, answer.base_offset
 
@@ -174,5 +174,5 @@ async def under_way(work: Coroutine[Any, Any, T]) -> AsyncIterator[asyncio.Task[
 
 async def written(hosted: HostedPartition, end_offset: int) -> None:
     """Waits until the leader counts its own log up to this offset."""
-    while hosted.machine.counted_end < end_offset:  # noqa: ASYNC110 - the stage's timeout is the deadline
+    while hosted.machine.counted_end < end_offset:  # noqa: ASYNC110 - the harness's timeout is the deadline
         await asyncio.sleep(0.002)

@@ -56,13 +56,13 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Buffer, Request, Response
 
 from .fuzz_corpus import NOW_MS, Ask, corpus, get_to_know, mutate
-from .harness import BrokerHarness, on_stage
+from .harness import BrokerHarness, open_harness
 
 R = TypeVar("R", bound=Response)
 Say = Callable[[str], None]
 
 FRAME_SECONDS_MAX = 2.0
-FRAMES_PER_STAGE = 50_000
+FRAMES_PER_HARNESS = 50_000
 """The broker is replaced after this many frames. The topics and groups that frames created slow
 down all later frames.
 """
@@ -188,8 +188,8 @@ class _Peer:
 class _Feeder:
     """Feeds frames to sessions of one broker and checks the responses."""
 
-    def __init__(self, stage: BrokerHarness, findings: Findings, logged: _LoggedErrors) -> None:
-        self._server = stage.broker.server
+    def __init__(self, harness: BrokerHarness, findings: Findings, logged: _LoggedErrors) -> None:
+        self._server = harness.broker.server
         self._findings = findings
         self._logged = logged
         self._session: Session | None = None
@@ -297,12 +297,12 @@ async def fuzz(frames: int, seed: int, say: Say = quiet) -> Findings:
     began = time.perf_counter()
     try:
         for number in count():
-            part = min(FRAMES_PER_STAGE, frames - findings.frames)
+            part = min(FRAMES_PER_HARNESS, frames - findings.frames)
             if part <= 0:
                 break
             with tempfile.TemporaryDirectory() as directory:
-                async with on_stage(Path(directory), kafka=SETTINGS) as stage:
-                    await _play(stage, part, f"{seed} {number}", findings, logged)
+                async with open_harness(Path(directory), kafka=SETTINGS) as harness:
+                    await _play(harness, part, f"{seed} {number}", findings, logged)
             say(
                 f"{findings.frames:,} frames: {findings.answered:,} answered,"
                 f" {findings.refused:,} refused, {findings.waited:,} had to wait,"
@@ -323,16 +323,16 @@ def _on_loop_error(findings: Findings, about: dict[str, Any]) -> None:
 
 
 async def _play(
-    stage: BrokerHarness, frames: int, seed: str, findings: Findings, logged: _LoggedErrors
+    harness: BrokerHarness, frames: int, seed: str, findings: Findings, logged: _LoggedErrors
 ) -> None:
     chance = random.Random(seed)
-    known = await get_to_know(stage.ask)
-    canary = Canary(stage.ask)
+    known = await get_to_know(harness.ask)
+    canary = Canary(harness.ask)
     await canary.prepare()
     # This takes seconds on a busy machine, and the broker has to renew its lease meanwhile.
     seeds = await asyncio.to_thread(corpus, known, chance.getrandbits(16), 2)
-    feeder = _Feeder(stage, findings, logged)
-    await _warm_up(stage, seeds)
+    feeder = _Feeder(harness, findings, logged)
+    await _warm_up(harness, seeds)
     seed_frame = seeds[0]
     for number in range(frames):
         if number % FRAMES_PER_CANARY == 0:
@@ -342,13 +342,13 @@ async def _play(
             seed_frame = chance.choice(seeds)
         await feeder.feed(mutate(seed_frame, seeds, chance))
     await _sing(canary, findings)
-    await stage.broker.replicas.settled()
+    await harness.broker.replicas.settled()
     faulthandler.cancel_dump_traceback_later()
 
 
-async def _warm_up(stage: BrokerHarness, seeds: Sequence[bytes]) -> None:
+async def _warm_up(harness: BrokerHarness, seeds: Sequence[bytes]) -> None:
     """Compiles every codec and loads every handler, so that no frame is charged for that memory."""
-    session = stage.broker.server.new_session(_Peer())
+    session = harness.broker.server.new_session(_Peer())
     for frame in seeds:
         with suppress(Exception):  # it occurs again when the frame is fed, and is reported then
             session.on_frame(memoryview(bytearray(frame)))

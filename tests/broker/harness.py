@@ -4,9 +4,9 @@ Disks are simulated. The metadata store is the real SQLite store in a file, whic
 share as they do on one machine. Work that a broker would send to threads runs on the loop, one
 piece after the other.
 
-    @staged
-    async def test_something(stage: BrokerHarness) -> None:
-        response = await stage.ask(MetadataRequest(), 12, MetadataResponse)
+    @with_harness
+    async def test_something(harness: BrokerHarness) -> None:
+        response = await harness.ask(MetadataRequest(), 12, MetadataResponse)
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class BrokerHarness:
     async def ask(self, request: Request, version: int, response: type[R], *, broker: int = 0) -> R:
         """Returns a broker's response. Both messages are encoded and decoded on the way."""
         correlation_id = next(self._correlation_ids)
-        frame = b"".join(encode_request(request, version, correlation_id, "stage"))
+        frame = b"".join(encode_request(request, version, correlation_id, "harness"))
         data = await self.exchange(frame[4:], broker=broker)
         assert data is not None, f"{type(request).__name__} was not answered"
         answered, message = decode_response(response, memoryview(data), version)
@@ -141,7 +141,7 @@ class BrokerHarness:
         return services
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Lets the brokers work until a condition holds. The deadline is the stage's own
+        """Lets the brokers work until a condition holds. The deadline is the harness's own
         timeout.
         """
         while not holds():  # noqa: ASYNC110 - what tests wait for has no event
@@ -184,7 +184,7 @@ def internal_replicas(brokers: int) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def on_stage(
+async def open_harness(
     directory: Path,
     brokers: int = 1,
     kafka: Mapping[str, str] | None = None,
@@ -252,22 +252,22 @@ async def _running(
             await store.close()
 
 
-def staged_with(
+def with_harness_of(
     *,
     brokers: int = 1,
     kafka: Mapping[str, str] | None = None,
     slicing: Slicing | None = None,
 ) -> Callable[[Scenario], Callable[[Path], None]]:
-    """Decorates a test so that it runs on its own stage."""
+    """Decorates a test so that it runs with brokers of its own."""
 
     def wrap(scenario: Scenario) -> Callable[[Path], None]:
-        async def play(directory: Path) -> None:
-            staging = on_stage(directory, brokers, kafka, slicing=slicing)
-            async with asyncio.timeout(TIMEOUT_S), staging as stage:
-                await scenario(stage)
+        async def run_case(directory: Path) -> None:
+            opening = open_harness(directory, brokers, kafka, slicing=slicing)
+            async with asyncio.timeout(TIMEOUT_S), opening as harness:
+                await scenario(harness)
 
         def test(tmp_path: Path) -> None:
-            asyncio.run(play(tmp_path))
+            asyncio.run(run_case(tmp_path))
 
         test.__name__ = scenario.__name__
         test.__doc__ = scenario.__doc__
@@ -276,7 +276,7 @@ def staged_with(
     return wrap
 
 
-staged = staged_with()
+with_harness = with_harness_of()
 
 
 def maintenance_of(services: Services) -> Maintenance:

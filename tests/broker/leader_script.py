@@ -1,9 +1,9 @@
 """Runs a real follower against a scripted leader: real logs and real bytes, but no sockets.
 
-    scene = Scene()
-    scene.follow("t", 0, leader=7, epoch=1)
-    async with scene.running():
-        asked = await scene.leader(7).asked()          # a FetchRequest, decoded
+    harness = Harness()
+    harness.follow("t", 0, leader=7, epoch=1)
+    async with harness.running():
+        asked = await harness.leader(7).asked()          # a FetchRequest, decoded
         asked.answer(given("t", 0, records, high_watermark=3))
 
 Each connection to a broker is a `Line`. The requests from all lines of a broker arrive at `asked`.
@@ -258,7 +258,7 @@ class SlowFlushes:
         return work()
 
 
-class Scene:
+class Harness:
     def __init__(self, **kafka: str) -> None:
         self.kafka = {name.replace("_", "."): value for name, value in kafka.items()}
         self.leaders: dict[int, Leader] = {}

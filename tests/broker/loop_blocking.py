@@ -25,7 +25,7 @@ from penstock.net.outbox import in_memory
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.messages.base import Request, Response
 
-from . import harness as stage_module
+from . import harness as harness_module
 from .harness import BrokerHarness, InTurn
 
 T = TypeVar("T")
@@ -122,16 +122,16 @@ def metered() -> Iterator[Meter]:
 @contextmanager
 def counted_executor() -> Iterator[None]:
     """Makes stages that are created in the block measure what they would do on threads."""
-    held = stage_module.InTurn
-    stage_module.InTurn = _CountedInTurn  # type: ignore[misc]
+    held = harness_module.InTurn
+    harness_module.InTurn = _CountedInTurn  # type: ignore[misc]
     try:
         yield
     finally:
-        stage_module.InTurn = held  # type: ignore[misc]
+        harness_module.InTurn = held  # type: ignore[misc]
 
 
 async def occupation(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     request: Request,
     version: int,
     response: type[R],
@@ -143,8 +143,8 @@ async def occupation(
 
     `meanwhile` runs while the request waits, `afterwards` when it is answered. Both are measured.
     """
-    frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "stage"))))[4:]
-    session = stage.broker.server.new_session(stage_module.HarnessPeer())
+    frame = memoryview(bytearray(b"".join(encode_request(request, version, 1, "harness"))))[4:]
+    session = harness.broker.server.new_session(harness_module.HarnessPeer())
     loop = asyncio.get_running_loop()
     begun: asyncio.Future[object] = loop.create_future()
     with metered() as meter:
@@ -175,7 +175,7 @@ def check(meter: Meter, before_s: float) -> None:
         )
 
 
-def at_best(play: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> None:
+def at_best(run_case: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> None:
     """Runs a scenario, each time in a new folder, until it stays within the budget.
 
     A request that really takes too long does so every time. A virtual machine also counts time
@@ -185,7 +185,7 @@ def at_best(play: Callable[[Path], Coroutine[Any, Any, None]], folder: Path) -> 
         own = folder / f"attempt-{attempt}"
         own.mkdir()
         try:
-            asyncio.run(play(own))
+            asyncio.run(run_case(own))
         except Occupied:
             if attempt == _ATTEMPTS - 1:
                 raise

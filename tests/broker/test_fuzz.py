@@ -26,13 +26,13 @@ def test_a_broker_survives_damaged_frames() -> None:
 def test_a_broker_survives_damaged_streams(tmp_path: Path) -> None:
     """Damaged frames, wrong lengths and broken connections do not affect another client."""
 
-    async def play(address: str) -> fuzzing.Findings:
+    async def run_case(address: str) -> fuzzing.Findings:
         async with asyncio.timeout(STREAMS_S):
             return await fuzzing.fuzz_sockets(address, STREAM_FRAMES, seed=1)
 
     cluster = Cluster(tmp_path / "data")
     try:
-        findings = asyncio.run(play(cluster.start()))
+        findings = asyncio.run(run_case(cluster.start()))
         assert findings.failures == {}
         assert findings.frames >= STREAM_FRAMES
         assert findings.canaries > 3

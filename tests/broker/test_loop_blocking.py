@@ -41,7 +41,7 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Request, Response
 
 from .handlers.test_group_requests import find_coordinator
-from .harness import BrokerHarness, on_stage
+from .harness import BrokerHarness, open_harness
 from .loop_blocking import at_best, check, counted_executor, occupation, piece_of_work_s
 
 TOPICS = 10_000
@@ -69,10 +69,10 @@ async def crowded(directory: Path) -> AsyncIterator[BrokerHarness]:
     """
     settings = {"offsets.topic.num.partitions": "1"}
     with counted_executor():
-        async with asyncio.timeout(DEADLINE_S), on_stage(directory, kafka=settings) as stage:
-            await find_coordinator(stage)
-            stage.services.controller._do_duties = _no_duties  # type: ignore[method-assign]
-            image = stage.services.image
+        async with asyncio.timeout(DEADLINE_S), open_harness(directory, kafka=settings) as harness:
+            await find_coordinator(harness)
+            harness.services.controller._do_duties = _no_duties  # type: ignore[method-assign]
+            image = harness.services.image
             # Their only replica is on a broker that is gone, so no leader can be elected.
             away = Partition((7,), (7,), (), -1, 0, 0, -1, (0,))
             made = [Topic(name, (2 + at).to_bytes(16, "big"), (away,), {}) for at, name in NAMED]
@@ -80,7 +80,7 @@ async def crowded(directory: Path) -> AsyncIterator[BrokerHarness]:
             image._topics.update((topic.name, topic) for topic in made)
             image._topics_by_id.update((topic.topic_id, topic) for topic in made)
             try:
-                yield stage
+                yield harness
             finally:
                 for topic in made:
                     image._topics.pop(topic.name)
@@ -168,9 +168,9 @@ LARGE: dict[str, Large] = {
 NEEDS_OFFSETS = {"OffsetFetch of all", "OffsetFetch of named", "OffsetDelete"}
 
 
-def add_groups(stage: BrokerHarness) -> None:
+def add_groups(harness: BrokerHarness) -> None:
     """Adds many groups: one group under many names."""
-    groups = stage.services.groups.require("g").shard.state.groups
+    groups = harness.services.groups.require("g").shard.state.groups
     (group,) = groups.values()
     groups.update((name, group) for name in groups_of(GROUPS))
 
@@ -180,18 +180,18 @@ def test_a_large_request_does_not_block_the_event_loop(tmp_path: Path, name: str
     """The longest callback stays within the budget; see `occupation`."""
     large = LARGE[name]
 
-    async def play(folder: Path) -> None:
-        async with crowded(folder) as stage:
-            await stage.ask(offsets_of(1), 8, OffsetCommitResponse)
+    async def run_case(folder: Path) -> None:
+        async with crowded(folder) as harness:
+            await harness.ask(offsets_of(1), 8, OffsetCommitResponse)
             # The first use of an API compiles its codec, which happens once per process.
-            await stage.ask(large.make(1), large.version, large.response)
+            await harness.ask(large.make(1), large.version, large.response)
             if name in NEEDS_OFFSETS:
-                await stage.ask(offsets_of(OFFSETS), 8, OffsetCommitResponse)
+                await harness.ask(offsets_of(OFFSETS), 8, OffsetCommitResponse)
             if name == "ListGroups":
-                add_groups(stage)
+                add_groups(harness)
             before_s = piece_of_work_s()
             request = large.make(large.size)
-            answer, meter = await occupation(stage, request, large.version, large.response)
+            answer, meter = await occupation(harness, request, large.version, large.response)
             check(meter, before_s)
             if isinstance(answer, OffsetCommitResponse):
                 codes = [part.error_code for part in answer.topics[0].partitions]
@@ -201,7 +201,7 @@ def test_a_large_request_does_not_block_the_event_loop(tmp_path: Path, name: str
             if isinstance(answer, ListGroupsResponse):
                 assert len(answer.groups) > GROUPS
 
-    at_best(play, tmp_path)
+    at_best(run_case, tmp_path)
 
 
 def test_a_request_that_blocks_the_loop_is_detected(tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ def test_a_request_that_blocks_the_loop_is_detected(tmp_path: Path) -> None:
     budget.
     """
 
-    async def play() -> None:
-        async with crowded(tmp_path) as stage:
+    async def run_case() -> None:
+        async with crowded(tmp_path) as harness:
             before_s = piece_of_work_s()
-            handlers = stage.broker._dispatcher._handlers
+            handlers = harness.broker._dispatcher._handlers
 
             def slow(request: Request, context: object) -> Response:
                 for _ in range(60):
@@ -220,8 +220,8 @@ def test_a_request_that_blocks_the_loop_is_detected(tmp_path: Path) -> None:
                 return MetadataResponse()
 
             handlers[MetadataRequest.API_KEY] = slow
-            _, meter = await occupation(stage, MetadataRequest(None), 12, MetadataResponse)
+            _, meter = await occupation(harness, MetadataRequest(None), 12, MetadataResponse)
             with pytest.raises(AssertionError, match="the loop was occupied for"):
                 check(meter, before_s)
 
-    asyncio.run(play())
+    asyncio.run(run_case())

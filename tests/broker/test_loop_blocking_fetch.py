@@ -19,7 +19,7 @@ from penstock.wire.messages import (
     FetchResponse,
 )
 
-from .harness import BrokerHarness, on_stage
+from .harness import BrokerHarness, open_harness
 from .loop_blocking import Meter, at_best, check, counted_executor, occupation, piece_of_work_s
 
 PARTITIONS = 50_000
@@ -38,9 +38,13 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[BrokerHarn
     minutes.
     """
     with counted_executor():
-        async with asyncio.timeout(DEADLINE_S), on_stage(directory, brokers=2) as stage:
-            await _create_one(stage)
-            replicas, image, like = stage.broker.replicas, stage.services.image, stage.hosted("one")
+        async with asyncio.timeout(DEADLINE_S), open_harness(directory, brokers=2) as harness:
+            await _create_one(harness)
+            replicas, image, like = (
+                harness.broker.replicas,
+                harness.services.image,
+                harness.hosted("one"),
+            )
             epoch = replicas.broker_epoch
             epochs = epoch, image.brokers[FOLLOWER].broker_epoch
             count = 2 if in_sync else 1
@@ -54,14 +58,14 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[BrokerHarn
             # The topic is known by its id only. Only fetches use ids, so no other work touches it.
             image._topics_by_id[BIG_ID] = Topic(BIG, BIG_ID, (state,) * PARTITIONS, {})
             try:
-                yield stage
+                yield harness
             finally:
                 del image._topics_by_id[BIG_ID]
                 for index in range(PARTITIONS):
                     del replicas._hosted[BIG, index]
 
 
-async def _create_one(stage: BrokerHarness) -> None:
+async def _create_one(harness: BrokerHarness) -> None:
     """Creates a partition on the first broker, with one record."""
     topic = CreateTopicsRequest.Topic(
         "one",
@@ -70,9 +74,9 @@ async def _create_one(stage: BrokerHarness) -> None:
         assignments=[CreateTopicsRequest.Assignment(0, [0])],
         configs=[CreateTopicsRequest.Config("durability", "replicated")],
     )
-    created = await stage.ask(CreateTopicsRequest([topic]), 7, CreateTopicsResponse)
+    created = await harness.ask(CreateTopicsRequest([topic]), 7, CreateTopicsResponse)
     assert created.topics[0].error_code == ErrorCode.NONE
-    await stage.produce("one", [b"value"])
+    await harness.produce("one", [b"value"])
 
 
 def asked(offset: int) -> list[FetchRequest.Topic]:
@@ -106,13 +110,13 @@ def fetch(
 
 
 async def measured(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     request: FetchRequest,
     meanwhile: Callable[[], Awaitable[None]] | None = None,
 ) -> FetchResponse:
     before_s = piece_of_work_s()
     meter: Meter
-    answer, meter = await occupation(stage, request, VERSION, FetchResponse, meanwhile=meanwhile)
+    answer, meter = await occupation(harness, request, VERSION, FetchResponse, meanwhile=meanwhile)
     check(meter, before_s)
     assert answer.error_code == ErrorCode.NONE
     return answer
@@ -123,75 +127,77 @@ def partitions(answer: FetchResponse) -> Iterator[FetchResponse.Partition]:
         yield from topic.partitions
 
 
-async def _warm(stage: BrokerHarness) -> None:
+async def _warm(harness: BrokerHarness) -> None:
     """Compiles the codec of Fetch, which happens once per process."""
-    await stage.ask(FetchRequest(session_epoch=-1), VERSION, FetchResponse)
+    await harness.ask(FetchRequest(session_epoch=-1), VERSION, FetchResponse)
 
 
-async def _full(stage: BrokerHarness) -> None:
-    answer = await measured(stage, fetch(0))
+async def _full(harness: BrokerHarness) -> None:
+    answer = await measured(harness, fetch(0))
     given = [each for each in partitions(answer) if each.records]
     assert len(list(partitions(answer))) == len(given) == PARTITIONS
 
 
-async def _session(stage: BrokerHarness) -> None:
-    answer = await measured(stage, fetch(1, session=(0, 0)))
+async def _session(harness: BrokerHarness) -> None:
+    answer = await measured(harness, fetch(1, session=(0, 0)))
     assert len(list(partitions(answer))) == PARTITIONS and answer.session_id > 0
-    again = await measured(stage, fetch(0, session=(answer.session_id, 1)))
+    again = await measured(harness, fetch(0, session=(answer.session_id, 1)))
     assert sum(1 for each in partitions(again) if each.records) == PARTITIONS
-    quiet = await measured(stage, fetch(1, session=(answer.session_id, 2)))
+    quiet = await measured(harness, fetch(1, session=(answer.session_id, 2)))
     assert not quiet.responses
-    renewed = await measured(stage, fetch(1, session=(answer.session_id, 0)))
+    renewed = await measured(harness, fetch(1, session=(answer.session_id, 0)))
     assert renewed.session_id != answer.session_id
-    await measured(stage, fetch(1, session=(renewed.session_id, -1)))
+    await measured(harness, fetch(1, session=(renewed.session_id, -1)))
 
 
-async def _expiry(stage: BrokerHarness) -> None:
-    answer = await measured(stage, fetch(1, session=(0, 0), wait_ms=LONG_POLL_MS))
-    again = await measured(stage, fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS))
+async def _expiry(harness: BrokerHarness) -> None:
+    answer = await measured(harness, fetch(1, session=(0, 0), wait_ms=LONG_POLL_MS))
+    again = await measured(
+        harness, fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS)
+    )
     assert not again.responses
-    assert not stage.hosted(BIG, 7)._listeners
+    assert not harness.hosted(BIG, 7)._listeners
 
 
-async def _wake(stage: BrokerHarness) -> None:
-    answer = await stage.ask(fetch(1, session=(0, 0)), VERSION, FetchResponse)
-    last = stage.hosted(BIG, PARTITIONS - 1)
+async def _wake(harness: BrokerHarness) -> None:
+    answer = await harness.ask(fetch(1, session=(0, 0)), VERSION, FetchResponse)
+    last = harness.hosted(BIG, PARTITIONS - 1)
 
     async def write() -> None:
-        await stage.until(lambda: bool(last._listeners))
-        await stage.produce(BIG, [b"news"], index=7)
+        await harness.until(lambda: bool(last._listeners))
+        await harness.produce(BIG, [b"news"], index=7)
 
     woken = await measured(
-        stage, fetch(None, session=(answer.session_id, 1), wait_ms=NEVER_MS), write
+        harness, fetch(None, session=(answer.session_id, 1), wait_ms=NEVER_MS), write
     )
     # The partitions share their log, so all have new records when one is written to.
     assert PARTITIONS >= sum(1 for each in partitions(woken) if each.records) > 0
     assert not last._listeners
 
 
-async def _follower(stage: BrokerHarness) -> None:
-    replica = FOLLOWER, stage.services.image.brokers[FOLLOWER].broker_epoch
-    answer = await measured(stage, fetch(1, session=(0, 0), follower=replica))
+async def _follower(harness: BrokerHarness) -> None:
+    replica = FOLLOWER, harness.services.image.brokers[FOLLOWER].broker_epoch
+    answer = await measured(harness, fetch(1, session=(0, 0), follower=replica))
     assert len(list(partitions(answer))) == PARTITIONS
     again = fetch(None, session=(answer.session_id, 1), wait_ms=LONG_POLL_MS, follower=replica)
-    await measured(stage, again)
-    assert stage.services.fetch_sessions._followers
+    await measured(harness, again)
+    assert harness.services.fetch_sessions._followers
 
 
-async def _unknown(stage: BrokerHarness) -> None:
+async def _unknown(harness: BrokerHarness) -> None:
     request = fetch(0, session=(0, 0), wait_ms=NEVER_MS)
     request.topics[0].topic_id = bytes([8] * 16)
-    answer = await measured(stage, request)
+    answer = await measured(harness, request)
     assert {each.error_code for each in partitions(answer)} == {ErrorCode.UNKNOWN_TOPIC_ID}
 
 
-PLAYS = {
+CASES = {
     "consumers": (_full, _session, _expiry, _unknown, _wake),
     "followers": (_follower,),
 }
 
 
-@pytest.mark.parametrize("who", PLAYS)
+@pytest.mark.parametrize("who", CASES)
 def test_a_fetch_of_50000_partitions_does_not_block_the_event_loop(
     tmp_path: Path, who: str
 ) -> None:
@@ -200,9 +206,9 @@ def test_a_fetch_of_50000_partitions_does_not_block_the_event_loop(
     """
 
     async def run(folder: Path) -> None:
-        async with leading(folder, in_sync=who == "followers") as stage:
-            await _warm(stage)
-            for play in PLAYS[who]:
-                await play(stage)
+        async with leading(folder, in_sync=who == "followers") as harness:
+            await _warm(harness)
+            for run_case in CASES[who]:
+                await run_case(harness)
 
     at_best(run, tmp_path)

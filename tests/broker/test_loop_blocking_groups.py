@@ -24,7 +24,7 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Request
 
 from .handlers.test_group_requests import find_coordinator
-from .harness import BrokerHarness, HarnessPeer, on_stage
+from .harness import BrokerHarness, HarnessPeer, open_harness
 from .loop_blocking import R, at_best, check, counted_executor, metered, occupation, piece_of_work_s
 
 MEMBERS = 1_000
@@ -40,15 +40,15 @@ SETTINGS = {
 
 
 async def exchange(session: Session, request: Request, response: type[R]) -> R:
-    frame = memoryview(bytearray(b"".join(encode_request(request, VERSION, 1, "stage"))))[4:]
+    frame = memoryview(bytearray(b"".join(encode_request(request, VERSION, 1, "harness"))))[4:]
     answer = session.on_frame(frame)
     parts = await answer if isinstance(answer, asyncio.Future) else answer
     assert parts is not None
     return decode_response(response, memoryview(b"".join(in_memory(parts)))[4:], VERSION)[1]
 
 
-async def rebalance(stage: BrokerHarness, group: str, members: int) -> None:
-    sessions = [stage.broker.server.new_session(HarnessPeer()) for _ in range(members)]
+async def rebalance(harness: BrokerHarness, group: str, members: int) -> None:
+    sessions = [harness.broker.server.new_session(HarnessPeer()) for _ in range(members)]
     protocols = [JoinGroupRequest.Protocol("range", bytes(100))]
     join = JoinGroupRequest(group, SESSION_MS, SESSION_MS, "", None, "consumer", protocols)
     joined = await asyncio.gather(
@@ -77,40 +77,40 @@ async def rebalance(stage: BrokerHarness, group: str, members: int) -> None:
 def test_a_list_of_many_transactions_does_not_block_the_event_loop(tmp_path: Path) -> None:
     """It is one transaction under many names, because beginning 20,000 takes long."""
 
-    async def play(folder: Path) -> None:
+    async def run_case(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), on_stage(folder, kafka=SETTINGS) as stage:
+            async with asyncio.timeout(DEADLINE_S), open_harness(folder, kafka=SETTINGS) as harness:
                 initialized = InitProducerIdResponse(error_code=ErrorCode.NOT_COORDINATOR)
                 while initialized.error_code:
                     find = FindCoordinatorRequest("first", 1)
-                    await stage.ask(find, 3, FindCoordinatorResponse)
+                    await harness.ask(find, 3, FindCoordinatorResponse)
                     begin = InitProducerIdRequest("first", 60_000)
-                    initialized = await stage.ask(begin, 4, InitProducerIdResponse)
+                    initialized = await harness.ask(begin, 4, InitProducerIdResponse)
                     await asyncio.sleep(0.01)
-                (shell,) = stage.services.transactions.loaded()
+                (shell,) = harness.services.transactions.loaded()
                 known = shell.shard.state.image.transactions
                 known.update((f"id-{at}", known["first"]) for at in range(TRANSACTIONS))
                 request = ListTransactionsRequest()
-                await stage.ask(request, 1, ListTransactionsResponse)
+                await harness.ask(request, 1, ListTransactionsResponse)
                 before_s = piece_of_work_s()
-                answer, meter = await occupation(stage, request, 1, ListTransactionsResponse)
+                answer, meter = await occupation(harness, request, 1, ListTransactionsResponse)
                 check(meter, before_s)
                 assert len(answer.transaction_states) == TRANSACTIONS + 1
                 for at in range(TRANSACTIONS):
                     del known[f"id-{at}"]
 
-    at_best(play, tmp_path)
+    at_best(run_case, tmp_path)
 
 
 def test_a_rebalance_of_a_thousand_members_does_not_block_the_event_loop(tmp_path: Path) -> None:
-    async def play(folder: Path) -> None:
+    async def run_case(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), on_stage(folder, kafka=SETTINGS) as stage:
-                await find_coordinator(stage)
-                await rebalance(stage, "first", 2)
+            async with asyncio.timeout(DEADLINE_S), open_harness(folder, kafka=SETTINGS) as harness:
+                await find_coordinator(harness)
+                await rebalance(harness, "first", 2)
                 before_s = piece_of_work_s()
                 with metered() as meter:
-                    await rebalance(stage, "large", MEMBERS)
+                    await rebalance(harness, "large", MEMBERS)
                 check(meter, before_s)
 
-    at_best(play, tmp_path)
+    at_best(run_case, tmp_path)

@@ -16,7 +16,7 @@ from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
 
-from .harness import NOW_MS, BrokerHarness, on_stage, staged
+from .harness import NOW_MS, BrokerHarness, open_harness, with_harness
 from .loop_blocking import at_best, check, counted_executor, occupation, piece_of_work_s
 
 BIG = "big"
@@ -32,11 +32,15 @@ async def leading(directory: Path, partitions: int) -> AsyncIterator[BrokerHarne
     takes minutes.
     """
     with counted_executor():
-        async with asyncio.timeout(DEADLINE_S), on_stage(directory) as stage:
+        async with asyncio.timeout(DEADLINE_S), open_harness(directory) as harness:
             # Small segments, because the simulated disk copies a file whenever it grows.
             configs = {"durability": "replicated", "segment.bytes": str(8 << 20)}
-            topic_id = await stage.create("one", configs=configs)
-            replicas, image, like = stage.broker.replicas, stage.services.image, stage.hosted("one")
+            topic_id = await harness.create("one", configs=configs)
+            replicas, image, like = (
+                harness.broker.replicas,
+                harness.services.image,
+                harness.hosted("one"),
+            )
             state = image.topics["one"].partitions[0]
             epoch, now_ms = replicas.broker_epoch, replicas.now_ms()
             for index in range(partitions):
@@ -46,7 +50,7 @@ async def leading(directory: Path, partitions: int) -> AsyncIterator[BrokerHarne
                 hosted.lead(0, epoch, state, image.living, now_ms, 30_000)
                 replicas._hosted[BIG, index] = hosted
             try:
-                yield stage
+                yield harness
             finally:
                 for index in range(partitions):
                     del replicas._hosted[BIG, index]
@@ -76,28 +80,28 @@ LARGE: dict[str, list[bytes]] = {
 def test_a_large_produce_request_does_not_block_the_event_loop(tmp_path: Path, name: str) -> None:
     batches = LARGE[name]
 
-    async def play(folder: Path) -> None:
-        async with leading(folder, len(batches)) as stage:
-            await stage.ask(request(batches[:1]), VERSION, ProduceResponse)
+    async def run_case(folder: Path) -> None:
+        async with leading(folder, len(batches)) as harness:
+            await harness.ask(request(batches[:1]), VERSION, ProduceResponse)
             before_s = piece_of_work_s()
-            answer, meter = await occupation(stage, request(batches), VERSION, ProduceResponse)
+            answer, meter = await occupation(harness, request(batches), VERSION, ProduceResponse)
             check(meter, before_s)
             codes = [part.error_code for part in answer.responses[0].partition_responses]
             assert codes == [ErrorCode.NONE] * len(batches)
 
-    at_best(play, tmp_path)
+    at_best(run_case, tmp_path)
 
 
-@staged
+@with_harness
 async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """One batch is in the log, and the next one is being checked on a thread. Meanwhile the broker
     loses the first partition, truncates the batch and leads the partition again. Another batch
     gets the same offset and is committed. The first batch must not be acknowledged in its place.
     """
-    await stage.create("two", 2, {"max.message.bytes": "10000000"})
-    checked, large_batches = asyncio.Event(), stage.services.large_batches
+    await harness.create("two", 2, {"max.message.bytes": "10000000"})
+    checked, large_batches = asyncio.Event(), harness.services.large_batches
     run = large_batches.run
 
     def run_later(work: object, timeout_s: float) -> asyncio.Future[object]:
@@ -110,7 +114,7 @@ async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged
     large_batches.run = run_later  # type: ignore[method-assign, assignment]
     asked = request([batch(1), batch(BATCH_BYTES, Codec.GZIP)])
     asked.topic_data[0].name = "two"
-    first, image, replicas = stage.hosted("two"), stage.services.image, stage.broker.replicas
+    first, image, replicas = harness.hosted("two"), harness.services.image, harness.broker.replicas
     state = image.topics["two"].partitions[0]
 
     def lead(**changes: object) -> None:
@@ -119,14 +123,14 @@ async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged
 
     # Nothing is committed without the other replica, which does not exist.
     lead(leader_epoch=1, replicas=(0, 1), isr=(0, 1), member_epochs=(replicas.broker_epoch, 99))
-    await stage.until(lambda: first.leadership is not None)
-    produce = asyncio.ensure_future(stage.ask(asked, VERSION, ProduceResponse))
-    await stage.until(lambda: first.log.end_offset == 1)
+    await harness.until(lambda: first.leadership is not None)
+    produce = asyncio.ensure_future(harness.ask(asked, VERSION, ProduceResponse))
+    await harness.until(lambda: first.log.end_offset == 1)
     first.resign()
     async with replicas.flusher.exclusive(first.log):
         first.log.truncate_to(0)
     lead(leader_epoch=2)
-    assert await stage.produce("two", [b"another"]) == 0
+    assert await harness.produce("two", [b"another"]) == 0
     checked.set()
     codes = [part.error_code for part in (await produce).responses[0].partition_responses]
     assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NONE]

@@ -13,7 +13,7 @@ from penstock.wire.messages import (
     DeleteTopicsResponse,
 )
 
-from .harness import BrokerHarness, on_stage
+from .harness import BrokerHarness, open_harness
 from .loop_blocking import at_best, check, counted_executor, occupation, piece_of_work_s
 
 TOPICS = 10_000
@@ -31,20 +31,20 @@ def deletion(prefix: str, count: int) -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topics, timeout_ms=60_000)
 
 
-async def create(stage: BrokerHarness, request: CreateTopicsRequest) -> None:
+async def create(harness: BrokerHarness, request: CreateTopicsRequest) -> None:
     before_s = piece_of_work_s()
-    answer, meter = await occupation(stage, request, 7, CreateTopicsResponse)
+    answer, meter = await occupation(harness, request, 7, CreateTopicsResponse)
     check(meter, before_s)
     assert {topic.error_code for topic in answer.topics} == {ErrorCode.NONE}
     assert len(answer.topics) == len(request.topics)
 
 
-async def delete(stage: BrokerHarness, request: DeleteTopicsRequest) -> None:
+async def delete(harness: BrokerHarness, request: DeleteTopicsRequest) -> None:
     """Deletes topics. The measurement includes dropping their logs, which happens before the
     response.
     """
     before_s = piece_of_work_s()
-    answer, meter = await occupation(stage, request, 6, DeleteTopicsResponse)
+    answer, meter = await occupation(harness, request, 6, DeleteTopicsResponse)
     check(meter, before_s)
     assert {topic.error_code for topic in answer.responses} == {ErrorCode.NONE}
     assert len(answer.responses) == len(request.topics)
@@ -53,16 +53,16 @@ async def delete(stage: BrokerHarness, request: DeleteTopicsRequest) -> None:
 def test_creating_and_deleting_ten_thousand_topics_does_not_block_the_event_loop(
     tmp_path: Path,
 ) -> None:
-    async def play(folder: Path) -> None:
+    async def run_case(folder: Path) -> None:
         with counted_executor():
-            async with asyncio.timeout(DEADLINE_S), on_stage(folder) as stage:
+            async with asyncio.timeout(DEADLINE_S), open_harness(folder) as harness:
                 # The first use of an API compiles its codec, which happens once per process.
-                await stage.ask(creation("first", 1), 7, CreateTopicsResponse)
-                await stage.ask(deletion("first", 1), 6, DeleteTopicsResponse)
-                await create(stage, creation("checked", VALIDATED, validate_only=True))
-                await create(stage, creation("made", TOPICS))
-                assert len(stage.broker.replicas) == TOPICS
-                await delete(stage, deletion("made", TOPICS))
-                assert len(stage.broker.replicas) == 0
+                await harness.ask(creation("first", 1), 7, CreateTopicsResponse)
+                await harness.ask(deletion("first", 1), 6, DeleteTopicsResponse)
+                await create(harness, creation("checked", VALIDATED, validate_only=True))
+                await create(harness, creation("made", TOPICS))
+                assert len(harness.broker.replicas) == TOPICS
+                await delete(harness, deletion("made", TOPICS))
+                assert len(harness.broker.replicas) == 0
 
-    at_best(play, tmp_path)
+    at_best(run_case, tmp_path)

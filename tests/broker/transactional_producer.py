@@ -268,7 +268,7 @@ class TransactionalProducer:
         return offset, abs(code)
 
 
-def story(hosted: HostedPartition) -> list[str]:
+def contents(hosted: HostedPartition) -> list[str]:
     """Returns a log as a list of strings: values as they are, markers as COMMIT and ABORT."""
     told: list[str] = []
     offset = hosted.log.log_start_offset

@@ -18,7 +18,7 @@ from compat.cluster import PENSTOCK
 
 from .broker_processes import BrokerProcesses, pause
 from .ledger import Verdict
-from .loaded_cluster import SYNC_S, LoadedCluster, close_stage, open_stage
+from .loaded_cluster import SYNC_S, LoadedCluster, close_loaded, open_loaded
 from .workload import TOPIC
 
 PARTITIONS = 8
@@ -52,9 +52,9 @@ def command(fleet: BrokerProcesses, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def join(stage: LoadedCluster) -> tuple[int, int]:
+def join(loaded: LoadedCluster) -> tuple[int, int]:
     """Adds a broker and rebalances. Returns how many replicas it has and how many it leads."""
-    fleet = stage.fleet
+    fleet = loaded.fleet
     fleet.add(NEWCOMER)
     fleet.restart(NEWCOMER)
     command(fleet, "cluster", "rebalance", "--execute")
@@ -66,9 +66,9 @@ def join(stage: LoadedCluster) -> tuple[int, int]:
     return held[NEWCOMER], led[NEWCOMER]
 
 
-def leave(stage: LoadedCluster) -> None:
+def leave(loaded: LoadedCluster) -> None:
     """Drains, stops and forgets one of the first brokers."""
-    fleet = stage.fleet
+    fleet = loaded.fleet
     command(fleet, "cluster", "drain", str(LEAVER))
     fleet.wait_in_sync(TOPIC, SYNC_S)
     assert all(LEAVER not in p.replica_nodes for p in fleet.partitions(TOPIC).values())
@@ -78,24 +78,24 @@ def leave(stage: LoadedCluster) -> None:
 
 def run(directory: Path, store: str, per_second: int = 200) -> Grown:
     fleet = BrokerProcesses(directory, 3, store)
-    stage = None
+    loaded = None
     try:
-        stage = open_stage(fleet, partitions=PARTITIONS, per_second=per_second)
-        ledger = stage.workload.ledger
+        loaded = open_loaded(fleet, partitions=PARTITIONS, per_second=per_second)
+        ledger = loaded.workload.ledger
         pause(2.0)
         ledger.mark()
         pause(CALM_S)
         calm_s = ledger.latency_s(0.99)
         ledger.mark()
-        replicas, leads = join(stage)
+        replicas, leads = join(loaded)
         joining_s = ledger.latency_s(0.99)
         ledger.mark()
-        leave(stage)
+        leave(loaded)
         draining_s = ledger.latency_s(0.99)
-        stage.progress()
-        verdict = close_stage(stage)
+        loaded.progress()
+        verdict = close_loaded(loaded)
         return Grown(verdict, calm_s, joining_s, draining_s, replicas, leads)
     finally:
-        if stage is not None:
-            stage.workload.stop()
+        if loaded is not None:
+            loaded.workload.stop()
         fleet.close()

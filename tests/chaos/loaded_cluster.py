@@ -92,79 +92,79 @@ class LoadedCluster:
         self.workload.wait_for_readers(SYNC_S)
 
 
-def hard_stop(stage: LoadedCluster, role: str) -> None:
+def hard_stop(loaded: LoadedCluster, role: str) -> None:
     """Kills a broker, and restarts it after others have taken over."""
-    node = stage.victim(role)
-    with stage.gaps(node, stage.tally.hard_gaps_s):
+    node = loaded.victim(role)
+    with loaded.gaps(node, loaded.tally.hard_gaps_s):
         node.kill()
-        stage.tally.kills += 1
-        stage.progress()
-    stage.fleet.restart(node.broker_id)
+        loaded.tally.kills += 1
+        loaded.progress()
+    loaded.fleet.restart(node.broker_id)
 
 
-def hard_bounce(stage: LoadedCluster, role: str, times: int) -> None:
+def hard_bounce(loaded: LoadedCluster, role: str, times: int) -> None:
     """Kills and restarts the broker that has the role, several times."""
     for _ in range(times):
-        node = stage.victim(role)
-        with stage.gaps(node, stage.tally.hard_gaps_s):
+        node = loaded.victim(role)
+        with loaded.gaps(node, loaded.tally.hard_gaps_s):
             node.kill()
-            stage.tally.kills += 1
+            loaded.tally.kills += 1
             node.launch()
-            stage.progress()
+            loaded.progress()
         node.wait_ready()
 
 
-def clean_stop(stage: LoadedCluster, role: str) -> None:
+def clean_stop(loaded: LoadedCluster, role: str) -> None:
     """Stops a broker as an administrator would, and restarts it after a while."""
-    node = stage.victim(role)
-    with stage.gaps(node, stage.tally.clean_gaps_s):
+    node = loaded.victim(role)
+    with loaded.gaps(node, loaded.tally.clean_gaps_s):
         node.stop()
-        stage.tally.clean_stops += 1
-        stage.progress()
+        loaded.tally.clean_stops += 1
+        loaded.progress()
     pause(AWAY_S)
-    stage.fleet.restart(node.broker_id)
+    loaded.fleet.restart(node.broker_id)
 
 
-def clean_bounce(stage: LoadedCluster, role: str, times: int) -> None:
+def clean_bounce(loaded: LoadedCluster, role: str, times: int) -> None:
     """Stops and restarts the broker that has the role, several times."""
     for _ in range(times):
-        node = stage.victim(role)
-        with stage.gaps(node, stage.tally.clean_gaps_s):
+        node = loaded.victim(role)
+        with loaded.gaps(node, loaded.tally.clean_gaps_s):
             node.stop()
-            stage.tally.clean_stops += 1
-            stage.progress()
-        stage.fleet.restart(node.broker_id)
+            loaded.tally.clean_stops += 1
+            loaded.progress()
+        loaded.fleet.restart(node.broker_id)
 
 
-def freeze(stage: LoadedCluster, role: str, seconds: float = FREEZE_S) -> None:
+def freeze(loaded: LoadedCluster, role: str, seconds: float = FREEZE_S) -> None:
     """Freezes a broker, by default for longer than its session; then it continues."""
-    node = stage.victim(role)
+    node = loaded.victim(role)
     node.freeze()
-    stage.tally.freezes += 1
+    loaded.tally.freezes += 1
     try:
         pause(seconds)
         if seconds > FREEZE_S - 1:
-            stage.progress()
+            loaded.progress()
     finally:
         node.thaw()
 
 
-def rolling_restart(stage: LoadedCluster) -> None:
+def rolling_restart(loaded: LoadedCluster) -> None:
     """Restarts one broker after the other, each when the previous one is in sync again."""
-    for node in stage.fleet.nodes.values():
-        with stage.gaps(node, stage.tally.clean_gaps_s):
+    for node in loaded.fleet.nodes.values():
+        with loaded.gaps(node, loaded.tally.clean_gaps_s):
             node.stop()
-            stage.tally.clean_stops += 1
-            stage.fleet.restart(node.broker_id)
-            stage.progress()
-        stage.fleet.wait_in_sync(TOPIC, SYNC_S)
+            loaded.tally.clean_stops += 1
+            loaded.fleet.restart(node.broker_id)
+            loaded.progress()
+        loaded.fleet.wait_in_sync(TOPIC, SYNC_S)
 
 
-def store_outage(stage: LoadedCluster, seconds: float) -> None:
+def store_outage(loaded: LoadedCluster, seconds: float) -> None:
     """Makes the store unresponsive: no session can be renewed, and no change can be made."""
-    etcd = stage.fleet.etcd
+    etcd = loaded.fleet.etcd
     if etcd is None:
-        with contextlib.closing(sqlite3.connect(stage.fleet.store, isolation_level=None)) as held:
+        with contextlib.closing(sqlite3.connect(loaded.fleet.store, isolation_level=None)) as held:
             held.execute("PRAGMA busy_timeout = 30000")
             held.execute("BEGIN IMMEDIATE")
             pause(seconds)
@@ -182,7 +182,7 @@ def store_outage(stage: LoadedCluster, seconds: float) -> None:
 Fault = Callable[[LoadedCluster], None]
 
 
-def open_stage(
+def open_loaded(
     fleet: BrokerProcesses,
     *,
     partitions: int = PARTITIONS,
@@ -198,14 +198,14 @@ def open_stage(
         bootstrap, partitions=partitions, ours=ours, per_second=per_second, size=size
     )
     workload.start()
-    stage = LoadedCluster(fleet, workload)
-    stage.progress()
-    return stage
+    loaded = LoadedCluster(fleet, workload)
+    loaded.progress()
+    return loaded
 
 
-def close_stage(stage: LoadedCluster) -> Verdict:
+def close_loaded(loaded: LoadedCluster) -> Verdict:
     """Ends the load, waits for readers, stops the brokers, compares their logs, and judges."""
-    workload, fleet = stage.workload, stage.fleet
+    workload, fleet = loaded.workload, loaded.fleet
     troubles = []
     try:
         workload.stop_senders()
@@ -229,16 +229,16 @@ def close_stage(stage: LoadedCluster) -> Verdict:
 
 
 @contextlib.contextmanager
-def on_stage(
+def with_loaded(
     directory: Path, store: str, *, ours: bool = True, per_second: int = 300
 ) -> Iterator[LoadedCluster]:
-    """Yields a stage with three brokers. At the end no process is left, whatever happens."""
+    """Yields a cluster with three brokers. At the end no process is left, whatever happens."""
     fleet = BrokerProcesses(directory, 3, store)
-    stage = None
+    loaded = None
     try:
-        stage = open_stage(fleet, ours=ours, per_second=per_second)
-        yield stage
+        loaded = open_loaded(fleet, ours=ours, per_second=per_second)
+        yield loaded
     finally:
-        if stage is not None:
-            stage.workload.stop()
+        if loaded is not None:
+            loaded.workload.stop()
         fleet.close()

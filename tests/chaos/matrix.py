@@ -40,13 +40,13 @@ from .loaded_cluster import (
     Tally,
     clean_bounce,
     clean_stop,
-    close_stage,
+    close_loaded,
     freeze,
     hard_bounce,
     hard_stop,
-    on_stage,
     rolling_restart,
     store_outage,
+    with_loaded,
 )
 
 STORES = ("sqlite", "etcd")
@@ -158,29 +158,29 @@ class Run:
         """Runs these faults on one cluster, as long as kills are left."""
         self._passes += 1
         where = f"pass {self._passes} ({store})"
-        with on_stage(self.directory / f"pass-{self._passes}", store) as stage:
+        with with_loaded(self.directory / f"pass-{self._passes}", store) as loaded:
             try:
                 for name, fault in faults:
-                    if "kill" in name and self._kills_left <= stage.tally.kills:
+                    if "kill" in name and self._kills_left <= loaded.tally.kills:
                         continue
-                    self._do(stage, f"{where}: {name}", fault)
+                    self._do(loaded, f"{where}: {name}", fault)
                     self.summary.done[name] += 1
             except AssertionError as error:
                 self._failed(f"{where}: {name}: {error}")
-            verdict = close_stage(stage)
+            verdict = close_loaded(loaded)
             self.summary.judge(verdict, where)
             self.say(f"{where} ended: {'; '.join(verdict.complaints) or 'well'}")
-            self.summary.sent += stage.workload.ledger.sent
-            self.summary.acknowledged += len(stage.workload.ledger.acknowledged)
-            self.summary.hung_clients += stage.workload.ledger.hung_clients
-            self.summary.tally += stage.tally
+            self.summary.sent += loaded.workload.ledger.sent
+            self.summary.acknowledged += len(loaded.workload.ledger.acknowledged)
+            self.summary.hung_clients += loaded.workload.ledger.hung_clients
+            self.summary.tally += loaded.tally
 
-    def _do(self, stage: LoadedCluster, name: str, fault: Fault) -> None:
-        hard, clean = len(stage.tally.hard_gaps_s), len(stage.tally.clean_gaps_s)
-        fault(stage)
-        stage.settle()
-        gaps = [*stage.tally.hard_gaps_s[hard:], *stage.tally.clean_gaps_s[clean:]]
-        kills = self.summary.tally.kills + stage.tally.kills
+    def _do(self, loaded: LoadedCluster, name: str, fault: Fault) -> None:
+        hard, clean = len(loaded.tally.hard_gaps_s), len(loaded.tally.clean_gaps_s)
+        fault(loaded)
+        loaded.settle()
+        gaps = [*loaded.tally.hard_gaps_s[hard:], *loaded.tally.clean_gaps_s[clean:]]
+        kills = self.summary.tally.kills + loaded.tally.kills
         shown = ", ".join(f"{gap:.2f}" for gap in gaps) or "none"
         self.say(f"[{kills}/{self.summary.wanted_kills} kills] {name}; write gaps: {shown}")
 

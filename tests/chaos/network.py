@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from .broker_processes import BrokerProcesses, Node, pause, wait_for
-from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_stage, open_stage
+from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_loaded, open_loaded
 from .workload import TOPIC
 
 LAG_MAX_MS = 4_000
@@ -150,56 +150,56 @@ def etcd_at(wires: Wires, directory: Path) -> Iterator[str]:
 class Cutter:
     """The faults that cut connections."""
 
-    def __init__(self, stage: LoadedCluster, wires: Wires) -> None:
-        self.stage = stage
+    def __init__(self, loaded: LoadedCluster, wires: Wires) -> None:
+        self.loaded = loaded
         self.wires = wires
 
     def follower_from_leader(self) -> None:
         """The follower leaves the ISR, writes continue, and it comes back."""
-        leader, follower = self.stage.victim("leader"), self.stage.victim("follower")
+        leader, follower = self.loaded.victim("leader"), self.loaded.victim("follower")
         self.wires.cut(leader.broker_id, follower.broker_id)
         self._wait_out_of_sync(follower)
-        self.stage.progress()
+        self.loaded.progress()
 
     def leader_mute_to_follower(self) -> None:
         """Packets from the leader to the follower are dropped; the other direction works."""
-        leader, follower = self.stage.victim("leader"), self.stage.victim("follower")
+        leader, follower = self.loaded.victim("leader"), self.loaded.victim("follower")
         self.wires.cut_one_way(leader.broker_id, follower.broker_id)
         self._wait_out_of_sync(follower)
-        self.stage.progress()
+        self.loaded.progress()
 
     def leader_from_store(self) -> None:
         """The leader loses its session, other brokers lead, and it may not acknowledge any more."""
-        self._lose_lead(self.stage.victim("leader"), [STORE])
+        self._lose_lead(self.loaded.victim("leader"), [STORE])
 
     def controller_from_store(self) -> None:
         """Another controller takes over, and later decisions of the old one have no effect."""
-        controller = self.stage.victim("controller")
+        controller = self.loaded.victim("controller")
         self.wires.cut(controller.broker_id, STORE)
         wait_for(
             "another controller",
             lambda: self._seen_by_others(controller) not in (controller.broker_id, -1),
             PROGRESS_S,
         )
-        self.stage.progress()
+        self.loaded.progress()
 
     def leader_from_all_brokers(self) -> None:
         """The leader reaches only store and clients: fewer than min.insync.replicas are left."""
-        leader = self.stage.victim("leader")
+        leader = self.loaded.victim("leader")
         for other in self._others(leader):
             self.wires.cut(leader.broker_id, other)
         pause(SESSION_S + LAG_MAX_MS / 1000)
 
     def leader_from_everybody(self) -> None:
         """The leader reaches only its clients."""
-        leader = self.stage.victim("leader")
+        leader = self.loaded.victim("leader")
         self._lose_lead(leader, [STORE, *self._others(leader)])
 
     def _others(self, node: Node) -> list[int]:
-        return [each for each in self.stage.fleet.nodes if each != node.broker_id]
+        return [each for each in self.loaded.fleet.nodes if each != node.broker_id]
 
     def _seen_by_others(self, node: Node) -> int:
-        return self.stage.fleet.metadata(of=self._others(node)[0]).controller_id
+        return self.loaded.fleet.metadata(of=self._others(node)[0]).controller_id
 
     def _lose_lead(self, leader: Node, cut_from: Sequence[int]) -> None:
         for other in cut_from:
@@ -207,15 +207,15 @@ class Cutter:
         witness = self._others(leader)[0]
 
         def is_replaced() -> bool:
-            found = self.stage.fleet.partitions(TOPIC, of=witness)
+            found = self.loaded.fleet.partitions(TOPIC, of=witness)
             return all(p.leader_id not in (leader.broker_id, -1) for p in found.values())
 
         wait_for("others lead", is_replaced, PROGRESS_S)
-        self.stage.progress()
+        self.loaded.progress()
 
     def _wait_out_of_sync(self, follower: Node) -> None:
         def is_out() -> bool:
-            return follower.broker_id not in self.stage.fleet.partitions(TOPIC)[0].isr_nodes
+            return follower.broker_id not in self.loaded.fleet.partitions(TOPIC)[0].isr_nodes
 
         wait_for("the follower left the in-sync replicas", is_out, PROGRESS_S)
 
@@ -256,19 +256,19 @@ def on_wires(directory: Path, store: str) -> Iterator[tuple[BrokerProcesses, Wir
 def run(directory: Path, store: str, cuts: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Makes the cuts one after the other under load. Returns the complaints."""
     with on_wires(directory, store) as (fleet, wires):
-        stage = open_stage(fleet)
+        loaded = open_loaded(fleet)
         try:
             for name in cuts:
                 try:
-                    getattr(Cutter(stage, wires), name)()
+                    getattr(Cutter(loaded, wires), name)()
                 finally:
                     wires.heal()
                 took_s = fleet.wait_in_sync(TOPIC, SYNC_S)
-                stage.settle()
+                loaded.settle()
                 say(f"{store} {name}: in sync {took_s:.1f} s after the cut was healed")
-            return close_stage(stage).complaints
+            return close_loaded(loaded).complaints
         finally:
-            stage.workload.stop()
+            loaded.workload.stop()
 
 
 def run_apart(module: str, *arguments: str, timeout_s: float = 600) -> list[str]:

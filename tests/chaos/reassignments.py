@@ -23,7 +23,7 @@ from compat.cluster import PENSTOCK
 
 from .broker_processes import BrokerProcesses, pause, wait_for
 from .ledger import Verdict
-from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_stage, open_stage
+from .loaded_cluster import PROGRESS_S, SYNC_S, LoadedCluster, close_loaded, open_loaded
 from .workload import TOPIC
 
 BROKERS, PARTITIONS = 4, 6
@@ -31,13 +31,13 @@ COMMAND_S = 180.0
 
 
 class Mover:
-    def __init__(self, stage: LoadedCluster, chance: random.Random) -> None:
-        self.stage = stage
+    def __init__(self, loaded: LoadedCluster, chance: random.Random) -> None:
+        self.loaded = loaded
         self.chance = chance
 
     def round(self) -> str:
         """Runs one round. Returns a description of it."""
-        fleet = self.stage.fleet
+        fleet = self.loaded.fleet
         goals = {p: self.chance.sample(range(BROKERS), 3) for p in range(PARTITIONS)}
         moves = [f"{TOPIC}-{p}={','.join(map(str, goal))}" for p, goal in goals.items()]
         arguments = [word for move in moves for word in ("--move", move)]
@@ -53,18 +53,18 @@ class Mover:
         return f"{struck}, replicas to {list(goals.values())}"
 
     def _strike(self) -> str:
-        stage, node = self.stage, self.stage.fleet.nodes[self.chance.randrange(BROKERS)]
+        loaded, node = self.loaded, self.loaded.fleet.nodes[self.chance.randrange(BROKERS)]
         match self.chance.choice(("kill", "kill", "stop", "nothing")):
             case "kill":
                 node.kill()
-                stage.tally.kills += 1
+                loaded.tally.kills += 1
                 pause(self.chance.choice((0.0, 0.0, 8.0)))
-                stage.fleet.restart(node.broker_id)
+                loaded.fleet.restart(node.broker_id)
                 return f"kill of {node.broker_id}"
             case "stop":
                 node.stop()
-                stage.tally.clean_stops += 1
-                stage.fleet.restart(node.broker_id)
+                loaded.tally.clean_stops += 1
+                loaded.fleet.restart(node.broker_id)
                 return f"stop of {node.broker_id}"
         return "nobody struck"
 
@@ -73,7 +73,7 @@ class Mover:
         found: dict[int, list[int]] = {}
 
         def is_settled() -> bool:
-            partitions = self.stage.fleet.partitions(TOPIC)
+            partitions = self.loaded.fleet.partitions(TOPIC)
             found.update({index: p.replica_nodes for index, p in partitions.items()})
             return all(
                 len(p.replica_nodes) == len(p.isr_nodes) == 3 and p.leader_id >= 0
@@ -87,19 +87,19 @@ class Mover:
 
 def run(directory: Path, store: str, rounds: int, seed: int, say: Callable[[str], None]) -> Verdict:
     fleet = BrokerProcesses(directory, BROKERS, store)
-    stage = None
+    loaded = None
     chance = random.Random(seed)
     try:
-        stage = open_stage(fleet, partitions=PARTITIONS, per_second=240)
-        mover = Mover(stage, chance)
+        loaded = open_loaded(fleet, partitions=PARTITIONS, per_second=240)
+        mover = Mover(loaded, chance)
         for number in range(rounds):
             say(f"moves, round {number + 1} ({store}): {mover.round()}")
-            stage.progress(PROGRESS_S)
-            stage.workload.wait_for_readers(SYNC_S)
-        return close_stage(stage)
+            loaded.progress(PROGRESS_S)
+            loaded.workload.wait_for_readers(SYNC_S)
+        return close_loaded(loaded)
     finally:
-        if stage is not None:
-            stage.workload.stop()
+        if loaded is not None:
+            loaded.workload.stop()
         fleet.close()
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .broker_processes import BrokerProcesses, Node, pause
 from .ledger import Verdict
-from .loaded_cluster import LoadedCluster, close_stage, open_stage
+from .loaded_cluster import LoadedCluster, close_loaded, open_loaded
 
 SPACE_BYTES = 96 << 20
 RESERVE_BYTES = 8 << 20
@@ -57,19 +57,19 @@ def run(directory: Path, store: str) -> Verdict:
     fleet = BrokerProcesses(
         directory, 3, store, {"replica.lag.time.max.ms": 4000}, broker_keys=keys
     )
-    stage: LoadedCluster | None = None
+    loaded: LoadedCluster | None = None
     try:
         with small_disk(fleet.nodes[1]):
-            stage = open_stage(fleet)
+            loaded = open_loaded(fleet)
             with filled(fleet.nodes[1]):
-                stage.progress()
+                loaded.progress()
                 pause(6.0)
-                stage.progress()
-            stage.settle()
-            verdict = close_stage(stage)
+                loaded.progress()
+            loaded.settle()
+            verdict = close_loaded(loaded)
             fleet.close()
             return verdict
     finally:
-        if stage is not None:
-            stage.workload.stop()
+        if loaded is not None:
+            loaded.workload.stop()
         fleet.close()

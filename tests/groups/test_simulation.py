@@ -61,7 +61,7 @@ class Client:
     leads: list[JoinGroupResponse.Member] = field(default_factory=list)
     skips: bool = False
     waits: Token | None = None
-    stage: str = "out"
+    phase: str = "out"
     """out -> joined -> running"""
 
     @property
@@ -69,7 +69,7 @@ class Client:
         return self.instance or self.member_id
 
     def start_over(self) -> None:
-        self.member_id, self.generation, self.leads, self.stage = "", -1, [], "out"
+        self.member_id, self.generation, self.leads, self.phase = "", -1, [], "out"
 
 
 class Simulation:
@@ -122,9 +122,9 @@ class Simulation:
                 client.waits = None
                 self.leave(client)
             return
-        if client.stage == "out":
+        if client.phase == "out":
             self.join(client)
-        elif client.stage == "joined":
+        elif client.phase == "joined":
             self.sync(client)
         else:
             action = self.random.choices(
@@ -171,7 +171,7 @@ class Simulation:
         else:
             client.member_id, client.generation = response.member_id, response.generation_id
             client.leads = [] if response.skip_assignment else response.members
-            client.stage = "joined"
+            client.phase = "joined"
 
     def sync(self, client: Client) -> None:
         nonce = self.random.random()
@@ -196,7 +196,7 @@ class Simulation:
         if client.waits != token:
             return
         client.waits = None
-        client.stage = "out" if response.error_code else "running"
+        client.phase = "out" if response.error_code else "running"
         if response.error_code in START_OVER:
             client.start_over()
 
@@ -208,7 +208,7 @@ class Simulation:
             if response.error_code in START_OVER:
                 client.start_over()
             elif response.error_code:
-                client.stage = "out"
+                client.phase = "out"
 
         token = self.send(answered)
         info = self.info(client, 4)
@@ -281,7 +281,7 @@ class Simulation:
         self.lost |= self.handlers.keys() - self.world.replies.keys()
         for client in self.clients:
             client.waits = None
-            client.stage = "out"
+            client.phase = "out"
         self.world.restart()
 
     def delete(self) -> None:
@@ -342,7 +342,7 @@ class Simulation:
         for _ in range(20):
             self.act(canary)
             self.world.advance(3_000, self.check)
-            if canary.stage == "running":
+            if canary.phase == "running":
                 return
         raise AssertionError(f"the canary is still {canary}")
 

@@ -145,7 +145,7 @@ def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted() -> No
 
 
 @pytest.mark.parametrize(
-    ("story", "offset"),
+    ("steps", "offset"),
     [
         ("p1=5 plain=9 p1+", 9),
         ("plain=9 p1=5 p1+", 5),
@@ -157,10 +157,10 @@ def test_a_group_with_pending_offsets_does_not_expire_but_can_be_deleted() -> No
         ("p1=5 gone p1=8 p1+", 8),
     ],
 )
-def test_offsets_take_effect_in_the_order_of_the_log(story: str, offset: int) -> None:
+def test_offsets_take_effect_in_the_order_of_the_log(steps: str, offset: int) -> None:
     """Not in the order in which the transactions ended: an offset committed later is newer."""
     image = ShardImage()
-    for step in story.split():
+    for step in steps.split():
         _play(image, step)
     found = image.offsets_of("g").get(TopicPartition("t", 0))
     assert (-1 if found is None else found.offset) == offset

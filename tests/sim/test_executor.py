@@ -14,7 +14,9 @@ from penstock.sim.loop import SimLoop
 from penstock.sim.process import Process
 
 
-def play(scenario: Callable[[SimLoop, Process, SimExecutor], Awaitable[Any]], seed: int = 1) -> Any:
+def run_case(
+    scenario: Callable[[SimLoop, Process, SimExecutor], Awaitable[Any]], seed: int = 1
+) -> Any:
     loop = SimLoop(Random(seed))
     process = loop.new_process("node")
     executor = SimExecutor(loop, process, DiskSpeed, Random(seed))
@@ -39,7 +41,7 @@ def test_work_is_done_later_and_its_result_comes_back() -> None:
         with pytest.raises(ZeroDivisionError):
             await executor.run(lambda: 1 // 0)
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_cancelled_caller_waits_for_the_work() -> None:
@@ -54,7 +56,7 @@ def test_a_cancelled_caller_waits_for_the_work() -> None:
             await task
         assert done == [1]
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_work_in_progress_when_its_process_is_killed_is_done_or_lost() -> None:
@@ -73,7 +75,7 @@ def test_work_in_progress_when_its_process_is_killed_is_done_or_lost() -> None:
         assert len(done) == at_the_kill
         return at_the_kill
 
-    counts = {play(scenario, seed) for seed in range(5)}
+    counts = {run_case(scenario, seed) for seed in range(5)}
     assert len(counts) > 1
     assert counts <= set(range(11))
 
@@ -85,4 +87,4 @@ def test_a_stalled_disk_does_nothing_until_it_recovers() -> None:
         await executor.run(int)
         assert loop.now >= began + 3.0
 
-    play(scenario)
+    run_case(scenario)

@@ -28,7 +28,7 @@ def made(seed: int = 1, **options: Any) -> Any:
         loop.close()
 
 
-def play(main: Main, seed: int = 1, **options: Any) -> tuple[Any, SimLoop]:
+def run_case(main: Main, seed: int = 1, **options: Any) -> tuple[Any, SimLoop]:
     with made(seed, **options) as loop:
         return loop.run(main(loop)), loop
 
@@ -44,7 +44,7 @@ def test_time_jumps_to_the_next_timer() -> None:
         await asyncio.sleep(3600)
         return loop.time()
 
-    assert play(main)[0] == START_S + 3600
+    assert run_case(main)[0] == START_S + 3600
 
 
 def test_the_features_of_asyncio_work() -> None:
@@ -72,7 +72,7 @@ def test_the_features_of_asyncio_work() -> None:
         seen.append(await asyncio.wait_for(asyncio.shield(slow), 10))
         return seen
 
-    assert play(main)[0] == [0, 1, 2, 2.0, (0, 1), "late"]
+    assert run_case(main)[0] == [0, 1, 2, 2.0, (0, 1), "late"]
 
 
 def test_callbacks_of_one_process_run_in_the_order_they_were_scheduled() -> None:
@@ -87,7 +87,7 @@ def test_callbacks_of_one_process_run_in_the_order_they_were_scheduled() -> None
         return seen
 
     for seed in range(5):
-        assert play(main, seed)[0] == list(range(50))
+        assert run_case(main, seed)[0] == list(range(50))
 
 
 def test_the_order_between_processes_is_random_but_repeatable() -> None:
@@ -102,9 +102,9 @@ def test_the_order_between_processes_is_random_but_repeatable() -> None:
         await asyncio.sleep(1)
         return "".join(seen)
 
-    orders = [play(main, seed)[0] for seed in range(10)]
+    orders = [run_case(main, seed)[0] for seed in range(10)]
     assert len(set(orders)) > 5
-    assert orders == [play(main, seed)[0] for seed in range(10)]
+    assert orders == [run_case(main, seed)[0] for seed in range(10)]
 
 
 def test_a_task_group_cancels_in_the_same_order_in_every_run() -> None:
@@ -130,7 +130,7 @@ def test_a_task_group_cancels_in_the_same_order_in_every_run() -> None:
                 tasks.create_task(fail())
         return order
 
-    runs = [play(main)[0] for _ in range(4)]
+    runs = [run_case(main)[0] for _ in range(4)]
     assert sorted(runs[0]) == list(range(40))
     assert all(run == runs[0] for run in runs)
 
@@ -159,7 +159,7 @@ def test_a_frozen_process_catches_up_when_it_resumes() -> None:
         await task
         return seen
 
-    seen = play(main)[0]
+    seen = run_case(main)[0]
     assert seen[:4] == [("beat", 1.0), ("beat", 2.0), ("once", 7.5), ("beat", 7.5)]
     assert seen[4:] == [("beat", 8.5), ("beat", 9.5)]
 
@@ -199,7 +199,7 @@ def test_no_code_of_a_killed_process_runs_again() -> None:
         await asyncio.sleep(10)
         return list(cleaned)
 
-    seen, loop = play(main)
+    seen, loop = run_case(main)
     assert seen == ["tick", "tick"]
     assert loop.unexpected == []
 
@@ -224,7 +224,7 @@ def test_a_result_is_received_in_the_process_that_waits() -> None:
         await task
         return seen
 
-    assert play(main)[0] == [5.0]
+    assert run_case(main)[0] == [5.0]
 
 
 def test_every_step_of_a_slowed_process_takes_time() -> None:
@@ -242,7 +242,7 @@ def test_every_step_of_a_slowed_process_takes_time() -> None:
         first, second = spawn(loop, slow, work()), spawn(loop, quick, work())
         return await first, await second
 
-    slow_s, quick_s = play(main)[0]
+    slow_s, quick_s = run_case(main)[0]
     assert slow_s == pytest.approx(1.0)
     assert quick_s == 0.0
 
@@ -254,7 +254,7 @@ def test_a_deadlock_is_reported() -> None:
         await loop.create_future()
 
     with pytest.raises(Deadlock, match="no task is ready"):
-        play(main)
+        run_case(main)
 
 
 def test_a_livelock_is_reported() -> None:
@@ -265,7 +265,7 @@ def test_a_livelock_is_reported() -> None:
             await asyncio.sleep(0)
 
     with pytest.raises(Livelock, match="without a pause"):
-        play(main, steps_per_instant_max=1000)
+        run_case(main, steps_per_instant_max=1000)
 
 
 def test_a_timer_that_fires_too_early_by_a_rounding_error_is_not_a_livelock() -> None:
@@ -280,7 +280,7 @@ def test_a_timer_that_fires_too_early_by_a_rounding_error_is_not_a_livelock() ->
             await asyncio.sleep(0)
         return times
 
-    assert play(main)[0] > 1000
+    assert run_case(main)[0] > 1000
 
 
 def test_a_run_ends_at_its_horizon() -> None:
@@ -307,7 +307,7 @@ def test_exceptions_that_no_code_handles_are_recorded() -> None:
         loop.create_future().set_exception(ValueError("unseen"))
         await asyncio.sleep(1)
 
-    _, loop = play(main)
+    _, loop = run_case(main)
     assert len(loop.unexpected) == 2
     assert "callback" in loop.unexpected[-1] + loop.unexpected[0]
     assert "unseen" in loop.unexpected[-1] + loop.unexpected[0]
@@ -355,7 +355,7 @@ def test_a_run_that_ends_early_leaves_nothing_behind() -> None:
             raise ValueError(f"over, with {len(tasks)} tasks")
 
         with pytest.raises(ValueError, match="over") as caught:
-            play(main)
+            run_case(main)
         del caught
         gc.collect()
         assert complaints == []
@@ -370,7 +370,7 @@ def test_threads_are_refused() -> None:
         with pytest.raises(Exception, match="Executor port"):
             await asyncio.to_thread(int)
 
-    play(main)
+    run_case(main)
 
 
 def test_the_trace_hash_distinguishes_runs() -> None:
@@ -382,7 +382,7 @@ def test_the_trace_hash_distinguishes_runs() -> None:
                 loop.call_later(5, int)
             await asyncio.sleep(delay_s)
 
-        return play(main)[1].trace.hexdigest()
+        return run_case(main)[1].trace.hexdigest()
 
     assert hash_of(0, 1.0) == hash_of(0, 1.0)
     assert len({hash_of(0, 1.0), hash_of(1, 1.0), hash_of(0, 1.0000001)}) == 3

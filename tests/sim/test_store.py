@@ -16,7 +16,7 @@ from penstock.stores.errors import OutcomeUnknown, RevisionNotKept, StoreUnreach
 Scenario = Callable[[StoreModel, SimStore], Awaitable[None]]
 
 
-def play(scenario: Scenario, config: StoreConfig = StoreConfig()) -> None:  # noqa: B008 - frozen
+def run_case(scenario: Scenario, config: StoreConfig = StoreConfig()) -> None:  # noqa: B008 - frozen
     loop = SimLoop(Random(1))
     loop.horizon_s = START_S + 1000
     model = StoreModel(loop, config, Random(2))
@@ -44,7 +44,7 @@ def test_a_commit_takes_effect_between_its_request_and_its_response() -> None:
         assert not committing.done()
         assert (await committing).succeeded
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_lost_response_leaves_the_outcome_unknown() -> None:
@@ -55,7 +55,7 @@ def test_a_lost_response_leaves_the_outcome_unknown() -> None:
             await store.commit((), [Put("/a", b"1")])
         assert model.get("/a") is not None
 
-    play(scenario, StoreConfig(lost_reply_chance=1.0))
+    run_case(scenario, StoreConfig(lost_reply_chance=1.0))
 
 
 def test_a_lost_request_leaves_the_outcome_unknown_too_and_changes_nothing() -> None:
@@ -64,7 +64,7 @@ def test_a_lost_request_leaves_the_outcome_unknown_too_and_changes_nothing() -> 
             await store.commit((), [Put("/a", b"1")])
         assert model.get("/a") is None
 
-    play(scenario, StoreConfig(lost_request_chance=1.0))
+    run_case(scenario, StoreConfig(lost_request_chance=1.0))
 
 
 def test_reads_are_retried_until_they_are_answered() -> None:
@@ -75,7 +75,7 @@ def test_reads_are_retried_until_they_are_answered() -> None:
         for _ in range(10):
             assert await store.get("/a") == model.get("/a")
 
-    play(scenario, StoreConfig(lost_reply_chance=0.3, timeout_s=60.0))
+    run_case(scenario, StoreConfig(lost_reply_chance=0.3, timeout_s=60.0))
 
 
 def test_a_node_that_is_cut_off_cannot_reach_the_store() -> None:
@@ -97,7 +97,7 @@ def test_a_node_that_is_cut_off_cannot_reach_the_store() -> None:
         assert entry is not None
         assert entry.value == b"2"
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_lease_expires_while_its_holder_is_cut_off() -> None:
@@ -117,7 +117,7 @@ def test_a_lease_expires_while_its_holder_is_cut_off() -> None:
         model.cut("node", False)
         assert not await store.keep_alive(lease)
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_lease_is_late_while_a_renewal_is_not_answered_or_is_overdue() -> None:
@@ -147,7 +147,7 @@ def test_a_lease_is_late_while_a_renewal_is_not_answered_or_is_overdue() -> None
         ]
         assert model.expiries[-1].renewed_at == pytest.approx(renewed_at, abs=0.1)
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_no_lease_expires_while_the_whole_store_is_down() -> None:
@@ -164,7 +164,7 @@ def test_no_lease_expires_while_the_whole_store_is_down() -> None:
         await asyncio.sleep(0.2)
         assert model.get("/a") is None
 
-    play(scenario)
+    run_case(scenario)
 
 
 async def _watch(store: SimStore, seen: list[int]) -> None:
@@ -196,7 +196,7 @@ def test_a_watch_lags_and_loses_nothing() -> None:
         watching.cancel()
         await asyncio.wait([watching])
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_watch_fails_if_its_revision_was_compacted() -> None:
@@ -215,7 +215,7 @@ def test_a_watch_fails_if_its_revision_was_compacted() -> None:
         with pytest.raises(RevisionNotKept):
             await watching
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_listeners_see_changes_immediately() -> None:
@@ -230,7 +230,7 @@ def test_listeners_see_changes_immediately() -> None:
         await asyncio.sleep(3)
         assert seen[2:] == [("/b", None, 2)]
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_compare_and_set_loses_no_increment() -> None:
@@ -264,4 +264,4 @@ def test_compare_and_set_loses_no_increment() -> None:
         assert entry is not None
         assert int(entry.value.split()[0]) == made == 20
 
-    play(scenario)
+    run_case(scenario)

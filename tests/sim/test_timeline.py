@@ -38,7 +38,7 @@ def sent(ended_ms: float, partition_name: str, status: str = OK) -> Send:
     )
 
 
-def test_a_story_has_the_events_of_its_partition_and_of_the_cluster() -> None:
+def test_a_timeline_has_the_events_of_its_partition_and_of_the_cluster() -> None:
     """Events of other partitions are left out; faults concern all partitions."""
     timeline = timeline_of(
         (1.0, "t-0", "broker 1 leads"), (2.0, "t-1", "broker 2 leads"), (3.0, "", "FAULT kill")
@@ -60,14 +60,14 @@ def test_without_a_partition_all_events_are_shown_with_theirs() -> None:
     ]
 
 
-def test_a_long_story_is_shortened_to_its_last_lines() -> None:
+def test_a_long_timeline_is_shortened_to_its_last_lines() -> None:
     """Only the last lines of a long one are shown."""
     timeline = timeline_of(*[(float(n), "t-0", f"line {n}") for n in range(50)])
     told = timeline_lines(timeline, [], "t-0", lines_max=3)
     assert [line.split("  ")[-1] for line in told] == ["line 47", "line 48", "line 49"]
 
 
-def test_a_story_has_what_clients_saw() -> None:
+def test_a_timeline_has_what_clients_saw() -> None:
     """Sends, reads, end offsets and drains of the partition, and polls that failed."""
     entries: list[Entry] = [
         sent(1000, "t-0", INFO),

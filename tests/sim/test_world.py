@@ -26,11 +26,13 @@ TOPIC = "t"
 TOPIC_PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 
 
-def play(scenario: Callable[[World], Awaitable[Any]], seed: int = 1, *, brokers: int = 1) -> Any:
+def run_case(
+    scenario: Callable[[World], Awaitable[Any]], seed: int = 1, *, brokers: int = 1
+) -> Any:
     """Returns the result of a scenario, or raises its error with the event log attached."""
     outcome = run_world(seed, scenario, WorldConfig(brokers=brokers, virtual_s_max=600))
     if outcome.error is not None:
-        outcome.error.add_note("\n".join(outcome.story))
+        outcome.error.add_note("\n".join(outcome.trace_lines))
         raise outcome.error
     return outcome.value
 
@@ -72,7 +74,7 @@ def test_produced_records_are_consumed() -> None:
         assert world.brokers[0].disk.open_paths() == []
         return found
 
-    assert play(scenario) == VALUES
+    assert run_case(scenario) == VALUES
 
 
 Fault = Callable[[World, BrokerNode], Awaitable[None]]
@@ -183,7 +185,7 @@ def test_acknowledged_records_survive_faults(fault: Fault) -> None:
         assert set(acknowledged) <= set(found)
         await world.stop_brokers()
 
-    play(scenario, brokers=2)
+    run_case(scenario, brokers=2)
 
 
 def test_a_broker_that_exits_by_itself_is_restarted() -> None:
@@ -204,7 +206,7 @@ def test_a_broker_that_exits_by_itself_is_restarted() -> None:
         assert broker.life >= 3
         return await client.spawn(drain(client.env, world))
 
-    assert play(scenario) == VALUES
+    assert run_case(scenario) == VALUES
 
 
 def test_clocks_of_nodes_can_differ() -> None:
@@ -218,7 +220,7 @@ def test_clocks_of_nodes_can_differ() -> None:
         assert two.wall_ms() == one.wall_ms() + 5000
         assert two.monotonic() == one.monotonic()
 
-    play(scenario, brokers=0)
+    run_case(scenario, brokers=0)
 
 
 def test_a_killed_client_is_not_waited_for() -> None:
@@ -235,7 +237,7 @@ def test_a_killed_client_is_not_waited_for() -> None:
         client.start()
         assert await client.join(client.spawn(asyncio.sleep(1)))
 
-    play(scenario, brokers=0)
+    run_case(scenario, brokers=0)
 
 
 def test_failures_inside_a_run_become_its_outcome() -> None:

@@ -94,9 +94,9 @@ def test_a_seed_means_the_same_in_every_process() -> None:
     assert found == {run_case(7).trace_hash}
 
 
-def test_the_story_option_prints_every_step(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_option_prints_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     """For one seed, it prints the settings and every step."""
-    assert main(["--seed", "7", "--story"]) == 0
+    assert main(["--seed", "7", "--steps"]) == 0
     told = capsys.readouterr().out
     assert "segment_bytes=" in told
     assert "created" in told

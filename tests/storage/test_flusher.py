@@ -54,7 +54,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-class Stage:
+class Bench:
     """A flusher and the logs of one disk."""
 
     def __init__(self, bench: LogBench, concurrency: int) -> None:
@@ -94,348 +94,348 @@ class Stage:
         assert running.done(), "the flusher does not stop"
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], concurrency: int = 4) -> None:
-    """Runs the scene next to a running flusher, as in a broker."""
+def run_case(case: Callable[[Bench], Awaitable[None]], concurrency: int = 4) -> None:
+    """Runs the case next to a running flusher, as in a broker."""
 
     async def main() -> None:
-        stage = Stage(new_bench(), concurrency)
-        running = asyncio.create_task(stage.flusher.run())
+        bench = Bench(new_bench(), concurrency)
+        running = asyncio.create_task(bench.flusher.run())
         try:
-            await scene(stage)
+            await case(bench)
             assert not running.done(), "the flusher ended by itself"
         finally:
-            await stage.stop(running)
+            await bench.stop(running)
 
     asyncio.run(main())
 
 
-def waiting_for(stage: Stage, offset: int, log: Log | None = None) -> asyncio.Task[None]:
-    return asyncio.create_task(stage.flusher.wait_durable(log or stage.log, offset))
+def waiting_for(bench: Bench, offset: int, log: Log | None = None) -> asyncio.Task[None]:
+    return asyncio.create_task(bench.flusher.wait_durable(log or bench.log, offset))
 
 
 def test_wait_durable_returns_once_the_data_is_synced() -> None:
     """Not before the fsync has returned, and at once if it already has."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log, 3)
-        waiter = waiting_for(stage, 3)
+    async def case(bench: Bench) -> None:
+        append(bench.log, 3)
+        waiter = waiting_for(bench, 3)
         await settle()
         assert not waiter.done()
-        assert await stage.release_all() == 1
+        assert await bench.release_all() == 1
         await waiter
-        assert stage.log.recovery_point == 3
-        await stage.flusher.wait_durable(stage.log, 2)
-        assert not stage.executor.waiting
+        assert bench.log.recovery_point == 3
+        await bench.flusher.wait_durable(bench.log, 2)
+        assert not bench.executor.waiting
 
-    play(scene)
+    run_case(case)
 
 
 def test_many_waiters_share_few_flushes() -> None:
     """All waiters that arrive during a flush share the next one."""
 
-    async def scene(stage: Stage) -> None:
+    async def case(bench: Bench) -> None:
         waiters = []
         for number in range(100):
-            append(stage.log)
-            waiters.append(waiting_for(stage, number + 1))
+            append(bench.log)
+            waiters.append(waiting_for(bench, number + 1))
             if number % 50 == 0:
                 await settle()
-        assert await stage.release_all() <= 3
+        assert await bench.release_all() <= 3
         await asyncio.gather(*waiters)
-        assert stage.flusher.flushes <= 3
+        assert bench.flusher.flushes <= 3
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_running_flush_does_not_cover_later_appends() -> None:
     """It began before they were written, so they wait for the next one."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log)
-        early = waiting_for(stage, 1)
+    async def case(bench: Bench) -> None:
+        append(bench.log)
+        early = waiting_for(bench, 1)
         await settle()
-        append(stage.log)
-        late = waiting_for(stage, 2)
+        append(bench.log)
+        late = waiting_for(bench, 2)
         await settle()
-        stage.executor.release()
+        bench.executor.release()
         await settle()
         assert early.done()
         assert not late.done()
-        assert await stage.release_all() == 1
+        assert await bench.release_all() == 1
         await late
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_failure_reaches_all_waiters() -> None:
     """Those of the failed flush, those of the next one, and all later ones."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log)
-        waiters = [waiting_for(stage, 1) for _ in range(5)]
+    async def case(bench: Bench) -> None:
+        append(bench.log)
+        waiters = [waiting_for(bench, 1) for _ in range(5)]
         await settle()
-        append(stage.log)
-        waiters.append(waiting_for(stage, 2))
+        append(bench.log)
+        waiters.append(waiting_for(bench, 2))
         await settle()
-        stage.bench.sim.fail_next("fsync", EIO)
-        fsyncs = stage.bench.sim.counters["fsync"]
-        await stage.release_all()
+        bench.bench.sim.fail_next("fsync", EIO)
+        fsyncs = bench.bench.sim.counters["fsync"]
+        await bench.release_all()
         for waiter in waiters:
             with pytest.raises(LogOffline, match="fsync failed"):
                 await waiter
         with pytest.raises(LogOffline, match="restart the broker"):
-            await stage.flusher.wait_durable(stage.log, 1)
-        assert stage.bench.sim.counters["fsync"] == fsyncs + 1
+            await bench.flusher.wait_durable(bench.log, 1)
+        assert bench.bench.sim.counters["fsync"] == fsyncs + 1
 
-    play(scene)
+    run_case(case)
 
 
 def test_the_failure_of_one_log_does_not_affect_the_others() -> None:
     """A bad file is no reason to stop acknowledging records of other logs."""
 
-    async def scene(stage: Stage) -> None:
-        other = stage.new_log(1)
-        append(stage.log)
+    async def case(bench: Bench) -> None:
+        other = bench.new_log(1)
+        append(bench.log)
         append(other)
-        bad, good = waiting_for(stage, 1), waiting_for(stage, 1, other)
-        stage.bench.sim.fail_next("fsync", EIO, path_contains="t-0")
-        await stage.release_all()
+        bad, good = waiting_for(bench, 1), waiting_for(bench, 1, other)
+        bench.bench.sim.fail_next("fsync", EIO, path_contains="t-0")
+        await bench.release_all()
         with pytest.raises(LogOffline):
             await bad
         await good
         append(other)
-        again = waiting_for(stage, 2, other)
-        await stage.release_all()
+        again = waiting_for(bench, 2, other)
+        await bench.release_all()
         await again
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_flush_without_a_free_descriptor_is_retried() -> None:
     """Its waiters keep waiting and are served by a later attempt. Other logs are not delayed."""
 
-    async def scene(stage: Stage) -> None:
-        other = stage.new_log(1)
-        append(stage.log)
+    async def case(bench: Bench) -> None:
+        other = bench.new_log(1)
+        append(bench.log)
         append(other)
-        stage.bench.resources.pool.close()
-        stage.bench.sim.fail_next("open", EMFILE, path_contains="t-0/", times=2)
-        waiter, good = waiting_for(stage, 1), waiting_for(stage, 1, other)
-        await stage.release_all()
+        bench.bench.resources.pool.close()
+        bench.bench.sim.fail_next("open", EMFILE, path_contains="t-0/", times=2)
+        waiter, good = waiting_for(bench, 1), waiting_for(bench, 1, other)
+        await bench.release_all()
         await good
         assert not waiter.done()
-        stage.executor.let_all_go = True
+        bench.executor.let_all_go = True
         await asyncio.wait_for(waiter, 30)
-        assert stage.log.recovery_point == 1
-        assert stage.flusher.retried == 2
+        assert bench.log.recovery_point == 1
+        assert bench.flusher.retried == 2
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_flush_without_waiters_is_retried_too() -> None:
     """A leader does not wait here: `on_flushed` notifies it once the data is on disk."""
 
-    async def scene(stage: Stage) -> None:
+    async def case(bench: Bench) -> None:
         flushed = asyncio.Event()
-        stage.flusher._on_flushed = lambda _: flushed.set()
-        append(stage.log)
-        stage.bench.resources.pool.close()
-        stage.bench.sim.fail_next("open", EMFILE, path_contains="t-0/")
-        stage.executor.let_all_go = True
-        stage.flusher.request(stage.log)
+        bench.flusher._on_flushed = lambda _: flushed.set()
+        append(bench.log)
+        bench.bench.resources.pool.close()
+        bench.bench.sim.fail_next("open", EMFILE, path_contains="t-0/")
+        bench.executor.let_all_go = True
+        bench.flusher.request(bench.log)
         await asyncio.wait_for(flushed.wait(), 30)
-        assert stage.log.recovery_point == 1
+        assert bench.log.recovery_point == 1
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_checkpoint_without_a_free_descriptor_is_retried() -> None:
     """The thread cannot open the checkpoint's file. The log stays usable, and the next attempt
     makes everything durable that the first one should have."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log, 3)
-        stage.log.roll(NOW_MS)
-        append(stage.log)
-        stage.bench.sim.fail_next("open", EMFILE, path_contains="checkpoint")
-        stage.executor.let_all_go = True
-        await asyncio.wait_for(waiting_for(stage, 4), 30)
-        assert stage.log.failure is None
-        assert (stage.log.recovery_point, stage.log.noted_point) == (4, 4)
-        durable = stage.bench.sim.durable_files()
-        for path, data in stage.bench.sim.files().items():
+    async def case(bench: Bench) -> None:
+        append(bench.log, 3)
+        bench.log.roll(NOW_MS)
+        append(bench.log)
+        bench.bench.sim.fail_next("open", EMFILE, path_contains="checkpoint")
+        bench.executor.let_all_go = True
+        await asyncio.wait_for(waiting_for(bench, 4), 30)
+        assert bench.log.failure is None
+        assert (bench.log.recovery_point, bench.log.noted_point) == (4, 4)
+        durable = bench.bench.sim.durable_files()
+        for path, data in bench.bench.sim.files().items():
             assert durable[path] == data
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_flush_that_cannot_open_a_file_for_another_reason_fails() -> None:
     """Its waiters get the error, and the flusher continues."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log)
-        stage.bench.resources.pool.close()
-        stage.bench.sim.fail_next("open", EIO, path_contains="t-0/")
-        waiter = waiting_for(stage, 1)
-        await stage.release_all()
+    async def case(bench: Bench) -> None:
+        append(bench.log)
+        bench.bench.resources.pool.close()
+        bench.bench.sim.fail_next("open", EIO, path_contains="t-0/")
+        waiter = waiting_for(bench, 1)
+        await bench.release_all()
         assert waiter.done()
         assert isinstance(waiter.exception(), StorageError)
 
-    play(scene)
+    run_case(case)
 
 
 def test_logs_are_flushed_concurrently_up_to_a_limit() -> None:
     """The number of threads is the limit. The other logs wait."""
 
-    async def scene(stage: Stage) -> None:
-        logs = [stage.new_log(number) for number in range(1, 6)]
+    async def case(bench: Bench) -> None:
+        logs = [bench.new_log(number) for number in range(1, 6)]
         for log in logs:
             append(log)
-        waiters = [waiting_for(stage, 1, log) for log in logs]
+        waiters = [waiting_for(bench, 1, log) for log in logs]
         await settle()
-        assert len(stage.executor.waiting) == 2
-        assert await stage.release_all() == 5
+        assert len(bench.executor.waiting) == 2
+        assert await bench.release_all() == 5
         await asyncio.gather(*waiters)
 
-    play(scene, concurrency=2)
+    run_case(case, concurrency=2)
 
 
 def test_a_canceled_waiter_affects_no_others() -> None:
     """Its client is gone. The other waiters are served, and nothing is left behind."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log)
-        gone, there = waiting_for(stage, 1), waiting_for(stage, 1)
+    async def case(bench: Bench) -> None:
+        append(bench.log)
+        gone, there = waiting_for(bench, 1), waiting_for(bench, 1)
         await settle()
         gone.cancel()
         await settle()
         assert gone.cancelled()
-        await stage.release_all()
+        await bench.release_all()
         await there
-        append(stage.log)
-        last = waiting_for(stage, 2)
-        await stage.release_all()
+        append(bench.log)
+        last = waiting_for(bench, 2)
+        await bench.release_all()
         await last
 
-    play(scene)
+    run_case(case)
 
 
 def test_exclusive_access_excludes_flushes() -> None:
     """A truncation waits for the running flush, and the next flush waits for the truncation."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log, 5)
-        first = waiting_for(stage, 5)
+    async def case(bench: Bench) -> None:
+        append(bench.log, 5)
+        first = waiting_for(bench, 5)
         await settle()
         held = asyncio.Event()
         leave = asyncio.Event()
 
         async def surgery() -> None:
-            async with stage.flusher.exclusive(stage.log):
+            async with bench.flusher.exclusive(bench.log):
                 held.set()
-                stage.log.truncate_to(3)
+                bench.log.truncate_to(3)
                 await leave.wait()
 
         cutting = asyncio.create_task(surgery())
         await settle()
         assert not held.is_set()
-        stage.executor.release()
+        bench.executor.release()
         await settle()
         assert held.is_set()
         await first
-        append(stage.log, 4)
-        waiter = waiting_for(stage, 7)
+        append(bench.log, 4)
+        waiter = waiting_for(bench, 7)
         await settle()
-        assert not stage.executor.waiting
+        assert not bench.executor.waiting
         leave.set()
         await cutting
-        assert await stage.release_all() == 1
+        assert await bench.release_all() == 1
         await waiter
 
-    play(scene)
+    run_case(case)
 
 
 def test_exclusive_access_to_some_logs_does_not_delay_others() -> None:
     """However many logs are held exclusively, another one is still flushed."""
 
-    async def scene(stage: Stage) -> None:
-        held = [stage.new_log(number) for number in (1, 2)]
-        async with stage.flusher.exclusive(held[0]), stage.flusher.exclusive(held[1]):
-            for log in (*held, stage.log):
+    async def case(bench: Bench) -> None:
+        held = [bench.new_log(number) for number in (1, 2)]
+        async with bench.flusher.exclusive(held[0]), bench.flusher.exclusive(held[1]):
+            for log in (*held, bench.log):
                 append(log)
-                stage.flusher.request(log)
-            waiter = waiting_for(stage, 1)
-            await stage.release_all()
+                bench.flusher.request(log)
+            waiter = waiting_for(bench, 1)
+            await bench.release_all()
             assert waiter.done()
-        await stage.release_all()
+        await bench.release_all()
         assert all(log.recovery_point == 1 for log in held)
 
-    play(scene, concurrency=2)
+    run_case(case, concurrency=2)
 
 
 def test_a_waiter_for_truncated_records_gets_an_error() -> None:
     """Its records no longer exist: it must neither hang nor keep the flusher busy."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log, 5)
-        async with stage.flusher.exclusive(stage.log):
-            waiter = waiting_for(stage, 5)
+    async def case(bench: Bench) -> None:
+        append(bench.log, 5)
+        async with bench.flusher.exclusive(bench.log):
+            waiter = waiting_for(bench, 5)
             await settle()
-            stage.log.truncate_to(3)
-        await stage.release_all()
+            bench.log.truncate_to(3)
+        await bench.release_all()
         assert waiter.done()
         assert isinstance(waiter.exception(), StorageError)
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_request_flushes_without_waiters() -> None:
     """A timer requests flushes. Two requests cause one flush."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log)
-        stage.flusher.request(stage.log)
-        stage.flusher.request(stage.log)
-        assert await stage.release_all() == 1
-        assert stage.log.recovery_point == 1
-        stage.flusher.request(stage.log)
-        assert await stage.release_all() == 0
+    async def case(bench: Bench) -> None:
+        append(bench.log)
+        bench.flusher.request(bench.log)
+        bench.flusher.request(bench.log)
+        assert await bench.release_all() == 1
+        assert bench.log.recovery_point == 1
+        bench.flusher.request(bench.log)
+        assert await bench.release_all() == 0
 
-    play(scene)
+    run_case(case)
 
 
 def test_a_forgotten_log_fails_its_waiters() -> None:
     """No request waits for a deleted partition."""
 
-    async def scene(stage: Stage) -> None:
-        append(stage.log)
-        waiter = waiting_for(stage, 1)
+    async def case(bench: Bench) -> None:
+        append(bench.log)
+        waiter = waiting_for(bench, 1)
         await settle()
-        stage.flusher.forget(stage.log)
+        bench.flusher.forget(bench.log)
         with pytest.raises(LogOffline, match="was closed"):
             await waiter
-        await stage.release_all()
+        await bench.release_all()
 
-    play(scene)
+    run_case(case)
 
 
 def test_after_the_flusher_stops_logs_can_be_closed() -> None:
     """Running flushes are completed first, so the log can be closed cleanly right afterwards."""
 
     async def main() -> None:
-        stage = Stage(new_bench(), 4)
-        running = asyncio.create_task(stage.flusher.run())
-        append(stage.log, 3)
-        waiter = waiting_for(stage, 3)
+        bench = Bench(new_bench(), 4)
+        running = asyncio.create_task(bench.flusher.run())
+        append(bench.log, 3)
+        waiter = waiting_for(bench, 3)
         await settle()
         running.cancel()
         await settle()
         assert not running.done()
-        await stage.stop(running)
-        assert stage.log.recovery_point == 3
-        stage.log.close()
-        assert stage.bench.open().end_offset == 3
-        assert stage.bench.report.clean
+        await bench.stop(running)
+        assert bench.log.recovery_point == 3
+        bench.log.close()
+        assert bench.bench.open().end_offset == 3
+        assert bench.bench.report.clean
         waiter.cancel()
 
     asyncio.run(main())

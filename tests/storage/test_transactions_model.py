@@ -114,7 +114,7 @@ class Player:
         self.writers = Writers(self.log)
         self.now_ms = NOW_MS
 
-    def play(self, operation: Operation) -> None:
+    def run_case(self, operation: Operation) -> None:
         name, first, second = operation
         self.now_ms += 300
         getattr(self, f"_{name}")(first, second)
@@ -226,13 +226,13 @@ class Player:
 def _play(operations: list[Operation], *, compact: bool) -> None:
     player = Player(compact=compact)
     for operation in operations:
-        player.play(operation)
+        player.run_case(operation)
         if operation[0] in SURGERY:
             player.check()
     player.check()
-    player.play(("kill", 0, 0))
+    player.run_case(("kill", 0, 0))
     player.check()
-    player.play(("restart", 0, 0))
+    player.run_case(("restart", 0, 0))
     player.check()
     player.log.close()
     assert verify_directory(player.bench.disk, player.bench.directory).sound

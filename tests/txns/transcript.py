@@ -133,7 +133,7 @@ def show_record(record: LogRecord) -> str:
     return show_transaction(entry.transaction)
 
 
-class Stage(World):
+class TranscriptWorld(World):
     """A world that says what it carries out."""
 
     def __init__(
@@ -227,7 +227,7 @@ class Player:
         self.output: list[str] = []
         self.clients: dict[str, Client] = {}
         self.asked: dict[Token, Asked] = {}
-        self.stage = Stage(TransactionConfig(), self.say, self._on_reply)
+        self.world = TranscriptWorld(TransactionConfig(), self.say, self._on_reply)
 
     def play(self, line: str) -> list[str]:
         self.output = []
@@ -240,18 +240,18 @@ class Player:
             client = self.clients.setdefault(words[0], Client(words[0]))
             client.transactional_id = options.named.get("id", client.transactional_id)
             getattr(self, f"_client_{words[1]}")(client, words[2:], options)
-        self.stage.verify()
+        self.world.verify()
         return self.output
 
     def say(self, text: str) -> None:
-        self.output.append(f"    {self.stage.ticks_ms / 1000:.3f}  {text}")
+        self.output.append(f"    {self.world.ticks_ms / 1000:.3f}  {text}")
 
     # What producers and leaders send
 
     def _note(self, who: str, what: str, options: Options, version: int = 0) -> int:
         """Remembers the request that is sent next, and returns its version."""
         asked = Asked(who, what, options.number("version", version), "lost" in options.flags)
-        self.asked[self.stage.asked + 1] = asked
+        self.asked[self.world.asked + 1] = asked
         return asked.version
 
     def _producer(self, client: Client, options: Options) -> Producer:
@@ -271,27 +271,27 @@ class Player:
     def _init(self, client: Client, expected: Producer | None, options: Options) -> None:
         timeout_ms = duration_ms(options.named.get("timeout", "60 s"))
         version = self._note(client.name, "init", options, 5)
-        self.stage.send_init(client.transactional_id, expected, timeout_ms, version)
+        self.world.send_init(client.transactional_id, expected, timeout_ms, version)
 
     def _client_adds(self, client: Client, words: Sequence[str], options: Options) -> None:
         producer = self._producer(client, options)
         if words == ["offsets"]:
             version = self._note(client.name, "add offsets", options, 4)
-            self.stage.send_add_offsets(client.transactional_id, producer, version)
+            self.world.send_add_offsets(client.transactional_id, producer, version)
         else:
             version = self._note(client.name, "add", options, 3)
-            self.stage.send_add(client.transactional_id, producer, words, version)
+            self.world.send_add(client.transactional_id, producer, words, version)
 
     def _client_writes(self, client: Client, words: Sequence[str], options: Options) -> None:
         verifies = "verify" in options.flags
         version = self._note("leader", "verify" if verifies else "add", options, 5)
         producer = self._producer(client, options)
-        self.stage.send_add(client.transactional_id, producer, words, version, verifies)
+        self.world.send_add(client.transactional_id, producer, words, version, verifies)
 
     def _client_ends(self, client: Client, words: Sequence[str], options: Options) -> None:
         (result,) = options.flags & {"commit", "abort"}
         version = self._note(client.name, "end", options, BUMPS_SINCE)
-        self.stage.send_end(
+        self.world.send_end(
             client.transactional_id,
             self._producer(client, options),
             commit=result == "commit",
@@ -301,11 +301,11 @@ class Player:
     def _client_commits(self, client: Client, words: Sequence[str], options: Options) -> None:
         self._note(client.name, "commit", options)
         offsets = OFFSETS if "with offsets" in options.flags else None
-        self.stage.send_end_together(self._members(words), offsets=offsets)
+        self.world.send_end_together(self._members(words), offsets=offsets)
 
     def _client_aborts(self, client: Client, words: Sequence[str], options: Options) -> None:
         self._note(client.name, "abort", options)
-        self.stage.send_end_together(self._members(words), commit=False)
+        self.world.send_end_together(self._members(words), commit=False)
 
     def _members(self, words: Iterable[str]) -> dict[str, Producer]:
         clients = [self.clients[name] for name in words]
@@ -315,7 +315,7 @@ class Player:
 
     def _event_describe(self, words: Sequence[str], options: Options) -> None:
         for name in words:
-            found = self.stage.shard.describe(name)
+            found = self.world.shard.describe(name)
             encode(DescribeTransactionsResponse(transaction_states=[found]), 0)
             if found.error_code:
                 self.say(f"{name}: {code_name(found.error_code)}")
@@ -342,7 +342,7 @@ class Player:
             duration_ms(options.named.get("longer than", "-1 ms")),
             options.named.get("pattern"),
         )
-        found = self.stage.shard.list_transactions(request, self.stage.now)
+        found = self.world.shard.list_transactions(request, self.world.now)
         encode(ListTransactionsResponse(transaction_states=found), 2)
         for each in found:
             state = each.transaction_state
@@ -355,70 +355,70 @@ class Player:
     def _event_config(self, words: Sequence[str], options: Options) -> None:
         settings = dict(word.split("=") for word in words)
         config = TransactionConfig(**{name: int(value) for name, value in settings.items()})
-        self.stage = Stage(config, self.say, self._on_reply)
+        self.world = TranscriptWorld(config, self.say, self._on_reply)
 
     def _event_wait(self, words: Sequence[str], options: Options) -> None:
-        self.stage.advance(duration_ms(" ".join(words)))
+        self.world.advance(duration_ms(" ".join(words)))
 
     def _event_log(self, words: Sequence[str], options: Options) -> None:
-        stage = self.stage
+        world = self.world
         if words == ["is", "late"]:
-            stage.report_late()
+            world.report_late()
             return
-        stage.holds_log = {"holds": True, "commits": False, "fails": False}[words[0]]
-        stage.fails_log = ErrorCode[words[1]] if words[0] == "fails" else None
-        while stage.waiting and not stage.holds_log:
-            stage.settle_one()
-        stage.fails_log = None
+        world.holds_log = {"holds": True, "commits": False, "fails": False}[words[0]]
+        world.fails_log = ErrorCode[words[1]] if words[0] == "fails" else None
+        while world.waiting and not world.holds_log:
+            world.settle_one()
+        world.fails_log = None
 
     def _event_ids(self, words: Sequence[str], options: Options) -> None:
-        stage = self.stage
+        world = self.world
         if words[0] == "fail":
-            while stage.allocating:
-                allocation_id, code = stage.allocating.pop(0).allocation_id, ErrorCode[words[1]]
-                stage.carry_out(stage.shard.on_no_producer_ids(allocation_id, code, stage.now))
-        stage.holds_ids = {"hold": True, "are": False, "fail": False}[words[0]]
-        while stage.allocating and not stage.holds_ids:
-            stage.allocate_one()
+            while world.allocating:
+                allocation_id, code = world.allocating.pop(0).allocation_id, ErrorCode[words[1]]
+                world.carry_out(world.shard.on_no_producer_ids(allocation_id, code, world.now))
+        world.holds_ids = {"hold": True, "are": False, "fail": False}[words[0]]
+        while world.allocating and not world.holds_ids:
+            world.allocate_one()
 
     def _event_marker(self, words: Sequence[str], options: Options) -> None:
         match words:
             case ["of", where, "written"]:
-                self.stage.answer_marker(at(where), NONE)
+                self.world.answer_marker(at(where), NONE)
             case ["of", where, "fails", code]:
-                self.stage.answer_marker(at(where), ErrorCode[code])
+                self.world.answer_marker(at(where), ErrorCode[code])
             case _:
                 raise ValueError(f"a marker cannot be {words}")
 
     def _event_markers(self, words: Sequence[str], options: Options) -> None:
         assert words in (["hold"], ["written"]), words
-        self.stage.holds_markers = words == ["hold"]
-        while self.stage.sent and not self.stage.holds_markers:
-            self.stage.mark_one()
+        self.world.holds_markers = words == ["hold"]
+        while self.world.sent and not self.world.holds_markers:
+            self.world.mark_one()
 
     def _event_delete(self, words: Sequence[str], options: Options) -> None:
-        stage = self.stage
-        stage.carry_out(stage.shard.on_partitions_gone([at(word) for word in words], stage.now))
+        world = self.world
+        world.carry_out(world.shard.on_partitions_gone([at(word) for word in words], world.now))
 
     def _event_skip(self, words: Sequence[str], options: Options) -> None:
         name, _, _, epoch = words
-        raised = replace(self.stage.transaction(name), producer_epoch=int(epoch))
-        self.stage.log.append(transaction_record(raised))
-        self.stage.fail_over()
+        raised = replace(self.world.transaction(name), producer_epoch=int(epoch))
+        self.world.log.append(transaction_record(raised))
+        self.world.fail_over()
         for client in self.clients.values():
             if client.transactional_id == name:
                 client.producer = raised.granted
 
     def _event_coordinator(self, words: Sequence[str], options: Options) -> None:
-        stage = self.stage
+        world = self.world
         if words == ["moves"]:
-            stage.carry_out(stage.shard.unload())
+            world.carry_out(world.shard.unload())
         else:
             assert words == ["crashes"], words
         if "append survives" in options.flags:
-            stage.log += [record for append in stage.waiting for record in append.records]
-        stage.holds_log = stage.holds_ids = False
-        stage.fail_over()
+            world.log += [record for append in world.waiting for record in append.records]
+        world.holds_log = world.holds_ids = False
+        world.fail_over()
 
     # What is seen
 

@@ -71,7 +71,7 @@ class Report:
     real_s: float = 0.0
     reran: bool = False
     counters: dict[str, int] = field(default_factory=dict)
-    story: list[str] = field(default_factory=list)
+    timeline: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -127,7 +127,7 @@ def _report(task: Task, verdict: Verdict) -> Report:
         steps=verdict.steps,
         virtual_s=verdict.virtual_s,
         counters=verdict.counters,
-        story=verdict.story,
+        timeline=verdict.timeline,
     )
 
 
@@ -200,7 +200,7 @@ def summary_json(summary: Summary, chosen: argparse.Namespace) -> dict[str, Any]
                 "failure": report.failure,
                 "config": report.config,
                 "replay": replay_command(_task(chosen, report.seed)),
-                "story": report.story,
+                "timeline": report.timeline,
             }
             for report in summary.failures
         ],
@@ -313,7 +313,7 @@ def replay(chosen: argparse.Namespace, console: Console) -> int:
         sys.stdout.write(json.dumps(report) + "\n")
         return 1 if verdict.failed else 0
     console.print(f"seed {task.seed}: {verdict.scenario}", markup=False, highlight=False)
-    for line in verdict.story:
+    for line in verdict.timeline:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     told = f"{verdict.virtual_s:.1f} virtual seconds, {verdict.steps:,} steps"
     console.print(f"trace {verdict.trace_hash}, {told}", highlight=False)

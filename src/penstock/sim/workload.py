@@ -28,8 +28,8 @@ from penstock.sim.actors.malformed import run_malformer
 from penstock.sim.actors.pipelining import run_pipeliner
 from penstock.sim.actors.producers import run_producer
 from penstock.sim.actors.readers import run_asker, run_member, run_reader
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor, SharedState
 from penstock.sim.actors.sink import run_sink
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage
 from penstock.sim.actors.transactional import run_transactor
 from penstock.sim.checkers.final_checks import (
     come_together,
@@ -70,7 +70,7 @@ class Verdict:
     virtual_s: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
     history: History = field(default_factory=History)
-    story: list[str] = field(default_factory=list)
+    timeline: list[str] = field(default_factory=list)
     """After a failure: the events of the partition in question."""
     trace: list[str] = field(default_factory=list)
 
@@ -141,13 +141,13 @@ class _Run:
         self.watch = StateWatch()
         self.scenario = scenario
         self.history = History()
-        self.stage: Stage | None = None
+        self.shared: SharedState | None = None
         self.invariants: Invariants | None = None
         self.timeline: Timeline | None = None
 
     async def play(self, world: World) -> list[Violation]:
         """Runs load and faults, heals everything, probes the cluster, and checks the history."""
-        stage = self.stage = Stage(
+        shared = self.shared = SharedState(
             self.scenario, world.bootstrap, self.history, lambda: world.now, asyncio.Event()
         )
         timeline = self.timeline = Timeline(lambda: world.now)
@@ -156,27 +156,27 @@ class _Run:
             lambda broker_id: world.brokers[broker_id].disk.peek,
             timeline.add,
             _last_step(world, self.scenario.check_every),
-            stage.fences,
+            shared.fences,
             self.watch,
         )
-        stage.synced_end = partial(_synced_end, invariants)
+        shared.synced_end = partial(_synced_end, invariants)
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
         await world.start_brokers()
-        await _in_client(world.client("setup"), _create_topics(world, stage))
-        actors = self._start_actors(world, stage)
-        faults = FaultSchedule(world, stage, invariants, timeline, actors)
+        await _in_client(world.client("setup"), _create_topics(world, shared))
+        actors = self._start_actors(world, shared)
+        faults = FaultSchedule(world, shared, invariants, timeline, actors)
         async with asyncio.TaskGroup() as tasks:
             trouble = tasks.create_task(faults.run())
             await world.sleep(self.scenario.load_s)
-            stage.over.set()
+            shared.over.set()
             await trouble
         faults.heal()
         world.tell("all faults are removed")
-        await come_together(world, stage, invariants)
+        await come_together(world, shared, invariants)
         await actors.finish()
         # The clients may have left a transaction open at the end, which must time out first.
-        await come_together(world, stage, invariants)
+        await come_together(world, shared, invariants)
         for name, work in (
             ("probe", probe_producing),
             ("probe-offsets", probe_group),
@@ -186,12 +186,12 @@ class _Run:
             ("probe-table", check_table),
         ):
             node = world.client(name)
-            actor = Actor(stage, node.env, name, world.draws(name))
+            actor = Actor(shared, node.env, name, world.draws(name))
             await _in_client(node, work(actor))
         await world.stop_brokers()
         return check_history(self.history, self.scenario.partition_names)
 
-    def _start_actors(self, world: World, stage: Stage) -> ClientProcesses:
+    def _start_actors(self, world: World, shared: SharedState) -> ClientProcesses:
         scenario = self.scenario
         plans: dict[str, Plan] = {
             f"p{number}": partial(run_producer, kind=kind)
@@ -215,7 +215,7 @@ class _Run:
         plans |= {f"bad{number}": run_malformer for number in range(scenario.malformers)}
         plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
         plans["asker"] = run_asker
-        return ClientProcesses(world, stage, plans)
+        return ClientProcesses(world, shared, plans)
 
 
 def _synced_end(invariants: Invariants, partition_name: str) -> int:
@@ -249,12 +249,12 @@ async def _in_client(node: ClientNode, work: object) -> None:
     await node.spawn(work)  # type: ignore[arg-type]
 
 
-async def _create_topics(world: World, stage: Stage) -> None:
+async def _create_topics(world: World, shared: SharedState) -> None:
     node = world.client("setup")
     while True:
         try:
-            async with Admin(stage.bootstrap, env=node.env, **CLIENT_KEYWORDS) as admin:
-                for plan in stage.scenario.topics:
+            async with Admin(shared.bootstrap, env=node.env, **CLIENT_KEYWORDS) as admin:
+                for plan in shared.scenario.topics:
                     await admin.create_topic(
                         plan.name,
                         plan.partitions,
@@ -265,8 +265,8 @@ async def _create_topics(world: World, stage: Stage) -> None:
                             "segment.bytes": str(plan.segment_bytes),
                         },
                     )
-                if stage.scenario.tables:
-                    replicas = min(3, stage.scenario.brokers)
+                if shared.scenario.tables:
+                    replicas = min(3, shared.scenario.brokers)
                     await admin.create_topic(TABLE, 1, replicas, TABLE_CONFIGS)
         except ClientError:
             if world.now > 60:
@@ -297,10 +297,10 @@ def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
         virtual_s=outcome.virtual_s,
         counters=dict(outcome.counters),
         history=run.history,
-        trace=list(outcome.story),
+        trace=list(outcome.trace_lines),
     )
-    if run.stage is not None:
-        verdict.counters |= run.stage.counters
+    if run.shared is not None:
+        verdict.counters |= run.shared.counters
     if run.invariants is not None:
         metadata = run.invariants.metadata
         verdict.counters |= {
@@ -325,5 +325,5 @@ def _verdict(run: _Run, outcome: Outcome[list[Violation]]) -> Verdict:
             if partition_name in run.scenario.partition_names or partition_name.startswith("__")
             else ""
         )
-        verdict.story = timeline_lines(run.timeline, run.history.entries, partition_name)
+        verdict.timeline = timeline_lines(run.timeline, run.history.entries, partition_name)
     return verdict

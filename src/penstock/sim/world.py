@@ -60,7 +60,7 @@ class Outcome(Generic[T]):
     steps: int = 0
     virtual_s: float = 0.0
     counters: dict[str, int] = field(default_factory=dict)
-    story: list[str] = field(default_factory=list)
+    trace_lines: list[str] = field(default_factory=list)
     hashes_fixed: bool = False
     step_list: list[tuple[float, int, str]] = field(default_factory=list)
     """With `keep_steps`: the time, process and callback of each step, to find where two
@@ -246,7 +246,7 @@ def run_world(
         if outcome.error is None and world.unexpected:
             outcome.error = Unexpected("\n".join(world.unexpected))
         outcome.counters = _counters(world)
-        outcome.story = list(world.trace.lines)
+        outcome.trace_lines = list(world.trace.lines)
         world.loop.close()
     return outcome
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged, staged_with
+from broker.harness import TIMEOUT_S, BrokerHarness, open_harness, with_harness, with_harness_of
 from penstock.broker.broker import Broker
 from penstock.metadata.config_changes import (
     ConfigEdit,
@@ -37,22 +37,22 @@ def renew_often(broker: Broker, seconds: float = 0.05) -> None:
     broker.membership.doubt()
 
 
-def epoch_of(stage: BrokerHarness, broker_id: int, seen_by: int = 0) -> int:
-    registered = stage.brokers[seen_by].cluster.image.brokers.get(broker_id)
+def epoch_of(harness: BrokerHarness, broker_id: int, seen_by: int = 0) -> int:
+    registered = harness.brokers[seen_by].cluster.image.brokers.get(broker_id)
     return -1 if registered is None else registered.broker_epoch
 
 
-def only(stage: BrokerHarness, name: str) -> Partition:
-    return stage.broker.cluster.image.topics[name].partitions[0]
+def only(harness: BrokerHarness, name: str) -> Partition:
+    return harness.broker.cluster.image.topics[name].partitions[0]
 
 
-async def create(stage: BrokerHarness, name: str, replicas: int, broker: int = 0) -> bytes:
+async def create(harness: BrokerHarness, name: str, replicas: int, broker: int = 0) -> bytes:
     """Creates a topic of one partition, through the controller of `broker`. Its replicas begin with
     broker 0.
     """
     spec = TopicSpec(name, 1, replicas)
     topic_id = name.encode().ljust(16)
-    topic = await stage.brokers[broker].controller.decide(
+    topic = await harness.brokers[broker].controller.decide(
         lambda image: create_topic(image, spec, topic_id=topic_id, defaults=TopicDefaults())
     )
     return topic.topic_id
@@ -61,39 +61,39 @@ async def create(stage: BrokerHarness, name: str, replicas: int, broker: int = 0
 # The controller
 
 
-async def put_topic(stage: BrokerHarness, name: str, broker_id: int) -> Partition:
+async def put_topic(harness: BrokerHarness, name: str, broker_id: int) -> Partition:
     """Stores a topic led by a run of a broker that has ended. Returns its partition after the
     election.
     """
     led = Partition((broker_id,), (broker_id,), (), broker_id, 0, 0, leader_broker_epoch=12345)
     topic = Topic(name, name.encode().ljust(16), (led,), NO_CONFIGS)
     decision = Decision((Change(topic_key(name), encode_topic(topic), 0),), None)
-    await stage.broker.controller.commit_own(lambda _: decision)
-    topics = stage.broker.cluster.image.topics
-    await stage.until(lambda: topics[name].partitions[0].leader_epoch == 1)
+    await harness.broker.controller.commit_own(lambda _: decision)
+    topics = harness.broker.cluster.image.topics
+    await harness.until(lambda: topics[name].partitions[0].leader_epoch == 1)
     return topics[name].partitions[0]
 
 
-@staged_with(brokers=2)
-async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_a_topic_created_on_a_broker_that_died_gets_a_leader(harness: BrokerHarness) -> None:
     """The broker that created it may not have known of the death, so the controller checks new
     topics.
     """
-    assert (await put_topic(stage, "restarted", 1)).leader == 1
-    assert (await put_topic(stage, "gone", 7)).leader == NO_LEADER
+    assert (await put_topic(harness, "restarted", 1)).leader == 1
+    assert (await put_topic(harness, "gone", 7)).leader == NO_LEADER
 
 
-@staged_with(brokers=3)
+@with_harness_of(brokers=3)
 async def test_another_broker_becomes_controller_when_the_lease_is_gone(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """It has a higher controller epoch, and elects leaders for the partitions of the first one."""
-    await create(stage, "t", 3)
-    others = stage.brokers[1].cluster.image
-    await stage.until(lambda: "t" in others.topics)
+    await create(harness, "t", 3)
+    others = harness.brokers[1].cluster.image
+    await harness.until(lambda: "t" in others.topics)
     first = others.controller
     assert first is not None
-    stopped = stage.brokers[first.broker_id].membership
+    stopped = harness.brokers[first.broker_id].membership
     stopped._leaving = True
     await stopped._env.store.revoke_lease(stopped._commits.lease)
 
@@ -106,44 +106,44 @@ async def test_another_broker_becomes_controller_when_the_lease_is_gone(
             and partition.leader not in (NO_LEADER, first.broker_id)
         )
 
-    await stage.until(is_settled)
+    await harness.until(is_settled)
 
 
-@staged_with(brokers=2)
+@with_harness_of(brokers=2)
 async def test_a_lower_min_insync_replicas_takes_effect_while_replicas_are_away(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The controller drops the eligible leader replicas, which would keep the leader from
     committing.
     """
-    await create(stage, "t", 2)
-    await set_min_insync(stage, "2")
-    gone = stage.brokers[1].membership
+    await create(harness, "t", 2)
+    await set_min_insync(harness, "2")
+    gone = harness.brokers[1].membership
     gone._leaving = True
     await gone._env.store.revoke_lease(gone._commits.lease)
-    await stage.until(lambda: only(stage, "t").eligible_leaders == (1,))
-    await stage.until(lambda: stage.broker.controller.term is not None)
+    await harness.until(lambda: only(harness, "t").eligible_leaders == (1,))
+    await harness.until(lambda: harness.broker.controller.term is not None)
     # Without the timer, only the config change can make the controller look at the partitions.
-    stage.broker.controller._cancel_timer()
-    await set_min_insync(stage, "1")
-    await stage.until(lambda: only(stage, "t").eligible_leaders == ())
-    assert only(stage, "t").isr == (0,)
+    harness.broker.controller._cancel_timer()
+    await set_min_insync(harness, "1")
+    await harness.until(lambda: only(harness, "t").eligible_leaders == ())
+    assert only(harness, "t").isr == (0,)
 
 
-async def set_min_insync(stage: BrokerHarness, value: str) -> None:
+async def set_min_insync(harness: BrokerHarness, value: str) -> None:
     edits = [ConfigEdit("min.insync.replicas", ConfigOperation.SET, value)]
-    await stage.broker.controller.decide(
+    await harness.broker.controller.decide(
         lambda image: incremental_alter_configs(image, ResourceType.TOPIC, "t", edits)
     )
 
 
-@staged_with(brokers=2)
-async def test_the_writes_of_a_deposed_controller_fail(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_the_writes_of_a_deposed_controller_fail(harness: BrokerHarness) -> None:
     """Two brokers may both believe that they are the controller for a while. The one with the older
     image decides under a claim that is gone, and none of its changes are committed.
     """
-    await create(stage, "t", 2)
-    old, new = stage.brokers
+    await create(harness, "t", 2)
+    old, new = harness.brokers
     late = old.controller.term
     assert late is not None
     stale = ClusterImage()
@@ -154,7 +154,7 @@ async def test_the_writes_of_a_deposed_controller_fail(stage: BrokerHarness) -> 
             (Change(CONTROLLER_KEY, None, image.revision_of(CONTROLLER_KEY)),), None
         )
     )
-    await stage.until(lambda: new.cluster.image.controller is not None)
+    await harness.until(lambda: new.cluster.image.controller is not None)
     claimed = new.cluster.image.controller
     assert claimed is not None
     assert claimed.epoch > late.epoch
@@ -167,15 +167,15 @@ async def test_the_writes_of_a_deposed_controller_fail(stage: BrokerHarness) -> 
     assert claim_controller(stale, 1) is None
 
 
-@staged_with(brokers=2)
-async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_the_preferred_replica_becomes_leader_again_by_itself(harness: BrokerHarness) -> None:
     """Soon after it is back in the ISR, although the regular check has a long interval."""
-    await create(stage, "t", 2)
-    first = only(stage, "t").replicas[0]
+    await create(harness, "t", 2)
+    first = only(harness, "t").replicas[0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.broker.control.controller.PREFER_SOON_S", 0.02)
-        await stage.brokers[first].controller.hand_over()
-        moved = only(stage, "t")
+        await harness.brokers[first].controller.hand_over()
+        moved = only(harness, "t")
         assert moved.leader != first
 
         def rejoined(image: ClusterImage) -> Decision[None]:
@@ -192,23 +192,23 @@ async def test_the_preferred_replica_becomes_leader_again_by_itself(stage: Broke
             value = encode_topic(replace(topic, partitions=(back,)))
             return Decision((Change(key, value, image.revision_of(key)),), None)
 
-        await stage.broker.controller.decide(rejoined)
-        await stage.until(lambda: only(stage, "t").leader == first)
-    assert only(stage, "t").leader_epoch == moved.leader_epoch + 1
+        await harness.broker.controller.decide(rejoined)
+        await harness.until(lambda: only(harness, "t").leader == first)
+    assert only(harness, "t").leader_epoch == moved.leader_epoch + 1
 
 
-@staged_with(brokers=2, kafka={"auto.leader.rebalance.enable": "false"})
-async def test_automatic_leader_rebalancing_can_be_disabled(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2, kafka={"auto.leader.rebalance.enable": "false"})
+async def test_automatic_leader_rebalancing_can_be_disabled(harness: BrokerHarness) -> None:
     """Then only an operator moves leaderships."""
-    await create(stage, "t", 2)
-    first = only(stage, "t").replicas[0]
-    await stage.brokers[first].controller.hand_over()
-    before = only(stage, "t")
-    controller = next(each.controller for each in stage.brokers if each.controller.term)
+    await create(harness, "t", 2)
+    first = only(harness, "t").replicas[0]
+    await harness.brokers[first].controller.hand_over()
+    before = only(harness, "t")
+    controller = next(each.controller for each in harness.brokers if each.controller.term)
     controller._on_prefer()
     await controller.claim()
     await controller._prefer_if_due()
-    assert only(stage, "t") == before
+    assert only(harness, "t") == before
 
 
 # Commits
@@ -220,9 +220,9 @@ def test_a_commit_with_an_unknown_outcome_is_resolved(tmp_path: Path, *, is_made
     took effect or not.
     """
 
-    async def play() -> None:
-        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path) as stage:
-            store = stage.broker.membership._env.store
+    async def run_case() -> None:
+        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path) as harness:
+            store = harness.broker.membership._env.store
             commit = store.commit
             lost: list[object] = []
 
@@ -236,19 +236,19 @@ def test_a_commit_with_an_unknown_outcome_is_resolved(tmp_path: Path, *, is_made
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(store, "commit", lose_first)
-                topic_id = await create(stage, "t", 1)
+                topic_id = await create(harness, "t", 1)
             assert len(lost) == 1
-            assert stage.broker.cluster.image.topics["t"].topic_id == topic_id
+            assert harness.broker.cluster.image.topics["t"].topic_id == topic_id
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
-@staged
+@with_harness
 async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The store stays unreachable, so the broker does not guess."""
-    store = stage.broker.membership._env.store
+    store = harness.broker.membership._env.store
 
     async def lose(*_: object) -> Committed:
         raise OutcomeUnknown("no answer")
@@ -260,17 +260,17 @@ async def test_an_outcome_that_cannot_be_resolved_is_reported_as_unknown(
         patch.setattr(store, "commit", lose)
         patch.setattr(store, "get", fail)
         with pytest.raises(OutcomeUnknown, match="it is unknown whether the change of"):
-            await create(stage, "t", 1)
+            await create(harness, "t", 1)
 
 
-@staged_with(brokers=2)
+@with_harness_of(brokers=2)
 async def test_a_block_of_producer_ids_goes_to_one_broker_although_a_response_is_lost(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Two brokers take a block at the same time. The later one does not learn that its commit
     failed, and finds the counter at the value that it wanted to write.
     """
-    late, first = stage.brokers
+    late, first = harness.brokers
     assert late.services is not None
     assert first.services is not None
     first_ids = first.services.producer_ids
@@ -293,15 +293,17 @@ async def test_a_block_of_producer_ids_goes_to_one_broker_although_a_response_is
     assert sorted(taken) == [0, 1000]
 
 
-@staged_with(brokers=2)
-async def test_a_request_is_not_refused_because_of_an_outdated_image(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_a_request_is_not_refused_because_of_an_outdated_image(
+    harness: BrokerHarness,
+) -> None:
     """A broker whose image is behind does not refuse a topic name that has just become free."""
-    await create(stage, "t", 1)
-    behind = stage.brokers[1]
-    await stage.until(lambda: "t" in behind.cluster.image.topics)
-    image = stage.broker.cluster.image
+    await create(harness, "t", 1)
+    behind = harness.brokers[1]
+    await harness.until(lambda: "t" in behind.cluster.image.topics)
+    image = harness.broker.cluster.image
     with pytest.raises(KafkaError) as caught:
-        await create(stage, "t", 1, broker=1)
+        await create(harness, "t", 1, broker=1)
     assert caught.value.code is ErrorCode.TOPIC_ALREADY_EXISTS
     store = behind._env.store
     assert isinstance(store, SqliteStore)
@@ -311,10 +313,10 @@ async def test_a_request_is_not_refused_because_of_an_outdated_image(stage: Brok
         patch.setattr(store._poller, "version", lambda: unchanged)
         key = topic_key("t")
         change = Change(key, None, image.revision_of(key))
-        await stage.broker.controller.commit_own(lambda _: Decision((change,), None))
+        await harness.broker.controller.commit_own(lambda _: Decision((change,), None))
         assert "t" in behind.cluster.image.topics
         asyncio.get_running_loop().call_later(0.05, patch.undo)
-        await create(stage, "t", 1, broker=1)
+        await create(harness, "t", 1, broker=1)
 
 
 # Duties that fail
@@ -333,12 +335,12 @@ def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
 ) -> None:
     """The exception is reported, and the duty is retried until it succeeds."""
 
-    async def play() -> None:
-        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, brokers=2) as stage:
+    async def run_case() -> None:
+        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, brokers=2) as harness:
             controller = next(
-                each.controller for each in stage.brokers if each.controller.term is not None
+                each.controller for each in harness.brokers if each.controller.term is not None
             )
-            await create(stage, "t", 2)
+            await create(harness, "t", 2)
             failed = 0
             real = getattr(controller, duty)
 
@@ -354,24 +356,24 @@ def test_a_failing_duty_of_the_controller_does_not_end_the_broker(
                 patch.setattr("penstock.broker.control.controller.PREFER_SOON_S", 0.0)
                 patch.setattr(controller, duty, fail)
                 controller._on_prefer()
-                await stage.until(lambda: failed > 2)
-                await stage.until(lambda: controller.failing is None)
+                await harness.until(lambda: failed > 2)
+                await harness.until(lambda: controller.failing is None)
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
-@staged_with(brokers=2)
+@with_harness_of(brokers=2)
 async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The controller commits elections in portions. One that fails does not affect the others."""
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.setattr("penstock.metadata.edits.TOPICS_MAX", 1)
     monkeypatch.setattr("penstock.broker.control.controller._PUT_OFF_S", 0.01)
     for name in ("bad", "good"):
-        await create(stage, name, 2)
-    controller = next(each for each in stage.brokers if each.controller.term is not None)
-    other = next(each for each in stage.brokers if each is not controller)
+        await create(harness, name, 2)
+    controller = next(each for each in harness.brokers if each.controller.term is not None)
+    other = next(each for each in harness.brokers if each is not controller)
     commit = controller.membership._env.store.commit
 
     async def refuse(compares: Any, changes: Any) -> Committed:
@@ -391,8 +393,8 @@ async def test_a_topic_that_cannot_be_stored_does_not_block_other_elections(
         held = image.brokers.get(partition.leader)
         return held is not None and held.broker_epoch == partition.leader_broker_epoch
 
-    await stage.until(lambda: settled("good"))
-    await stage.until(lambda: controller.controller.failing is not None)
+    await harness.until(lambda: settled("good"))
+    await harness.until(lambda: controller.controller.failing is not None)
     assert "too large" in str(controller.controller.failing)
     monkeypatch.undo()
-    await stage.until(lambda: settled("bad") and controller.controller.failing is None)
+    await harness.until(lambda: settled("bad") and controller.controller.failing is None)

@@ -52,7 +52,7 @@ class Member:
         """Replaced by the test."""
 
 
-def play(for_s: float, on_registered: Any) -> Member:
+def run_case(for_s: float, on_registered: Any) -> Member:
     loop = SimLoop(Random(1))
     loop.horizon_s = START_S + 1000
     model = StoreModel(loop, StoreConfig(), Random(2))
@@ -95,7 +95,7 @@ def test_a_slow_store_does_not_make_the_lease_expire() -> None:
             timeout_s=20.0,
         )
 
-    member = play(100.0, slow_down)
+    member = run_case(100.0, slow_down)
     assert member.lost == 0
     assert member.membership.is_registered
 
@@ -116,7 +116,7 @@ def test_renewals_are_retried_while_the_store_is_full() -> None:
 
         store.keep_alive = refuse
 
-    member = play(20.0, fill)
+    member = run_case(20.0, fill)
     assert len(refusals) == 2
     assert not member.membership.may_be_over
     assert member.membership.is_registered
@@ -124,7 +124,7 @@ def test_renewals_are_retried_while_the_store_is_full() -> None:
 
 def test_without_a_confirmed_renewal_the_lease_may_be_over() -> None:
     """The broker counts from when it sent the last renewal that was confirmed."""
-    member = play(SESSION_S + 6.0, lambda member: member.model.cut("node", True))
+    member = run_case(SESSION_S + 6.0, lambda member: member.model.cut("node", True))
     assert member.membership.may_be_over
 
 

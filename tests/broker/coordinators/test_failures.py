@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from broker.handlers.test_group_requests import commit, commit_of, committed, find_coordinator
-from broker.handlers.test_transactions import StageCluster
-from broker.harness import BrokerHarness, on_stage
+from broker.handlers.test_transactions import HarnessCluster
+from broker.harness import BrokerHarness, open_harness
 from broker.transactional_producer import AGAIN, TransactionalProducer
 from penstock.broker.coordinators import batches
 from penstock.broker.coordinators.shard_shell import ShardShell
@@ -103,15 +103,15 @@ IN_TRANSACTIONS: dict[str, MakeInjection] = IN_BOTH | {
 }
 
 
-def play(
+def run_case(
     directory: Path, scenario: Callable[[BrokerHarness], Awaitable[None]], **changes: str
 ) -> None:
     async def run() -> None:
         async with (
             asyncio.timeout(DEADLINE_S),
-            on_stage(directory, kafka=SETTINGS | changes) as stage,
+            open_harness(directory, kafka=SETTINGS | changes) as harness,
         ):
-            await scenario(stage)
+            await scenario(harness)
 
     asyncio.run(run())
 
@@ -121,9 +121,9 @@ def join_of(group: str) -> JoinGroupRequest:
     return JoinGroupRequest(group, 60_000, 60_000, "", None, "consumer", [protocol])
 
 
-async def commit_until_taken(stage: BrokerHarness, offset: int) -> None:
+async def commit_until_taken(harness: BrokerHarness, offset: int) -> None:
     """Finds the coordinator again and retries until the commit succeeds, as clients do."""
-    while await commit(stage, "g", "orders", {0: offset}) != [0]:  # noqa: ASYNC110
+    while await commit(harness, "g", "orders", {0: offset}) != [0]:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
 
 
@@ -135,126 +135,126 @@ def test_after_an_exception_in_the_group_coordinator_all_waiting_requests_are_an
     waiting if the shard was not affected. Later requests are served.
     """
 
-    async def scenario(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        await find_coordinator(stage)
-        await commit_until_taken(stage, 5)
-        waits = asyncio.ensure_future(stage.ask(join_of("h"), 3, JoinGroupResponse))
+    async def scenario(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        await find_coordinator(harness)
+        await commit_until_taken(harness, 5)
+        waits = asyncio.ensure_future(harness.ask(join_of("h"), 3, JoinGroupResponse))
         await asyncio.sleep(0)
-        runtime = stage.services.groups.require("g")
+        runtime = harness.services.groups.require("g")
         injection = IN_GROUPS[where]()
         try:
             request = commit_of("g", "orders", {0: 6})
-            answer = await stage.ask(request, 8, OffsetCommitResponse)
+            answer = await harness.ask(request, 8, OffsetCommitResponse)
         finally:
             injection.take_out()
         assert injection.fired
         assert answer.topics[0].partitions[0].error_code in SENT_AWAY or where == COMMITTED
-        await commit_until_taken(stage, 7)
-        assert await committed(stage, "g", "orders", [0]) == [7]
+        await commit_until_taken(harness, 7)
+        assert await committed(harness, "g", "orders", [0]) == [7]
         if runtime.is_over:
             assert (await waits).error_code == ErrorCode.NOT_COORDINATOR
         else:
             assert not waits.done()
             waits.cancel()
-        stage.services.groups.require("g").shard.verify()
+        harness.services.groups.require("g").shard.verify()
 
-    play(tmp_path, scenario)
+    run_case(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("where", IN_TRANSACTIONS)
 def test_after_an_exception_in_the_transaction_coordinator_requests_are_answered(
     tmp_path: Path, where: str
 ) -> None:
-    async def scenario(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        before = TransactionalProducer(StageCluster(stage), "before")
+    async def scenario(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        before = TransactionalProducer(HarnessCluster(harness), "before")
         assert await before.init() == 0
         injection = IN_TRANSACTIONS[where]()
         try:
             request = InitProducerIdRequest("tx", 60_000)
-            answer = await stage.ask(request, 4, InitProducerIdResponse)
+            answer = await harness.ask(request, 4, InitProducerIdResponse)
         finally:
             injection.take_out()
         assert injection.fired
         assert answer.error_code in SENT_AWAY | AGAIN or where == COMMITTED
-        after = TransactionalProducer(StageCluster(stage), "tx")
+        after = TransactionalProducer(HarnessCluster(harness), "tx")
         assert await after.init() == 0
-        again = TransactionalProducer(StageCluster(stage), "before")
+        again = TransactionalProducer(HarnessCluster(harness), "before")
         assert await again.init() == 0
         assert (again.producer_id, again.epoch) == (before.producer_id, before.epoch + 1)
-        stage.services.transactions.require("tx").shard.verify()
+        harness.services.transactions.require("tx").shard.verify()
 
-    play(tmp_path, scenario)
+    run_case(tmp_path, scenario)
 
 
 def test_after_an_exception_in_a_timer_all_waiting_requests_are_answered(tmp_path: Path) -> None:
     """The timer would have ended the join phase. No other event would answer the members."""
 
-    async def scenario(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        await find_coordinator(stage)
+    async def scenario(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        await find_coordinator(harness)
         injection = Injection(GroupShard, "on_timer")
         try:
-            first = await stage.ask(join_of("g"), 3, JoinGroupResponse)
+            first = await harness.ask(join_of("g"), 3, JoinGroupResponse)
         finally:
             injection.take_out()
         assert injection.fired
         assert first.error_code == ErrorCode.NOT_COORDINATOR
-        await commit_until_taken(stage, 7)
-        second = await stage.ask(join_of("g"), 3, JoinGroupResponse)
+        await commit_until_taken(harness, 7)
+        second = await harness.ask(join_of("g"), 3, JoinGroupResponse)
         assert (second.error_code, second.generation_id) == (0, 1)
 
-    play(tmp_path, scenario, **{"group.initial.rebalance.delay.ms": "1"})
+    run_case(tmp_path, scenario, **{"group.initial.rebalance.delay.ms": "1"})
 
 
 def test_if_unloading_a_shard_fails_too_all_waiting_requests_are_answered(tmp_path: Path) -> None:
-    async def scenario(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        await find_coordinator(stage)
-        waits = asyncio.ensure_future(stage.ask(join_of("h"), 3, JoinGroupResponse))
+    async def scenario(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        await find_coordinator(harness)
+        waits = asyncio.ensure_future(harness.ask(join_of("h"), 3, JoinGroupResponse))
         await asyncio.sleep(0)
         injections = [Injection(HostedPartition, "append_own"), Injection(GroupShard, "unload")]
         try:
             request = commit_of("g", "orders", {0: 6})
-            answer = await stage.ask(request, 8, OffsetCommitResponse)
+            answer = await harness.ask(request, 8, OffsetCommitResponse)
         finally:
             for injection in injections:
                 injection.take_out()
         assert all(injection.fired for injection in injections)
         assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
         assert (await waits).error_code == ErrorCode.NOT_COORDINATOR
-        await commit_until_taken(stage, 7)
+        await commit_until_taken(harness, 7)
 
-    play(tmp_path, scenario)
+    run_case(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("name", ["replay", "on_loaded"])
 def test_a_shard_that_fails_to_load_is_loaded_again(tmp_path: Path, name: str) -> None:
     """The broker goes on, whatever the exception is."""
 
-    async def scenario(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        await find_coordinator(stage)
-        await commit_until_taken(stage, 5)
-        groups = stage.services.groups
+    async def scenario(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        await find_coordinator(harness)
+        await commit_until_taken(harness, 5)
+        groups = harness.services.groups
         injection = Injection(GroupShard, name)
         try:
             groups.on_leading(groups.require("g").hosted)
-            await stage.until(lambda: injection.fired)
+            await harness.until(lambda: injection.fired)
         finally:
             injection.take_out()
-        await find_coordinator(stage)
-        assert await committed(stage, "g", "orders", [0]) == [5]
+        await find_coordinator(harness)
+        assert await committed(harness, "g", "orders", [0]) == [5]
 
-    play(tmp_path, scenario)
+    run_case(tmp_path, scenario)
 
 
 def test_a_transactional_offset_commit_that_raises_is_answered(tmp_path: Path) -> None:
-    async def scenario(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        await find_coordinator(stage)
-        producer = TransactionalProducer(StageCluster(stage), "tx")
+    async def scenario(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        await find_coordinator(harness)
+        producer = TransactionalProducer(HarnessCluster(harness), "tx")
         assert await producer.init() == 0
         injection = Injection(GroupShard, "txn_offset_commit", after=True)
         try:
@@ -263,7 +263,7 @@ def test_a_transactional_offset_commit_that_raises_is_answered(tmp_path: Path) -
             injection.take_out()
         assert injection.fired
         assert first == [ErrorCode.UNKNOWN_SERVER_ERROR]
-        await find_coordinator(stage)
+        await find_coordinator(harness)
         assert await producer.send_offsets("g", "orders", {0: 4}) == [0]
 
-    play(tmp_path, scenario)
+    run_case(tmp_path, scenario)

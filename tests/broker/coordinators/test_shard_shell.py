@@ -125,7 +125,7 @@ def test_a_timer_that_fires_early_is_not_lost() -> None:
     before.
     """
 
-    async def play() -> None:
+    async def run_case() -> None:
         clock = _Clock()
         shard = _Shard()
         shell = _Shell(clock, _Log(), shard)
@@ -136,13 +136,13 @@ def test_a_timer_that_fires_early_is_not_lost() -> None:
         clock.seconds = 100.005
         assert await shard.next() == ("join", 100_005)
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_timer_that_fired_early_can_still_be_cancelled() -> None:
     """By `CancelTimer`, and when the shard is unloaded."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         clock = _Clock()
         shard = _Shard()
         shell = _Shell(clock, _Log(), shard)
@@ -154,13 +154,13 @@ def test_a_timer_that_fired_early_can_still_be_cancelled() -> None:
         await asyncio.sleep(0.02)
         assert shard.heard == []
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_slow_append_is_reported_as_late_once_and_as_committed_later() -> None:
     """In the order in which the appends were made. Each has its own deadline."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         clock, log = _Clock(), _Log()
         shard = _Shard()
         shell = _Shell(clock, log, shard, append_timeout_ms=10)
@@ -178,11 +178,11 @@ def test_a_slow_append_is_reported_as_late_once_and_as_committed_later() -> None
         assert shard.heard[2:] == [("committed", 1), ("committed", 2)]
         shell.unload()
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_quick_append_is_never_reported_as_late() -> None:
-    async def play() -> None:
+    async def run_case() -> None:
         clock, log = _Clock(), _Log()
         shard = _Shard()
         shell = _Shell(clock, log, shard, append_timeout_ms=5)
@@ -193,13 +193,13 @@ def test_a_quick_append_is_never_reported_as_late() -> None:
         assert shard.heard == [("committed", 1)]
         shell.unload()
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_write_that_fails_at_once_is_reported_after_the_earlier_ones() -> None:
     """The shard takes reports only in the order of its appends."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         log, shard = _Log(), _Shard()
         shell = _Shell(_Clock(), log, shard)
         shell.carry_out([append(1)])
@@ -210,13 +210,13 @@ def test_a_write_that_fails_at_once_is_reported_after_the_earlier_ones() -> None
         assert shard.heard == [("committed", 1), ("failed", 2)]
         shell.unload()
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_an_append_that_is_committed_after_the_shard_was_unloaded_is_not_reported() -> None:
     """The shard has answered its clients, and the next coordinator reads the log."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         clock, log, shard = _Clock(), _Log(), _Shard()
         shell = _Shell(clock, log, shard, append_timeout_ms=5)
         shell.carry_out([append(1), append(2)])
@@ -227,13 +227,13 @@ def test_an_append_that_is_committed_after_the_shard_was_unloaded_is_not_reporte
         await asyncio.sleep(0.02)
         assert shard.heard == [("committed", 1)]
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_compressed_batches_that_are_slow_to_decode_are_decoded_on_a_thread() -> None:
     """Because of their size, or because a few bytes decompress to many."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         ran: list[object] = []
 
         class Counting:
@@ -255,4 +255,4 @@ def test_compressed_batches_that_are_slow_to_decode_are_decoded_on_a_thread() ->
             assert await decode(Counting(), batch, read_header(batch)) == records
             assert len(ran) == on_thread
 
-    asyncio.run(play())
+    asyncio.run(run_case())

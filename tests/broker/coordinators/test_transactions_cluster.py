@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.three_brokers import ThreeBrokers, three_brokers
-from broker.transactional_producer import R, TransactionalProducer, story
+from broker.transactional_producer import R, TransactionalProducer, contents
 from penstock.broker.peers.connection import PeerLost
 from penstock.txns.formats import TOPIC
 from penstock.wire.java import partition_of
@@ -46,17 +46,17 @@ class TrioCluster:
         return self._trio.running[0].broker_id
 
 
-def both_ways(play: Play) -> Callable[[Path, bool], None]:
+def both_ways(run_case: Play) -> Callable[[Path, bool], None]:
     @pytest.mark.parametrize("new", [True, False], ids=["v2", "before"])
     def test(tmp_path: Path, new: bool) -> None:
         async def run() -> None:
             async with asyncio.timeout(TIMEOUT_S), three_brokers(tmp_path, SETTINGS) as cluster:
-                await play(cluster, new)
+                await run_case(cluster, new)
 
         asyncio.run(run())
 
-    test.__name__ = play.__name__
-    test.__doc__ = play.__doc__
+    test.__name__ = run_case.__name__
+    test.__doc__ = run_case.__doc__
     return test
 
 
@@ -85,7 +85,7 @@ async def settled(cluster: ThreeBrokers, told: list[str], partitions: int = 3) -
             hosted = cluster.broker(leader).replicas.get("t", index)
             if hosted is None or hosted.leadership is None:
                 return False
-            once = [word for word, _ in groupby(story(hosted))]
+            once = [word for word, _ in groupby(contents(hosted))]
             if hosted.last_stable_offset != hosted.log.end_offset or once != told:
                 return False
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.harness import BrokerHarness, staged, staged_with
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterClientQuotasRequest,
@@ -38,27 +38,29 @@ from penstock.wire.messages import (
 ACL_VERSIONS = (1, 2, 3)
 
 
-@staged
-async def test_without_an_authorizer_access_lists_are_disabled(stage: BrokerHarness) -> None:
+@with_harness
+async def test_without_an_authorizer_access_lists_are_disabled(harness: BrokerHarness) -> None:
     """With SECURITY_DISABLED, MirrorMaker 2 stops asking."""
     for version in ACL_VERSIONS:
-        described = await stage.ask(DescribeAclsRequest(), version, DescribeAclsResponse)
+        described = await harness.ask(DescribeAclsRequest(), version, DescribeAclsResponse)
         assert (described.error_code, described.resources) == (ErrorCode.SECURITY_DISABLED, [])
         assert "authorizer" in (described.error_message or "")
         creation = CreateAclsRequest.Creation(2, "t", 3, "User:a", "*", 3, 3)
         request = CreateAclsRequest([creation, creation])
-        created = await stage.ask(request, version, CreateAclsResponse)
+        created = await harness.ask(request, version, CreateAclsResponse)
         assert [each.error_code for each in created.results] == [ErrorCode.SECURITY_DISABLED] * 2
         deletion = DeleteAclsRequest([DeleteAclsRequest.Filter(2, None, 3)])
-        deleted = await stage.ask(deletion, version, DeleteAclsResponse)
+        deleted = await harness.ask(deletion, version, DeleteAclsResponse)
         (answer,) = deleted.filter_results
         assert (answer.error_code, answer.matching_acls) == (ErrorCode.SECURITY_DISABLED, [])
 
 
-@staged
-async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: BrokerHarness) -> None:
+@with_harness
+async def test_client_quotas_are_described_as_empty_and_cannot_be_set(
+    harness: BrokerHarness,
+) -> None:
     for version in (0, 1):
-        described = await stage.ask(
+        described = await harness.ask(
             DescribeClientQuotasRequest(), version, DescribeClientQuotasResponse
         )
         assert (described.error_code, described.entries) == (0, [])
@@ -70,15 +72,15 @@ async def test_client_quotas_are_described_as_empty_and_cannot_be_set(stage: Bro
                 entry(user, [op("producer_byte_rate", 0.0, True)]),
             ]
         )
-        altered = await stage.ask(request, version, AlterClientQuotasResponse)
+        altered = await harness.ask(request, version, AlterClientQuotasResponse)
         refused, removed = altered.entries
         assert (refused.error_code, removed.error_code) == (ErrorCode.UNSUPPORTED_VERSION, 0)
         assert "does not support client quotas" in (refused.error_message or "")
         assert refused.entity[0].entity_name == "bob"
 
 
-@staged
-async def test_no_user_has_scram_credentials(stage: BrokerHarness) -> None:
+@with_harness
+async def test_no_user_has_scram_credentials(harness: BrokerHarness) -> None:
     user = DescribeUserScramCredentialsRequest.User
     for asked, expected in (
         (None, []),
@@ -86,7 +88,7 @@ async def test_no_user_has_scram_credentials(stage: BrokerHarness) -> None:
         ([user("bob")], [("bob", ErrorCode.RESOURCE_NOT_FOUND)]),
         ([user("bob"), user("bob")], [("bob", ErrorCode.DUPLICATE_RESOURCE)]),
     ):
-        described = await stage.ask(
+        described = await harness.ask(
             DescribeUserScramCredentialsRequest(asked), 0, DescribeUserScramCredentialsResponse
         )
         assert described.error_code == 0
@@ -95,23 +97,23 @@ async def test_no_user_has_scram_credentials(stage: BrokerHarness) -> None:
         [AlterUserScramCredentialsRequest.Deletion("ann", 1)],
         [AlterUserScramCredentialsRequest.Upsertion("bob", 1, 4096, b"salt", b"password")],
     )
-    altered = await stage.ask(request, 0, AlterUserScramCredentialsResponse)
+    altered = await harness.ask(request, 0, AlterUserScramCredentialsResponse)
     assert [(each.user, each.error_code) for each in altered.results] == [
         ("ann", ErrorCode.RESOURCE_NOT_FOUND),
         ("bob", ErrorCode.UNSUPPORTED_SASL_MECHANISM),
     ]
 
 
-@staged_with(brokers=2)
-async def test_replicas_cannot_be_moved_to_another_log_directory(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_replicas_cannot_be_moved_to_another_log_directory(harness: BrokerHarness) -> None:
     """A broker has one log directory. A move to the directory that already holds the replica
     succeeds.
     """
-    await stage.create("orders", 2)
-    dirs = await stage.ask(DescribeLogDirsRequest(None), 4, DescribeLogDirsResponse)
+    await harness.create("orders", 2)
+    dirs = await harness.ask(DescribeLogDirsRequest(None), 4, DescribeLogDirsResponse)
     root = dirs.results[0].log_dir
     indexes = [0, 1]
-    here = next(index for index in indexes if stage.broker.replicas.get("orders", index))
+    here = next(index for index in indexes if harness.broker.replicas.get("orders", index))
     for version in (1, 2):
         for path, expected in (
             (root, {here: 0, 1 - here: ErrorCode.NOT_LEADER_OR_FOLLOWER}),
@@ -119,19 +121,19 @@ async def test_replicas_cannot_be_moved_to_another_log_directory(stage: BrokerHa
         ):
             topic = AlterReplicaLogDirsRequest.Topic("orders", indexes)
             request = AlterReplicaLogDirsRequest([AlterReplicaLogDirsRequest.Dir(path, [topic])])
-            moved = await stage.ask(request, version, AlterReplicaLogDirsResponse)
+            moved = await harness.ask(request, version, AlterReplicaLogDirsResponse)
             (answer,) = moved.results
             assert {each.partition_index: each.error_code for each in answer.partitions} == expected
     topic = AlterReplicaLogDirsRequest.Topic("nowhere", [0])
     request = AlterReplicaLogDirsRequest([AlterReplicaLogDirsRequest.Dir(root, [topic])])
-    moved = await stage.ask(request, 2, AlterReplicaLogDirsResponse)
+    moved = await harness.ask(request, 2, AlterReplicaLogDirsResponse)
     assert moved.results[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-@staged
-async def test_feature_levels_cannot_be_changed(stage: BrokerHarness) -> None:
+@with_harness
+async def test_feature_levels_cannot_be_changed(harness: BrokerHarness) -> None:
     """An update to the level that ApiVersions shows is accepted."""
-    versions = await stage.ask(ApiVersionsRequest("client", "1"), 4, ApiVersionsResponse)
+    versions = await harness.ask(ApiVersionsRequest("client", "1"), 4, ApiVersionsResponse)
     (feature,) = versions.finalized_features
     for version in (0, 1, 2):
         for name, level, code in (
@@ -143,24 +145,24 @@ async def test_feature_levels_cannot_be_changed(stage: BrokerHarness) -> None:
         ):
             update = UpdateFeaturesRequest.FeatureUpdate(name, level)
             request = UpdateFeaturesRequest(feature_updates=[update])
-            updated = await stage.ask(request, version, UpdateFeaturesResponse)
+            updated = await harness.ask(request, version, UpdateFeaturesResponse)
             assert updated.error_code == code
             assert (updated.error_message is None) == (code == 0)
             results = [(each.feature, each.error_code) for each in updated.results]
             assert results == ([(name, 0)] if code == 0 and version < 2 else [])
 
 
-@staged
-async def test_clients_are_not_asked_for_metrics(stage: BrokerHarness) -> None:
+@with_harness
+async def test_clients_are_not_asked_for_metrics(harness: BrokerHarness) -> None:
     """A client keeps the id that it is given. If it pushes metrics anyway, they are checked and
     dropped.
     """
     request = GetTelemetrySubscriptionsRequest(bytes(16))
-    first = await stage.ask(request, 0, GetTelemetrySubscriptionsResponse)
+    first = await harness.ask(request, 0, GetTelemetrySubscriptionsResponse)
     assert (first.error_code, first.requested_metrics) == (0, [])
     assert first.client_instance_id != bytes(16)
     assert (first.push_interval_ms, first.telemetry_max_bytes) == (300_000, 1 << 20)
-    again = await stage.ask(
+    again = await harness.ask(
         GetTelemetrySubscriptionsRequest(first.client_instance_id),
         0,
         GetTelemetrySubscriptionsResponse,
@@ -177,25 +179,27 @@ async def test_clients_are_not_asked_for_metrics(stage: BrokerHarness) -> None:
             ErrorCode.TELEMETRY_TOO_LARGE,
         ),
     ):
-        pushed = await stage.ask(
+        pushed = await harness.ask(
             PushTelemetryRequest(client, subscription, False, 1, metrics), 0, PushTelemetryResponse
         )
         assert pushed.error_code == code
 
 
-@staged_with(brokers=2)
-async def test_config_resources_are_listed_by_type(stage: BrokerHarness) -> None:
-    await stage.create("orders")
+@with_harness_of(brokers=2)
+async def test_config_resources_are_listed_by_type(harness: BrokerHarness) -> None:
+    await harness.create("orders")
     for types, expected in (
         ([], [("orders", 2), ("0", 4), ("1", 4), ("0", 8), ("1", 8)]),
         ([2, 32], [("orders", 2)]),
         ([4], [("0", 4), ("1", 4)]),
         ([16], []),
     ):
-        listed = await stage.ask(ListConfigResourcesRequest(types), 1, ListConfigResourcesResponse)
+        listed = await harness.ask(
+            ListConfigResourcesRequest(types), 1, ListConfigResourcesResponse
+        )
         found = [(each.resource_name, each.resource_type) for each in listed.config_resources]
         assert (listed.error_code, found) == (0, expected)
-    unknown = await stage.ask(ListConfigResourcesRequest([99]), 1, ListConfigResourcesResponse)
+    unknown = await harness.ask(ListConfigResourcesRequest([99]), 1, ListConfigResourcesResponse)
     assert unknown.error_code == ErrorCode.UNSUPPORTED_VERSION
-    old = await stage.ask(ListConfigResourcesRequest(), 0, ListConfigResourcesResponse)
+    old = await harness.ask(ListConfigResourcesRequest(), 0, ListConfigResourcesResponse)
     assert (old.error_code, old.config_resources) == (0, [])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged, staged_with
+from broker.harness import TIMEOUT_S, BrokerHarness, open_harness, with_harness, with_harness_of
 from penstock.broker.config import BrokerConfig
 from penstock.metadata.config_values import encode_configs
 from penstock.metadata.decisions import Change, Decision
@@ -23,16 +23,16 @@ from penstock.wire.messages import (
 )
 
 
-@staged_with(brokers=2)
-async def test_every_broker_describes_the_same_cluster(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_every_broker_describes_the_same_cluster(harness: BrokerHarness) -> None:
     """Cluster id, brokers with their addresses and racks, and a controller that is one of them."""
     for version in range(3):
         for broker in range(2):
-            response = await stage.ask(
+            response = await harness.ask(
                 DescribeClusterRequest(), version, DescribeClusterResponse, broker=broker
             )
             assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
-            assert response.cluster_id == stage.broker.cluster.image.cluster_id
+            assert response.cluster_id == harness.broker.cluster.image.cluster_id
             assert response.controller_id == 0
             assert response.endpoint_type == 1
             assert response.cluster_authorized_operations == -2147483648
@@ -42,16 +42,18 @@ async def test_every_broker_describes_the_same_cluster(stage: BrokerHarness) -> 
             assert not any(each.is_fenced for each in response.brokers)
 
 
-@staged
-async def test_a_request_may_include_fenced_brokers(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_request_may_include_fenced_brokers(harness: BrokerHarness) -> None:
     """There are none: a broker is either registered or gone."""
     request = DescribeClusterRequest(include_fenced_brokers=True)
-    response = await stage.ask(request, 2, DescribeClusterResponse)
+    response = await harness.ask(request, 2, DescribeClusterResponse)
     assert [(each.broker_id, each.is_fenced) for each in response.brokers] == [(0, False)]
 
 
-@staged
-async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: BrokerHarness) -> None:
+@with_harness
+async def test_describe_quorum_names_the_controller_as_the_only_voter(
+    harness: BrokerHarness,
+) -> None:
     """The revision of the metadata store is reported as the high watermark and the log end
     offset.
     """
@@ -59,7 +61,7 @@ async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: Bro
     topics = [DescribeQuorumRequest.Topic("__cluster_metadata", asked)]
     for version in (0, 1, 2):
         request = DescribeQuorumRequest(topics)
-        response = await stage.ask(request, version, DescribeQuorumResponse)
+        response = await harness.ask(request, version, DescribeQuorumResponse)
         known, unknown = response.topics[0].partitions
         assert (response.error_code, known.error_code) == (0, 0)
         assert (known.leader_id, known.leader_epoch) == (0, 1)
@@ -71,15 +73,15 @@ async def test_describe_quorum_names_the_controller_as_the_only_voter(stage: Bro
         assert [node.node_id for node in response.nodes] == ([0] if version == 2 else [])
 
 
-@staged
-async def test_a_broker_refuses_requests_for_controller_endpoints(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_broker_refuses_requests_for_controller_endpoints(harness: BrokerHarness) -> None:
     """From version 1 on, a request can name the wrong type of endpoint, or an unknown one."""
     for endpoint_type, code in (
         (2, ErrorCode.MISMATCHED_ENDPOINT_TYPE),
         (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
     ):
         request = DescribeClusterRequest(endpoint_type=endpoint_type)
-        response = await stage.ask(request, 1, DescribeClusterResponse)
+        response = await harness.ask(request, 1, DescribeClusterResponse)
         assert response.error_code == code
         assert response.error_message
         assert response.brokers == []
@@ -102,33 +104,33 @@ def test_brokers_advertise_an_address_that_clients_can_connect_to(
 ) -> None:
     """Never the wildcard address, and never localhost, which some clients resolve to ::1."""
 
-    async def play() -> None:
-        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, base=config) as stage:
-            response = await stage.ask(DescribeClusterRequest(), 0, DescribeClusterResponse)
+    async def run_case() -> None:
+        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, base=config) as harness:
+            response = await harness.ask(DescribeClusterRequest(), 0, DescribeClusterResponse)
             assert [(each.host, each.port) for each in response.brokers] == [address]
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
-async def forget(stage: BrokerHarness, broker: int) -> UnregisterBrokerResponse:
-    return await stage.ask(UnregisterBrokerRequest(broker), 0, UnregisterBrokerResponse)
+async def forget(harness: BrokerHarness, broker: int) -> UnregisterBrokerResponse:
+    return await harness.ask(UnregisterBrokerRequest(broker), 0, UnregisterBrokerResponse)
 
 
-@staged
-async def test_a_running_broker_cannot_be_unregistered(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_running_broker_cannot_be_unregistered(harness: BrokerHarness) -> None:
     """The error message says that it is running."""
-    response = await forget(stage, 0)
+    response = await forget(harness, 0)
     assert response.error_code == ErrorCode.INVALID_REQUEST
     assert "Broker 0 is running" in (response.error_message or "")
 
 
-@staged
-async def test_unregistering_a_broker_removes_its_configs(stage: BrokerHarness) -> None:
+@with_harness
+async def test_unregistering_a_broker_removes_its_configs(harness: BrokerHarness) -> None:
     """After that the broker is unknown."""
     left = Change(broker_config_key(7), encode_configs({"log.retention.ms": "1000"}), 0)
-    await stage.broker.controller.decide(lambda image: Decision((left,), None))
-    assert 7 in stage.broker.cluster.image.broker_configs
-    response = await forget(stage, 7)
+    await harness.broker.controller.decide(lambda image: Decision((left,), None))
+    assert 7 in harness.broker.cluster.image.broker_configs
+    response = await forget(harness, 7)
     assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
-    assert 7 not in stage.broker.cluster.image.broker_configs
-    assert (await forget(stage, 7)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+    assert 7 not in harness.broker.cluster.image.broker_configs
+    assert (await forget(harness, 7)).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED

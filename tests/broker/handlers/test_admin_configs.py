@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.harness import BrokerHarness, staged, staged_with
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.metadata.config_changes import ConfigOperation
 from penstock.metadata.config_values import encode_configs
 from penstock.metadata.configs import BROKER_CONFIGS, TOPIC_CONFIGS, ConfigSource, ConfigType
@@ -27,7 +27,7 @@ SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 
 async def describe(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     kind: int,
     name: str,
     keys: list[str] | None = None,
@@ -39,20 +39,22 @@ async def describe(
 ) -> Described:
     asked = DescribeConfigsRequest.Resource(kind, name, keys)
     request = DescribeConfigsRequest([asked], synonyms, documentation)
-    response = await stage.ask(request, version, DescribeConfigsResponse, broker=broker)
+    response = await harness.ask(request, version, DescribeConfigsResponse, broker=broker)
     (result,) = response.results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
 
 
-async def value_of(stage: BrokerHarness, kind: int, name: str, key: str) -> tuple[str | None, int]:
+async def value_of(
+    harness: BrokerHarness, kind: int, name: str, key: str
+) -> tuple[str | None, int]:
     """Returns a config's value and its source."""
-    (config,) = (await describe(stage, kind, name, [key])).configs
+    (config,) = (await describe(harness, kind, name, [key])).configs
     return config.value, config.config_source
 
 
 async def alter(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     *resources: tuple[int, str, dict[str, str | None]],
     version: int = 2,
     validate_only: bool = False,
@@ -66,14 +68,14 @@ async def alter(
         ],
         validate_only,
     )
-    response = await stage.ask(request, version, AlterConfigsResponse)
+    response = await harness.ask(request, version, AlterConfigsResponse)
     for answer in response.responses:
         assert (answer.error_message is None) == (answer.error_code == 0)
     return [(answer.resource_name, answer.error_code) for answer in response.responses]
 
 
 async def edit(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     *resources: tuple[int, str, list[Edit]],
     version: int = 1,
     validate_only: bool = False,
@@ -87,18 +89,18 @@ async def edit(
         ],
         validate_only,
     )
-    response = await stage.ask(request, version, IncrementalAlterConfigsResponse)
+    response = await harness.ask(request, version, IncrementalAlterConfigsResponse)
     return [
         (each.resource_name, each.error_code, each.error_message) for each in response.responses
     ]
 
 
-@staged
-async def test_describing_a_topic_returns_every_topic_config(stage: BrokerHarness) -> None:
+@with_harness
+async def test_describing_a_topic_returns_every_topic_config(harness: BrokerHarness) -> None:
     """Whether it is set or not: tools read cleanup.policy of topics that never set it."""
-    await stage.create("orders", configs={"retention.ms": "1000"})
+    await harness.create("orders", configs={"retention.ms": "1000"})
     for version in range(1, 5):
-        result = await describe(stage, TOPIC, "orders", version=version)
+        result = await describe(harness, TOPIC, "orders", version=version)
         assert (result.error_code, result.error_message) == (ErrorCode.NONE, None)
         configs = {config.name: config for config in result.configs}
         assert set(configs) == set(TOPIC_CONFIGS)
@@ -112,11 +114,11 @@ async def test_describing_a_topic_returns_every_topic_config(stage: BrokerHarnes
         assert retention.config_type == (ConfigType.LONG if version >= 3 else 0)
 
 
-@staged_with(kafka={"log.retention.ms": "5000"})
-async def test_synonyms_are_listed_by_precedence(stage: BrokerHarness) -> None:
+@with_harness_of(kafka={"log.retention.ms": "5000"})
+async def test_synonyms_are_listed_by_precedence(harness: BrokerHarness) -> None:
     """They show where a value could come from, strongest first. They are sent only if asked for."""
-    await stage.create("orders", configs={"retention.ms": "1000"})
-    result = await describe(stage, TOPIC, "orders", ["retention.ms"], synonyms=True)
+    await harness.create("orders", configs={"retention.ms": "1000"})
+    result = await describe(harness, TOPIC, "orders", ["retention.ms"], synonyms=True)
     synonyms = [(each.name, each.value, each.source) for each in result.configs[0].synonyms]
     assert synonyms == [
         ("retention.ms", "1000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
@@ -125,29 +127,29 @@ async def test_synonyms_are_listed_by_precedence(stage: BrokerHarness) -> None:
     ]
 
 
-@staged
-async def test_documentation_is_included_on_request(stage: BrokerHarness) -> None:
-    await stage.create("orders")
-    result = await describe(stage, TOPIC, "orders", ["retention.ms"], documentation=True)
+@with_harness
+async def test_documentation_is_included_on_request(harness: BrokerHarness) -> None:
+    await harness.create("orders")
+    result = await describe(harness, TOPIC, "orders", ["retention.ms"], documentation=True)
     assert result.configs[0].documentation == TOPIC_CONFIGS["retention.ms"].doc
 
 
-@staged
-async def test_configs_can_be_selected_by_name(stage: BrokerHarness) -> None:
+@with_harness
+async def test_configs_can_be_selected_by_name(harness: BrokerHarness) -> None:
     """Unknown names are left out. An empty list selects all configs, as in Kafka."""
-    await stage.create("orders")
+    await harness.create("orders")
     keys = ["segment.ms", "no.such.key", "retention.ms", "segment.ms"]
-    result = await describe(stage, TOPIC, "orders", keys)
+    result = await describe(harness, TOPIC, "orders", keys)
     assert [config.name for config in result.configs] == ["segment.ms", "retention.ms"]
-    assert len((await describe(stage, TOPIC, "orders", [])).configs) == len(TOPIC_CONFIGS)
+    assert len((await describe(harness, TOPIC, "orders", [])).configs) == len(TOPIC_CONFIGS)
 
 
-@staged_with(brokers=2, kafka={"num.partitions": "3"})
-async def test_a_broker_describes_all_its_own_configs(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2, kafka={"num.partitions": "3"})
+async def test_a_broker_describes_all_its_own_configs(harness: BrokerHarness) -> None:
     """Settings that only the config file can set are read-only. A request for another broker's
     configs is refused.
     """
-    result = await describe(stage, BROKER, "1", broker=1)
+    result = await describe(harness, BROKER, "1", broker=1)
     configs = {config.name: config for config in result.configs}
     assert set(configs) == set(BROKER_CONFIGS)
     partitions = configs["num.partitions"]
@@ -155,14 +157,14 @@ async def test_a_broker_describes_all_its_own_configs(stage: BrokerHarness) -> N
     assert partitions.config_source == ConfigSource.STATIC_BROKER_CONFIG
     assert not configs["log.retention.ms"].read_only
     assert configs["inter.broker.protocol.version"].value
-    other = await describe(stage, BROKER, "1", broker=0)
+    other = await describe(harness, BROKER, "1", broker=0)
     assert (other.error_code, other.configs) == (ErrorCode.INVALID_REQUEST, [])
     assert "broker 0" in (other.error_message or "")
 
 
-@staged
+@with_harness
 async def test_resources_that_cannot_be_described_get_an_error_and_a_message(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     for kind, name, code in (
         (TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -172,98 +174,98 @@ async def test_resources_that_cannot_be_described_get_an_error_and_a_message(
         (GROUP, "", ErrorCode.INVALID_REQUEST),
         (77, "x", ErrorCode.INVALID_REQUEST),
     ):
-        result = await describe(stage, kind, name)
+        result = await describe(harness, kind, name)
         assert (result.error_code, result.configs) == (code, [])
         assert result.error_message
 
 
-@staged
-async def test_alter_configs_replaces_all_overrides(stage: BrokerHarness) -> None:
+@with_harness
+async def test_alter_configs_replaces_all_overrides(harness: BrokerHarness) -> None:
     """What the request leaves out goes back to its default, in every version."""
-    await stage.create("orders", configs={"retention.ms": "1000"})
+    await harness.create("orders", configs={"retention.ms": "1000"})
     for version in range(3):
         configs: dict[str, str | None] = {"segment.ms": f"{version + 1}000"}
-        assert await alter(stage, (TOPIC, "orders", configs), version=version) == [("orders", 0)]
-        assert stage.broker.cluster.image.topics["orders"].configs == configs
-    assert (await value_of(stage, TOPIC, "orders", "retention.ms"))[0] == "604800000"
+        assert await alter(harness, (TOPIC, "orders", configs), version=version) == [("orders", 0)]
+        assert harness.broker.cluster.image.topics["orders"].configs == configs
+    assert (await value_of(harness, TOPIC, "orders", "retention.ms"))[0] == "604800000"
 
 
-@staged
-async def test_a_config_change_is_in_effect_when_it_is_answered(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_config_change_is_in_effect_when_it_is_answered(harness: BrokerHarness) -> None:
     """The partitions of the broker that answered already use it."""
-    await stage.create("orders")
-    await alter(stage, (TOPIC, "orders", {"max.message.bytes": "77"}))
-    assert stage.hosted("orders").settings.max_message_bytes == 77
-    await edit(stage, (BROKER, "", [("log.retention.ms", SET, "88")]))
-    assert stage.hosted("orders").settings.retention_ms == 88
-    assert stage.hosted("orders").log.config.retention_ms == 88
+    await harness.create("orders")
+    await alter(harness, (TOPIC, "orders", {"max.message.bytes": "77"}))
+    assert harness.hosted("orders").settings.max_message_bytes == 77
+    await edit(harness, (BROKER, "", [("log.retention.ms", SET, "88")]))
+    assert harness.hosted("orders").settings.retention_ms == 88
+    assert harness.hosted("orders").log.config.retention_ms == 88
 
 
-@staged
-async def test_incremental_changes_leave_other_configs_alone(stage: BrokerHarness) -> None:
+@with_harness
+async def test_incremental_changes_leave_other_configs_alone(harness: BrokerHarness) -> None:
     """Set, delete and append in one request for one topic, then subtract."""
-    await stage.create("orders", configs={"retention.ms": "1000", "segment.ms": "2000"})
+    await harness.create("orders", configs={"retention.ms": "1000", "segment.ms": "2000"})
     edits: list[Edit] = [
         ("retention.ms", DELETE, None),
         ("cleanup.policy", APPEND, "compact"),
         ("flush.ms", SET, "3"),
     ]
-    assert await edit(stage, (TOPIC, "orders", edits), version=0) == [("orders", 0, None)]
-    topic = stage.broker.cluster.image.topics["orders"]
+    assert await edit(harness, (TOPIC, "orders", edits), version=0) == [("orders", 0, None)]
+    topic = harness.broker.cluster.image.topics["orders"]
     assert topic.configs == {
         "segment.ms": "2000",
         "cleanup.policy": "delete,compact",
         "flush.ms": "3",
     }
-    await edit(stage, (TOPIC, "orders", [("cleanup.policy", SUBTRACT, "delete")]))
-    assert (await value_of(stage, TOPIC, "orders", "cleanup.policy"))[0] == "compact"
+    await edit(harness, (TOPIC, "orders", [("cleanup.policy", SUBTRACT, "delete")]))
+    assert (await value_of(harness, TOPIC, "orders", "cleanup.policy"))[0] == "compact"
 
 
-@staged_with(kafka={"log.cleanup.policy": "compact"})
-async def test_appending_to_a_list_starts_from_the_inherited_value(stage: BrokerHarness) -> None:
+@with_harness_of(kafka={"log.cleanup.policy": "compact"})
+async def test_appending_to_a_list_starts_from_the_inherited_value(harness: BrokerHarness) -> None:
     """The value may come from the broker's config file."""
-    await stage.create("orders")
-    await edit(stage, (TOPIC, "orders", [("cleanup.policy", APPEND, "delete")]))
-    assert (await value_of(stage, TOPIC, "orders", "cleanup.policy"))[0] == "compact,delete"
+    await harness.create("orders")
+    await edit(harness, (TOPIC, "orders", [("cleanup.policy", APPEND, "delete")]))
+    assert (await value_of(harness, TOPIC, "orders", "cleanup.policy"))[0] == "compact,delete"
 
 
-@staged
-async def test_dynamic_broker_configs_apply_to_one_broker_or_to_all(stage: BrokerHarness) -> None:
+@with_harness
+async def test_dynamic_broker_configs_apply_to_one_broker_or_to_all(harness: BrokerHarness) -> None:
     """The empty name stands for all brokers. A value for one broker overrides the value for all."""
-    await stage.create("orders")
+    await harness.create("orders")
     key = "log.retention.ms"
-    assert await edit(stage, (BROKER, "", [(key, SET, "11")])) == [("", 0, None)]
+    assert await edit(harness, (BROKER, "", [(key, SET, "11")])) == [("", 0, None)]
     source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
-    assert await value_of(stage, BROKER, "0", key) == ("11", source)
-    assert await value_of(stage, TOPIC, "orders", "retention.ms") == ("11", source)
-    defaults = await describe(stage, BROKER, "")
+    assert await value_of(harness, BROKER, "0", key) == ("11", source)
+    assert await value_of(harness, TOPIC, "orders", "retention.ms") == ("11", source)
+    defaults = await describe(harness, BROKER, "")
     assert [(each.name, each.value) for each in defaults.configs] == [(key, "11")]
-    assert await alter(stage, (BROKER, "0", {key: "22"})) == [("0", 0)]
+    assert await alter(harness, (BROKER, "0", {key: "22"})) == [("0", 0)]
     own = ConfigSource.DYNAMIC_BROKER_CONFIG
-    assert await value_of(stage, BROKER, "0", key) == ("22", own)
-    assert await value_of(stage, TOPIC, "orders", "retention.ms") == ("22", own)
+    assert await value_of(harness, BROKER, "0", key) == ("22", own)
+    assert await value_of(harness, TOPIC, "orders", "retention.ms") == ("22", own)
 
 
-@staged
-async def test_a_null_value_is_an_invalid_request(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_null_value_is_an_invalid_request(harness: BrokerHarness) -> None:
     """For topics and brokers the error is INVALID_REQUEST. For a new topic's config it is
     INVALID_CONFIG.
     """
-    await stage.create("orders")
+    await harness.create("orders")
     for version in range(3):
         for kind, name, key in ((TOPIC, "orders", "retention.ms"), (BROKER, "0", "no.such")):
-            answers = await alter(stage, (kind, name, {key: None}), version=version)
+            answers = await alter(harness, (kind, name, {key: None}), version=version)
             assert answers == [(name, ErrorCode.INVALID_REQUEST)]
     asked = CreateTopicsRequest.Topic(
         "new", 1, 1, configs=[CreateTopicsRequest.Config("retention.ms", None)]
     )
-    created = await stage.ask(CreateTopicsRequest([asked]), 7, CreateTopicsResponse)
+    created = await harness.ask(CreateTopicsRequest([asked]), 7, CreateTopicsResponse)
     assert created.topics[0].error_code == ErrorCode.INVALID_CONFIG
 
 
-@staged
+@with_harness
 async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """A topic that is copied from Kafka with all its configs can be created."""
     tiered = {
@@ -273,61 +275,61 @@ async def test_tiered_storage_configs_are_accepted_but_cannot_enable_it(
         "remote.log.copy.disable": "false",
         "remote.log.delete.on.disable": "false",
     }
-    await stage.create("copied", configs=tiered)
+    await harness.create("copied", configs=tiered)
     for key, value in tiered.items():
         source = ConfigSource.DYNAMIC_TOPIC_CONFIG
-        assert await value_of(stage, TOPIC, "copied", key) == (value, source)
-    await stage.create("plain")
+        assert await value_of(harness, TOPIC, "copied", key) == (value, source)
+    await harness.create("plain")
     for key, value in tiered.items():
-        assert await value_of(stage, TOPIC, "plain", key) == (value, ConfigSource.DEFAULT_CONFIG)
+        assert await value_of(harness, TOPIC, "plain", key) == (value, ConfigSource.DEFAULT_CONFIG)
     switch_on: Edit = ("remote.storage.enable", SET, "true")
-    ((_, code, words),) = await edit(stage, (TOPIC, "plain", [switch_on]))
+    ((_, code, words),) = await edit(harness, (TOPIC, "plain", [switch_on]))
     assert code == ErrorCode.INVALID_CONFIG
     assert "Penstock has no tiered storage" in (words or "")
 
 
-@staged
-async def test_durability_can_be_set_for_all_brokers_only(stage: BrokerHarness) -> None:
+@with_harness
+async def test_durability_can_be_set_for_all_brokers_only(harness: BrokerHarness) -> None:
     """An earlier version accepted a value for one broker. Such a stored value has no effect."""
     replicated: Edit = ("log.durability", SET, "replicated")
-    ((_, code, words),) = await edit(stage, (BROKER, "0", [replicated]))
+    ((_, code, words),) = await edit(harness, (BROKER, "0", [replicated]))
     assert code == ErrorCode.INVALID_CONFIG
     assert "for all brokers" in (words or "")
     left = Change(broker_config_key(0), encode_configs({"log.durability": "replicated"}), 0)
-    await stage.broker.controller.decide(lambda image: Decision((left,), None))
-    assert 0 in stage.broker.cluster.image.broker_configs
-    assert stage.broker.configs().value("log.durability") == "fsync"
-    ((_, code, _),) = await edit(stage, (BROKER, "", [replicated]))
+    await harness.broker.controller.decide(lambda image: Decision((left,), None))
+    assert 0 in harness.broker.cluster.image.broker_configs
+    assert harness.broker.configs().value("log.durability") == "fsync"
+    ((_, code, _),) = await edit(harness, (BROKER, "", [replicated]))
     assert code == ErrorCode.NONE
-    await stage.until(lambda: stage.broker.configs().value("log.durability") == "replicated")
+    await harness.until(lambda: harness.broker.configs().value("log.durability") == "replicated")
 
 
-@staged_with(kafka={"log.retention.check.interval.ms": "1"})
-async def test_without_a_cleanup_policy_nothing_is_cleaned_up(stage: BrokerHarness) -> None:
+@with_harness_of(kafka={"log.retention.check.interval.ms": "1"})
+async def test_without_a_cleanup_policy_nothing_is_cleaned_up(harness: BrokerHarness) -> None:
     """An empty list means neither retention nor compaction, as in Kafka 4."""
     configs = {"retention.ms": "1", "segment.bytes": "100", "cleanup.policy": ""}
-    await stage.create("kept", configs=configs)
-    await stage.create("cleaned", configs={**configs, "cleanup.policy": "delete"})
+    await harness.create("kept", configs=configs)
+    await harness.create("cleaned", configs={**configs, "cleanup.policy": "delete"})
     for topic in ("kept", "cleaned"):
         for _ in range(3):
-            await stage.produce(topic, [bytes(100)])
-    settings = stage.hosted("kept").settings
+            await harness.produce(topic, [bytes(100)])
+    settings = harness.hosted("kept").settings
     assert (settings.delete, settings.compact) == (False, False)
-    assert (await value_of(stage, TOPIC, "kept", "cleanup.policy"))[0] == ""
-    await stage.until(lambda: stage.hosted("cleaned").log.log_start_offset == 3)
-    assert stage.hosted("kept").log.log_start_offset == 0
-    await edit(stage, (TOPIC, "kept", [("cleanup.policy", APPEND, "delete")]))
-    await stage.until(lambda: stage.hosted("kept").log.log_start_offset == 3)
+    assert (await value_of(harness, TOPIC, "kept", "cleanup.policy"))[0] == ""
+    await harness.until(lambda: harness.hosted("cleaned").log.log_start_offset == 3)
+    assert harness.hosted("kept").log.log_start_offset == 0
+    await edit(harness, (TOPIC, "kept", [("cleanup.policy", APPEND, "delete")]))
+    await harness.until(lambda: harness.hosted("kept").log.log_start_offset == 3)
 
 
-@staged
-async def test_each_resource_succeeds_or_fails_on_its_own(stage: BrokerHarness) -> None:
+@with_harness
+async def test_each_resource_succeeds_or_fails_on_its_own(harness: BrokerHarness) -> None:
     """An invalid resource does not keep the others from being changed."""
-    await stage.create("good")
-    await stage.create("bad")
+    await harness.create("good")
+    await harness.create("bad")
     good: dict[str, str | None] = {"segment.ms": "1000"}
     answers = await alter(
-        stage,
+        harness,
         (TOPIC, "good", good),
         (TOPIC, "bad", {"segment.mss": "1"}),
         (TOPIC, "none", good),
@@ -345,15 +347,15 @@ async def test_each_resource_succeeds_or_fails_on_its_own(stage: BrokerHarness) 
         ("seven", ErrorCode.INVALID_REQUEST),
         ("0", ErrorCode.INVALID_REQUEST),
     ]
-    assert stage.broker.cluster.image.topics["good"].configs == good
+    assert harness.broker.cluster.image.topics["good"].configs == good
 
 
-@staged
-async def test_errors_of_incremental_changes_have_messages(stage: BrokerHarness) -> None:
+@with_harness
+async def test_errors_of_incremental_changes_have_messages(harness: BrokerHarness) -> None:
     """For an unknown name the message lists the known ones. For an invalid value it describes valid
     ones.
     """
-    await stage.create("orders")
+    await harness.create("orders")
     for wrong, code, words in (
         (("retention", SET, "1"), ErrorCode.INVALID_CONFIG, "The known ones are: "),
         (("retention.ms", SET, "soon"), ErrorCode.INVALID_CONFIG, "whole number"),
@@ -361,73 +363,75 @@ async def test_errors_of_incremental_changes_have_messages(stage: BrokerHarness)
         (("retention.ms", SET, None), ErrorCode.INVALID_REQUEST, "no value"),
         (("retention.ms", 9, "1"), ErrorCode.INVALID_REQUEST, "not an operation"),
     ):
-        ((_, got, message),) = await edit(stage, (TOPIC, "orders", [wrong]))  # type: ignore[list-item]
+        ((_, got, message),) = await edit(harness, (TOPIC, "orders", [wrong]))  # type: ignore[list-item]
         assert got == code
         assert words in (message or "")
-    assert not stage.broker.cluster.image.topics["orders"].configs
+    assert not harness.broker.cluster.image.topics["orders"].configs
 
 
-@staged
-async def test_a_resource_named_twice_is_refused(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_resource_named_twice_is_refused(harness: BrokerHarness) -> None:
     """Both occurrences are refused, even if they change different configs. A config that is named
     twice is refused too.
     """
-    await stage.create("orders")
+    await harness.create("orders")
     one: dict[str, str | None] = {"segment.ms": "1000"}
-    twice = await alter(stage, (TOPIC, "orders", one), (TOPIC, "orders", {"flush.ms": "1"}))
+    twice = await alter(harness, (TOPIC, "orders", one), (TOPIC, "orders", {"flush.ms": "1"}))
     assert twice == [("orders", ErrorCode.INVALID_REQUEST)] * 2
     edits: list[Edit] = [("segment.ms", SET, "1000"), ("segment.ms", DELETE, None)]
-    ((_, code, _),) = await edit(stage, (TOPIC, "orders", edits))
+    ((_, code, _),) = await edit(harness, (TOPIC, "orders", edits))
     assert code == ErrorCode.INVALID_REQUEST
-    assert not stage.broker.cluster.image.topics["orders"].configs
+    assert not harness.broker.cluster.image.topics["orders"].configs
 
 
-@staged
-async def test_validate_only_changes_nothing(stage: BrokerHarness) -> None:
+@with_harness
+async def test_validate_only_changes_nothing(harness: BrokerHarness) -> None:
     """The response has the same errors as a real change."""
-    await stage.create("orders")
+    await harness.create("orders")
     for configs, code in (({"segment.ms": "1000"}, 0), ({"segment.ms": "x"}, 40)):
         asked = (TOPIC, "orders", dict[str, str | None](configs))
-        assert await alter(stage, asked, validate_only=True) == [("orders", code)]
+        assert await alter(harness, asked, validate_only=True) == [("orders", code)]
         edits: list[Edit] = [(name, SET, value) for name, value in configs.items()]
-        ((_, got, _),) = await edit(stage, (TOPIC, "orders", edits), validate_only=True)
+        ((_, got, _),) = await edit(harness, (TOPIC, "orders", edits), validate_only=True)
         assert got == code
-    assert not stage.broker.cluster.image.topics["orders"].configs
+    assert not harness.broker.cluster.image.topics["orders"].configs
 
 
-@staged
+@with_harness
 async def test_kafka_settings_without_effect_are_shown_if_they_are_set_or_requested(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Their documentation says that they have no effect."""
     threads, throttle = "num.io.threads", "replica.alter.log.dirs.io.max.bytes.per.second"
-    assert threads not in {each.name for each in (await describe(stage, BROKER, "0")).configs}
-    asked = await describe(stage, BROKER, "0", [threads, "no.such.key"], documentation=True)
+    assert threads not in {each.name for each in (await describe(harness, BROKER, "0")).configs}
+    asked = await describe(harness, BROKER, "0", [threads, "no.such.key"], documentation=True)
     (config,) = asked.configs
     assert (config.name, config.value) == (threads, None)
     assert "No effect in Penstock" in (config.documentation or "")
     edits: list[Edit] = [(threads, SET, "4"), (throttle, DELETE, None), ("no.such", DELETE, None)]
-    assert await edit(stage, (BROKER, "0", edits)) == [("0", 0, None)]
-    shown = {each.name: each.value for each in (await describe(stage, BROKER, "0")).configs}
+    assert await edit(harness, (BROKER, "0", edits)) == [("0", 0, None)]
+    shown = {each.name: each.value for each in (await describe(harness, BROKER, "0")).configs}
     assert shown[threads] == "4"
     assert throttle not in shown
 
 
-@staged
-async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(
+    harness: BrokerHarness,
+) -> None:
     """As in Kafka 4.1 and later, its source is the dynamic default of all brokers."""
-    await stage.create("orders")
-    assert await value_of(stage, TOPIC, "orders", "min.insync.replicas") == ("1", 5)
-    await edit(stage, (BROKER, "", [("min.insync.replicas", SET, "2")]))
-    assert await value_of(stage, TOPIC, "orders", "min.insync.replicas") == ("2", 3)
+    await harness.create("orders")
+    assert await value_of(harness, TOPIC, "orders", "min.insync.replicas") == ("1", 5)
+    await edit(harness, (BROKER, "", [("min.insync.replicas", SET, "2")]))
+    assert await value_of(harness, TOPIC, "orders", "min.insync.replicas") == ("2", 3)
     (config,) = (
-        await describe(stage, TOPIC, "orders", ["min.insync.replicas"], synonyms=True)
+        await describe(harness, TOPIC, "orders", ["min.insync.replicas"], synonyms=True)
     ).configs
     assert [(each.value, each.source) for each in config.synonyms] == [("2", 3), ("1", 5)]
 
 
-@staged
-async def test_groups_and_client_metrics_have_no_configs(stage: BrokerHarness) -> None:
+@with_harness
+async def test_groups_and_client_metrics_have_no_configs(harness: BrokerHarness) -> None:
     for kind in (GROUP, CLIENT_METRICS):
-        answer = await describe(stage, kind, "mine")
+        answer = await describe(harness, kind, "mine")
         assert (answer.error_code, answer.configs) == (0, [])

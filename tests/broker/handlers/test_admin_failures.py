@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from broker.harness import BrokerHarness, staged
+from broker.harness import BrokerHarness, with_harness
 from penstock.broker.dispatch import Dispatcher
 from penstock.stores.errors import StoreUnavailable
 from penstock.wire.api import SUPPORTED, ApiKey
@@ -113,20 +113,20 @@ def test_a_failed_store_is_reported_for_every_topic(
 ) -> None:
     """Each topic has a message, and the broker goes on."""
 
-    async def scenario(stage: BrokerHarness) -> None:
+    async def scenario(harness: BrokerHarness) -> None:
         async def fail(_: object) -> None:
             raise error
 
         request = CreateTopicsRequest([CreateTopicsRequest.Topic(name, 1, 1) for name in "ab"])
         with monkeypatch.context() as patch:
-            patch.setattr(stage.broker.controller, "decide", fail)
-            response = await stage.ask(request, 7, CreateTopicsResponse)
+            patch.setattr(harness.broker.controller, "decide", fail)
+            response = await harness.ask(request, 7, CreateTopicsResponse)
         assert [topic.error_code for topic in response.topics] == [code, code]
         assert all(topic.error_message for topic in response.topics)
-        response = await stage.ask(request, 7, CreateTopicsResponse)
+        response = await harness.ask(request, 7, CreateTopicsResponse)
         assert [topic.error_code for topic in response.topics] == [0, 0]
 
-    staged(scenario)(tmp_path_factory.mktemp("stage"))
+    with_harness(scenario)(tmp_path_factory.mktemp("harness"))
 
 
 @pytest.mark.parametrize("version", [2, 7])
@@ -138,14 +138,14 @@ def test_an_unexpected_exception_is_answered_and_logged(
 ) -> None:
     """The client gets UNKNOWN_SERVER_ERROR."""
 
-    async def scenario(stage: BrokerHarness) -> None:
+    async def scenario(harness: BrokerHarness) -> None:
         async def fail() -> None:
             raise ZeroDivisionError("a bug")
 
-        monkeypatch.setattr(stage.broker.replicas, "settled", fail)
+        monkeypatch.setattr(harness.broker.replicas, "settled", fail)
         request = CreateTopicsRequest([CreateTopicsRequest.Topic("a", 1, 1)])
-        response = await stage.ask(request, version, CreateTopicsResponse)
+        response = await harness.ask(request, version, CreateTopicsResponse)
         assert [topic.error_code for topic in response.topics] == [ErrorCode.UNKNOWN_SERVER_ERROR]
 
-    staged(scenario)(tmp_path_factory.mktemp("stage"))
+    with_harness(scenario)(tmp_path_factory.mktemp("harness"))
     assert "CreateTopicsRequest failed" in caplog.text

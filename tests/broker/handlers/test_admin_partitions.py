@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.harness import BrokerHarness, staged, staged_with
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     CreatePartitionsRequest,
@@ -19,10 +19,10 @@ Cursor = DescribeTopicPartitionsRequest.Cursor
 
 
 async def grow(
-    stage: BrokerHarness, *topics: Grown, version: int = 3, validate_only: bool = False
+    harness: BrokerHarness, *topics: Grown, version: int = 3, validate_only: bool = False
 ) -> list[tuple[str, int]]:
     request = CreatePartitionsRequest(list(topics), 30_000, validate_only)
-    response = await stage.ask(request, version, CreatePartitionsResponse)
+    response = await harness.ask(request, version, CreatePartitionsResponse)
     for answer in response.results:
         assert (answer.error_message is None) == (answer.error_code == 0)
     return [(answer.name, answer.error_code) for answer in response.results]
@@ -34,7 +34,7 @@ def grown(name: str, count: int, *assignments: list[int]) -> Grown:
 
 
 async def pages(
-    stage: BrokerHarness, names: list[str], limit: int
+    harness: BrokerHarness, names: list[str], limit: int
 ) -> list[list[tuple[str | None, list[int]]]]:
     """Follows the cursor from page to page. Returns the topics of each page with their
     partitions.
@@ -43,7 +43,7 @@ async def pages(
     seen = []
     while True:
         request = DescribeTopicPartitionsRequest([Asked(name) for name in names], limit, cursor)
-        response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
+        response = await harness.ask(request, 0, DescribeTopicPartitionsResponse)
         seen.append(
             [(each.name, [p.partition_index for p in each.partitions]) for each in response.topics]
         )
@@ -52,25 +52,25 @@ async def pages(
         cursor = Cursor(response.next_cursor.topic_name, response.next_cursor.partition_index)
 
 
-@staged
-async def test_new_partitions_accept_records_at_once(stage: BrokerHarness) -> None:
+@with_harness
+async def test_new_partitions_accept_records_at_once(harness: BrokerHarness) -> None:
     """Existing partitions keep their records."""
-    await stage.create("orders", 1)
-    await stage.produce("orders", [b"x"])
+    await harness.create("orders", 1)
+    await harness.produce("orders", [b"x"])
     for version in range(4):
         count = 2 + version
-        assert await grow(stage, grown("orders", count), version=version) == [("orders", 0)]
-        assert await stage.produce("orders", [b"y"], count - 1) == 0
-    assert await stage.produce("orders", [b"z"]) == 1
+        assert await grow(harness, grown("orders", count), version=version) == [("orders", 0)]
+        assert await harness.produce("orders", [b"y"], count - 1) == 0
+    assert await harness.produce("orders", [b"z"]) == 1
 
 
-@staged
-async def test_create_partitions_answers_for_every_topic(stage: BrokerHarness) -> None:
+@with_harness
+async def test_create_partitions_answers_for_every_topic(harness: BrokerHarness) -> None:
     """In the order of the request. A topic that is named twice is refused, and answered once."""
     for name in ("same", "less", "more", "twice", "__consumer_offsets"):
-        await stage.create(name, 2)
+        await harness.create(name, 2)
     answers = await grow(
-        stage,
+        harness,
         grown("same", 2),
         grown("less", 1),
         grown("more", 3),
@@ -87,7 +87,7 @@ async def test_create_partitions_answers_for_every_topic(stage: BrokerHarness) -
         ("twice", ErrorCode.INVALID_REQUEST),
         ("__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
     ]
-    topics = stage.broker.cluster.image.topics
+    topics = harness.broker.cluster.image.topics
     assert {name: len(topic.partitions) for name, topic in topics.items()} == {
         "same": 2,
         "less": 2,
@@ -97,22 +97,22 @@ async def test_create_partitions_answers_for_every_topic(stage: BrokerHarness) -
     }
 
 
-@staged
-async def test_validate_only_adds_no_partitions(stage: BrokerHarness) -> None:
+@with_harness
+async def test_validate_only_adds_no_partitions(harness: BrokerHarness) -> None:
     """The response has the same errors as a real change."""
-    await stage.create("a")
-    answers = await grow(stage, grown("a", 5), grown("b", 5), validate_only=True)
+    await harness.create("a")
+    answers = await grow(harness, grown("a", 5), grown("b", 5), validate_only=True)
     assert answers == [("a", ErrorCode.NONE), ("b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
-    assert len(stage.broker.cluster.image.topics["a"].partitions) == 1
+    assert len(harness.broker.cluster.image.topics["a"].partitions) == 1
 
 
-@staged_with(brokers=2)
-async def test_new_partitions_are_created_on_the_assigned_brokers(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_new_partitions_are_created_on_the_assigned_brokers(harness: BrokerHarness) -> None:
     """There must be one assignment for each new partition, to brokers that exist."""
     for name in ("good", "short", "far"):
-        await stage.create(name)
+        await harness.create(name)
     answers = await grow(
-        stage,
+        harness,
         grown("good", 3, [1], [0]),
         grown("short", 3, [1]),
         grown("far", 2, [9]),
@@ -122,16 +122,16 @@ async def test_new_partitions_are_created_on_the_assigned_brokers(stage: BrokerH
         ("short", ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         ("far", ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ]
-    partitions = stage.broker.cluster.image.topics["good"].partitions
+    partitions = harness.broker.cluster.image.topics["good"].partitions
     assert [partition.replicas for partition in partitions[1:]] == [(1,), (0,)]
 
 
-@staged_with(brokers=2)
-async def test_partitions_are_described_with_their_replicas(stage: BrokerHarness) -> None:
+@with_harness_of(brokers=2)
+async def test_partitions_are_described_with_their_replicas(harness: BrokerHarness) -> None:
     """Leader, leader epoch, replicas, ISR, ELR and the topic's id."""
-    topic_id = await stage.create("orders", 2)
+    topic_id = await harness.create("orders", 2)
     request = DescribeTopicPartitionsRequest([Asked("orders")])
-    response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
+    response = await harness.ask(request, 0, DescribeTopicPartitionsResponse)
     (topic,) = response.topics
     assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.NONE, "orders", topic_id)
     assert not topic.is_internal
@@ -145,74 +145,74 @@ async def test_partitions_are_described_with_their_replicas(stage: BrokerHarness
     assert response.next_cursor is None
 
 
-@staged
-async def test_unknown_topics_are_described_with_an_error(stage: BrokerHarness) -> None:
+@with_harness
+async def test_unknown_topics_are_described_with_an_error(harness: BrokerHarness) -> None:
     """They are sorted among the others, each once. A request for all topics has no unknown ones."""
-    await stage.create("b")
+    await harness.create("b")
     request = DescribeTopicPartitionsRequest([Asked(name) for name in ("c", "b", "a?", "b")])
-    response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
+    response = await harness.ask(request, 0, DescribeTopicPartitionsResponse)
     assert [(topic.name, topic.error_code) for topic in response.topics] == [
         ("a?", ErrorCode.INVALID_TOPIC_EXCEPTION),
         ("b", ErrorCode.NONE),
         ("c", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
-    everything = await stage.ask(
+    everything = await harness.ask(
         DescribeTopicPartitionsRequest(), 0, DescribeTopicPartitionsResponse
     )
     assert [topic.name for topic in everything.topics] == ["b"]
 
 
-@staged
-async def test_pages_end_at_the_limit_and_continue_at_the_cursor(stage: BrokerHarness) -> None:
+@with_harness
+async def test_pages_end_at_the_limit_and_continue_at_the_cursor(harness: BrokerHarness) -> None:
     """A page may end inside a topic or between two topics. Every partition is returned once."""
-    await stage.create("b", 3)
-    await stage.create("a", 2)
-    await stage.create("c", 1)
-    assert await pages(stage, [], 2) == [
+    await harness.create("b", 3)
+    await harness.create("a", 2)
+    await harness.create("c", 1)
+    assert await pages(harness, [], 2) == [
         [("a", [0, 1])],
         [("b", [0, 1])],
         [("b", [2]), ("c", [0])],
     ]
-    assert await pages(stage, ["c", "x", "a"], 2) == [
+    assert await pages(harness, ["c", "x", "a"], 2) == [
         [("a", [0, 1])],
         [("c", [0]), ("x", [])],
     ]
-    assert await pages(stage, ["b"], 0) == [[("b", [0])], [("b", [1])], [("b", [2])]]
-    assert len(await pages(stage, [], 2000)) == 1
+    assert await pages(harness, ["b"], 0) == [[("b", [0])], [("b", [1])], [("b", [2])]]
+    assert len(await pages(harness, [], 2000)) == 1
 
 
-@staged
+@with_harness
 async def test_a_cursor_at_a_deleted_topic_continues_with_the_next_topic(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """A topic may be deleted between two pages."""
-    await stage.create("b", 3)
+    await harness.create("b", 3)
     request = DescribeTopicPartitionsRequest(cursor=Cursor("a", 1))
-    response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
+    response = await harness.ask(request, 0, DescribeTopicPartitionsResponse)
     assert [(each.name, len(each.partitions)) for each in response.topics] == [("b", 3)]
     past_the_end = DescribeTopicPartitionsRequest(cursor=Cursor("b", 7))
-    response = await stage.ask(past_the_end, 0, DescribeTopicPartitionsResponse)
+    response = await harness.ask(past_the_end, 0, DescribeTopicPartitionsResponse)
     assert [(each.name, len(each.partitions)) for each in response.topics] == [("b", 0)]
     assert response.next_cursor is None
 
 
-@staged
-async def test_an_invalid_cursor_is_refused(stage: BrokerHarness) -> None:
+@with_harness
+async def test_an_invalid_cursor_is_refused(harness: BrokerHarness) -> None:
     """It names a topic that was not asked for, or a negative partition."""
-    await stage.create("a")
+    await harness.create("a")
     for cursor in (Cursor("b", 0), Cursor("a", -1)):
         request = DescribeTopicPartitionsRequest([Asked("a")], cursor=cursor)
-        response = await stage.ask(request, 0, DescribeTopicPartitionsResponse)
+        response = await harness.ask(request, 0, DescribeTopicPartitionsResponse)
         assert [each.error_code for each in response.topics] == [ErrorCode.INVALID_REQUEST]
 
 
-@staged
-async def test_no_reassignments_are_listed_when_none_is_in_progress(stage: BrokerHarness) -> None:
+@with_harness
+async def test_no_reassignments_are_listed_when_none_is_in_progress(harness: BrokerHarness) -> None:
     """Unknown topics in the request do not cause an error."""
-    await stage.create("a")
+    await harness.create("a")
     topics = [ListPartitionReassignmentsRequest.Topic(name, [0]) for name in ("a", "none")]
     for asked in (None, topics):
         request = ListPartitionReassignmentsRequest(topics=asked)
-        response = await stage.ask(request, 0, ListPartitionReassignmentsResponse)
+        response = await harness.ask(request, 0, ListPartitionReassignmentsResponse)
         assert (response.error_code, response.error_message) == (ErrorCode.NONE, None)
         assert response.topics == []

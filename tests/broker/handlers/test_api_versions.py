@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from broker.harness import BrokerHarness, staged
+from broker.harness import BrokerHarness, with_harness
 from penstock.broker.dispatch import HANDLED
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.errors import ErrorCode, ProtocolError
@@ -24,12 +24,12 @@ def frame(api_key: int, version: int, body: bytes = b"") -> bytes:
     return HEADER.pack(api_key, version, 77, -1) + body
 
 
-@staged
-async def test_the_response_header_has_no_tagged_fields(stage: BrokerHarness) -> None:
+@with_harness
+async def test_the_response_header_has_no_tagged_fields(harness: BrokerHarness) -> None:
     """The error code follows the correlation id directly, in flexible versions too."""
     for version in range(5):
         body = b"\0\2x\2" + b"1\0" if version >= 3 else b""
-        answer = await stage.exchange(frame(ApiKey.API_VERSIONS, version, body))
+        answer = await harness.exchange(frame(ApiKey.API_VERSIONS, version, body))
         assert answer is not None
         assert struct.unpack_from(">ih", answer) == (77, 0)
         count = answer[6] - 1 if version >= 3 else struct.unpack_from(">i", answer, 6)[0]
@@ -45,17 +45,17 @@ def test_an_unknown_version_is_answered_in_version_0(
     client can retry with a lower version.
     """
 
-    @staged
-    async def play(stage: BrokerHarness) -> None:
-        answer = await stage.exchange(frame(ApiKey.API_VERSIONS, version, body))
+    @with_harness
+    async def run_case(harness: BrokerHarness) -> None:
+        answer = await harness.exchange(frame(ApiKey.API_VERSIONS, version, body))
         assert answer is not None
         assert answer == struct.pack(">ihihhh", 77, ErrorCode.UNSUPPORTED_VERSION, 1, 18, 0, 4)
 
-    play(tmp_path)  # type: ignore[arg-type]
+    run_case(tmp_path)  # type: ignore[arg-type]
 
 
-@staged
-async def test_version_ranges_work_for_old_and_new_clients(stage: BrokerHarness) -> None:
+@with_harness
+async def test_version_ranges_work_for_old_and_new_clients(harness: BrokerHarness) -> None:
     """Produce is offered from version 0, because old librdkafka stops compressing otherwise. The
     ranges include the single versions that librdkafka before 2.11.1 looks for. APIs that need
     absent features are not offered.
@@ -64,7 +64,7 @@ async def test_version_ranges_work_for_old_and_new_clients(stage: BrokerHarness)
     ranges = [
         {
             each.api_key: (each.min_version, each.max_version)
-            for each in (await stage.ask(request, version, ApiVersionsResponse)).api_keys
+            for each in (await harness.ask(request, version, ApiVersionsResponse)).api_keys
         }
         for version in range(5)
     ]
@@ -91,13 +91,13 @@ async def test_version_ranges_work_for_old_and_new_clients(stage: BrokerHarness)
     assert not {17, 36, 68, 76, 78} & set(offered)
 
 
-@staged
-async def test_transaction_version_2_is_offered_as_a_feature(stage: BrokerHarness) -> None:
+@with_harness
+async def test_transaction_version_2_is_offered_as_a_feature(harness: BrokerHarness) -> None:
     """Together with the API versions that belong to it. Clients below ApiVersions version 4 cannot
     handle a lowest supported version of 0, so supported features are not sent to them.
     """
     for version in (3, 4):
-        answer = await stage.ask(ApiVersionsRequest("x", "1"), version, ApiVersionsResponse)
+        answer = await harness.ask(ApiVersionsRequest("x", "1"), version, ApiVersionsResponse)
         (final,) = answer.finalized_features
         level = (final.name, final.min_version_level, final.max_version_level)
         assert level == ("transaction.version", 2, 2)
@@ -116,8 +116,8 @@ async def test_transaction_version_2_is_offered_as_a_feature(stage: BrokerHarnes
         assert {key: offered[key] for key in belong} == belong
 
 
-@staged
-async def test_the_clients_software_name_and_version_must_be_valid(stage: BrokerHarness) -> None:
+@with_harness
+async def test_the_clients_software_name_and_version_must_be_valid(harness: BrokerHarness) -> None:
     """From version 3 on, because they appear in logs."""
     for version in (3, 4):
         for name, software, good in (
@@ -130,13 +130,13 @@ async def test_the_clients_software_name_and_version_must_be_valid(stage: Broker
             ("x\n", "1", False),
         ):
             request = ApiVersionsRequest(name, software)
-            answer = await stage.ask(request, version, ApiVersionsResponse)
+            answer = await harness.ask(request, version, ApiVersionsResponse)
             code = ErrorCode.NONE if good else ErrorCode.INVALID_REQUEST
             assert (answer.error_code, bool(answer.api_keys)) == (code, good)
 
 
-@staged
-async def test_other_unsupported_requests_close_the_connection(stage: BrokerHarness) -> None:
+@with_harness
+async def test_other_unsupported_requests_close_the_connection(harness: BrokerHarness) -> None:
     """The client could not read any response to an unknown API or version. This includes Produce
     below version 3, although that is offered.
     """
@@ -144,7 +144,7 @@ async def test_other_unsupported_requests_close_the_connection(stage: BrokerHarn
         if key in HANDLED and key is not ApiKey.API_VERSIONS:
             for version in (known.serve_min - 1, known.max_version + 1):
                 with pytest.raises(ProtocolError):
-                    await stage.exchange(frame(key, version, bytes(60)))
+                    await harness.exchange(frame(key, version, bytes(60)))
     for api_key in (68, 76, 999, -1):
         with pytest.raises(ProtocolError):
-            await stage.exchange(frame(api_key, 0, bytes(60)))
+            await harness.exchange(frame(api_key, 0, bytes(60)))

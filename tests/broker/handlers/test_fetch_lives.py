@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.harness import TIMEOUT_S, BrokerHarness, on_stage, staged
+from broker.harness import TIMEOUT_S, BrokerHarness, open_harness, with_harness
 from penstock.records.batch import iter_batches
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchRequest, FetchResponse
@@ -19,7 +19,7 @@ VERSION = 12
 
 
 async def fetch(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
     session: tuple[int, int],
     offset: int,
     *,
@@ -35,7 +35,7 @@ async def fetch(
         session_epoch=session[1],
         topics=[FetchRequest.Topic("orders", partitions=[partition])],
     )
-    return await stage.ask(request, VERSION, FetchResponse)
+    return await harness.ask(request, VERSION, FetchResponse)
 
 
 def offsets(answer: FetchResponse) -> list[int]:
@@ -53,38 +53,40 @@ def test_a_session_from_before_a_restart_does_not_move_another_readers_offsets(
     """
 
     async def begin_in_one_life() -> int:
-        async with on_stage(tmp_path / "first") as stage:
-            await stage.create("orders")
-            return (await fetch(stage, (0, 0), 0)).session_id
+        async with open_harness(tmp_path / "first") as harness:
+            await harness.create("orders")
+            return (await fetch(harness, (0, 0), 0)).session_id
 
     async def meet_in_another(stale: int) -> None:
-        async with on_stage(tmp_path / "second") as stage:
-            await stage.create("orders")
+        async with open_harness(tmp_path / "second") as harness:
+            await harness.create("orders")
             for value in (b"a", b"b", b"c"):
-                await stage.produce("orders", [value])
-            waiting = asyncio.ensure_future(fetch(stage, (0, 0), 0, bytes_min=1 << 20, wait_ms=100))
+                await harness.produce("orders", [value])
+            waiting = asyncio.ensure_future(
+                fetch(harness, (0, 0), 0, bytes_min=1 << 20, wait_ms=100)
+            )
             await asyncio.sleep(0)
-            refused = await fetch(stage, (stale, 1), 2)
+            refused = await fetch(harness, (stale, 1), 2)
             assert refused.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             assert offsets(await waiting) == [0, 1, 2]
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with asyncio.timeout(TIMEOUT_S):
             for name in ("first", "second"):
                 (tmp_path / name).mkdir()
             await meet_in_another(await begin_in_one_life())
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
-@staged
+@with_harness
 async def test_a_session_with_topic_ids_refuses_a_request_with_topic_names(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Otherwise a partition could be in the session twice, at two offsets, and the reader would
     accept records for either.
     """
-    topic_id = await stage.create("orders")
+    topic_id = await harness.create("orders")
     partition = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
         max_wait_ms=0,
@@ -92,6 +94,6 @@ async def test_a_session_with_topic_ids_refuses_a_request_with_topic_names(
         session_epoch=0,
         topics=[FetchRequest.Topic(topic_id=topic_id, partitions=[partition])],
     )
-    begun = await stage.ask(request, 13, FetchResponse)
-    refused = await fetch(stage, (begun.session_id, 1), 0)
+    begun = await harness.ask(request, 13, FetchResponse)
+    refused = await fetch(harness, (begun.session_id, 1), 0)
     assert refused.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.harness import BrokerHarness, staged
+from broker.harness import BrokerHarness, with_harness
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteTopicsRequest,
@@ -12,15 +12,15 @@ from penstock.wire.messages import (
 )
 
 
-@staged
+@with_harness
 async def test_a_session_with_topic_ids_does_not_read_a_recreated_topic(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The topic is deleted and created again. The old id gets Kafka's error codes and no
     records.
     """
-    old_id = await stage.create("orders")
-    await stage.produce("orders", [b"old"])
+    old_id = await harness.create("orders")
+    await harness.produce("orders", [b"old"])
 
     async def fetch(session_id: int, epoch: int) -> FetchResponse:
         partition = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -32,12 +32,12 @@ async def test_a_session_with_topic_ids_does_not_read_a_recreated_topic(
             session_epoch=epoch,
             topics=topics,
         )
-        return await stage.ask(request, 13, FetchResponse)
+        return await harness.ask(request, 13, FetchResponse)
 
     begun = await fetch(0, 0)
     assert begun.responses[0].partitions[0].error_code == ErrorCode.NONE
     gone = DeleteTopicsRequest([DeleteTopicsRequest.Topic("orders")])
-    await stage.ask(gone, 6, DeleteTopicsResponse)
+    await harness.ask(gone, 6, DeleteTopicsResponse)
     for epoch, code in (
         (1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (2, ErrorCode.INCONSISTENT_TOPIC_ID),
@@ -47,5 +47,5 @@ async def test_a_session_with_topic_ids_does_not_read_a_recreated_topic(
         assert answer.partitions[0].error_code == code
         assert not answer.partitions[0].records
         if epoch == 1:
-            assert await stage.create("orders") != old_id
-            await stage.produce("orders", [b"new"])
+            assert await harness.create("orders") != old_id
+            await harness.produce("orders", [b"new"])

@@ -8,7 +8,7 @@ import asyncio
 
 import pytest
 
-from broker.harness import BrokerHarness, staged, staged_with
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.broker.handlers import fresh_topics
 from penstock.metadata.config_changes import ResourceType
 from penstock.stores.errors import StoreError
@@ -22,53 +22,53 @@ from penstock.wire.messages import (
     MetadataResponse,
 )
 
-stage_of_three = staged_with(brokers=3)
+with_three_brokers = with_harness_of(brokers=3)
 
 
-async def described(stage: BrokerHarness, name: str, broker: int) -> int:
+async def described(harness: BrokerHarness, name: str, broker: int) -> int:
     request = DescribeTopicPartitionsRequest([DescribeTopicPartitionsRequest.Topic(name)])
-    response = await stage.ask(request, 0, DescribeTopicPartitionsResponse, broker=broker)
+    response = await harness.ask(request, 0, DescribeTopicPartitionsResponse, broker=broker)
     return response.topics[0].error_code
 
 
-async def known(stage: BrokerHarness, topic: MetadataRequest.Topic, broker: int) -> int:
+async def known(harness: BrokerHarness, topic: MetadataRequest.Topic, broker: int) -> int:
     request = MetadataRequest([topic], allow_auto_topic_creation=False)
-    response = await stage.ask(request, 12, MetadataResponse, broker=broker)
+    response = await harness.ask(request, 12, MetadataResponse, broker=broker)
     return response.topics[0].error_code
 
 
-async def configured(stage: BrokerHarness, name: str, broker: int) -> int:
+async def configured(harness: BrokerHarness, name: str, broker: int) -> int:
     resource = DescribeConfigsRequest.Resource(ResourceType.TOPIC, name, None)
     request = DescribeConfigsRequest([resource])
-    response = await stage.ask(request, 4, DescribeConfigsResponse, broker=broker)
+    response = await harness.ask(request, 4, DescribeConfigsResponse, broker=broker)
     return response.results[0].error_code
 
 
-@stage_of_three
-async def test_every_broker_knows_a_topic_that_was_just_created(stage: BrokerHarness) -> None:
+@with_three_brokers
+async def test_every_broker_knows_a_topic_that_was_just_created(harness: BrokerHarness) -> None:
     for number in range(5):
         for broker in (1, 2):
-            await stage.create(f"described-{number}-{broker}")
-            assert await described(stage, f"described-{number}-{broker}", broker) == 0
-            topic_id = await stage.create(f"asked-{number}-{broker}")
+            await harness.create(f"described-{number}-{broker}")
+            assert await described(harness, f"described-{number}-{broker}", broker) == 0
+            topic_id = await harness.create(f"asked-{number}-{broker}")
             by_name = MetadataRequest.Topic(name=f"asked-{number}-{broker}")
-            assert await known(stage, by_name, broker) == 0
-            await stage.create(f"configured-{number}-{broker}")
-            assert await configured(stage, f"configured-{number}-{broker}", broker) == 0
-            topic_id = await stage.create(f"id-{number}-{broker}")
-            assert await known(stage, MetadataRequest.Topic(topic_id, None), broker) == 0
+            assert await known(harness, by_name, broker) == 0
+            await harness.create(f"configured-{number}-{broker}")
+            assert await configured(harness, f"configured-{number}-{broker}", broker) == 0
+            topic_id = await harness.create(f"id-{number}-{broker}")
+            assert await known(harness, MetadataRequest.Topic(topic_id, None), broker) == 0
 
 
-@staged
-async def test_a_topic_that_does_not_exist_is_unknown(stage: BrokerHarness) -> None:
-    assert await described(stage, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert await described(stage, "no/name", 0) == ErrorCode.INVALID_TOPIC_EXCEPTION
+@with_harness
+async def test_a_topic_that_does_not_exist_is_unknown(harness: BrokerHarness) -> None:
+    assert await described(harness, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await described(harness, "no/name", 0) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-@staged
-async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: BrokerHarness) -> None:
+@with_harness
+async def test_requests_for_unknown_topics_share_reads_of_the_store(harness: BrokerHarness) -> None:
     """A hundred clients that wait for a topic cause at most two reads at a time."""
-    cluster, questions = stage.broker.cluster, 0
+    cluster, questions = harness.broker.cluster, 0
     latest_revision = cluster.latest_revision
 
     async def counted() -> int:
@@ -78,13 +78,13 @@ async def test_requests_for_unknown_topics_share_reads_of_the_store(stage: Broke
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cluster, "latest_revision", counted)
-        await asyncio.gather(*(described(stage, f"nowhere-{at}", 0) for at in range(100)))
+        await asyncio.gather(*(described(harness, f"nowhere-{at}", 0) for at in range(100)))
     assert questions <= 2
 
 
-@staged
+@with_harness
 async def test_while_the_store_is_unreachable_requests_are_answered_from_the_image(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     async def away() -> int:
         raise StoreError("the store is away")
@@ -96,5 +96,5 @@ async def test_while_the_store_is_unreachable_requests_are_answered_from_the_ima
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fresh_topics, "CATCH_UP_S", 0.01)
         for latest_revision in (away, silent):
-            patch.setattr(stage.broker.cluster, "latest_revision", latest_revision)
-            assert await described(stage, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            patch.setattr(harness.broker.cluster, "latest_revision", latest_revision)
+            assert await described(harness, "nowhere", 0) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

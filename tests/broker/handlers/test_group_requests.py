@@ -6,7 +6,7 @@ import asyncio
 import errno
 from random import Random
 
-from broker.harness import BrokerHarness, InTurn, NoNetwork, staged, staged_with
+from broker.harness import BrokerHarness, InTurn, NoNetwork, with_harness, with_harness_of
 from penstock.broker.coordinators.groups import GroupShell
 from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.groups.config import GroupConfig
@@ -38,14 +38,14 @@ from penstock.wire.messages.base import Response
 GROUP_OPERATIONS = 3400
 """What Kafka 4.0 without an authorizer answers."""
 SMALL = {"offsets.topic.num.partitions": "2"}
-few_groups = staged_with(kafka=SMALL)
+few_groups = with_harness_of(kafka=SMALL)
 
 
-async def find_coordinator(stage: BrokerHarness) -> None:
+async def find_coordinator(harness: BrokerHarness) -> None:
     """Waits until the internal topic for groups exists and the shard of group "g" is loaded."""
     while True:
-        found = await stage.ask(FindCoordinatorRequest("g"), 2, FindCoordinatorResponse)
-        asked = await stage.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
+        found = await harness.ask(FindCoordinatorRequest("g"), 2, FindCoordinatorResponse)
+        asked = await harness.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
         if (found.error_code, asked.error_code) == (0, ErrorCode.UNKNOWN_MEMBER_ID):
             return
         await asyncio.sleep(0.002)
@@ -59,20 +59,22 @@ def commit_of(group: str, topic: str, offsets: dict[int, int]) -> OffsetCommitRe
 
 
 async def commit(
-    stage: BrokerHarness, group: str, topic: str, offsets: dict[int, int]
+    harness: BrokerHarness, group: str, topic: str, offsets: dict[int, int]
 ) -> list[int]:
-    response = await stage.ask(commit_of(group, topic, offsets), 8, OffsetCommitResponse)
+    response = await harness.ask(commit_of(group, topic, offsets), 8, OffsetCommitResponse)
     return [each.error_code for each in response.topics[0].partitions]
 
 
-async def committed(stage: BrokerHarness, group: str, topic: str, indexes: list[int]) -> list[int]:
+async def committed(
+    harness: BrokerHarness, group: str, topic: str, indexes: list[int]
+) -> list[int]:
     asked = OffsetFetchRequest(group, [OffsetFetchRequest.Topic(topic, indexes)])
-    response = await stage.ask(asked, 7, OffsetFetchResponse)
+    response = await harness.ask(asked, 7, OffsetFetchResponse)
     return [each.committed_offset for each in response.topics[0].partitions]
 
 
 async def delete_offsets(
-    stage: BrokerHarness, group: str, topics: dict[str, list[int]]
+    harness: BrokerHarness, group: str, topics: dict[str, list[int]]
 ) -> tuple[int, dict[str, list[tuple[int, int]]]]:
     request = OffsetDeleteRequest(
         group,
@@ -81,7 +83,7 @@ async def delete_offsets(
             for name, indexes in topics.items()
         ],
     )
-    response = await stage.ask(request, 0, OffsetDeleteResponse)
+    response = await harness.ask(request, 0, OffsetDeleteResponse)
     return response.error_code, {
         topic.name: [(each.partition_index, each.error_code) for each in topic.partitions]
         for topic in response.topics
@@ -90,66 +92,68 @@ async def delete_offsets(
 
 @few_groups
 async def test_committed_offsets_of_unknown_partitions_cannot_be_deleted(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Each is refused on its own, in the order of the request. The other offsets are deleted."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await stage.create("orders", 2)
-    await find_coordinator(stage)
-    assert await commit(stage, "g", "orders", {0: 5, 1: 6}) == [0, 0]
-    assert await delete_offsets(stage, "g", {"none": [0], "orders": [9, 0]}) == (
+    await harness.create("orders", 2)
+    await find_coordinator(harness)
+    assert await commit(harness, "g", "orders", {0: 5, 1: 6}) == [0, 0]
+    assert await delete_offsets(harness, "g", {"none": [0], "orders": [9, 0]}) == (
         0,
         {"none": [(0, unknown)], "orders": [(9, unknown), (0, 0)]},
     )
-    assert await committed(stage, "g", "orders", [0, 1]) == [-1, 6]
-    assert await delete_offsets(stage, "g", {"none": [0]}) == (0, {"none": [(0, unknown)]})
+    assert await committed(harness, "g", "orders", [0, 1]) == [-1, 6]
+    assert await delete_offsets(harness, "g", {"none": [0]}) == (0, {"none": [(0, unknown)]})
 
 
 @few_groups
 async def test_an_unknown_group_is_an_error_of_the_whole_offset_delete_response(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The response lists no topics."""
-    await stage.create("orders")
-    await find_coordinator(stage)
+    await harness.create("orders")
+    await find_coordinator(harness)
     for asked in ({"orders": [0]}, {"none": [0]}):
-        assert await delete_offsets(stage, "nobody", asked) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
-        assert await delete_offsets(stage, "", asked) == (ErrorCode.INVALID_GROUP_ID, {})
+        assert await delete_offsets(harness, "nobody", asked) == (ErrorCode.GROUP_ID_NOT_FOUND, {})
+        assert await delete_offsets(harness, "", asked) == (ErrorCode.INVALID_GROUP_ID, {})
 
 
 @few_groups
-async def test_the_group_with_an_empty_id_has_offsets_but_no_members(stage: BrokerHarness) -> None:
+async def test_the_group_with_an_empty_id_has_offsets_but_no_members(
+    harness: BrokerHarness,
+) -> None:
     """As in Kafka, it accepts commits and can be described and deleted, but not joined."""
-    await stage.create("orders")
-    await find_coordinator(stage)
+    await harness.create("orders")
+    await find_coordinator(harness)
 
     async def delete() -> int:
-        response = await stage.ask(DeleteGroupsRequest([""]), 2, DeleteGroupsResponse)
+        response = await harness.ask(DeleteGroupsRequest([""]), 2, DeleteGroupsResponse)
         return response.results[0].error_code
 
     assert await delete() == ErrorCode.GROUP_ID_NOT_FOUND
-    assert await commit(stage, "", "orders", {0: 5}) == [0]
-    assert await committed(stage, "", "orders", [0]) == [5]
-    described = await stage.ask(DescribeGroupsRequest([""]), 5, DescribeGroupsResponse)
+    assert await commit(harness, "", "orders", {0: 5}) == [0]
+    assert await committed(harness, "", "orders", [0]) == [5]
+    described = await harness.ask(DescribeGroupsRequest([""]), 5, DescribeGroupsResponse)
     assert (described.groups[0].error_code, described.groups[0].group_state) == (0, "Empty")
-    beat = await stage.ask(HeartbeatRequest("", 1, "m"), 4, HeartbeatResponse)
+    beat = await harness.ask(HeartbeatRequest("", 1, "m"), 4, HeartbeatResponse)
     assert beat.error_code == ErrorCode.INVALID_GROUP_ID
     assert await delete() == ErrorCode.NONE
-    assert await committed(stage, "", "orders", [0]) == [-1]
+    assert await committed(harness, "", "orders", [0]) == [-1]
 
 
 @few_groups
 async def test_describe_groups_returns_authorized_operations_on_request(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """From version 3 on. Version 6 leaves them out for a group that it does not find."""
-    await stage.create("orders")
-    await find_coordinator(stage)
-    await commit(stage, "g", "orders", {0: 5})
+    await harness.create("orders")
+    await find_coordinator(harness)
+    await commit(harness, "g", "orders", {0: 5})
     for version in range(3, 7):
         for asked in (True, False):
             request = DescribeGroupsRequest(["g", "nobody"], asked)
-            response = await stage.ask(request, version, DescribeGroupsResponse)
+            response = await harness.ask(request, version, DescribeGroupsResponse)
             there, nobody = (each.authorized_operations for each in response.groups)
             assert there == (GROUP_OPERATIONS if asked else NOT_ASKED)
             assert nobody == (GROUP_OPERATIONS if asked and version < 6 else NOT_ASKED)
@@ -166,13 +170,13 @@ ENV = Env(
 )
 
 
-async def runtime(stage: BrokerHarness) -> GroupShell:
+async def runtime(harness: BrokerHarness) -> GroupShell:
     """Loads a second shard next to the broker's own.
 
     It accepts offsets of 50,000 partitions without a topic of that size.
     """
-    await find_coordinator(stage)
-    loaded = GroupShell(ENV, stage.hosted(OFFSETS_TOPIC, 1), GroupConfig())
+    await find_coordinator(harness)
+    loaded = GroupShell(ENV, harness.hosted(OFFSETS_TOPIC, 1), GroupConfig())
     await loaded.load()
     return loaded
 
@@ -199,10 +203,10 @@ async def ask_delete(shard: GroupShell, group: str) -> int:
 
 @few_groups
 async def test_a_group_with_many_offsets_is_deleted_in_several_batches(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """None is larger than max.message.bytes, and after a reload nothing of the group is left."""
-    shard = await runtime(stage)
+    shard = await runtime(harness)
     for start in range(0, MANY, 10_000):
         await ask_commit(shard, "large", range(start, start + 10_000))
     await ask_commit(shard, "small", range(3))
@@ -220,7 +224,7 @@ async def test_a_group_with_many_offsets_is_deleted_in_several_batches(
     assert len(sizes) > 1
     assert max(sizes) <= limit
     assert min(sizes[:-1]) > limit // 2
-    again = await runtime(stage)
+    again = await runtime(harness)
     for image in (shard.shard.state.image, again.shard.state.image):
         assert set(image.offsets) == {"small"}
     assert await ask_delete(again, "large") == ErrorCode.GROUP_ID_NOT_FOUND
@@ -229,12 +233,14 @@ async def test_a_group_with_many_offsets_is_deleted_in_several_batches(
 
 
 @few_groups
-async def test_a_failed_append_does_not_fail_the_commits_in_progress(stage: BrokerHarness) -> None:
+async def test_a_failed_append_does_not_fail_the_commits_in_progress(
+    harness: BrokerHarness,
+) -> None:
     """The disk accepts one commit and refuses the next before the first is synced. Each client gets
     its own result, and the coordinator goes on.
     """
-    shard = await runtime(stage)
-    disk = stage.disks[0]
+    shard = await runtime(harness)
+    disk = harness.disks[0]
     first = asyncio.ensure_future(ask_commit(shard, "g", range(1)))
     await asyncio.sleep(0)
     assert not first.done()
@@ -251,46 +257,46 @@ async def test_a_failed_append_does_not_fail_the_commits_in_progress(stage: Brok
 
 
 @few_groups
-async def test_a_coordinator_that_fails_to_read_its_log_retries(stage: BrokerHarness) -> None:
+async def test_a_coordinator_that_fails_to_read_its_log_retries(harness: BrokerHarness) -> None:
     """While the disk fails to read, clients get COORDINATOR_LOAD_IN_PROGRESS. The coordinator loads
     again from the beginning for as long as it leads.
     """
-    await stage.create("orders")
-    await find_coordinator(stage)
-    assert await commit(stage, "g", "orders", {0: 5}) == [ErrorCode.NONE]
-    groups = stage.services.groups
-    hosted = stage.hosted(OFFSETS_TOPIC, groups.index_of("g"))
-    stage.disks[0].fail_next("pread", errno.EIO, path_contains=OFFSETS_TOPIC, times=2)
+    await harness.create("orders")
+    await find_coordinator(harness)
+    assert await commit(harness, "g", "orders", {0: 5}) == [ErrorCode.NONE]
+    groups = harness.services.groups
+    hosted = harness.hosted(OFFSETS_TOPIC, groups.index_of("g"))
+    harness.disks[0].fail_next("pread", errno.EIO, path_contains=OFFSETS_TOPIC, times=2)
     groups.on_leading(hosted)
     await asyncio.sleep(0.1)
-    waits = await stage.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
+    waits = await harness.ask(HeartbeatRequest("g", 1, "m"), 2, HeartbeatResponse)
     assert waits.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    await find_coordinator(stage)
-    assert await committed(stage, "g", "orders", [0]) == [5]
+    await find_coordinator(harness)
+    assert await committed(harness, "g", "orders", [0]) == [5]
 
 
 @few_groups
-async def test_loading_is_not_retried_when_the_leadership_is_over(stage: BrokerHarness) -> None:
+async def test_loading_is_not_retried_when_the_leadership_is_over(harness: BrokerHarness) -> None:
     """The next leadership has its own shell, and a late retry must not replace it."""
-    await stage.create("orders")
-    await find_coordinator(stage)
-    groups = stage.services.groups
-    hosted = stage.hosted(OFFSETS_TOPIC, groups.index_of("g"))
-    assert await commit(stage, "g", "orders", {0: 5}) == [ErrorCode.NONE]
-    stage.disks[0].fail_next("pread", errno.EIO, path_contains=OFFSETS_TOPIC)
+    await harness.create("orders")
+    await find_coordinator(harness)
+    groups = harness.services.groups
+    hosted = harness.hosted(OFFSETS_TOPIC, groups.index_of("g"))
+    assert await commit(harness, "g", "orders", {0: 5}) == [ErrorCode.NONE]
+    harness.disks[0].fail_next("pread", errno.EIO, path_contains=OFFSETS_TOPIC)
     groups.on_leading(hosted)
     await asyncio.sleep(0.1)
     groups.on_leading(hosted)
-    await find_coordinator(stage)
+    await find_coordinator(harness)
     shell = groups.require("g")
     await asyncio.sleep(0.5)
     assert groups.require("g") is shell
 
 
-@staged
+@with_harness
 async def test_there_is_no_coordinator_before_the_internal_topic_exists(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The error makes clients look for the coordinator again."""
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert await delete_offsets(stage, "g", {"none": [0]}) == (code, {})
+    assert await delete_offsets(harness, "g", {"none": [0]}) == (code, {})

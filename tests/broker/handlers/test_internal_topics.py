@@ -37,7 +37,7 @@ def test_a_coordinator_is_not_available_before_there_are_brokers_for_all_replica
         transaction_state_log_num_partitions="2",
         broker_session_timeout_ms="1000",
     )
-    async def play(cluster: ThreeBrokers) -> None:
+    async def run_case(cluster: ThreeBrokers) -> None:
         for broker_id in (1, 2):
             await cluster.nodes[broker_id].stop()
         await cluster.until(lambda: len(cluster.broker(0).cluster.image.living) == 1)
@@ -60,4 +60,4 @@ def test_a_coordinator_is_not_available_before_there_are_brokers_for_all_replica
             assert len(cluster.partition(topic, index).replicas) == 3
 
     with caplog.at_level(logging.WARNING):
-        play(tmp_path_factory.mktemp("cluster"))
+        run_case(tmp_path_factory.mktemp("cluster"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.harness import BrokerHarness, staged_with
+from broker.harness import BrokerHarness, with_harness_of
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.ports import DIVIDE_ALL
 from penstock.wire.errors import ErrorCode
@@ -20,7 +20,7 @@ VERSION = 17
 LONG_MS = 90_000
 
 
-staged = staged_with(slicing=DIVIDE_ALL)
+with_harness = with_harness_of(slicing=DIVIDE_ALL)
 """Every fetch counts as large, and every slice is a single partition."""
 
 
@@ -41,8 +41,8 @@ def request(
     )
 
 
-async def ask(stage: BrokerHarness, asked: FetchRequest) -> FetchResponse:
-    return await stage.ask(asked, VERSION, FetchResponse)
+async def ask(harness: BrokerHarness, asked: FetchRequest) -> FetchResponse:
+    return await harness.ask(asked, VERSION, FetchResponse)
 
 
 def given(answer: FetchResponse) -> list[int]:
@@ -54,82 +54,88 @@ def given(answer: FetchResponse) -> list[int]:
     ]
 
 
-async def reached(stage: BrokerHarness, index: int) -> HostedPartition:
+async def reached(harness: BrokerHarness, index: int) -> HostedPartition:
     """Waits until the fetch listens to a partition, which it does as soon as it has read it."""
-    hosted = stage.hosted("many", index)
+    hosted = harness.hosted("many", index)
     while not hosted._listeners:  # noqa: ASYNC110 - it takes a few runs of the loop
         await asyncio.sleep(0)
     return hosted
 
 
-@staged
-async def test_records_that_arrive_between_two_slices_end_the_wait(stage: BrokerHarness) -> None:
+@with_harness
+async def test_records_that_arrive_between_two_slices_end_the_wait(harness: BrokerHarness) -> None:
     """The first partition has already been read when its record arrives, the last one has not."""
-    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
-    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
-    await reached(stage, 0)
-    assert not stage.hosted("many", PARTITIONS - 1)._listeners
-    await stage.produce("many", [b"news"])
+    topic_id = await harness.create("many", PARTITIONS, {"durability": "replicated"})
+    fetch = asyncio.ensure_future(ask(harness, request(topic_id, 0)))
+    await reached(harness, 0)
+    assert not harness.hosted("many", PARTITIONS - 1)._listeners
+    await harness.produce("many", [b"news"])
     assert given(await fetch) == [0]
-    assert not any(stage.hosted("many", index)._listeners for index in range(PARTITIONS))
+    assert not any(harness.hosted("many", index)._listeners for index in range(PARTITIONS))
 
 
-@staged
-async def test_records_that_arrive_after_the_last_slice_end_the_wait(stage: BrokerHarness) -> None:
-    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
-    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
-    await reached(stage, PARTITIONS - 1)
-    await stage.produce("many", [b"news"], index=3)
+@with_harness
+async def test_records_that_arrive_after_the_last_slice_end_the_wait(
+    harness: BrokerHarness,
+) -> None:
+    topic_id = await harness.create("many", PARTITIONS, {"durability": "replicated"})
+    fetch = asyncio.ensure_future(ask(harness, request(topic_id, 0)))
+    await reached(harness, PARTITIONS - 1)
+    await harness.produce("many", [b"news"], index=3)
     assert given(await fetch) == [3]
 
 
-@staged
-async def test_a_fetch_without_new_records_ends_at_its_timeout(stage: BrokerHarness) -> None:
-    topic_id = await stage.create("many", PARTITIONS)
-    answer = await ask(stage, request(topic_id, 0, wait_ms=20))
+@with_harness
+async def test_a_fetch_without_new_records_ends_at_its_timeout(harness: BrokerHarness) -> None:
+    topic_id = await harness.create("many", PARTITIONS)
+    answer = await ask(harness, request(topic_id, 0, wait_ms=20))
     assert len(answer.responses[0].partitions) == PARTITIONS and not given(answer)
-    assert not any(stage.hosted("many", index)._listeners for index in range(PARTITIONS))
+    assert not any(harness.hosted("many", index)._listeners for index in range(PARTITIONS))
 
 
-@staged
-async def test_a_topic_deleted_between_two_slices_ends_the_wait(stage: BrokerHarness) -> None:
-    topic_id = await stage.create("many", PARTITIONS)
-    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0)))
-    await reached(stage, 0)
+@with_harness
+async def test_a_topic_deleted_between_two_slices_ends_the_wait(harness: BrokerHarness) -> None:
+    topic_id = await harness.create("many", PARTITIONS)
+    fetch = asyncio.ensure_future(ask(harness, request(topic_id, 0)))
+    await reached(harness, 0)
     named = [DeleteTopicsRequest.Topic("many")]
-    await stage.ask(DeleteTopicsRequest(named, timeout_ms=30_000), 6, DeleteTopicsResponse)
+    await harness.ask(DeleteTopicsRequest(named, timeout_ms=30_000), 6, DeleteTopicsResponse)
     answer = await fetch
     codes = {each.error_code for each in answer.responses[0].partitions}
     assert codes and ErrorCode.NONE not in codes
 
 
-@staged
-async def test_a_session_replaced_between_two_slices_is_counted_once(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_session_replaced_between_two_slices_is_counted_once(
+    harness: BrokerHarness,
+) -> None:
     """The client begins a new session on another connection while its fetch is in progress."""
-    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
-    sessions = stage.services.fetch_sessions
-    first = await ask(stage, request(topic_id, 0, wait_ms=0, session=(0, 0)))
+    topic_id = await harness.create("many", PARTITIONS, {"durability": "replicated"})
+    sessions = harness.services.fetch_sessions
+    first = await ask(harness, request(topic_id, 0, wait_ms=0, session=(0, 0)))
     assert sessions._client_partitions == PARTITIONS
-    fetch = asyncio.ensure_future(ask(stage, request(topic_id, 0, session=(first.session_id, 1))))
-    await reached(stage, 0)
-    second = await ask(stage, request(topic_id, 0, wait_ms=0, session=(first.session_id, 0)))
+    fetch = asyncio.ensure_future(ask(harness, request(topic_id, 0, session=(first.session_id, 1))))
+    await reached(harness, 0)
+    second = await ask(harness, request(topic_id, 0, wait_ms=0, session=(first.session_id, 0)))
     assert second.session_id not in (0, first.session_id)
-    await stage.produce("many", [b"news"], index=1)
+    await harness.produce("many", [b"news"], index=1)
     assert given(await fetch) == [1]
     assert (len(sessions), sessions._client_partitions) == (1, PARTITIONS)
-    gone = await ask(stage, request(topic_id, 0, wait_ms=0, session=(first.session_id, 2)))
+    gone = await ask(harness, request(topic_id, 0, wait_ms=0, session=(first.session_id, 2)))
     assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-@staged
-async def test_the_slices_together_give_the_same_response_as_one_read(stage: BrokerHarness) -> None:
-    topic_id = await stage.create("many", PARTITIONS, {"durability": "replicated"})
+@with_harness
+async def test_the_slices_together_give_the_same_response_as_one_read(
+    harness: BrokerHarness,
+) -> None:
+    topic_id = await harness.create("many", PARTITIONS, {"durability": "replicated"})
     for index in (1, 4):
-        await stage.produce("many", [b"value"], index=index)
-    answer = await ask(stage, request(topic_id, 0, session=(0, 0)))
+        await harness.produce("many", [b"value"], index=index)
+    answer = await ask(harness, request(topic_id, 0, session=(0, 0)))
     assert len(answer.responses) == 1 and given(answer) == [1, 4]
     again = await ask(
-        stage,
+        harness,
         FetchRequest(max_wait_ms=0, min_bytes=1, session_id=answer.session_id, session_epoch=1),
     )
     assert given(again) == [1, 4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.harness import NOW_MS, BrokerHarness, staged
+from broker.harness import NOW_MS, BrokerHarness, with_harness
 from penstock.records.batch import Codec
 from penstock.records.record import Record, build_batch
 from penstock.sim.actors.bad_batches import bad_batch
@@ -16,10 +16,10 @@ Told = tuple[int, int, int]
 
 
 async def list_offsets(
-    stage: BrokerHarness, version: int, *topics: tuple[str, list[Asked]]
+    harness: BrokerHarness, version: int, *topics: tuple[str, list[Asked]]
 ) -> dict[tuple[str, int], ListOffsetsResponse.Partition]:
     request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(*topic) for topic in topics])
-    response = await stage.ask(request, version, ListOffsetsResponse)
+    response = await harness.ask(request, version, ListOffsetsResponse)
     told = [(topic.name, each) for topic in response.topics for each in topic.partitions]
     answers = {(name, each.partition_index): each for name, each in told}
     assert len(answers) == len(told), "a partition is answered twice"
@@ -28,9 +28,9 @@ async def list_offsets(
 
 
 async def offset_at(
-    stage: BrokerHarness, timestamp: int, version: int, topic: str = "orders"
+    harness: BrokerHarness, timestamp: int, version: int, topic: str = "orders"
 ) -> Told:
-    answers = await list_offsets(stage, version, (topic, [Asked(0, -1, timestamp)]))
+    answers = await list_offsets(harness, version, (topic, [Asked(0, -1, timestamp)]))
     answer = answers[topic, 0]
     return answer.error_code, answer.offset, answer.timestamp
 
@@ -38,13 +38,15 @@ async def offset_at(
 UNSUPPORTED: Told = (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
 
 
-@staged
-async def test_special_timestamps_are_supported_from_their_version_on(stage: BrokerHarness) -> None:
+@with_harness
+async def test_special_timestamps_are_supported_from_their_version_on(
+    harness: BrokerHarness,
+) -> None:
     """In lower versions the partition gets UNSUPPORTED_VERSION, as in Kafka. So do unknown negative
     timestamps.
     """
-    await stage.create("orders")
-    await stage.produce("orders", [b"a", b"b", b"c"])
+    await harness.create("orders")
+    await harness.produce("orders", [b"a", b"b", b"c"])
     marks: dict[int, tuple[int, Told]] = {
         -1: (1, (0, 3, -1)),
         -2: (1, (0, 0, -1)),
@@ -57,40 +59,40 @@ async def test_special_timestamps_are_supported_from_their_version_on(stage: Bro
     }
     for mark, (since, answer) in marks.items():
         for version in range(1, 11):
-            told = await offset_at(stage, mark, version)
+            told = await offset_at(harness, mark, version)
             assert told == (answer if version >= since else UNSUPPORTED), (mark, version)
 
 
-@staged
+@with_harness
 async def test_an_unsupported_timestamp_is_refused_before_anything_else(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Even for a partition that does not exist."""
-    assert await offset_at(stage, -3, 6, "none") == UNSUPPORTED
+    assert await offset_at(harness, -3, 6, "none") == UNSUPPORTED
     unknown = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
-    assert await offset_at(stage, -3, 7, "none") == unknown
+    assert await offset_at(harness, -3, 7, "none") == unknown
 
 
-@staged
-async def test_an_empty_partition_has_offsets_and_a_leader_epoch(stage: BrokerHarness) -> None:
+@with_harness
+async def test_an_empty_partition_has_offsets_and_a_leader_epoch(harness: BrokerHarness) -> None:
     """Latest and earliest are 0 in the leader's epoch. There is no newest record."""
-    await stage.create("empty")
+    await harness.create("empty")
     for mark, offset, epoch in ((-1, 0, 0), (-2, 0, 0), (-3, -1, -1), (-4, 0, 0), (0, -1, -1)):
-        answers = await list_offsets(stage, 10, ("empty", [Asked(0, -1, mark)]))
+        answers = await list_offsets(harness, 10, ("empty", [Asked(0, -1, mark)]))
         answer = answers["empty", 0]
         assert (answer.error_code, answer.offset, answer.leader_epoch) == (0, offset, epoch)
 
 
-@staged
-async def test_a_partition_that_is_requested_twice_is_refused_once(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_partition_that_is_requested_twice_is_refused_once(harness: BrokerHarness) -> None:
     """In one entry or in two entries of the same topic. The other partitions are answered."""
-    await stage.create("orders", 2)
+    await harness.create("orders", 2)
     latest, other = Asked(0, -1, -1), Asked(1, -1, -1)
     for topics in (
         [("orders", [latest, latest, other])],
         [("orders", [latest]), ("orders", [other, latest])],
     ):
-        answers = await list_offsets(stage, 9, *topics)
+        answers = await list_offsets(harness, 9, *topics)
         assert answers["orders", 0].error_code == ErrorCode.INVALID_REQUEST
         assert answers["orders", 1].error_code == ErrorCode.NONE
 
@@ -101,56 +103,60 @@ def test_a_lookup_by_time_finds_the_first_record_at_or_after_it(
 ) -> None:
     """Within a batch too, compressed or not."""
 
-    @staged
-    async def play(stage: BrokerHarness) -> None:
-        await stage.create("orders")
-        await stage.produce("orders", [b"x"] * 10, codec=codec)
+    @with_harness
+    async def run_case(harness: BrokerHarness) -> None:
+        await harness.create("orders")
+        await harness.produce("orders", [b"x"] * 10, codec=codec)
         for at in (0, 4, 9):
-            assert await offset_at(stage, NOW_MS + at, 1) == (0, at, NOW_MS + at)
-        assert await offset_at(stage, 0, 1) == (0, 0, NOW_MS)
-        assert await offset_at(stage, NOW_MS + 10, 1) == (0, -1, -1)
+            assert await offset_at(harness, NOW_MS + at, 1) == (0, at, NOW_MS + at)
+        assert await offset_at(harness, 0, 1) == (0, 0, NOW_MS)
+        assert await offset_at(harness, NOW_MS + 10, 1) == (0, -1, -1)
 
-    play(tmp_path)  # type: ignore[arg-type]
+    run_case(tmp_path)  # type: ignore[arg-type]
 
 
-@staged
+@with_harness
 async def test_a_batch_that_is_slow_to_decompress_is_opened_on_a_thread(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The result is the same, also for the newest record and for several partitions."""
-    await stage.create("orders", 2)
+    await harness.create("orders", 2)
     for index in (0, 1):
         for start in (0, 100):
             records = [Record(at, NOW_MS + start + at, None, bytes(50_000)) for at in range(10)]
-            stage.hosted("orders", index).append_own(build_batch(records, codec=Codec.ZSTD), NOW_MS)
-        hosted = stage.hosted("orders", index)
-        await stage.until(lambda hosted=hosted: hosted.high_watermark == 20)  # type: ignore[misc]
+            harness.hosted("orders", index).append_own(
+                build_batch(records, codec=Codec.ZSTD), NOW_MS
+            )
+        hosted = harness.hosted("orders", index)
+        await harness.until(lambda hosted=hosted: hosted.high_watermark == 20)  # type: ignore[misc]
     asked = [
         ListOffsetsRequest.Partition(index, timestamp=timestamp)
         for index, timestamp in ((0, NOW_MS + 105), (1, -3))
     ]
     request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic("orders", asked)])
-    response = await stage.ask(request, 7, ListOffsetsResponse)
+    response = await harness.ask(request, 7, ListOffsetsResponse)
     answers = response.topics[0].partitions
     assert [(each.offset, each.timestamp) for each in answers] == [
         (15, NOW_MS + 105),
         (19, NOW_MS + 109),
     ]
     assert all(each.error_code == 0 and each.leader_epoch == 0 for each in answers)
-    assert stage.services.large_batches.opened == 2
+    assert harness.services.large_batches.opened == 2
 
 
-@staged
-async def test_a_lookup_by_time_finds_a_batch_that_cannot_be_decoded(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_lookup_by_time_finds_a_batch_that_cannot_be_decoded(
+    harness: BrokerHarness,
+) -> None:
     """An older version accepted it. The lookup returns its first offset, so that nothing is
     skipped.
     """
-    await stage.create("orders")
-    hosted = stage.hosted("orders")
+    await harness.create("orders")
+    hosted = harness.hosted("orders")
     hosted.append_own(bad_batch("count_too_high", [Record(0, NOW_MS, b"k", b"v")]), NOW_MS)
-    await stage.until(lambda: hosted.high_watermark == hosted.log.end_offset)
+    await harness.until(lambda: hosted.high_watermark == hosted.log.end_offset)
     asked = ListOffsetsRequest.Partition(0, timestamp=NOW_MS)
     request = ListOffsetsRequest(topics=[ListOffsetsRequest.Topic("orders", [asked])])
-    response = await stage.ask(request, 7, ListOffsetsResponse)
+    response = await harness.ask(request, 7, ListOffsetsResponse)
     answer = response.topics[0].partitions[0]
     assert (answer.error_code, answer.offset, answer.timestamp) == (0, 0, NOW_MS)

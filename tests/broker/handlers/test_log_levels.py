@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.harness import BrokerHarness, staged, staged_with
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.metadata.config_changes import ConfigOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -30,7 +30,7 @@ def levels_as_before() -> Iterator[None]:
 
 
 async def alter(
-    stage: BrokerHarness, *edits: Edit, name: str = "0", validate_only: bool = False
+    harness: BrokerHarness, *edits: Edit, name: str = "0", validate_only: bool = False
 ) -> tuple[int, str | None]:
     configs = [
         IncrementalAlterConfigsRequest.Config(key, operation, value)
@@ -38,34 +38,34 @@ async def alter(
     ]
     resource = IncrementalAlterConfigsRequest.Resource(BROKER_LOGGER, name, configs)
     request = IncrementalAlterConfigsRequest([resource], validate_only)
-    response = await stage.ask(request, 1, IncrementalAlterConfigsResponse)
+    response = await harness.ask(request, 1, IncrementalAlterConfigsResponse)
     (answer,) = response.responses
     assert (answer.resource_type, answer.resource_name) == (BROKER_LOGGER, name)
     return answer.error_code, answer.error_message
 
 
-async def level(stage: BrokerHarness, name: str = LOGGER) -> str | None:
-    (config,) = (await describe(stage, BROKER_LOGGER, "0", [name])).configs
+async def level(harness: BrokerHarness, name: str = LOGGER) -> str | None:
+    (config,) = (await describe(harness, BROKER_LOGGER, "0", [name])).configs
     assert (config.config_source, config.read_only) == (6, False)
     return config.value
 
 
-@staged
-async def test_a_log_level_can_be_set_and_removed(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_log_level_can_be_set_and_removed(harness: BrokerHarness) -> None:
     """Without its own level, a logger has the level of its parent."""
-    assert await alter(stage, ("root", SET, "WARN")) == (0, None)
-    assert (await level(stage, "root"), await level(stage)) == ("WARN", "WARN")
-    assert await alter(stage, (LOGGER, SET, "debug")) == (0, None)
+    assert await alter(harness, ("root", SET, "WARN")) == (0, None)
+    assert (await level(harness, "root"), await level(harness)) == ("WARN", "WARN")
+    assert await alter(harness, (LOGGER, SET, "debug")) == (0, None)
     assert logging.getLogger(LOGGER).isEnabledFor(logging.DEBUG)
-    assert (await level(stage, "root"), await level(stage)) == ("WARN", "DEBUG")
-    assert await alter(stage, (LOGGER, DELETE, None)) == (0, None)
-    assert await level(stage) == "WARN"
-    shown = {each.name for each in (await describe(stage, BROKER_LOGGER, "0")).configs}
+    assert (await level(harness, "root"), await level(harness)) == ("WARN", "DEBUG")
+    assert await alter(harness, (LOGGER, DELETE, None)) == (0, None)
+    assert await level(harness) == "WARN"
+    shown = {each.name for each in (await describe(harness, BROKER_LOGGER, "0")).configs}
     assert {"root", LOGGER} <= shown
 
 
-@staged
-async def test_every_log_level_of_kafka_is_accepted(stage: BrokerHarness) -> None:
+@with_harness
+async def test_every_log_level_of_kafka_is_accepted(harness: BrokerHarness) -> None:
     for given, shown in (
         ("TRACE", "DEBUG"),
         ("DEBUG", "DEBUG"),
@@ -74,24 +74,24 @@ async def test_every_log_level_of_kafka_is_accepted(stage: BrokerHarness) -> Non
         ("ERROR", "ERROR"),
         ("FATAL", "FATAL"),
     ):
-        assert await alter(stage, (LOGGER, SET, given)) == (0, None)
-        assert await level(stage) == shown
+        assert await alter(harness, (LOGGER, SET, given)) == (0, None)
+        assert await level(harness) == shown
 
 
-@staged
-async def test_an_invalid_change_of_log_levels_changes_nothing(stage: BrokerHarness) -> None:
-    before = await level(stage)
+@with_harness
+async def test_an_invalid_change_of_log_levels_changes_nothing(harness: BrokerHarness) -> None:
+    before = await level(harness)
     for edit, code in (
         (("penstock.nowhere", SET, "INFO"), ErrorCode.INVALID_CONFIG),
         ((LOGGER, SET, "LOUD"), ErrorCode.INVALID_CONFIG),
         (("root", DELETE, None), ErrorCode.INVALID_REQUEST),
         ((LOGGER, ConfigOperation.APPEND, "INFO"), ErrorCode.INVALID_REQUEST),
     ):
-        assert (await alter(stage, (LOGGER, SET, "FATAL"), edit))[0] == code
-    assert await alter(stage, (LOGGER, SET, "FATAL"), validate_only=True) == (0, None)
-    assert await level(stage) == before
+        assert (await alter(harness, (LOGGER, SET, "FATAL"), edit))[0] == code
+    assert await alter(harness, (LOGGER, SET, "FATAL"), validate_only=True) == (0, None)
+    assert await level(harness) == before
 
 
-@staged_with(brokers=2)
-async def test_a_broker_changes_only_its_own_loggers(stage: BrokerHarness) -> None:
-    assert (await alter(stage, (LOGGER, SET, "FATAL"), name="1"))[0] == ErrorCode.INVALID_REQUEST
+@with_harness_of(brokers=2)
+async def test_a_broker_changes_only_its_own_loggers(harness: BrokerHarness) -> None:
+    assert (await alter(harness, (LOGGER, SET, "FATAL"), name="1"))[0] == ErrorCode.INVALID_REQUEST

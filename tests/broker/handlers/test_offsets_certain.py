@@ -33,7 +33,7 @@ SETTINGS = {
 TIMEOUT_S = 150.0
 
 
-def play(directory: Path, script: Callable[[ThreeBrokers, int], Awaitable[None]]) -> None:
+def run_case(directory: Path, script: Callable[[ThreeBrokers, int], Awaitable[None]]) -> None:
     async def run() -> None:
         async with asyncio.timeout(TIMEOUT_S), three_brokers(directory, SETTINGS) as cluster:
             await cluster.create("t", 1, 3)
@@ -109,7 +109,7 @@ def test_a_deposed_coordinator_with_an_outdated_image_does_not_return_offsets(
         assert await ask(cluster, leader) == (ErrorCode.NOT_COORDINATOR, None)
         assert await ask(cluster, cluster.partition(OFFSETS_TOPIC).leader) == (0, 9)
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)
 
 
 def test_a_deposed_coordinator_that_cannot_reach_the_store_does_not_return_offsets(
@@ -122,7 +122,7 @@ def test_a_deposed_coordinator_that_cannot_reach_the_store_does_not_return_offse
         await commit(cluster, 9)
         assert await ask(cluster, leader) == (ErrorCode.NOT_COORDINATOR, None)
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)
 
 
 def test_without_the_store_offsets_are_returned_while_followers_fetch(
@@ -132,7 +132,7 @@ def test_without_the_store_offsets_are_returned_while_followers_fetch(
         cut_off(cluster, leader, monkeypatch)
         assert await ask(cluster, leader) == (0, 5)
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)
 
 
 def test_a_new_coordinator_that_has_not_loaded_its_shard_asks_clients_to_wait(
@@ -150,4 +150,4 @@ def test_a_new_coordinator_that_has_not_loaded_its_shard_asks_clients_to_wait(
         follower = next(node.broker_id for node in cluster.running if node.broker_id != leader)
         assert await ask(cluster, follower) == (ErrorCode.NOT_COORDINATOR, None)
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)

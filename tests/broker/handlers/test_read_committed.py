@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from broker.harness import NOW_MS, BrokerHarness, staged
+from broker.harness import NOW_MS, BrokerHarness, with_harness
 from broker.three_brokers import three_brokers
 from penstock import aio
 from penstock.broker.partitions.partition import HostedPartition
@@ -85,49 +85,49 @@ def listed(answer: FetchResponse.Partition) -> list[tuple[int, int]]:
     return [(each.producer_id, each.first_offset) for each in answer.aborted_transactions]
 
 
-async def latest(stage: BrokerHarness, isolation: int) -> int:
+async def latest(harness: BrokerHarness, isolation: int) -> int:
     asked = ListOffsetsRequest.Partition(0, -1, -1)
     request = ListOffsetsRequest(-1, isolation, [ListOffsetsRequest.Topic("orders", [asked])])
-    answer = await stage.ask(request, 7, ListOffsetsResponse)
+    answer = await harness.ask(request, 7, ListOffsetsResponse)
     return answer.topics[0].partitions[0].offset
 
 
-@staged
-async def test_read_committed_stops_at_the_first_open_transaction(stage: BrokerHarness) -> None:
+@with_harness
+async def test_read_committed_stops_at_the_first_open_transaction(harness: BrokerHarness) -> None:
     """Records of other producers after it are held back too, and ListOffsets returns its first
     offset as the end. Consumers with read_uncommitted are not affected.
     """
-    await stage.create("orders")
-    hosted = stage.hosted("orders")
+    await harness.create("orders")
+    hosted = harness.hosted("orders")
     writers = Writers(hosted)
     writers.plain(b"before")
     writers.write(1, b"open")
     writers.plain(b"behind")
-    await stage.until(lambda: hosted.high_watermark == 3)
-    answer = only(await fetch(stage, partition_of(), isolation=1))
+    await harness.until(lambda: hosted.high_watermark == 3)
+    answer = only(await fetch(harness, partition_of(), isolation=1))
     assert values_of(answer) == [b"before"]
     assert (answer.high_watermark, answer.last_stable_offset) == (3, 1)
-    assert await latest(stage, isolation=1) == 1
-    assert await latest(stage, isolation=0) == 3
-    plain = only(await fetch(stage, partition_of(), isolation=0))
+    assert await latest(harness, isolation=1) == 1
+    assert await latest(harness, isolation=0) == 3
+    plain = only(await fetch(harness, partition_of(), isolation=0))
     assert plain.aborted_transactions is None
     assert values_of(plain) == [b"before", b"open", b"behind"]
     assert (plain.high_watermark, plain.last_stable_offset) == (3, 1)
     writers.end(1, commit=True)
-    await stage.until(lambda: hosted.high_watermark == 4)
-    answer = only(await fetch(stage, partition_of(), isolation=1))
+    await harness.until(lambda: hosted.high_watermark == 4)
+    answer = only(await fetch(harness, partition_of(), isolation=1))
     assert values_of(answer) == [b"before", b"open", b"behind"]
     assert listed(answer) == []
-    assert await latest(stage, isolation=1) == 4
+    assert await latest(harness, isolation=1) == 4
 
 
-@staged
+@with_harness
 async def test_a_response_lists_the_aborted_transactions_of_its_batches(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """It lists no others: a fetch of one batch names one transaction."""
-    await stage.create("orders")
-    hosted = stage.hosted("orders")
+    await harness.create("orders")
+    hosted = harness.hosted("orders")
     writers = Writers(hosted)
     for number in range(1, 4):
         writers.write(number, b"no %d" % number)
@@ -135,32 +135,32 @@ async def test_a_response_lists_the_aborted_transactions_of_its_batches(
         writers.end(number, commit=False)
     writers.write(1, b"at last")
     writers.end(1, commit=True)
-    await stage.until(lambda: hosted.high_watermark == 11)
-    answer = only(await fetch(stage, partition_of(), isolation=1))
+    await harness.until(lambda: hosted.high_watermark == 11)
+    answer = only(await fetch(harness, partition_of(), isolation=1))
     assert listed(answer) == [(1, 0), (2, 3), (3, 6)]
     assert values_of(answer) == [b"yes 1", b"yes 2", b"yes 3", b"at last"]
-    answer = only(await fetch(stage, partition_of(offset=4, bytes_max=1), isolation=1))
+    answer = only(await fetch(harness, partition_of(offset=4, bytes_max=1), isolation=1))
     assert listed(answer) == [(2, 3)]
     assert values_of(answer) == [b"yes 2"]
     for version in (4, 11, 12):
-        answer = only(await fetch(stage, partition_of(offset=9), version=version, isolation=1))
+        answer = only(await fetch(harness, partition_of(offset=9), version=version, isolation=1))
         assert (listed(answer), values_of(answer)) == ([], [b"at last"])
 
 
-@staged
-async def test_a_waiting_reader_is_woken_when_a_transaction_ends(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_waiting_reader_is_woken_when_a_transaction_ends(harness: BrokerHarness) -> None:
     """Not by each batch of the transaction, which would cause useless requests."""
-    await stage.create("orders")
-    writers = Writers(stage.hosted("orders"))
+    await harness.create("orders")
+    writers = Writers(harness.hosted("orders"))
     writers.write(1, b"first")
     asked = FetchRequest.Topic("orders", bytes(16), [partition_of()])
     request = FetchRequest(max_wait_ms=15_000, min_bytes=200, isolation_level=1, topics=[asked])
-    waiting = asyncio.ensure_future(stage.ask(request, 11, FetchResponse))
+    waiting = asyncio.ensure_future(harness.ask(request, 11, FetchResponse))
     for _ in range(5):
         writers.write(1, b"x" * 300)
         for _ in range(5):
             await asyncio.sleep(0)
-    await stage.until(lambda: stage.hosted("orders").high_watermark == 6)
+    await harness.until(lambda: harness.hosted("orders").high_watermark == 6)
     assert not waiting.done()
     writers.end(1, commit=True)
     answer = only(await waiting)
@@ -172,7 +172,7 @@ def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None
     reads what was committed, by record and as columns, before and after a change of the leader.
     """
 
-    async def play() -> None:
+    async def run_case() -> None:
         settings = {"replica.lag.time.max.ms": "600"}
         async with asyncio.timeout(120), three_brokers(tmp_path, settings) as three:
             await three.create(segment_bytes="1000")
@@ -202,7 +202,7 @@ def test_replicas_and_clients_agree_on_committed_records(tmp_path: Path) -> None
             await three.until(lambda: three.hosted(follower).leadership is not None)
             await _check_clients(three.nodes[follower].port, wanted)
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 async def _check_clients(port: int, wanted: list[bytes]) -> None:

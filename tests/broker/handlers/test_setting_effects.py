@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.harness import NOW_MS, BrokerHarness, on_stage, staged, staged_with
+from broker.harness import NOW_MS, BrokerHarness, open_harness, with_harness, with_harness_of
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.main import run_broker
 from penstock.broker.partitions import maintenance
@@ -45,35 +45,35 @@ def test_compaction_runs_unless_it_is_disabled(
     monkeypatch.setattr(maintenance.Maintenance, "_clean", counted("compaction"))
     monkeypatch.setattr(maintenance.Maintenance, "_retain", counted("retention"))
 
-    async def play() -> None:
+    async def run_case() -> None:
         kafka = {**QUICK, "log.cleaner.enable": "true" if enabled else "false"}
-        async with asyncio.timeout(20), on_stage(tmp_path, kafka=kafka) as stage:
-            await stage.create("orders")
-            await stage.until(lambda: done.count("retention") >= 3)
+        async with asyncio.timeout(20), open_harness(tmp_path, kafka=kafka) as harness:
+            await harness.create("orders")
+            await harness.until(lambda: done.count("retention") >= 3)
 
-    asyncio.run(play())
+    asyncio.run(run_case())
     assert ("compaction" in done) == enabled
 
 
-async def stored_bytes(stage: BrokerHarness, topic: str) -> int:
+async def stored_bytes(harness: BrokerHarness, topic: str) -> int:
     """Returns the size of a log after a client has sent an uncompressed batch of text."""
     data = ProduceRequest.Partition(0, build_batch([TEXT]))
     request = ProduceRequest(None, -1, 9000, [ProduceRequest.Topic(topic, partition_data=[data])])
-    produced = await stage.ask(request, 9, ProduceResponse)
+    produced = await harness.ask(request, 9, ProduceResponse)
     assert produced.responses[0].partition_responses[0].error_code == 0
-    return stage.hosted(topic).log.size
+    return harness.hosted(topic).log.size
 
 
-@staged
-async def test_a_topic_is_compressed_at_its_configured_level(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_topic_is_compressed_at_its_configured_level(harness: BrokerHarness) -> None:
     for codec, low, high in (("gzip", "1", "9"), ("lz4", "1", "12"), ("zstd", "1", "15")):
         sizes = []
         for level in (low, high):
             name = f"{codec}-{level}"
             configs = {"compression.type": codec, f"compression.{codec}.level": level}
-            await stage.create(name, configs=configs)
-            sizes.append(await stored_bytes(stage, name))
-            piece = stage.hosted(name).log.read(0, 1 << 20, 1)
+            await harness.create(name, configs=configs)
+            sizes.append(await stored_bytes(harness, name))
+            piece = harness.hosted(name).log.read(0, 1 << 20, 1)
             assert piece is not None
             assert read_header(piece.data).codec == Codec[codec.upper()]
             wanted = build_batch([TEXT], codec=Codec[codec.upper()], level=int(level))
@@ -86,14 +86,14 @@ def test_kafkas_default_compression_levels_are_the_codecs_defaults() -> None:
         assert compression_level(BrokerConfigs().settings({"compression.type": codec})) is None
 
 
-@staged_with(
+@with_harness_of(
     kafka={"connections.max.idle.ms": "1500", "offsets.retention.check.interval.ms": "2500"}
 )
 async def test_settings_for_idle_connections_and_expired_offsets_are_used(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
-    assert stage.broker._server_config().idle_timeout_s == 1.5
-    assert stage.broker._group_config().offsets_retention_check_interval_ms == 2500
+    assert harness.broker._server_config().idle_timeout_s == 1.5
+    assert harness.broker._group_config().offsets_retention_check_interval_ms == 2500
 
 
 def test_connections_are_idle_after_ten_minutes_by_default() -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.harness import BrokerHarness, staged_with
-from broker.transactional_producer import R, TransactionalProducer, story
+from broker.harness import BrokerHarness, with_harness_of
+from broker.transactional_producer import R, TransactionalProducer, contents
 from penstock.txns.colocated_ids import id_beside
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
@@ -34,7 +34,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Request
 
-staged = staged_with(
+with_harness = with_harness_of(
     kafka={
         "transaction.state.log.num.partitions": "2",
         "offsets.topic.num.partitions": "2",
@@ -44,14 +44,14 @@ staged = staged_with(
 Play = Callable[[BrokerHarness, bool], Awaitable[None]]
 
 
-class StageCluster:
-    def __init__(self, stage: BrokerHarness) -> None:
-        self._stage = stage
+class HarnessCluster:
+    def __init__(self, harness: BrokerHarness) -> None:
+        self._harness = harness
 
     async def ask_broker(
         self, broker: int, request: Request, version: int, response: type[R]
     ) -> R | None:
-        return await self._stage.ask(request, version, response, broker=broker)
+        return await self._harness.ask(request, version, response, broker=broker)
 
     def leader(self, topic: str, index: int) -> int:
         return 0
@@ -60,127 +60,129 @@ class StageCluster:
         return 0
 
 
-def both_ways(play: Play) -> Callable[[Path, bool], None]:
+def both_ways(run_case: Play) -> Callable[[Path, bool], None]:
     """Runs a test with transaction.version 2 and with the older protocol."""
 
     @pytest.mark.parametrize("new", [True, False], ids=["v2", "before"])
     def test(tmp_path: Path, new: bool) -> None:
-        async def scenario(stage: BrokerHarness) -> None:
-            await play(stage, new)
+        async def scenario(harness: BrokerHarness) -> None:
+            await run_case(harness, new)
 
-        staged(scenario)(tmp_path)
+        with_harness(scenario)(tmp_path)
 
-    test.__name__ = play.__name__
-    test.__doc__ = play.__doc__
+    test.__name__ = run_case.__name__
+    test.__doc__ = run_case.__doc__
     return test
 
 
 async def producer_of(
-    stage: BrokerHarness, new: bool = True, name: str = "tx", timeout_ms: int = 60_000
+    harness: BrokerHarness, new: bool = True, name: str = "tx", timeout_ms: int = 60_000
 ) -> TransactionalProducer:
-    producer = TransactionalProducer(StageCluster(stage), name, new=new, timeout_ms=timeout_ms)
+    producer = TransactionalProducer(HarnessCluster(harness), name, new=new, timeout_ms=timeout_ms)
     assert await producer.init() == 0
     return producer
 
 
-async def state_of(stage: BrokerHarness, name: str = "tx") -> str:
-    described = await stage.ask(
+async def state_of(harness: BrokerHarness, name: str = "tx") -> str:
+    described = await harness.ask(
         DescribeTransactionsRequest([name]), 0, DescribeTransactionsResponse
     )
     (state,) = described.transaction_states
     return ErrorCode(state.error_code).name if state.error_code else state.transaction_state
 
 
-async def completed(stage: BrokerHarness, name: str = "tx") -> str:
+async def completed(harness: BrokerHarness, name: str = "tx") -> str:
     """Waits until all markers are written. Returns the state of the transaction."""
-    while (state := await state_of(stage, name)).startswith("Prepare"):  # noqa: ASYNC110 - no event
+    while (state := await state_of(harness, name)).startswith("Prepare"):  # noqa: ASYNC110 - no event
         await asyncio.sleep(0.002)
     return state
 
 
 @both_ways
 async def test_a_producer_runs_several_transactions_one_after_the_other(
-    stage: BrokerHarness, new: bool
+    harness: BrokerHarness, new: bool
 ) -> None:
     """Each ends with a marker in every partition that it wrote to. The next one can start without a
     pause, and consumers with read_committed can read on.
     """
-    await stage.create("t", 2)
-    producer = await producer_of(stage, new)
+    await harness.create("t", 2)
+    producer = await producer_of(harness, new)
     first_epoch = producer.epoch
     for number in range(3):
         for index in (0, 1):
             assert await producer.write("t", index, b"a%d" % number) == 0
-        assert stage.hosted("t").last_stable_offset == 2 * number
-        assert await state_of(stage) == "Ongoing"
+        assert harness.hosted("t").last_stable_offset == 2 * number
+        assert await state_of(harness) == "Ongoing"
         assert await producer.end(commit=number != 1) == 0
-    assert await completed(stage) == "CompleteCommit"
+    assert await completed(harness) == "CompleteCommit"
     for index in (0, 1):
-        hosted = stage.hosted("t", index)
-        assert story(hosted) == ["a0", "COMMIT", "a1", "ABORT", "a2", "COMMIT"]
+        hosted = harness.hosted("t", index)
+        assert contents(hosted) == ["a0", "COMMIT", "a1", "ABORT", "a2", "COMMIT"]
         assert hosted.last_stable_offset == 6
     assert producer.epoch == (first_epoch + 3 if new else first_epoch)
 
 
 @both_ways
-async def test_a_newer_producer_fences_the_older_one(stage: BrokerHarness, new: bool) -> None:
+async def test_a_newer_producer_fences_the_older_one(harness: BrokerHarness, new: bool) -> None:
     """The open transaction of the older one is aborted, and it can neither write nor end a
     transaction.
     """
-    await stage.create("t")
-    older = await producer_of(stage, new)
+    await harness.create("t")
+    older = await producer_of(harness, new)
     assert await older.write("t", 0, b"open") == 0
-    newer = await producer_of(stage, new)
+    newer = await producer_of(harness, new)
     assert (newer.producer_id, newer.epoch > older.epoch) == (older.producer_id, True)
-    assert story(stage.hosted("t")) == ["open", "ABORT"]
+    assert contents(harness.hosted("t")) == ["open", "ABORT"]
     assert await older.produce("t", 0, b"zombie") == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await older.end() == ErrorCode.PRODUCER_FENCED
     assert await newer.write("t", 0, b"fine") == 0
     assert await newer.end() == 0
-    assert await completed(stage) == "CompleteCommit"
-    assert story(stage.hosted("t")) == ["open", "ABORT", "fine", "COMMIT"]
+    assert await completed(harness) == "CompleteCommit"
+    assert contents(harness.hosted("t")) == ["open", "ABORT", "fine", "COMMIT"]
 
 
-@staged
-async def test_a_transactional_batch_outside_a_transaction_is_refused(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_transactional_batch_outside_a_transaction_is_refused(
+    harness: BrokerHarness,
+) -> None:
     """An older client that did not add the partition would leave a hanging transaction. From
     version 11 on the error tells it to abort.
     """
-    await stage.create("t")
-    producer = await producer_of(stage, new=False)
+    await harness.create("t")
+    producer = await producer_of(harness, new=False)
     assert await producer.produce("t", 0, b"x", version=9) == ErrorCode.INVALID_TXN_STATE
     assert await producer.produce("t", 0, b"x", version=11) == ErrorCode.TRANSACTION_ABORTABLE
-    assert story(stage.hosted("t")) == []
-    unknown = TransactionalProducer(StageCluster(stage), "nobody")
+    assert contents(harness.hosted("t")) == []
+    unknown = TransactionalProducer(HarnessCluster(harness), "nobody")
     unknown.producer_id, unknown.epoch = 77, 0
     assert await unknown.produce("t", 0, b"x") == ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-@staged
-async def test_a_transactional_batch_needs_a_transactional_id(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_transactional_batch_needs_a_transactional_id(harness: BrokerHarness) -> None:
     """Without it the broker would not know which coordinator to ask."""
-    await stage.create("t")
-    producer = await producer_of(stage)
+    await harness.create("t")
+    producer = await producer_of(harness)
     for acks, name in ((-1, None), (1, None)):
         part = ProduceRequest.Partition(0, producer.batch("t", 0, [b"x"]))
         request = ProduceRequest(
             name, acks, 1_000, [ProduceRequest.Topic("t", partition_data=[part])]
         )
-        answer = await stage.ask(request, 12, ProduceResponse)
+        answer = await harness.ask(request, 12, ProduceResponse)
         code = answer.responses[0].partition_responses[0].error_code
         assert code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert story(stage.hosted("t")) == []
+    assert contents(harness.hosted("t")) == []
 
 
 @both_ways
 async def test_concurrent_produce_requests_keep_their_order(
-    stage: BrokerHarness, new: bool
+    harness: BrokerHarness, new: bool
 ) -> None:
     """The first batches of a transaction wait for the coordinator, and the batches behind them wait
     too.
     """
-    await stage.create("t", 2)
-    producer = await producer_of(stage, new)
+    await harness.create("t", 2)
+    producer = await producer_of(harness, new)
     if not new:
         assert await producer.add("t", 0, 1) == [0, 0]
     requests = []
@@ -193,7 +195,7 @@ async def test_concurrent_produce_requests_keep_their_order(
         requests.append(ProduceRequest("tx", -1, 5_000, [asked]))
     version = 12 if new else 9
     answers = await asyncio.gather(
-        *(stage.ask(request, version, ProduceResponse) for request in requests)
+        *(harness.ask(request, version, ProduceResponse) for request in requests)
     )
     codes = [
         part.error_code
@@ -202,20 +204,20 @@ async def test_concurrent_produce_requests_keep_their_order(
         for part in topic.partition_responses
     ]
     assert codes == [0] * 7
-    assert story(stage.hosted("t", 1)) == ["0", "1", "2", "3", "4"]
-    assert story(stage.hosted("t", 0)) == ["1", "3"]
+    assert contents(harness.hosted("t", 1)) == ["0", "1", "2", "3", "4"]
+    assert contents(harness.hosted("t", 0)) == ["1", "3"]
 
 
 @both_ways
 async def test_a_transaction_that_exceeds_its_timeout_is_aborted(
-    stage: BrokerHarness, new: bool
+    harness: BrokerHarness, new: bool
 ) -> None:
     """Its producer learns that when it ends the transaction. Readers are not blocked for ever."""
-    await stage.create("t")
-    producer = await producer_of(stage, new, timeout_ms=300)
+    await harness.create("t")
+    producer = await producer_of(harness, new, timeout_ms=300)
     assert await producer.write("t", 0, b"late") == 0
-    await stage.until(lambda: stage.hosted("t").last_stable_offset == 2)
-    assert story(stage.hosted("t")) == ["late", "ABORT"]
+    await harness.until(lambda: harness.hosted("t").last_stable_offset == 2)
+    assert contents(harness.hosted("t")) == ["late", "ABORT"]
     refused = await producer.end()
     wanted = ErrorCode.TRANSACTION_ABORTABLE if new else ErrorCode.PRODUCER_FENCED
     assert refused == wanted
@@ -223,13 +225,13 @@ async def test_a_transaction_that_exceeds_its_timeout_is_aborted(
 
 @both_ways
 async def test_committed_offsets_take_effect_with_their_transaction(
-    stage: BrokerHarness, new: bool
+    harness: BrokerHarness, new: bool
 ) -> None:
     """Until it ends, the group has its old offsets, and requests with `require_stable` have to
     wait.
     """
-    await stage.create("t")
-    producer = await producer_of(stage, new)
+    await harness.create("t")
+    producer = await producer_of(harness, new)
     assert await producer.send_offsets("g", "t", {0: 5}) == [0]
     assert await producer.fetch_offset("g", "t") == (-1, ErrorCode.UNSTABLE_OFFSET_COMMIT)
     assert await producer.fetch_offset("g", "t", stable=False) == (-1, 0)
@@ -241,32 +243,32 @@ async def test_committed_offsets_take_effect_with_their_transaction(
     assert await producer.fetch_offset("g", "t", wait=True) == (5, 0)
 
 
-@staged
-async def test_transactional_offsets_of_a_zombie_are_refused(stage: BrokerHarness) -> None:
+@with_harness
+async def test_transactional_offsets_of_a_zombie_are_refused(harness: BrokerHarness) -> None:
     """Offsets from a member that is not in the group, and from a fenced producer."""
-    await stage.create("t")
-    producer = await producer_of(stage)
+    await harness.create("t")
+    producer = await producer_of(harness)
     refused = await producer.send_offsets("g", "t", {0: 5}, generation=1, member="m")
     assert refused == [ErrorCode.ILLEGAL_GENERATION]
     assert await producer.send_offsets("g", "t", {0: 5}) == [0]
     refused = await producer.send_offsets("g", "t", {0: 5}, generation=1, member="m")
     assert refused == [ErrorCode.UNKNOWN_MEMBER_ID]
-    await producer_of(stage)
+    await producer_of(harness)
     assert await producer.send_offsets("g", "t", {0: 6}) == [ErrorCode.INVALID_PRODUCER_EPOCH]
     assert await producer.fetch_offset("g", "t", wait=True) == (-1, 0)
 
 
-@staged
+@with_harness
 async def test_transactional_offsets_outside_a_transaction_are_refused(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """An older client must add the group's partition first."""
-    await stage.create("t")
-    producer = await producer_of(stage, new=False)
+    await harness.create("t")
+    producer = await producer_of(harness, new=False)
     producer.new = True  # Its TxnOffsetCommit now has version 5, which adds the group's partition.
     assert await producer.send_offsets("g", "t", {0: 5}) == [0]
     assert await producer.end() == 0
-    before = TransactionalProducer(StageCluster(stage), "other", new=False)
+    before = TransactionalProducer(HarnessCluster(harness), "other", new=False)
     assert await before.init() == 0
 
     async def no_offsets(group: str) -> int:
@@ -277,29 +279,29 @@ async def test_transactional_offsets_outside_a_transaction_are_refused(
     assert await producer.fetch_offset("g", "t", wait=True) == (5, 0)
 
 
-@staged
+@with_harness
 async def test_a_deleted_topic_does_not_keep_a_transaction_from_ending(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """There is no leader left to write the marker."""
-    await stage.create("t")
-    await stage.create("gone")
-    producer = await producer_of(stage)
+    await harness.create("t")
+    await harness.create("gone")
+    producer = await producer_of(harness)
     assert await producer.write("gone", 0, b"x") == 0
     assert await producer.write("t", 0, b"y") == 0
-    await stage.ask(DeleteTopicsRequest(topic_names=["gone"]), 5, DeleteTopicsResponse)
+    await harness.ask(DeleteTopicsRequest(topic_names=["gone"]), 5, DeleteTopicsResponse)
     assert await producer.end() == 0
-    assert await completed(stage) == "CompleteCommit"
-    assert story(stage.hosted("t")) == ["y", "COMMIT"]
+    assert await completed(harness) == "CompleteCommit"
+    assert contents(harness.hosted("t")) == ["y", "COMMIT"]
 
 
-@staged
-async def test_partitions_are_added_to_a_transaction_all_or_none(stage: BrokerHarness) -> None:
+@with_harness
+async def test_partitions_are_added_to_a_transaction_all_or_none(harness: BrokerHarness) -> None:
     """If one does not exist, none is added. A request may have several transactions, each with its
     own result.
     """
-    await stage.create("t")
-    producer = await producer_of(stage, new=False)
+    await harness.create("t")
+    producer = await producer_of(harness, new=False)
     topics = [AddPartitionsToTxnRequest.Topic("t", [0, 5])]
     mine = ("tx", producer.producer_id, producer.epoch)
     request = AddPartitionsToTxnRequest(
@@ -313,7 +315,7 @@ async def test_partitions_are_added_to_a_transaction_all_or_none(stage: BrokerHa
             ),
         ]
     )
-    answer = await stage.ask(request, 5, AddPartitionsToTxnResponse)
+    answer = await harness.ask(request, 5, AddPartitionsToTxnResponse)
     codes = [
         [
             part.partition_error_code
@@ -327,39 +329,39 @@ async def test_partitions_are_added_to_a_transaction_all_or_none(stage: BrokerHa
         [ErrorCode.TRANSACTION_ABORTABLE],
         [ErrorCode.INVALID_PRODUCER_ID_MAPPING],
     ]
-    assert await state_of(stage) == "Empty"
+    assert await state_of(harness) == "Empty"
 
 
-@staged
-async def test_transactions_are_listed_and_described(stage: BrokerHarness) -> None:
+@with_harness
+async def test_transactions_are_listed_and_described(harness: BrokerHarness) -> None:
     """With the partitions that they have written to. An unknown id is
     TRANSACTIONAL_ID_NOT_FOUND.
     """
-    await stage.create("t", 2)
-    producer = await producer_of(stage)
+    await harness.create("t", 2)
+    producer = await producer_of(harness)
     assert await producer.write("t", 1, b"x") == 0
-    described = await stage.ask(
+    described = await harness.ask(
         DescribeTransactionsRequest(["tx", "nobody"]), 0, DescribeTransactionsResponse
     )
     known, unknown = described.transaction_states
     assert (known.producer_id, known.producer_epoch) == (producer.producer_id, producer.epoch)
     assert [(each.topic, each.partitions) for each in known.topics] == [("t", [1])]
     assert unknown.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
-    listed = await stage.ask(
+    listed = await harness.ask(
         ListTransactionsRequest(["Ongoing", "Sleeping"]), 2, ListTransactionsResponse
     )
     assert [each.transactional_id for each in listed.transaction_states] == ["tx"]
     assert listed.unknown_state_filters == ["Sleeping"]
 
 
-@staged
-async def test_many_transactions_are_committed_together(stage: BrokerHarness) -> None:
+@with_harness
+async def test_many_transactions_are_committed_together(harness: BrokerHarness) -> None:
     """All or none: a member with an old epoch keeps the others from being committed. The request is
     safe to retry. Each producer goes on with the epoch from the response.
     """
-    await stage.create("t", 3)
+    await harness.create("t", 3)
     names = ["sink", *(id_beside("sink", f"sink#{number}", 2) for number in range(2))]
-    producers = [await producer_of(stage, name=name) for name in names]
+    producers = [await producer_of(harness, name=name) for name in names]
     for index, producer in enumerate(producers):
         assert await producer.write("t", index, b"x") == 0
 
@@ -371,17 +373,17 @@ async def test_many_transactions_are_committed_together(stage: BrokerHarness) ->
             for at, each in enumerate(producers)
         ]
         request = EndTransactionsRequest(True, offsets, 0 if offsets else -1, members)
-        answer = await stage.ask(request, 0, EndTransactionsResponse)
+        answer = await harness.ask(request, 0, EndTransactionsResponse)
         return answer.error_code, [member.producer_epoch for member in answer.members]
 
     epochs = [producer.epoch for producer in producers]
     assert (await end(1))[0] == ErrorCode.PRODUCER_FENCED
     assert (await end(offsets="__consumer_offsets"))[0] == ErrorCode.INVALID_TXN_STATE
-    assert [await state_of(stage, name) for name in names] == ["Ongoing"] * 3
+    assert [await state_of(harness, name) for name in names] == ["Ongoing"] * 3
     for _ in range(2):
         assert await end() == (0, [epoch + 1 for epoch in epochs])
-    assert [await completed(stage, name) for name in names] == ["CompleteCommit"] * 3
-    assert [story(stage.hosted("t", index)) for index in range(3)] == [["x", "COMMIT"]] * 3
+    assert [await completed(harness, name) for name in names] == ["CompleteCommit"] * 3
+    assert [contents(harness.hosted("t", index)) for index in range(3)] == [["x", "COMMIT"]] * 3
     elsewhere = next(
         name
         for name in (f"other{number}" for number in range(50))
@@ -390,38 +392,38 @@ async def test_many_transactions_are_committed_together(stage: BrokerHarness) ->
     apart = EndTransactionsRequest(
         True, members=[EndTransactionsRequest.Member(name, 1, 0) for name in ("sink", elsewhere)]
     )
-    answer = await stage.ask(apart, 0, EndTransactionsResponse)
+    answer = await harness.ask(apart, 0, EndTransactionsResponse)
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-@staged
-async def test_an_operator_can_end_a_hanging_transaction(stage: BrokerHarness) -> None:
+@with_harness
+async def test_an_operator_can_end_a_hanging_transaction(harness: BrokerHarness) -> None:
     """With a marker, as Kafka's tools write it. A marker with an old epoch is refused."""
-    await stage.create("t")
-    producer = await producer_of(stage)
+    await harness.create("t")
+    producer = await producer_of(harness)
     assert await producer.write("t", 0, b"x") == 0
 
     async def mark(epoch: int, topic: str = "t") -> int:
         marker = WriteTxnMarkersRequest.Marker(
             producer.producer_id, epoch, False, [WriteTxnMarkersRequest.Topic(topic, [0])], 0
         )
-        answer = await stage.ask(WriteTxnMarkersRequest([marker]), 1, WriteTxnMarkersResponse)
+        answer = await harness.ask(WriteTxnMarkersRequest([marker]), 1, WriteTxnMarkersResponse)
         return answer.markers[0].topics[0].partitions[0].error_code
 
     assert await mark(producer.epoch - 1) == ErrorCode.INVALID_PRODUCER_EPOCH
     assert await mark(producer.epoch, "none") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert await mark(producer.epoch) == 0
-    assert story(stage.hosted("t")) == ["x", "ABORT"]
-    assert stage.hosted("t").last_stable_offset == 2
+    assert contents(harness.hosted("t")) == ["x", "ABORT"]
+    assert harness.hosted("t").last_stable_offset == 2
 
 
-@staged
+@with_harness
 async def test_the_topic_of_the_transaction_coordinator_is_compacted_and_protected(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """It is created for the first transactional id, and refuses records from clients."""
-    producer = await producer_of(stage)
-    topic = stage.broker.cluster.image.topics[TOPIC]
+    producer = await producer_of(harness)
+    topic = harness.broker.cluster.image.topics[TOPIC]
     assert len(topic.partitions) == 2
     assert topic.configs["cleanup.policy"] == "compact"
     assert topic.configs["min.insync.replicas"] == "1"

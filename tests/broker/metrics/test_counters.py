@@ -132,7 +132,7 @@ def test_flushes_are_timed_on_their_thread() -> None:
         clock.now += 0.7
         raise OSError("the disk is broken")
 
-    async def play() -> None:
+    async def run_case() -> None:
         timed = TimedExecutor(Slow(), counters)
         assert await timed.run(flush) == "done"
         try:
@@ -141,7 +141,7 @@ def test_flushes_are_timed_on_their_thread() -> None:
             return
         raise AssertionError("the failure was lost")
 
-    asyncio.run(play())
+    asyncio.run(run_case())
     assert sum(counters.flushes.counts) == 2
     assert round(counters.flushes.sum_s, 6) == 0.72
 
@@ -157,7 +157,7 @@ def test_long_work_yields_to_the_event_loop_once_per_slice() -> None:
             others += 1
             await asyncio.sleep(0)
 
-    async def play() -> None:
+    async def run_case() -> None:
         task = asyncio.get_running_loop().create_task(other())
         slices = Slices(clock.monotonic)
         for _ in range(10):
@@ -171,7 +171,7 @@ def test_long_work_yields_to_the_event_loop_once_per_slice() -> None:
         task.cancel()
         await asyncio.wait([task])
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 # Series of topics

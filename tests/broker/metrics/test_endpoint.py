@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import pytest
 
-from broker.harness import BrokerHarness, staged
+from broker.harness import BrokerHarness, with_harness
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.metrics import endpoint as endpoint_module
 from penstock.broker.metrics.endpoint import Endpoint
@@ -71,7 +71,7 @@ HELLO = text_page(HTTPStatus.OK, "hello")
 def test_a_page_is_served_and_the_connection_is_closed() -> None:
     """The query string is ignored."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(hello=HELLO) as address:
             status, headers, body = await get(address, "/hello?x=1")
             assert (status, body) == (200, b"hello\n")
@@ -79,30 +79,30 @@ def test_a_page_is_served_and_the_connection_is_closed() -> None:
             assert headers["content-type"] == "text/plain; charset=utf-8"
             assert headers["connection"] == "close"
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_head_has_no_body() -> None:
     """It has the length of the body, however."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(hello=HELLO) as address:
             status, headers, body = await get(address, "/hello", "HEAD")
             assert (status, headers["content-length"], body) == (200, "6", b"")
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_other_paths_and_methods_are_refused() -> None:
     """The response lists the existing pages, and does not repeat the requested path."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(hello=HELLO) as address:
             status, _, body = await get(address, "/<script>")
             assert (status, body) == (404, b"there is no such page; the pages are /hello\n")
             assert (await get(address, "/hello", "POST"))[0] == 405
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 @pytest.mark.parametrize(
@@ -117,24 +117,24 @@ def test_other_paths_and_methods_are_refused() -> None:
 def test_requests_that_are_not_valid_http_are_refused(data: bytes, status: int) -> None:
     """The server goes on."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(hello=HELLO) as address:
             assert (await exchange(address, data))[0] == status
             assert (await get(address, "/hello"))[0] == 200
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_page_that_raises_is_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
     """The log names the page. The response reveals nothing of the exception."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(bad=ValueError("secret")) as address:
             status, _, body = await get(address, "/bad")
             assert status == 500
             assert b"secret" not in body
 
-    asyncio.run(play())
+    asyncio.run(run_case())
     assert "cannot serve /bad" in caplog.text
 
 
@@ -142,7 +142,7 @@ def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatc
     """Until one of them has closed."""
     monkeypatch.setattr(endpoint_module, "CONNECTIONS_MAX", 1)
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(hello=HELLO) as address:
             reader, writer = await asyncio.open_connection(*address)
             while True:
@@ -156,13 +156,13 @@ def test_connections_beyond_the_limit_are_refused(monkeypatch: pytest.MonkeyPatc
             assert b"hello" in await reader.read()
             writer.close()
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_connection_without_a_complete_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.broker.metrics.http.REQUEST_S", 0.05)
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(hello=HELLO) as address:
             reader, writer = await asyncio.open_connection(*address)
             writer.write(b"GET /hello HTTP/1.1\r\n")
@@ -170,13 +170,13 @@ def test_a_connection_without_a_complete_request_is_closed(monkeypatch: pytest.M
                 await reader.readexactly(1)
             writer.close()
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_closing_the_endpoint_does_not_wait_for_pending_responses() -> None:
     """They are cancelled."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         async with serving(slow=asyncio.Event()) as address:
             _, writer = await asyncio.open_connection(*address)
             writer.write(b"GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -185,18 +185,18 @@ def test_closing_the_endpoint_does_not_wait_for_pending_responses() -> None:
         writer.close()
         assert len(asyncio.all_tasks()) == 1
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 # The endpoint of a broker
 
 
-@staged
-async def test_a_broker_serves_its_metrics_and_health(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_broker_serves_its_metrics_and_health(harness: BrokerHarness) -> None:
     """On a separate address, even before it is ready."""
-    env = replace(stage.broker._env, network=SocketNetwork())
-    config = replace(stage.broker._config, metrics="127.0.0.1:0")
-    async with watching(env, config, stage.broker, asyncio.Event()) as watch:
+    env = replace(harness.broker._env, network=SocketNetwork())
+    config = replace(harness.broker._config, metrics="127.0.0.1:0")
+    async with watching(env, config, harness.broker, asyncio.Event()) as watch:
         assert watch.address is not None
         assert json.loads((await get(watch.address, "/health/live"))[2])["live"] is True
         status, headers, body = await get(watch.address, "/health/ready")
@@ -207,35 +207,35 @@ async def test_a_broker_serves_its_metrics_and_health(stage: BrokerHarness) -> N
         status, headers, body = await get(watch.address, "/metrics")
         assert (status, headers["content-type"].partition(";")[0]) == (200, "text/plain")
         assert b"\npenstock_connections " in body
-        await stage.until(lambda: sum(stage.broker.counters.loop_delays.counts) > 0)
+        await harness.until(lambda: sum(harness.broker.counters.loop_delays.counts) > 0)
     with pytest.raises(ConnectionError):
         await get(watch.address, "/health/live")
 
 
-@staged
+@with_harness
 async def test_only_an_automatic_metrics_address_is_replaced_if_it_is_in_use(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """`auto` takes another port. An address from the config file is an error that says what to
     do.
     """
-    env = replace(stage.broker._env, network=SocketNetwork())
+    env = replace(harness.broker._env, network=SocketNetwork())
     stop = asyncio.Event()
-    first = replace(stage.broker._config, metrics="127.0.0.1:0")
-    async with watching(env, first, stage.broker, stop) as holder:
+    first = replace(harness.broker._config, metrics="127.0.0.1:0")
+    async with watching(env, first, harness.broker, stop) as holder:
         assert holder.address is not None
         port = holder.address[1]
         auto = replace(first, port=port - 1000, metrics="auto")
         assert auto.metrics_address == ("127.0.0.1", port)
-        async with watching(env, auto, stage.broker, stop) as watch:
+        async with watching(env, auto, harness.broker, stop) as watch:
             assert watch.address is not None
             assert watch.address[1] not in (0, port)
         chosen = replace(first, metrics=f"127.0.0.1:{port}")
         with pytest.raises(ConfigError, match="choose another address, or off"):
-            async with watching(env, chosen, stage.broker, stop):
+            async with watching(env, chosen, harness.broker, stop):
                 pass
     off = replace(first, metrics="off")
-    async with watching(env, off, stage.broker, stop) as watch:
+    async with watching(env, off, harness.broker, stop) as watch:
         assert watch.address is None
 
 

@@ -53,14 +53,14 @@ class Cluster:
             services=object(),
         )
         self.counters = fake.counters
-        self.story = EventLog(fake, ME)  # type: ignore[arg-type]
+        self.event_log = EventLog(fake, ME)  # type: ignore[arg-type]
 
     def tell(self, *topics: TopicChange) -> None:
-        async def play() -> None:
-            self.story.on_change(Changed(topics=topics))
-            self.story.close()
+        async def run_case() -> None:
+            self.event_log.on_change(Changed(topics=topics))
+            self.event_log.close()
 
-        asyncio.run(play())
+        asyncio.run(run_case())
 
 
 def change(before: Partition, after: Partition, name: str = "orders") -> TopicChange:
@@ -188,7 +188,7 @@ def test_changes_of_brokers_topics_and_the_controller_are_logged(
 ) -> None:
     """The first controller that a broker sees does not count as a change."""
     cluster = Cluster(controls=True)
-    seen = cluster.story.on_change
+    seen = cluster.event_log.on_change
 
     def control(broker_id: int, epoch: int) -> None:
         cluster.image.controller = Controller(broker_id, epoch, b"", 1)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from broker.followers import create_on
-from broker.harness import BrokerHarness, staged, staged_with
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.broker.broker import Broker
 from penstock.broker.metrics import health as health_module
 from penstock.broker.metrics.health import PROBE_NAME, Health, Probe
 from penstock.ports import Env
 from penstock.stores.errors import StoreUnreachable
 
-alone = staged_with(brokers=2, kafka={"replica.lag.time.max.ms": "200"})
+alone = with_harness_of(brokers=2, kafka={"replica.lag.time.max.ms": "200"})
 
 
 def health_of(broker: Broker, env: Env | None = None) -> Health:
@@ -51,22 +51,22 @@ class StoreLike:
         self.get = get
 
 
-def env_with(stage: BrokerHarness, get: Callable[[str], Awaitable[Any]]) -> Env:
-    return replace(stage.broker._env, store=StoreLike(get))  # type: ignore[arg-type]
+def env_with(harness: BrokerHarness, get: Callable[[str], Awaitable[Any]]) -> Env:
+    return replace(harness.broker._env, store=StoreLike(get))  # type: ignore[arg-type]
 
 
-@staged
-async def test_a_healthy_broker_is_ready(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_healthy_broker_is_ready(harness: BrokerHarness) -> None:
     """The check writes to its disk to find out."""
-    await stage.create("orders")
-    assert await wrong(health_of(stage.broker)) == {}
-    assert f"/broker-0/{PROBE_NAME}" in stage.disks[0].files()
+    await harness.create("orders")
+    assert await wrong(health_of(harness.broker)) == {}
+    assert f"/broker-0/{PROBE_NAME}" in harness.disks[0].files()
 
 
-@staged
-async def test_a_starting_or_stopping_broker_is_not_ready(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_starting_or_stopping_broker_is_not_ready(harness: BrokerHarness) -> None:
     """This is not a reason to restart it."""
-    held = health_of(stage.broker)
+    held = health_of(harness.broker)
     held.is_serving = False
     assert "is starting" in (await wrong(held))["serving"][0]
     held.is_serving = True
@@ -74,11 +74,11 @@ async def test_a_starting_or_stopping_broker_is_not_ready(stage: BrokerHarness) 
     assert "is stopping" in (await wrong(held))["serving"][0]
 
 
-@staged
-async def test_a_disk_that_fails_writes_is_reported(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_disk_that_fails_writes_is_reported(harness: BrokerHarness) -> None:
     """When the disk works again, the next check sees it."""
-    stage.disks[0].fail_next("fsync", EIO, path_contains=PROBE_NAME)
-    held = health_of(stage.broker)
+    harness.disks[0].fail_next("fsync", EIO, path_contains=PROBE_NAME)
+    held = health_of(harness.broker)
     what, advice = (await wrong(held))["disk"]
     assert "cannot write to " in what and "/broker-0/logs: " in what
     assert "repair the disk" in advice
@@ -86,59 +86,61 @@ async def test_a_disk_that_fails_writes_is_reported(stage: BrokerHarness) -> Non
     assert await wrong(held) == {}
 
 
-@staged
-async def test_a_full_disk_is_reported(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_full_disk_is_reported(harness: BrokerHarness) -> None:
     """Even while the small file of the check can still be written."""
-    space = stage.broker._directory.space
+    space = harness.broker._directory.space
     space._reserve = 1 << 62
     space.check()
-    what, advice = (await wrong(health_of(stage.broker)))["disk"]
+    what, advice = (await wrong(health_of(harness.broker)))["disk"]
     assert "kept in reserve" in what
     assert "retention" in advice
 
 
-@staged
-async def test_a_failed_log_is_reported_with_its_name_and_the_reason(stage: BrokerHarness) -> None:
-    await stage.create("orders")
-    stage.hosted("orders").log.fail("fsync failed: input/output error")
-    what, _ = (await wrong(health_of(stage.broker)))["logs"]
+@with_harness
+async def test_a_failed_log_is_reported_with_its_name_and_the_reason(
+    harness: BrokerHarness,
+) -> None:
+    await harness.create("orders")
+    harness.hosted("orders").log.fail("fsync failed: input/output error")
+    what, _ = (await wrong(health_of(harness.broker)))["logs"]
     assert "1 log failed, for example orders-0: fsync failed" in what
 
 
-@staged
-async def test_an_unreachable_store_is_reported(stage: BrokerHarness) -> None:
+@with_harness
+async def test_an_unreachable_store_is_reported(harness: BrokerHarness) -> None:
     """A broker that is no longer registered in the store is reported too."""
 
     async def fail(key: str) -> None:
         raise StoreUnreachable("no member of etcd answers")
 
-    what, advice = (await wrong(health_of(stage.broker, env_with(stage, fail))))["store"]
+    what, advice = (await wrong(health_of(harness.broker, env_with(harness, fail))))["store"]
     assert "no member of etcd answers" in what
     assert "majority" in advice
-    stage.broker.membership.incarnation_id = b"of another life"
-    what, _ = (await wrong(health_of(stage.broker)))["store"]
+    harness.broker.membership.incarnation_id = b"of another life"
+    what, _ = (await wrong(health_of(harness.broker)))["store"]
     assert "not registered" in what
 
 
 @alone
-async def test_replicas_that_are_not_in_sync_are_reported(stage: BrokerHarness) -> None:
+async def test_replicas_that_are_not_in_sync_are_reported(harness: BrokerHarness) -> None:
     """Broker 1 reaches no other broker here, and drops out of the ISR."""
-    await create_on(stage, 0, 1)
-    assert await wrong(health_of(stage.brokers[1])) == {}
-    await stage.until(
+    await create_on(harness, 0, 1)
+    assert await wrong(health_of(harness.brokers[1])) == {}
+    await harness.until(
         lambda: (
-            (found := stage.brokers[1].cluster.image.partition("orders", 0)) is not None
+            (found := harness.brokers[1].cluster.image.partition("orders", 0)) is not None
             and found.isr == (0,)
         )
     )
-    what, advice = (await wrong(health_of(stage.brokers[1])))["fetchers"]
+    what, advice = (await wrong(health_of(harness.brokers[1])))["fetchers"]
     assert what == "1 replica not in sync: orders-0"
     assert "caught up" in advice
-    assert await wrong(health_of(stage.brokers[0])) == {}
+    assert await wrong(health_of(harness.brokers[0])) == {}
 
 
-@staged
-async def test_a_hanging_check_does_not_delay_the_report(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_hanging_check_does_not_delay_the_report(harness: BrokerHarness) -> None:
     """It is not started again before it has finished. After that it may succeed."""
     asked = 0
     answer = asyncio.Event()
@@ -150,7 +152,7 @@ async def test_a_hanging_check_does_not_delay_the_report(stage: BrokerHarness) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(health_module, "PATIENCE_S", 0.02)
-        held = health_of(stage.broker, env_with(stage, hang))
+        held = health_of(harness.broker, env_with(harness, hang))
         for _ in range(3):
             assert "no answer for" in (await wrong(held))["store"][0]
         assert asked == 1
@@ -161,7 +163,7 @@ async def test_a_hanging_check_does_not_delay_the_report(stage: BrokerHarness) -
 
 
 def test_closing_a_hanging_probe_ends_it() -> None:
-    async def play() -> None:
+    async def run_case() -> None:
         ended = asyncio.Event()
 
         async def hang() -> None:
@@ -184,22 +186,22 @@ def test_closing_a_hanging_probe_ends_it() -> None:
         await probe.close()
         assert ended.is_set()
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
-@staged
-async def test_a_full_store_is_reported(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_full_store_is_reported(harness: BrokerHarness) -> None:
     """Reads still work, so only the last failed write shows it."""
 
     async def get(_key: str) -> None:
         return None
 
-    env = env_with(stage, get)
+    env = env_with(harness, get)
     env.store.full = "no space left"  # type: ignore[misc]
-    assert "no space left" in (await wrong(health_of(stage.broker, env)))["store"][0]
+    assert "no space left" in (await wrong(health_of(harness.broker, env)))["store"][0]
 
 
-@staged
-async def test_a_failing_duty_of_the_controller_is_reported(stage: BrokerHarness) -> None:
-    stage.broker.controller.failing = "request is too large"
-    assert "request is too large" in (await wrong(health_of(stage.broker)))["controller"][0]
+@with_harness
+async def test_a_failing_duty_of_the_controller_is_reported(harness: BrokerHarness) -> None:
+    harness.broker.controller.failing = "request is too large"
+    assert "request is too large" in (await wrong(health_of(harness.broker)))["controller"][0]

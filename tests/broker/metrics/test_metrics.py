@@ -16,9 +16,9 @@ from broker.harness import (
     TIMEOUT_S,
     BrokerHarness,
     maintenance_of,
-    on_stage,
-    staged,
-    staged_with,
+    open_harness,
+    with_harness,
+    with_harness_of,
 )
 from broker.replication.test_replication import on_three
 from broker.three_brokers import ThreeBrokers
@@ -50,7 +50,7 @@ FEW = {
     "transaction.state.log.num.partitions": "2",
     "group.initial.rebalance.delay.ms": "0",
 }
-few = staged_with(kafka=FEW)
+few = with_harness_of(kafka=FEW)
 
 
 class Scraper:
@@ -81,7 +81,7 @@ class Scraper:
         return [dict(labels) for each, labels in self.samples if each == name]
 
 
-async def produce_by_lane(stage: BrokerHarness, topic: str, times: int, acks: int = 1) -> int:
+async def produce_by_lane(harness: BrokerHarness, topic: str, times: int, acks: int = 1) -> int:
     """Produces similar requests, of which all but the first take the fast path.
 
     Returns the size of their batches.
@@ -94,12 +94,12 @@ async def produce_by_lane(stage: BrokerHarness, topic: str, times: int, acks: in
         request = ProduceRequest(
             None, acks, 10_000, [ProduceRequest.Topic(topic, partition_data=[data])]
         )
-        answer = await stage.ask(request, 9, ProduceResponse)
+        answer = await harness.ask(request, 9, ProduceResponse)
         assert answer.responses[0].partition_responses[0].error_code == 0
     return written
 
 
-async def consume(stage: BrokerHarness, topic: str) -> int:
+async def consume(harness: BrokerHarness, topic: str) -> int:
     """Fetches once from the start. Returns the size of the records."""
     asked = FetchRequest.Partition(0, fetch_offset=0, partition_max_bytes=1 << 20)
     request = FetchRequest(
@@ -109,20 +109,20 @@ async def consume(stage: BrokerHarness, topic: str) -> int:
         session_epoch=-1,
         topics=[FetchRequest.Topic(topic, partitions=[asked])],
     )
-    answer = await stage.ask(request, 11, FetchResponse)
+    answer = await harness.ask(request, 11, FetchResponse)
     return len(answer.responses[0].partitions[0].records or b"")
 
 
 @few
-async def test_a_scrape_has_exactly_the_documented_metrics(stage: BrokerHarness) -> None:
+async def test_a_scrape_has_exactly_the_documented_metrics(harness: BrokerHarness) -> None:
     """Each has the kind and the labels that `names.py` states. The metrics of the process are there
     too.
     """
-    await stage.create("orders")
-    await stage.produce("orders", [b"a"])
-    await find_coordinator(stage)
-    assert await commit(stage, "g", "orders", {0: 0}) == [0]
-    scraped = await Scraper(stage.broker).come()
+    await harness.create("orders")
+    await harness.produce("orders", [b"a"])
+    await find_coordinator(harness)
+    assert await commit(harness, "g", "orders", {0: 0}) == [0]
+    scraped = await Scraper(harness.broker).come()
     for metric in METRICS:
         name = metric.name.removesuffix("_total") if metric.kind is Kind.COUNTER else metric.name
         assert scraped.kinds.pop(name) == metric.kind.value, metric.name
@@ -133,15 +133,15 @@ async def test_a_scrape_has_exactly_the_documented_metrics(stage: BrokerHarness)
     assert all(name.startswith("process_") for name in scraped.kinds), scraped.kinds
 
 
-@staged
-async def test_traffic_and_size_of_a_topic_are_counted(stage: BrokerHarness) -> None:
+@with_harness
+async def test_traffic_and_size_of_a_topic_are_counted(harness: BrokerHarness) -> None:
     """Bytes and records, over several scrapes."""
-    await stage.create("orders")
-    scraper = Scraper(stage.broker)
+    await harness.create("orders")
+    scraper = Scraper(harness.broker)
     written = 0
     for _ in range(2):
-        written += await produce_by_lane(stage, "orders", 5, acks=-1)
-        read = await consume(stage, "orders")
+        written += await produce_by_lane(harness, "orders", 5, acks=-1)
+        read = await consume(harness, "orders")
         assert read == written
         await scraper.come()
         assert scraper.value("penstock_topic_received_bytes_total", topic="orders") == written
@@ -154,17 +154,17 @@ async def test_traffic_and_size_of_a_topic_are_counted(stage: BrokerHarness) -> 
     assert scraper.value("penstock_cluster_topics") == 1
 
 
-@staged
-async def test_every_request_is_in_the_histogram_of_its_api(stage: BrokerHarness) -> None:
+@with_harness
+async def test_every_request_is_in_the_histogram_of_its_api(harness: BrokerHarness) -> None:
     """Requests on the fast path too, whether they were answered at once or had to wait."""
-    await stage.create("orders", configs={"durability": "replicated"})
-    await stage.create("slow")
-    scraper = await Scraper(stage.broker).come()
+    await harness.create("orders", configs={"durability": "replicated"})
+    await harness.create("slow")
+    scraper = await Scraper(harness.broker).come()
     assert scraper.value("penstock_request_duration_seconds_count", api="Produce") == 0
-    await produce_by_lane(stage, "orders", 70)
-    await produce_by_lane(stage, "slow", 30, acks=-1)
+    await produce_by_lane(harness, "orders", 70)
+    await produce_by_lane(harness, "slow", 30, acks=-1)
     for _ in range(3):
-        await stage.ask(MetadataRequest(), 12, MetadataResponse)
+        await harness.ask(MetadataRequest(), 12, MetadataResponse)
     await scraper.come()
     name = "penstock_request_duration_seconds"
     assert scraper.value(f"{name}_count", api="Produce") == 100
@@ -175,12 +175,12 @@ async def test_every_request_is_in_the_histogram_of_its_api(stage: BrokerHarness
 
 
 @few
-async def test_requests_refused_as_a_whole_are_counted_by_error(stage: BrokerHarness) -> None:
+async def test_requests_refused_as_a_whole_are_counted_by_error(harness: BrokerHarness) -> None:
     """With the name of Kafka's error code."""
-    stage.services.groups.loaded = _fail  # type: ignore[method-assign]
-    await stage.ask(ListGroupsRequest(), 4, ListGroupsResponse)
-    del stage.services.groups.loaded
-    scraped = await Scraper(stage.broker).come()
+    harness.services.groups.loaded = _fail  # type: ignore[method-assign]
+    await harness.ask(ListGroupsRequest(), 4, ListGroupsResponse)
+    del harness.services.groups.loaded
+    scraped = await Scraper(harness.broker).come()
     name = "penstock_request_errors_total"
     assert scraped.labels(name) == [{"api": "ListGroups", "error": "COORDINATOR_NOT_AVAILABLE"}]
 
@@ -192,14 +192,14 @@ def _fail() -> Any:
 def test_topics_beyond_the_limit_share_one_series(tmp_path: Path) -> None:
     """So the sum over all series is right."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         base = replace(BrokerConfig(), metrics_topics_max=2)
-        async with asyncio.timeout(TIMEOUT_S), on_stage(tmp_path, base=base) as stage:
+        async with asyncio.timeout(TIMEOUT_S), open_harness(tmp_path, base=base) as harness:
             written = 0
             for number in range(5):
-                await stage.create(f"t{number}")
-                written += await produce_by_lane(stage, f"t{number}", number + 1)
-            scraped = await Scraper(stage.broker).come()
+                await harness.create(f"t{number}")
+                written += await produce_by_lane(harness, f"t{number}", number + 1)
+            scraped = await Scraper(harness.broker).come()
             name = "penstock_topic_received_bytes_total"
             topics = [labels["topic"] for labels in scraped.labels(name)]
             assert len(topics) == 3
@@ -207,21 +207,21 @@ def test_topics_beyond_the_limit_share_one_series(tmp_path: Path) -> None:
             assert sum(scraped.value(name, topic=topic) for topic in topics) == written
             assert scraped.value(name, topic=OTHER) > 0
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 @few
-async def test_the_lag_of_a_group_is_exported_by_topic(stage: BrokerHarness) -> None:
+async def test_the_lag_of_a_group_is_exported_by_topic(harness: BrokerHarness) -> None:
     """The sum over the topic's partitions, and the largest of them."""
-    await stage.create("orders", 2)
-    await find_coordinator(stage)
-    await stage.produce("orders", [b"a"] * 7, 0)
-    await stage.produce("orders", [b"b"] * 4, 1)
-    assert await commit(stage, "billing", "orders", {0: 2, 1: 4}) == [0, 0]
-    scraper = await Scraper(stage.broker).come()
+    await harness.create("orders", 2)
+    await find_coordinator(harness)
+    await harness.produce("orders", [b"a"] * 7, 0)
+    await harness.produce("orders", [b"b"] * 4, 1)
+    assert await commit(harness, "billing", "orders", {0: 2, 1: 4}) == [0, 0]
+    scraper = await Scraper(harness.broker).come()
     pair = {"group": "billing", "topic": "orders"}
     assert scraper.value("penstock_group_lag_records", **pair) == 5
-    await stage.produce("orders", [b"c"] * 3, 1)
+    await harness.produce("orders", [b"c"] * 3, 1)
     await scraper.come()
     assert scraper.value("penstock_group_lag_records", **pair) == 8
     assert scraper.value("penstock_group_partition_lag_records_max", **pair) == 5
@@ -229,20 +229,22 @@ async def test_the_lag_of_a_group_is_exported_by_topic(stage: BrokerHarness) -> 
 
 
 @few
-async def test_the_rebalance_counter_survives_the_end_of_a_leadership(stage: BrokerHarness) -> None:
+async def test_the_rebalance_counter_survives_the_end_of_a_leadership(
+    harness: BrokerHarness,
+) -> None:
     """If it went back, it would look like a restart."""
-    await find_coordinator(stage)
+    await find_coordinator(harness)
     protocols = [JoinGroupRequest.Protocol("range", b"")]
-    joined = await stage.ask(
+    joined = await harness.ask(
         JoinGroupRequest("g", 30_000, 30_000, protocol_type="consumer", protocols=protocols),
         2,
         JoinGroupResponse,
     )
     assert joined.error_code == 0
-    scraper = await Scraper(stage.broker).come()
+    scraper = await Scraper(harness.broker).come()
     assert scraper.value("penstock_group_rebalances_total") == 1
     assert scraper.value("penstock_group_members") == 1
-    groups = stage.services.groups
+    groups = harness.services.groups
     for runtime in groups.loaded():
         groups.on_resigned(runtime.hosted)
     await scraper.come()
@@ -251,14 +253,14 @@ async def test_the_rebalance_counter_survives_the_end_of_a_leadership(stage: Bro
 
 
 @few
-async def test_hanging_transactions_are_counted(stage: BrokerHarness) -> None:
+async def test_hanging_transactions_are_counted(harness: BrokerHarness) -> None:
     """They are found by the timestamps of their records, as in Kafka. The records here are of
     2023.
     """
-    await stage.create("orders")
-    scraper = await Scraper(stage.broker).come()
+    await harness.create("orders")
+    scraper = await Scraper(harness.broker).come()
     assert scraper.value("penstock_hanging_transactions") == 0
-    producer = await producer_of(stage)
+    producer = await producer_of(harness)
     assert await producer.write("orders", 0, b"a") == 0
     await scraper.come()
     assert scraper.value("penstock_open_transactions") == 1
@@ -266,47 +268,47 @@ async def test_hanging_transactions_are_counted(stage: BrokerHarness) -> None:
     assert scraper.value("penstock_oldest_open_transaction_age_seconds") > 86_400
     assert scraper.value("penstock_transactions", state="Ongoing") == 1
     assert await producer.end() == 0
-    assert await completed(stage) == "CompleteCommit"
+    assert await completed(harness) == "CompleteCommit"
     await scraper.come()
     assert scraper.value("penstock_hanging_transactions") == 0
     assert scraper.value("penstock_oldest_open_transaction_age_seconds") == 0
 
 
-@staged
-async def test_retention_and_compaction_are_counted(stage: BrokerHarness) -> None:
+@with_harness
+async def test_retention_and_compaction_are_counted(harness: BrokerHarness) -> None:
     """Deleted segments, and the bytes that compaction read and reclaimed."""
-    maintenance = maintenance_of(stage.services)
-    await stage.create("old", configs={"retention.ms": "1"})
-    await stage.create("state", configs={"cleanup.policy": "compact"})
+    maintenance = maintenance_of(harness.services)
+    await harness.create("old", configs={"retention.ms": "1"})
+    await harness.create("state", configs={"cleanup.policy": "compact"})
     for topic in ("old", "state"):
-        log = stage.hosted(topic).log
+        log = harness.hosted(topic).log
         for number in range(3):
             batch = build_batch([Record(0, NOW_MS, b"key", b"%d" % number * 100)])
-            stage.hosted(topic).append_own(batch, NOW_MS)
+            harness.hosted(topic).append_own(batch, NOW_MS)
             log.roll(NOW_MS)
-        await stage.services.replicas.flusher.wait_durable(log, 3)
-    await stage.until(lambda: stage.hosted("state").high_watermark == 3)
-    await stage.until(lambda: stage.hosted("old").high_watermark == 3)
-    await maintenance._retain(stage.hosted("old"))
-    await maintenance._clean(stage.hosted("state"))
-    scraped = await Scraper(stage.broker).come()
+        await harness.services.replicas.flusher.wait_durable(log, 3)
+    await harness.until(lambda: harness.hosted("state").high_watermark == 3)
+    await harness.until(lambda: harness.hosted("old").high_watermark == 3)
+    await maintenance._retain(harness.hosted("old"))
+    await maintenance._clean(harness.hosted("state"))
+    scraped = await Scraper(harness.broker).come()
     assert scraped.value("penstock_retention_deleted_segments_total") >= 2
     assert scraped.value("penstock_cleaner_runs_total") == 1
     read = scraped.value("penstock_cleaner_read_bytes_total")
     assert 0 < scraped.value("penstock_cleaner_reclaimed_bytes_total") < read
 
 
-@staged
-async def test_a_full_disk_and_a_failed_log_are_exported(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_full_disk_and_a_failed_log_are_exported(harness: BrokerHarness) -> None:
     """Both are alerts that should wake an operator."""
-    await stage.create("orders")
-    services = stage.services
-    scraper = await Scraper(stage.broker).come()
+    await harness.create("orders")
+    services = harness.services
+    scraper = await Scraper(harness.broker).come()
     assert scraper.value("penstock_disk_full") == 0
     assert scraper.value("penstock_offline_logs") == 0
     assert scraper.value("penstock_disk_free_bytes") > 0
     services.directory.space.refusing = True
-    stage.hosted("orders").log.fail("the disk is broken")
+    harness.hosted("orders").log.fail("the disk is broken")
     await scraper.come()
     assert scraper.value("penstock_disk_full") == 1
     assert scraper.value("penstock_offline_logs") == 1

@@ -11,7 +11,7 @@ import asyncio
 from dataclasses import replace
 
 from broker.followers import consume, create_on, epoch_of, follow, produce, shown, written
-from broker.harness import NOW_MS, BrokerHarness, staged, staged_with
+from broker.harness import NOW_MS, BrokerHarness, with_harness, with_harness_of
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -21,104 +21,106 @@ from penstock.wire.messages import (
     ProduceResponse,
 )
 
-stage_of_three = staged_with(brokers=3)
+with_three_brokers = with_harness_of(brokers=3)
 
 
-async def latest(stage: BrokerHarness, topic: str = "orders") -> int:
+async def latest(harness: BrokerHarness, topic: str = "orders") -> int:
     asked = ListOffsetsRequest.Partition(0, -1, -1)
     request = ListOffsetsRequest(-1, 0, [ListOffsetsRequest.Topic(topic, [asked])])
-    response = await stage.ask(request, 7, ListOffsetsResponse)
+    response = await harness.ask(request, 7, ListOffsetsResponse)
     (answer,) = response.topics[0].partitions
     assert answer.error_code == 0
     return answer.offset
 
 
-def set_isr(stage: BrokerHarness, *isr: int) -> None:
+def set_isr(harness: BrokerHarness, *isr: int) -> None:
     """Makes the metadata show this ISR to the leader, broker 0."""
-    before = shown(stage)
+    before = shown(harness)
     after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
-    replicas, brokers = stage.broker.replicas, stage.broker.cluster.image.living
-    stage.hosted("orders").lead(0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000)
+    replicas, brokers = harness.broker.replicas, harness.broker.cluster.image.living
+    harness.hosted("orders").lead(
+        0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000
+    )
 
 
-@staged
-async def test_with_one_replica_an_acknowledged_record_is_visible(stage: BrokerHarness) -> None:
+@with_harness
+async def test_with_one_replica_an_acknowledged_record_is_visible(harness: BrokerHarness) -> None:
     """A program that produces and then seeks to the end must find its record, on the fast path
     too.
     """
-    await stage.create("orders")
+    await harness.create("orders")
     for count in range(1, 21):
-        assert await produce(stage, acks=1) == (0, count - 1)
-        assert await latest(stage) == count
+        assert await produce(harness, acks=1) == (0, count - 1)
+        assert await latest(harness) == count
 
 
-@staged
+@with_harness
 async def test_a_request_for_many_partitions_waits_for_the_flush_of_each(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
-    await stage.create("orders", partitions=3)
+    await harness.create("orders", partitions=3)
     batches = [
         ProduceRequest.Partition(index, build_batch([Record(0, NOW_MS, None, b"x")]))
         for index in range(3)
     ]
     # Kafka ignores the timeout of a request with acks=1.
     request = ProduceRequest(None, 1, 0, [ProduceRequest.Topic("orders", partition_data=batches)])
-    response = await stage.ask(request, 9, ProduceResponse)
+    response = await harness.ask(request, 9, ProduceResponse)
     assert [each.error_code for each in response.responses[0].partition_responses] == [0, 0, 0]
-    assert [stage.hosted("orders", index).high_watermark for index in range(3)] == [1, 1, 1]
+    assert [harness.hosted("orders", index).high_watermark for index in range(3)] == [1, 1, 1]
 
 
-@staged
+@with_harness
 async def test_a_leader_that_resigns_before_its_flush_answers_with_an_error(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """It is unknown whether the record will survive."""
-    await stage.create("orders")
-    hosted = stage.hosted("orders")
-    await produce(stage, acks=1)
-    answered = asyncio.ensure_future(produce(stage, acks=1))
+    await harness.create("orders")
+    hosted = harness.hosted("orders")
+    await produce(harness, acks=1)
+    answered = asyncio.ensure_future(produce(harness, acks=1))
     await asyncio.sleep(0)  # the batch is written; its flush has not begun yet
     assert hosted.log.end_offset == 2
     hosted.resign()
     assert (await answered)[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-@stage_of_three
-async def test_the_last_in_sync_replica_makes_its_records_visible(stage: BrokerHarness) -> None:
-    await create_on(stage, 0, 1, 2)
-    set_isr(stage, 0)
+@with_three_brokers
+async def test_the_last_in_sync_replica_makes_its_records_visible(harness: BrokerHarness) -> None:
+    await create_on(harness, 0, 1, 2)
+    set_isr(harness, 0)
     for count in range(1, 6):
-        assert await produce(stage, acks=1) == (0, count - 1)
-        assert await latest(stage) == count
+        assert await produce(harness, acks=1) == (0, count - 1)
+        assert await latest(harness) == count
 
 
-@stage_of_three
+@with_three_brokers
 async def test_below_min_insync_replicas_the_response_waits_for_nothing(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The record cannot become visible however long the leader waits, and acks=1 does not depend on
     any other replica.
     """
-    await create_on(stage, 0, 1, 2, configs={"min.insync.replicas": "2"})
-    set_isr(stage, 0)
-    assert await produce(stage, acks=1) == (0, 0)
-    await written(stage.hosted("orders"), 1)
-    assert (await consume(stage, 0)).high_watermark == 0
+    await create_on(harness, 0, 1, 2, configs={"min.insync.replicas": "2"})
+    set_isr(harness, 0)
+    assert await produce(harness, acks=1) == (0, 0)
+    await written(harness.hosted("orders"), 1)
+    assert (await consume(harness, 0)).high_watermark == 0
 
 
-@stage_of_three
+@with_three_brokers
 async def test_the_response_does_not_wait_for_a_replica_that_is_about_to_join_the_isr(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """The high watermark waits for a caught-up follower as for an in-sync one, so waiting for it
     would be waiting for the follower.
     """
-    await create_on(stage, 0, 1, 2)
-    assert await produce(stage, acks=1) == (0, 0)
-    set_isr(stage, 0)
-    await written(stage.hosted("orders"), 1)
-    await follow(stage, 1, 1, broker_epoch=epoch_of(stage, 1))
-    held = stage.hosted("orders").leadership
+    await create_on(harness, 0, 1, 2)
+    assert await produce(harness, acks=1) == (0, 0)
+    set_isr(harness, 0)
+    await written(harness.hosted("orders"), 1)
+    await follow(harness, 1, 1, broker_epoch=epoch_of(harness, 1))
+    held = harness.hosted("orders").leadership
     assert held is not None
     assert not held.waits_only_for_leader(2)
-    assert await produce(stage, acks=1) == (0, 1)
+    assert await produce(harness, acks=1) == (0, 1)

@@ -53,7 +53,7 @@ def refused() -> Validated:
 
 
 def test_batches_are_checked_in_order_and_those_past_their_deadline_time_out() -> None:
-    async def play() -> None:
+    async def run_case() -> None:
         clock, executor = HandClock(), HandExecutor()
         async with asyncio.TaskGroup() as tasks:
 
@@ -86,13 +86,13 @@ def test_batches_are_checked_in_order_and_those_past_their_deadline_time_out() -
             await outcomes[1]
         assert (batches.opened, batches.waiting) == (3, 0)
 
-    asyncio.run(play())
+    asyncio.run(run_case())
 
 
 def test_a_cancelled_check_cancels_its_outcome() -> None:
     """When the broker stops, the request that waits for the outcome must not wait for ever."""
 
-    async def play() -> None:
+    async def run_case() -> None:
         executor = HandExecutor()
         tasks: list[asyncio.Task[None]] = []
         batches = LargeBatches(
@@ -105,4 +105,4 @@ def test_a_cancelled_check_cancels_its_outcome() -> None:
             await tasks[0]
         assert outcome.cancelled()
 
-    asyncio.run(play())
+    asyncio.run(run_case())

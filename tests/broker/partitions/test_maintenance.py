@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from broker.harness import NOW_MS, BrokerHarness, maintenance_of, staged
+from broker.harness import NOW_MS, BrokerHarness, maintenance_of, with_harness
 from broker.metrics.test_metrics import Scraper
 from penstock.broker.partitions.maintenance import PAUSE_MAX_S, PAUSE_S
 from penstock.records.record import Record, build_batch
@@ -16,33 +16,33 @@ from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAl
 COMPACTION, RETENTION = "compaction", "retention"
 
 
-async def fill(stage: BrokerHarness, topic: str, *batches: bytearray) -> None:
+async def fill(harness: BrokerHarness, topic: str, *batches: bytearray) -> None:
     """Appends each batch to its own sealed segment, and waits until all are synced and
     committed.
     """
-    hosted = stage.hosted(topic)
+    hosted = harness.hosted(topic)
     for batch in batches:
         hosted.append_own(batch, NOW_MS)
         hosted.log.roll(NOW_MS)
     end = hosted.log.end_offset
-    await stage.services.replicas.flusher.wait_durable(hosted.log, end)
-    await stage.until(lambda: hosted.high_watermark == end)
+    await harness.services.replicas.flusher.wait_durable(hosted.log, end)
+    await harness.until(lambda: hosted.high_watermark == end)
 
 
 def batch_of(key: bytes, value: bytes | None) -> bytearray:
     return build_batch([Record(0, NOW_MS, key, value)])
 
 
-@staged
+@with_harness
 async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Each pause is longer than the last, up to a maximum. A change of the log's settings ends
     it.
     """
-    maintenance = maintenance_of(stage.services)
-    await stage.create("bad")
-    await stage.create("good")
+    maintenance = maintenance_of(harness.services)
+    await harness.create("bad")
+    await harness.create("good")
     tried: list[str] = []
     fails = True
 
@@ -52,8 +52,8 @@ async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(
         if name == "bad" and fails:
             raise RuntimeError("a bug")
 
-    clock = stage.services.env.clock
-    bad = stage.hosted("bad")
+    clock = harness.services.env.clock
+    bad = harness.hosted("bad")
     key = bad.topic_id, 0, COMPACTION
     for doubled in range(12):
         tried.clear()
@@ -65,34 +65,34 @@ async def test_maintenance_of_a_failing_log_is_paused_and_the_others_go_on(
         await maintenance._each(COMPACTION, work)
         assert tried == ["good"]
         await maintenance._each(RETENTION, lambda _: _nothing())
-        assert stage.services.counters.cleaner.paused_logs == 1
+        assert harness.services.counters.cleaner.paused_logs == 1
         pause.until = clock.monotonic()
-    scraped = await Scraper(stage.broker).come()
+    scraped = await Scraper(harness.broker).come()
     assert scraped.value("penstock_maintenance_failures_total") == 12
     assert scraped.value("penstock_maintenance_paused_logs") == 1
     maintenance._pauses[key].until = clock.monotonic() + 1000
     entry = IncrementalAlterConfigsRequest.Config("retention.ms", 0, "1000")
     changed = IncrementalAlterConfigsRequest.Resource(2, "bad", [entry])
     before = bad.settings
-    await stage.ask(IncrementalAlterConfigsRequest([changed]), 1, IncrementalAlterConfigsResponse)
-    await stage.until(lambda: bad.settings is not before)
+    await harness.ask(IncrementalAlterConfigsRequest([changed]), 1, IncrementalAlterConfigsResponse)
+    await harness.until(lambda: bad.settings is not before)
     fails = False
     tried.clear()
     await maintenance._each(COMPACTION, work)
     assert sorted(tried) == ["bad", "good"]
-    assert stage.services.counters.cleaner.paused_logs == 0
+    assert harness.services.counters.cleaner.paused_logs == 0
 
 
 async def _nothing() -> None:
     pass
 
 
-@staged
-async def test_a_failed_compaction_leaves_no_files(stage: BrokerHarness) -> None:
-    await stage.create("state", configs={"cleanup.policy": "compact"})
-    await fill(stage, "state", *(batch_of(b"k", b"%d" % at) for at in range(3)))
-    maintenance = maintenance_of(stage.services)
-    log = stage.hosted("state").log
+@with_harness
+async def test_a_failed_compaction_leaves_no_files(harness: BrokerHarness) -> None:
+    await harness.create("state", configs={"cleanup.policy": "compact"})
+    await fill(harness, "state", *(batch_of(b"k", b"%d" % at) for at in range(3)))
+    maintenance = maintenance_of(harness.services)
+    log = harness.hosted("state").log
 
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
@@ -100,18 +100,18 @@ async def test_a_failed_compaction_leaves_no_files(stage: BrokerHarness) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("penstock.storage.cleaner.compact_batch", broken)
         await maintenance._each(COMPACTION, maintenance._clean)
-    assert stage.services.counters.cleaner.failures == 1
+    assert harness.services.counters.cleaner.failures == 1
     assert log.failure is None
     for pause in maintenance._pauses.values():
         pause.until = 0.0
     await maintenance._each(COMPACTION, maintenance._clean)
-    assert stage.services.counters.cleaner.runs == 1
-    assert not [name for name in stage.disks[0].listdir(log.directory) if "cleaned" in name]
+    assert harness.services.counters.cleaner.runs == 1
+    assert not [name for name in harness.disks[0].listdir(log.directory) if "cleaned" in name]
 
 
-@staged
+@with_harness
 async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """An older version accepted it. It is kept, the rest is compacted, and one log line reports
     it.
@@ -124,20 +124,20 @@ async def test_a_batch_that_cannot_be_decoded_does_not_stop_compaction(
 
     handler = Collect()
     logging.getLogger("penstock.broker.partitions.maintenance").addHandler(handler)
-    await stage.create("state", configs={"cleanup.policy": "compact"})
+    await harness.create("state", configs={"cleanup.policy": "compact"})
     malformed = bad_batch("count_too_high", [Record(0, NOW_MS, b"k", b"v")])
     await fill(
-        stage,
+        harness,
         "state",
         batch_of(b"a", b"1"),
         malformed,
         *(batch_of(b"a", b"%d" % at * 100) for at in range(2, 6)),
     )
-    maintenance = maintenance_of(stage.services)
-    before = stage.hosted("state").log.size
+    maintenance = maintenance_of(harness.services)
+    before = harness.hosted("state").log.size
     await maintenance._each(COMPACTION, maintenance._clean)
     logging.getLogger("penstock.broker.partitions.maintenance").removeHandler(handler)
-    assert stage.services.counters.cleaner.runs == 1
-    assert stage.services.counters.cleaner.undecodable_batches == 1
-    assert stage.hosted("state").log.size < before
+    assert harness.services.counters.cleaner.runs == 1
+    assert harness.services.counters.cleaner.undecodable_batches == 1
+    assert harness.hosted("state").log.size < before
     assert [line for line in lines if "1 batches cannot be decoded" in line]

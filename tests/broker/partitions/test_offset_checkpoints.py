@@ -25,7 +25,7 @@ TIMEOUT_S = 150.0
 VALUES = [b"%d" % number for number in range(20)]
 
 
-def play(directory: Path, script: Callable[[ThreeBrokers], Awaitable[None]]) -> None:
+def run_case(directory: Path, script: Callable[[ThreeBrokers], Awaitable[None]]) -> None:
     async def run() -> None:
         async with (
             asyncio.timeout(TIMEOUT_S),
@@ -105,7 +105,7 @@ def test_a_lone_survivor_restarts_and_serves_committed_records(tmp_path: Path, h
         code, _ = await cluster.try_produce(survivor, b"more")
         assert code == ErrorCode.NOT_ENOUGH_REPLICAS
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)
 
 
 def test_damage_above_the_stored_recovery_point_is_fetched_again(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_damage_above_the_stored_recovery_point_is_fetched_again(tmp_path: Path)
         )
         assert await cluster.all_equal() == VALUES
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)
 
 
 def test_damage_in_the_only_replica_is_quarantined(tmp_path: Path) -> None:
@@ -153,4 +153,4 @@ def test_damage_in_the_only_replica_is_quarantined(tmp_path: Path) -> None:
         assert await cluster.produce(b"next", topic="single") == len(VALUES)
         assert log.read(8, 1 << 20) is not None
 
-    play(tmp_path, script)
+    run_case(tmp_path, script)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from broker.handlers.test_transactions import completed, producer_of
-from broker.harness import NOW_MS, BrokerHarness, HarnessPeer, staged
+from broker.harness import NOW_MS, BrokerHarness, HarnessPeer, with_harness
 from penstock.broker.partitions import partition
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.net.outbox import in_memory
@@ -57,10 +57,10 @@ async def answer(session: Session, asked: ProduceRequest, version: int, number: 
 
 
 async def answers_of(
-    stage: BrokerHarness, asked: Sequence[ProduceRequest], version: int
+    harness: BrokerHarness, asked: Sequence[ProduceRequest], version: int
 ) -> list[bytes]:
     """Returns the responses that one connection gets, in order."""
-    connection = stage.broker.server.new_session(HarnessPeer())
+    connection = harness.broker.server.new_session(HarnessPeer())
     given = []
     for number, each in enumerate(asked):
         given.append(await answer(connection, each, version, number))
@@ -100,18 +100,18 @@ def test_the_fast_path_answers_like_the_regular_path(
             request("lanes", 0, batch_of(b"4", 4), acks),
         ]
 
-    @staged
-    async def scene(stage: BrokerHarness) -> None:
-        await stage.create("lanes", 2)
-        await stage.create("other", 1)
-        answers.append(await answers_of(stage, script(), version))
+    @with_harness
+    async def case(harness: BrokerHarness) -> None:
+        await harness.create("lanes", 2)
+        await harness.create("other", 1)
+        answers.append(await answers_of(harness, script(), version))
 
     monkeypatch.setattr(ProduceFastPath, "serve", counted)
-    scene(tmp_path / "lanes")
+    case(tmp_path / "lanes")
     taken = sum(outcome is not None for outcome in served)
     assert taken >= 6
     monkeypatch.setattr(ProduceFastPath, "serve", lambda *_: None)
-    scene(tmp_path / "long")
+    case(tmp_path / "long")
     with_lanes, without = answers
     assert with_lanes == without
     _, first = decode_response(ProduceResponse, memoryview(with_lanes[0])[4:], version)
@@ -130,16 +130,16 @@ def test_the_fast_path_accepts_batches_of_every_size(
         taken.append(real(self, frame, version, number))
         return taken[-1]
 
-    @staged
-    async def scene(stage: BrokerHarness) -> None:
-        await stage.create("lanes", 1, {"max.message.bytes": "4000000"})
+    @with_harness
+    async def case(harness: BrokerHarness) -> None:
+        await harness.create("lanes", 1, {"max.message.bytes": "4000000"})
         asked = [request("lanes", 0, batch_of(bytes(size)), 1) for _ in range(2)]
-        given = await answers_of(stage, asked, 9)
+        given = await answers_of(harness, asked, 9)
         _, second = decode_response(ProduceResponse, memoryview(given[1])[4:], 9)
         assert second.responses[0].partition_responses[0].base_offset == 1
 
     monkeypatch.setattr(ProduceFastPath, "serve", noted)
-    scene(tmp_path)
+    case(tmp_path)
     assert [outcome is not None for outcome in taken] == [False, True]
 
 
@@ -159,11 +159,11 @@ def test_transactional_batches_take_the_fast_path(
         taken.append(isinstance(given, tuple | asyncio.Future))
         return given
 
-    @staged
-    async def scene(stage: BrokerHarness) -> None:
-        await stage.create("lanes", 1)
-        producer = await producer_of(stage, version >= 12, name)
-        session = stage.broker.server.new_session(HarnessPeer())
+    @with_harness
+    async def case(harness: BrokerHarness) -> None:
+        await harness.create("lanes", 1)
+        producer = await producer_of(harness, version >= 12, name)
+        session = harness.broker.server.new_session(HarnessPeer())
         codes = []
         for _ in range(2):
             if version < 12:
@@ -174,7 +174,7 @@ def test_transactional_batches_take_the_fast_path(
             if len(codes) == 6:
                 batch = bytearray(producer.batch("lanes", 0, [b"late"]))
             assert not await producer.end()
-        await completed(stage, name)
+        await completed(harness, name)
         late = await code_of(session, batch, 4)
         assert codes == [ErrorCode.NONE] * 6
         assert late not in (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -187,16 +187,16 @@ def test_transactional_batches_take_the_fast_path(
         return given.responses[0].partition_responses[0].error_code
 
     monkeypatch.setattr(ProduceFastPath, "serve", noted)
-    scene(tmp_path)
+    case(tmp_path)
     expected = [False, True, True] * 2 + [False]
     assert taken == (expected if len(name) < 127 else [False] * 7)
 
 
-@staged
-async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: BrokerHarness) -> None:
+@with_harness
+async def test_the_fast_path_keeps_no_reference_to_the_frame(harness: BrokerHarness) -> None:
     """The buffer is reused as soon as the fast path returns, even if the response is sent later."""
-    await stage.create("lanes", 1)
-    session = stage.broker.server.new_session(HarnessPeer())
+    await harness.create("lanes", 1)
+    session = harness.broker.server.new_session(HarnessPeer())
     await answer(session, request("lanes", 0, batch_of(b"first")), 9, 1)
     parts = encode_request(request("lanes", 0, batch_of(b"second")), 9, 2, "client")
     memory = bytearray(b"".join(parts)[4:])
@@ -210,34 +210,34 @@ async def test_the_fast_path_keeps_no_reference_to_the_frame(stage: BrokerHarnes
     )
     assert (number, produced.responses[0].name) == (2, "lanes")
     assert produced.responses[0].partition_responses[0].base_offset == 1
-    held = stage.hosted("lanes").log.read(1, 1000)
+    held = harness.hosted("lanes").log.read(1, 1000)
     assert held is not None
     assert b"second" in bytes(held.data)
 
 
-@staged
+@with_harness
 async def test_a_request_that_takes_the_regular_path_is_copied_out_of_the_read_buffer(
-    stage: BrokerHarness,
+    harness: BrokerHarness,
 ) -> None:
     """Its handler may keep parts of the request until it is answered."""
-    await stage.create("lanes", 1)
-    session = stage.broker.server.new_session(HarnessPeer())
+    await harness.create("lanes", 1)
+    session = harness.broker.server.new_session(HarnessPeer())
     parts = encode_request(request("lanes", 0, batch_of(b"first")), 9, 1, "client")
     memory = bytearray(b"".join(parts)[4:])
     given = session.on_frame(memoryview(memory), borrowed=True)
     memory[:] = bytes(len(memory))
     assert isinstance(given, asyncio.Future)
     await asyncio.wait_for(given, 120)
-    held = stage.hosted("lanes").log.read(0, 1000)
+    held = harness.hosted("lanes").log.read(0, 1000)
     assert held is not None
     assert b"first" in bytes(held.data)
 
 
-@staged
-async def test_a_batch_that_the_fast_path_refuses_is_validated_once(stage: BrokerHarness) -> None:
+@with_harness
+async def test_a_batch_that_the_fast_path_refuses_is_validated_once(harness: BrokerHarness) -> None:
     """The regular path answers the error that the fast path has met."""
-    await stage.create("lanes", 1)
-    session = stage.broker.server.new_session(HarnessPeer())
+    await harness.create("lanes", 1)
+    session = harness.broker.server.new_session(HarnessPeer())
     validated = []
 
     def counting(*given: Any) -> Any:
@@ -254,4 +254,4 @@ async def test_a_batch_that_the_fast_path_refuses_is_validated_once(stage: Broke
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER if sequence == 7 else ErrorCode.NONE,
                 number + 1,
             )
-    assert stage.hosted("lanes").log.end_offset == 2
+    assert harness.hosted("lanes").log.end_offset == 2

@@ -14,10 +14,10 @@ from penstock.ports import Listener, Transport
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
+def run_case(case: Coroutine[Any, Any, None]) -> None:
     async def run() -> None:
         async with asyncio.timeout(120):
-            await scene
+            await case
 
     asyncio.run(run())
 
@@ -39,7 +39,7 @@ def ask(peer: Peer, timeout_s: float = 2) -> asyncio.Task[FetchResponse]:
 def test_requests_are_answered_one_after_the_other() -> None:
     """Large responses too, in whatever pieces they arrive."""
 
-    async def scene() -> None:
+    async def case() -> None:
         leader = Leader()
         peer = await connected(leader)
         for size in (10, 200_000):
@@ -50,13 +50,13 @@ def test_requests_are_answered_one_after_the_other() -> None:
             assert answer.responses[0].partitions[0].records == batch(0, b"x" * size)
         assert peer.is_open
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_second_concurrent_request_is_an_error() -> None:
     """Code that needs two at a time opens two connections."""
 
-    async def scene() -> None:
+    async def case() -> None:
         leader = Leader()
         peer = await connected(leader)
         asking = ask(peer)
@@ -67,13 +67,13 @@ def test_a_second_concurrent_request_is_an_error() -> None:
         with pytest.raises(PeerLost):
             await asking
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_request_that_times_out_ends_the_connection() -> None:
     """A late response could not be distinguished from the next one."""
 
-    async def scene() -> None:
+    async def case() -> None:
         leader = Leader()
         peer = await connected(leader)
         with pytest.raises(PeerLost, match=r"did not answer Fetch within 0\.01 s"):
@@ -82,13 +82,13 @@ def test_a_request_that_times_out_ends_the_connection() -> None:
         with pytest.raises(PeerLost, match="did not answer Fetch"):
             await ask(peer)
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_cancelled_request_ends_the_connection() -> None:
     """Its response may still arrive."""
 
-    async def scene() -> None:
+    async def case() -> None:
         leader = Leader()
         peer = await connected(leader)
         asking = ask(peer)
@@ -97,14 +97,14 @@ def test_a_cancelled_request_ends_the_connection() -> None:
         await asyncio.gather(asking, return_exceptions=True)
         assert not peer.is_open
 
-    play(scene())
+    run_case(case())
 
 
 @pytest.mark.parametrize("reply", ["wrong", "garbage", "unasked", "huge", "cut"])
 def test_an_invalid_response_ends_the_connection(reply: str) -> None:
     """The waiting request fails with PeerLost."""
 
-    async def scene() -> None:
+    async def case() -> None:
         leader = Leader()
         peer = await connected(leader, 1000)
         asking = ask(peer)
@@ -127,7 +127,7 @@ def test_an_invalid_response_ends_the_connection(reply: str) -> None:
             await asking
         assert not peer.is_open
 
-    play(scene())
+    run_case(case())
 
 
 def test_the_error_for_an_unreachable_broker_says_why() -> None:
@@ -141,7 +141,7 @@ def test_the_error_for_an_unreachable_broker_says_why() -> None:
             await asyncio.sleep(60)
             raise AssertionError
 
-    async def scene() -> None:
+    async def case() -> None:
         leader = Leader()
         leader.refuses = True
         with pytest.raises(PeerLost, match="h:9000 cannot be reached: refused by the test"):
@@ -151,4 +151,4 @@ def test_the_error_for_an_unreachable_broker_says_why() -> None:
                 Silent(), ("h", 9), client_id="t", timeout_s=0.01, response_bytes_max=9
             )
 
-    play(scene())
+    run_case(case())

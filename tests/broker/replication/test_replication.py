@@ -27,15 +27,15 @@ Play = Callable[[ThreeBrokers], Coroutine[Any, Any, None]]
 def on_three(**kafka: str) -> Callable[[Play], Callable[[Path], None]]:
     settings = {**QUICK, **{name.replace("_", "."): value for name, value in kafka.items()}}
 
-    def wrap(play: Play) -> Callable[[Path], None]:
+    def wrap(run_case: Play) -> Callable[[Path], None]:
         async def run(directory: Path) -> None:
             async with asyncio.timeout(120), three_brokers(directory, settings) as cluster:
-                await play(cluster)
+                await run_case(cluster)
 
         def test(tmp_path: Path) -> None:
             asyncio.run(run(tmp_path))
 
-        test.__name__, test.__doc__ = play.__name__, play.__doc__
+        test.__name__, test.__doc__ = run_case.__name__, run_case.__doc__
         return test
 
     return wrap

@@ -114,9 +114,9 @@ async def seats(
             seat.cluster.close()
 
 
-def play(scene: Coroutine[Any, Any, None]) -> None:
+def run_case(case: Coroutine[Any, Any, None]) -> None:
     async def main() -> None:
         async with asyncio.timeout(120):
-            await scene
+            await case
 
     asyncio.run(main())

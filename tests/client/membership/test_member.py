@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from client.membership.live_group import Seat, covered, play, seats, until
+from client.membership.live_group import Seat, covered, run_case, seats, until
 from penstock.client.admin import operations
 from penstock.client.errors import BrokerError, Closed, CommitFailed, Fenced
 from penstock.client.membership.assignors import (
@@ -32,7 +32,7 @@ def test_members_join_and_leave(live_broker: Broker, assignor: Assignor) -> None
     """After every change, each partition has exactly one owner."""
     topic, group = live_broker.new_topic(6), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(live_broker.bootstrap, group, 3, assignor=assignor) as (a, b, c):
             a.subscribe(topic)
             await until(lambda: covered(6, a), a)
@@ -51,14 +51,14 @@ def test_members_join_and_leave(live_broker: Broker, assignor: Assignor) -> None
             a.subscribe(topic)
             await until(lambda: covered(6, a, c), a, c)
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_cooperative_member_never_stops_reading_partitions_that_stay(live_broker: Broker) -> None:
     """The first member is notified only of the half that it gives up."""
     topic, group = live_broker.new_topic(4), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(live_broker.bootstrap, group, 2, assignor=COOPERATIVE_STICKY) as (a, b):
             a.subscribe(topic)
             await until(lambda: covered(4, a), a)
@@ -67,7 +67,7 @@ def test_a_cooperative_member_never_stops_reading_partitions_that_stay(live_brok
             told = [note for note in a.notes if note[1]]
             assert told == [("assigned", frozenset(range(4))), ("revoked", b.owned)]
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_static_member_gets_its_partitions_back(live_broker: Broker) -> None:
@@ -75,7 +75,7 @@ def test_a_static_member_gets_its_partitions_back(live_broker: Broker) -> None:
     other members do not notice."""
     topic, group = live_broker.new_topic(4), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(live_broker.bootstrap, group, 1) as (other,):
             async with seats(live_broker.bootstrap, group, 1, group_instance_id="i") as (static,):
                 other.subscribe(topic)
@@ -90,14 +90,14 @@ def test_a_static_member_gets_its_partitions_back(live_broker: Broker) -> None:
                 await back.member.close(5.0, leave=True)
                 await until(lambda: covered(4, other), other)
 
-    play(scene())
+    run_case(case())
 
 
 def test_the_older_of_two_members_with_one_instance_id_is_fenced(live_broker: Broker) -> None:
     """It loses its partitions, and every poll reports why."""
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(live_broker.bootstrap, group, 2, group_instance_id="i") as (old, new):
             old.subscribe(topic)
             await until(lambda: covered(1, old), old)
@@ -110,7 +110,7 @@ def test_the_older_of_two_members_with_one_instance_id_is_fenced(live_broker: Br
             with pytest.raises(CommitFailed):
                 await old.member.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)})
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
@@ -119,7 +119,7 @@ def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
     topic_partition = TopicPartition(topic, 0)
 
-    async def scene() -> None:
+    async def case() -> None:
         async with (
             seats(
                 live_broker.bootstrap,
@@ -147,13 +147,13 @@ def test_a_member_that_is_not_polled_is_replaced(live_broker: Broker) -> None:
             assert found[topic_partition] == OffsetAndMetadata(6, "note")
             assert found[TopicPartition(topic, 1)] is None
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_vanished_member_is_noticed() -> None:
     """Its session ends without a LeaveGroup request, and the others take over."""
 
-    async def scene(broker: Broker, faults: Faults) -> None:
+    async def case(broker: Broker, faults: Faults) -> None:
         topic, group = broker.new_topic(2), broker.new_name("group")
         brief = {"session_timeout_ms": int(patient(1_000)), "retry_backoff_max_ms": 100}
         async with (
@@ -175,14 +175,14 @@ def test_a_vanished_member_is_noticed() -> None:
         Broker({"group.min.session.timeout.ms": "100"}) as broker,
         Faults(broker.bootstrap) as faults,
     ):
-        play(scene(broker, faults))
+        run_case(case(broker, faults))
 
 
 def test_members_survive_a_crash_and_restart_of_the_coordinator(own_broker: Broker) -> None:
     """They find it again, committed offsets are kept, and polls never wait for it."""
     topic = own_broker.new_topic(4)
 
-    async def scene(group: str, assignor: Assignor, back: asyncio.Barrier) -> None:
+    async def case(group: str, assignor: Assignor, back: asyncio.Barrier) -> None:
         options = {"assignor": assignor, "enable_auto_commit": False}
         async with seats(own_broker.bootstrap, group, 2, **options) as (a, b):
             a.subscribe(topic)
@@ -210,18 +210,18 @@ def test_members_survive_a_crash_and_restart_of_the_coordinator(own_broker: Brok
     async def main() -> None:
         barrier = asyncio.Barrier(3)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(scene("eager", RANGE, barrier))
-            tasks.create_task(scene("cooperative", COOPERATIVE_STICKY, barrier))
+            tasks.create_task(case("eager", RANGE, barrier))
+            tasks.create_task(case("cooperative", COOPERATIVE_STICKY, barrier))
             tasks.create_task(kill(barrier))
 
-    play(main())
+    run_case(main())
 
 
 def test_a_coordinator_that_never_answers_blocks_no_call(own_broker: Broker) -> None:
     """Polls return at once; commits and `close` end at their deadlines."""
     topic, group = own_broker.new_topic(1), own_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         loop = asyncio.get_running_loop()
         async with seats(own_broker.bootstrap, group, 2) as (a, joining):
             a.subscribe(topic)
@@ -237,7 +237,7 @@ def test_a_coordinator_that_never_answers_blocks_no_call(own_broker: Broker) -> 
             assert loop.time() - began < patient(20)
             own_broker.thaw()
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_member_may_close_during_a_rebalance(live_broker: Broker) -> None:
@@ -245,7 +245,7 @@ def test_a_member_may_close_during_a_rebalance(live_broker: Broker) -> None:
     poll. It leaves nevertheless."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         loop = asyncio.get_running_loop()
         async with seats(live_broker.bootstrap, group, 2) as (busy, other):
             busy.subscribe(topic)
@@ -257,7 +257,7 @@ def test_a_member_may_close_during_a_rebalance(live_broker: Broker) -> None:
             assert loop.time() - began < 90
             await until(lambda: covered(2, busy), busy)
 
-    play(scene())
+    run_case(case())
 
 
 def test_new_partitions_and_topics_are_assigned(live_broker: Broker) -> None:
@@ -265,7 +265,7 @@ def test_new_partitions_and_topics_are_assigned(live_broker: Broker) -> None:
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
     later = live_broker.new_name("later")
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(
             live_broker.bootstrap,
             group,
@@ -279,14 +279,14 @@ def test_new_partitions_and_topics_are_assigned(live_broker: Broker) -> None:
             live_broker.new_topic(2, name=later)
             await until(lambda: len(a.member.assignment) == 5, a)
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_subscription_may_change(live_broker: Broker) -> None:
     """Partitions of removed topics are revoked, those of new topics are assigned."""
     one, two = live_broker.new_topic(2), live_broker.new_topic(3)
 
-    async def scene() -> None:
+    async def case() -> None:
         name = live_broker.new_name("group")
         async with seats(live_broker.bootstrap, name, 1, assignor=COOPERATIVE_STICKY) as (a,):
             a.subscribe(one)
@@ -295,7 +295,7 @@ def test_a_subscription_may_change(live_broker: Broker) -> None:
             await until(lambda: {p.topic for p in a.member.assignment} == {two}, a)
             assert ("revoked", frozenset([0, 1])) in a.notes
 
-    play(scene())
+    run_case(case())
 
 
 def test_an_exception_in_a_listener_is_raised_by_poll(live_broker: Broker) -> None:
@@ -313,7 +313,7 @@ def test_an_exception_in_a_listener_is_raised_by_poll(live_broker: Broker) -> No
             heard.append("revoked")
             raise KeyError
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(live_broker.bootstrap, group, 1) as (a,):
             a.member.subscribe([topic], Listener.of(Moody()))
             with pytest.raises(ZeroDivisionError):
@@ -327,7 +327,7 @@ def test_an_exception_in_a_listener_is_raised_by_poll(live_broker: Broker) -> No
             with pytest.raises(Closed):
                 a.member.subscribe([topic])
 
-    play(scene())
+    run_case(case())
 
 
 def committed_when(
@@ -337,7 +337,7 @@ def committed_when(
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
     kept: list[tuple[Seat, dict[TopicPartition, OffsetAndMetadata | None]]] = []
 
-    async def scene() -> None:
+    async def case() -> None:
         async with (
             seats(live_broker.bootstrap, group, 1, **options) as (a,),
             seats(live_broker.bootstrap, group, 1, enable_auto_commit=False) as (b,),
@@ -350,7 +350,7 @@ def committed_when(
                 await result
             kept.append((a, await b.member.committed([TopicPartition(topic, 0)])))
 
-    play(scene())
+    run_case(case())
     return kept[0]
 
 
@@ -391,7 +391,7 @@ def test_auto_commit_commits_before_a_revocation(live_broker: Broker) -> None:
     """So that the next owner continues from there."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         never = {"auto_commit_interval_ms": 600_000}
         async with seats(live_broker.bootstrap, group, 2, **never) as (a, b):
             a.subscribe(topic)
@@ -404,21 +404,21 @@ def test_auto_commit_commits_before_a_revocation(live_broker: Broker) -> None:
                 topic_partition: OffsetAndMetadata(7)
             }
 
-    play(scene())
+    run_case(case())
 
 
 def test_a_refused_join_is_raised_by_poll(live_broker: Broker) -> None:
     """A session timeout that the broker does not allow; the error has the broker's message."""
     topic, group = live_broker.new_topic(1), live_broker.new_name("group")
 
-    async def scene() -> None:
+    async def case() -> None:
         async with seats(live_broker.bootstrap, group, 1, session_timeout_ms=1) as (a,):
             a.subscribe(topic)
             for _ in range(2):
                 with pytest.raises(BrokerError, match="session timeout"):
                     await until(lambda: False, a)
 
-    play(scene())
+    run_case(case())
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup", "Heartbeat", "FindCoordinator"])
@@ -427,7 +427,7 @@ def test_failed_and_lost_requests_are_repeated(live_broker: Broker, api: str) ->
     is cut before the answer."""
     topic, group = live_broker.new_topic(2), live_broker.new_name("group")
 
-    async def scene(faults: Faults) -> None:
+    async def case(faults: Faults) -> None:
         async with seats(faults.bootstrap, group, 1, retry_backoff_ms=10) as (a,):
             faults.fail(api, "COORDINATOR_NOT_AVAILABLE", times=2)
             a.subscribe(topic)
@@ -438,4 +438,4 @@ def test_failed_and_lost_requests_are_repeated(live_broker: Broker, api: str) ->
             await until(lambda: covered(2, a) and a.member.stats().heartbeats > beats + 2, a)
 
     with Faults(live_broker.bootstrap) as faults:
-        play(scene(faults))
+        run_case(case(faults))

@@ -59,7 +59,7 @@ class Actor:
     heard: list[News] = field(default_factory=list)
 
 
-class Stage:
+class Group:
     def __init__(self, seed: int, assignors: tuple[Assignor, ...]) -> None:
         self.dice = random.Random(seed)
         self.assignors = assignors
@@ -249,42 +249,42 @@ def test_no_partition_has_two_owners_under_faults(
     seed: int, assignors: tuple[Assignor, ...]
 ) -> None:
     """In the end every partition has an owner."""
-    stage = Stage(seed, assignors)
+    group = Group(seed, assignors)
     for _ in range(TURNS):
-        stage.something_happens()
-        stage.verify()
-    if not stage.actors:
-        stage.enters()
-    stage.settles()
-    stage.counts = {topic: stage.counts.get(topic, 0) + 1 for topic in TOPICS}
-    stage.settles()
+        group.something_happens()
+        group.verify()
+    if not group.actors:
+        group.enters()
+    group.settles()
+    group.counts = {topic: group.counts.get(topic, 0) + 1 for topic in TOPICS}
+    group.settles()
 
 
 def test_the_checks_can_fail() -> None:
     """Detects two members that own the same partition."""
-    stage = Stage(0, (RANGE,))
-    stage.enters()
-    stage.enters()
-    stage.settles()
-    first, second = (actor.machine for actor in stage.actors.values())
+    group = Group(0, (RANGE,))
+    group.enters()
+    group.enters()
+    group.settles()
+    first, second = (actor.machine for actor in group.actors.values())
     first.owned.update(second.owned)
     first.owned[TopicPartition("a", 0)] = second.owned[TopicPartition("a", 0)] = 1
     with pytest.raises(AssertionError, match="both read"):
-        stage.verify()
+        group.verify()
 
 
 def test_the_simulation_meets_faults() -> None:
     """The runs above do lose partitions and refuse members; otherwise they would prove little."""
     lost = refused = 0
     for seed in range(4):
-        stage = Stage(seed, (COOPERATIVE_STICKY,))
+        group = Group(seed, (COOPERATIVE_STICKY,))
         for _ in range(TURNS):
-            stage.something_happens()
-            for actor in stage.actors.values():
+            group.something_happens()
+            for actor in group.actors.values():
                 refused += any(
                     getattr(answer, "error_code", 0) == ErrorCode.UNKNOWN_MEMBER_ID
                     for answer in actor.answers
                 )
-        lost += sum(isinstance(n, Lost) for a in stage.actors.values() for n in a.heard)
+        lost += sum(isinstance(n, Lost) for a in group.actors.values() for n in a.heard)
     assert lost > 0
     assert refused > 0

@@ -30,7 +30,7 @@ Given = list[Record[Bytes, Bytes]]
 Made = list[ProducerRecord[Bytes, Bytes]]
 
 
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
+def run_case(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
         async with asyncio.timeout(patient(LIMIT_S)):
             await scenario()
@@ -123,7 +123,7 @@ def test_everything_is_copied_until_it_is_stopped(live_broker: Broker) -> None:
         assert summary.committed == {TopicPartition(source, n): 200 for n in range(PARTITIONS)}
         assert await read(live_broker, target, 600) == expected(600)
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_an_aborted_transaction_is_repeated(live_broker: Broker) -> None:
@@ -160,7 +160,7 @@ def test_an_aborted_transaction_is_repeated(live_broker: Broker) -> None:
         assert set(calls[1]) <= set().union(*calls[2:])
         assert await read(live_broker, target, 90) == expected(90)
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_failing_handler_ends_the_copy_and_loses_nothing(live_broker: Broker) -> None:
@@ -191,7 +191,7 @@ def test_a_failing_handler_ends_the_copy_and_loses_nothing(live_broker: Broker) 
             await exactly_once(consumer, producer, handle, stop=stop)
         assert await read(live_broker, target, 60) == expected(60)
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_permanent_failure_is_raised(live_broker: Broker) -> None:
@@ -212,7 +212,7 @@ def test_a_permanent_failure_is_raised(live_broker: Broker) -> None:
                 await exactly_once(consumer, producer, enlarge, retries=2)
             assert set((await consumer.committed()).values()) == {None}
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_a_newer_instance_with_the_same_id_fences_the_older_one(live_broker: Broker) -> None:
@@ -235,7 +235,7 @@ def test_a_newer_instance_with_the_same_id_fences_the_older_one(live_broker: Bro
                 await exactly_once(consumer, producer, overtaken)
         assert await read(live_broker, target, 0) == expected(0)
 
-    play(scenario)
+    run_case(scenario)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_options_that_would_not_be_exactly_once_are_refused(
         with pytest.raises(OptionError, match=message):
             await exactly_once(consumer, producer, lambda records: [])
 
-    play(scenario)
+    run_case(scenario)
 
 
 # -- as processes that are killed ----------------------------------------------------------------
@@ -327,7 +327,7 @@ def test_an_instance_that_lost_its_partitions_commits_nothing(impatient_broker: 
         assert (summary.processed, summary.retried) == (0, 1)
         assert await read(broker, target, 60) == expected(60)
 
-    play(scenario)
+    run_case(scenario)
 
 
 class Crew:
@@ -403,4 +403,4 @@ def test_the_output_equals_the_input_after_kills_and_restarts(impatient_broker: 
             assert all(isinstance(each, TransactionInfo) for each in states)
             assert (await admin.find_hanging_transactions()).found == ()
 
-    play(scenario)
+    run_case(scenario)

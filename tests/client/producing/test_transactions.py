@@ -37,7 +37,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 both_ways = pytest.mark.usefixtures("way")
 
 
-def play(scenario: Callable[[], Awaitable[None]]) -> None:
+def run_case(scenario: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
         async with asyncio.timeout(TIMEOUT_S):
             await scenario()
@@ -114,7 +114,7 @@ def test_a_block_is_one_transaction(live_broker: Broker) -> None:
                 await producer.send(topic, b"outside")
         assert sorted(await read(live_broker, topic, 6)) == sorted([b"0", b"2", b"3"] * 2)  # type: ignore[type-var]
 
-    play(scenario)
+    run_case(scenario)
 
 
 @both_ways
@@ -134,7 +134,7 @@ def test_a_newer_producer_with_the_same_id_fences_the_older(live_broker: Broker)
                     pass
         assert await read(live_broker, topic, 1) == [b"new"]
 
-    play(scenario)
+    run_case(scenario)
 
 
 @both_ways
@@ -180,7 +180,7 @@ def test_offsets_are_committed_with_the_transaction(live_broker: Broker) -> None
             except Trouble:
                 assert fails
 
-    play(scenario)
+    run_case(scenario)
 
 
 @both_ways
@@ -203,7 +203,7 @@ def test_a_transaction_that_timed_out_fails_at_its_end(live_broker: Broker) -> N
                     is_committed = True
         assert await read(live_broker, topic, 1) == [b"in time"]
 
-    play(scenario)
+    run_case(scenario)
 
 
 @both_ways
@@ -222,7 +222,7 @@ def test_an_undelivered_record_aborts_its_transaction(live_broker: Broker) -> No
                 await producer.send(topic, b"kept", partition=0)
         assert await read(live_broker, topic, 1) == [b"kept"]
 
-    play(scenario)
+    run_case(scenario)
 
 
 @pytest.mark.parametrize("aborts", [True, False])
@@ -254,7 +254,7 @@ def test_a_producer_interrupted_while_ending_a_transaction_is_unusable(
         found = await read(own_broker, topic, 1, last=b"next")
         assert found == [b"next"] or (not aborts and found == [b"left", b"next"])
 
-    play(scenario)
+    run_case(scenario)
 
 
 @both_ways
@@ -278,7 +278,7 @@ def test_closing_a_producer_aborts_its_open_transaction(live_broker: Broker) -> 
                 await plain.send(topic, b"plain", partition=index)
         assert await read(live_broker, topic, 2) == [b"plain"] * 2
 
-    play(scenario)
+    run_case(scenario)
 
 
 @both_ways
@@ -310,7 +310,7 @@ def test_many_transactions_over_many_partitions(live_broker: Broker) -> None:
             mine = set(values)
             assert [value for value in found if value in mine] == values
 
-    play(scenario)
+    run_case(scenario)
 
 
 def test_transactions_need_a_transactional_id() -> None:

@@ -7,19 +7,19 @@ from random import Random
 from typing import Any, cast
 
 from penstock.client.environment import ClientEnv
-from penstock.sim.actors.stage import Actor, Stage
+from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import FAIL, INFO, OK, History, Send, Txn
 from penstock.sim.scenario import draw
 
 
 def actor() -> Actor:
-    stage = Stage(draw(1), ["host:1"], History(), lambda: 1.0, cast(asyncio.Event, None))
-    return Actor(stage, cast(ClientEnv, None), "t0", Random(1))
+    shared = SharedState(draw(1), ["host:1"], History(), lambda: 1.0, cast(asyncio.Event, None))
+    return Actor(shared, cast(ClientEnv, None), "t0", Random(1))
 
 
 def told(one: Actor) -> list[tuple[str, str]]:
-    entries: list[Any] = one.stage.history.entries
+    entries: list[Any] = one.shared.history.entries
     return [(entry.kind, entry.status) for entry in entries]
 
 
@@ -33,11 +33,11 @@ def test_a_transaction_is_recorded_when_it_ends() -> None:
     work.asks_for_commit()
     work.end(OK)
     assert told(one) == [("send", OK), ("txn", OK)]
-    sent, ended = one.stage.history.entries
+    sent, ended = one.shared.history.entries
     assert isinstance(sent, Send) and isinstance(ended, Txn)
     assert (sent.txn, ended.name, ended.ending_ms) == ("t0:1", "t0:1", 1000)
     assert ended.reads == {"t-0": ((1, "a"), (2, "b"))}
-    assert not one.stage.under_way
+    assert not one.shared.under_way
 
 
 def test_a_client_killed_before_the_commit_has_aborted() -> None:
@@ -46,7 +46,7 @@ def test_a_client_killed_before_the_commit_has_aborted() -> None:
     work = Work(one, "x")
     work.note("t-0").add(OK, 3)
     work.note("t-0")
-    one.stage.on_killed("t0")
+    one.shared.on_killed("t0")
     assert told(one) == [("send", OK), ("send", INFO), ("txn", FAIL)]
 
 
@@ -54,7 +54,7 @@ def test_the_outcome_is_unknown_if_a_client_is_killed_while_it_commits() -> None
     one = actor()
     work = Work(one, "x")
     work.asks_for_commit()
-    one.stage.on_killed("t0")
+    one.shared.on_killed("t0")
     assert told(one) == [("txn", INFO)]
 
 

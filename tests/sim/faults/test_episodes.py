@@ -12,7 +12,7 @@ from penstock.sim.faults.episodes import Episodes
 
 
 class Broker:
-    """A broker of the scene: in sync in one partition, together with broker 1."""
+    """A broker of the cluster: in sync in one partition, together with broker 1."""
 
     def __init__(self) -> None:
         self.id, self.name = 0, "broker-0"
@@ -39,10 +39,10 @@ def episodes(broker: Broker, isr: tuple[int, ...], *, is_started_meanwhile: bool
             broker.process = object()
 
     partition = SimpleNamespace(isr=isr, eligible_leaders=(), replicas=(0, 1))
-    scene: Any = SimpleNamespace(
+    cluster: Any = SimpleNamespace(
         draws=None,
         world=None,
-        stage=SimpleNamespace(rest=rest),
+        shared=SimpleNamespace(rest=rest),
         image=SimpleNamespace(topics={"orders": SimpleNamespace(partitions=[partition])}),
         actions=SimpleNamespace(
             faults=SimpleNamespace(kill=broker.kill), start=broker.start, tell=lambda *_: None
@@ -50,7 +50,7 @@ def episodes(broker: Broker, isr: tuple[int, ...], *, is_started_meanwhile: bool
         invariants=SimpleNamespace(on_wiped=lambda _: None),
         pause_s=lambda: 1.0,
     )
-    return Episodes(scene)
+    return Episodes(cluster)
 
 
 @pytest.mark.parametrize(

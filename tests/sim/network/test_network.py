@@ -70,7 +70,7 @@ class BufferedPeer(Peer):
             self.transport.pause_reading()
 
 
-class Stage:
+class Hosts:
     """Two machines; one of them listens."""
 
     def __init__(self, loop: SimLoop, config: NetworkConfig) -> None:
@@ -113,13 +113,15 @@ class Stage:
         return self.network.link(source, target)
 
 
-def play(scenario: Callable[[Stage], Awaitable[None]], config: NetworkConfig = QUIET) -> None:
+def run_scenario(
+    scenario: Callable[[Hosts], Awaitable[None]], config: NetworkConfig = QUIET
+) -> None:
     loop = SimLoop(Random(1))
     loop.horizon_s = START_S + 1000
     try:
 
         async def main() -> None:
-            await scenario(Stage(loop, config))
+            await scenario(Hosts(loop, config))
 
         loop.run(main())
         assert loop.unexpected == []
@@ -130,8 +132,8 @@ def play(scenario: Callable[[Stage], Awaitable[None]], config: NetworkConfig = Q
 def test_bytes_arrive_in_order_after_a_delay() -> None:
     """All bytes arrive in both directions, with a delay."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         for number in range(100):
             here.transport.write(b"%03d" % number)
             there.transport.writelines([b"a", bytearray(b"b"), memoryview(b"c")])
@@ -144,14 +146,14 @@ def test_bytes_arrive_in_order_after_a_delay() -> None:
         assert here.transport.get_extra_info("peername") == ("10.0.0.1", PORT)
         assert there.transport.get_extra_info("peername")[0] == "10.0.0.2"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_write_may_be_split_anywhere() -> None:
     """One write arrives in several reads of any size."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         for _ in range(50):
             here.transport.write(b"0123456789")
             await asyncio.sleep(0.1)
@@ -159,15 +161,15 @@ def test_a_write_may_be_split_anywhere() -> None:
         assert there.data == b"0123456789" * 50
         assert {len(piece) for piece in there.pieces} >= {1, 4, 9}
 
-    play(scenario, NetworkConfig(cut_chance=0.5))
+    run_scenario(scenario, NetworkConfig(cut_chance=0.5))
 
 
 def test_a_buffered_receiver_gets_no_more_than_its_buffer_holds() -> None:
     """It never gets more than its buffer holds; if it pauses in the middle, the rest waits."""
 
-    async def scenario(stage: Stage) -> None:
-        stage.new_peer = lambda: BufferedPeer(room=7, pause_after=20)
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        hosts.new_peer = lambda: BufferedPeer(room=7, pause_after=20)
+        here, there = await hosts.pair()
         here.transport.write(bytes(range(100)))
         await asyncio.sleep(5)
         assert there.data == bytes(range(21))
@@ -176,14 +178,14 @@ def test_a_buffered_receiver_gets_no_more_than_its_buffer_holds() -> None:
         assert there.data == bytes(range(100))
         assert max(map(len, there.pieces)) == 7
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_receiver_that_reads_nothing_pauses_its_sender() -> None:
     """The window fills, then the buffer, then the sender is paused; reading resumes it."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         here.transport.set_write_buffer_limits(high=2000)
         there.transport.pause_reading()
         for _ in range(30):
@@ -199,14 +201,14 @@ def test_a_receiver_that_reads_nothing_pauses_its_sender() -> None:
         assert len(there.data) == 3001
         assert here.transport.get_write_buffer_size() == 0
 
-    play(scenario, NetworkConfig(tail_chance=0.0, cut_chance=0.0, window_bytes=1000))
+    run_scenario(scenario, NetworkConfig(tail_chance=0.0, cut_chance=0.0, window_bytes=1000))
 
 
 def test_close_sends_buffered_bytes_first() -> None:
     """The other end reads everything, then end of file; each side is notified once."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         here.transport.write(b"x" * 5000)
         here.transport.close()
         here.transport.write(b"too late")
@@ -217,15 +219,15 @@ def test_close_sends_buffered_bytes_first() -> None:
         assert here.events == ["made", "lost"]
         assert here.transport.get_extra_info("peername") is None
 
-    play(scenario, NetworkConfig(window_bytes=1000))
+    run_scenario(scenario, NetworkConfig(window_bytes=1000))
 
 
 def test_an_end_may_stay_open_after_the_other_has_closed() -> None:
     """Bytes sent to a closed end are answered with a reset."""
 
-    async def scenario(stage: Stage) -> None:
-        stage.new_peer = lambda: Peer(keeps_open=True)
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        hosts.new_peer = lambda: Peer(keeps_open=True)
+        here, there = await hosts.pair()
         here.transport.close()
         await asyncio.sleep(5)
         assert there.events == ["made", "eof"]
@@ -233,14 +235,14 @@ def test_an_end_may_stay_open_after_the_other_has_closed() -> None:
         await asyncio.sleep(5)
         assert there.events == ["made", "eof", "ConnectionResetError"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_abort_drops_the_buffer_and_resets_the_peer() -> None:
     """Bytes in flight still arrive."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         here.transport.write(b"x" * 1500)
         here.transport.abort()
         await asyncio.sleep(5)
@@ -248,165 +250,165 @@ def test_abort_drops_the_buffer_and_resets_the_peer() -> None:
         assert there.data == b"x" * 1000
         assert there.events == ["made", "ConnectionResetError"]
 
-    play(scenario, NetworkConfig(cut_chance=0.0, window_bytes=1000))
+    run_scenario(scenario, NetworkConfig(cut_chance=0.0, window_bytes=1000))
 
 
 def test_connecting_without_a_listener_is_refused_and_without_a_machine_fails() -> None:
-    async def scenario(stage: Stage) -> None:
+    async def scenario(hosts: Hosts) -> None:
         with pytest.raises(ConnectionRefusedError):
-            await stage.connect()
-        await stage.listen()
-        stage.link(stage.client, stage.server).refused = True
+            await hosts.connect()
+        await hosts.listen()
+        hosts.link(hosts.client, hosts.server).refused = True
         with pytest.raises(ConnectionRefusedError):
-            await stage.connect()
-        port = NodeNetwork(stage.network, stage.client)
+            await hosts.connect()
+        port = NodeNetwork(hosts.network, hosts.client)
         with pytest.raises(OSError, match="no machine"):
             await port.connect("10.9.9.9", PORT, Peer, 1.0)
         with pytest.raises(OSError, match="in use"):
-            await stage.listen()
+            await hosts.listen()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_network_partition_delays_bytes_until_it_heals() -> None:
     """If only one direction is blocked, the other one still works."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
-        stage.link(stage.client, stage.server).block()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
+        hosts.link(hosts.client, hosts.server).block()
         here.transport.write(b"held up")
         there.transport.write(b"passes")
         await asyncio.sleep(60)
         assert there.data == b""
         assert here.data == b"passes"
-        stage.network.heal()
+        hosts.network.heal()
         await asyncio.sleep(5)
         assert there.data == b"held up"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_connecting_during_a_network_partition_times_out() -> None:
     """Connecting succeeds if it heals in time. An abandoned attempt leaves no connection open."""
 
-    async def scenario(stage: Stage) -> None:
-        await stage.listen()
+    async def scenario(hosts: Hosts) -> None:
+        await hosts.listen()
         for link in (
-            stage.link(stage.client, stage.server),
-            stage.link(stage.server, stage.client),
+            hosts.link(hosts.client, hosts.server),
+            hosts.link(hosts.server, hosts.client),
         ):
             link.block()
             with pytest.raises(TimeoutError):
-                await stage.connect(2.0)
-            stage.loop.call_later(1.0, link.unblock)
-            await stage.connect(5.0)
+                await hosts.connect(2.0)
+            hosts.loop.call_later(1.0, link.unblock)
+            await hosts.connect(5.0)
         await asyncio.sleep(6)
-        states = [peer.events[-1] for peer in stage.accepted]
+        states = [peer.events[-1] for peer in hosts.accepted]
         assert states.count("made") == 2
         assert all(state in ("made", "eof", "lost", "ConnectionResetError") for state in states)
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_bytes_of_an_abandoned_connection_may_arrive_late() -> None:
     """The client has reconnected and continued when its first produce request arrives."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
-        assert stage.network.stall_between(stage.client, stage.server, 10.0, 1.0, Random(1)) == 1
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
+        assert hosts.network.stall_between(hosts.client, hosts.server, 10.0, 1.0, Random(1)) == 1
         here.transport.write(b"first")
         await asyncio.sleep(1)
         here.transport.abort()
-        second = await stage.connect()
+        second = await hosts.connect()
         second.transport.write(b"second")
         await asyncio.sleep(1)
-        assert stage.accepted[1].data == b"second"
+        assert hosts.accepted[1].data == b"second"
         await asyncio.sleep(10)
         assert there.data == b"first"
         assert there.events == ["made", "ConnectionResetError"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_clogged_link_delivers_later() -> None:
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
-        stage.link(stage.client, stage.server).clogged_until = stage.loop.now + 5
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
+        hosts.link(hosts.client, hosts.server).clogged_until = hosts.loop.now + 5
         here.transport.write(b"x")
         await asyncio.sleep(4.9)
         assert there.data == b""
         await asyncio.sleep(0.2)
         assert there.data == b"x"
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_reset_is_seen_by_both_ends() -> None:
     """Bytes in flight are lost."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         here.transport.write(b"lost")
-        assert stage.network.reset_between(stage.server, stage.client, 1.0, Random(1)) == 1
+        assert hosts.network.reset_between(hosts.server, hosts.client, 1.0, Random(1)) == 1
         await asyncio.sleep(5)
         assert here.events == there.events == ["made", "ConnectionResetError"]
         assert there.data == b""
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_low_bandwidth_and_a_slow_reader_delay_bytes() -> None:
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
-        stage.link(stage.client, stage.server).bandwidth_bytes_per_s = 1000.0
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
+        hosts.link(hosts.client, hosts.server).bandwidth_bytes_per_s = 1000.0
         here.transport.write(b"x" * 5000)
         await asyncio.sleep(4.9)
         assert there.data == b""
         await asyncio.sleep(0.5)
         assert len(there.data) == 5000
-        stage.network.heal()
-        stage.server.read_bytes_per_s = 2048.0
+        hosts.network.heal()
+        hosts.server.read_bytes_per_s = 2048.0
         here.transport.write(b"x" * 10_240)
         await asyncio.sleep(2.5)
         assert 5000 < len(there.data) < 15_240
         await asyncio.sleep(5)
         assert len(there.data) == 15_240
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_killed_process_has_its_connections_closed() -> None:
     """Responses already written may still arrive; then end of file, and connects are refused."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
         there.transport.write(b"answer")
-        stage.loop.kill(stage.server_process)
-        stage.server.on_killed(stage.server_process)
+        hosts.loop.kill(hosts.server_process)
+        hosts.server.on_killed(hosts.server_process)
         await asyncio.sleep(5)
         assert here.data == b"answer"
         assert here.events == ["made", "eof", "lost"]
         assert there.events == ["made"]
         with pytest.raises(ConnectionRefusedError):
-            await stage.connect()
+            await hosts.connect()
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_machine_without_power_does_not_respond() -> None:
     """Connections are half open until it is back and receives something; connects time out."""
 
-    async def scenario(stage: Stage) -> None:
-        here, _ = await stage.pair()
-        idle = await stage.connect()
-        stage.loop.kill(stage.server_process)
-        stage.server.on_power_loss(stage.server_process)
+    async def scenario(hosts: Hosts) -> None:
+        here, _ = await hosts.pair()
+        idle = await hosts.connect()
+        hosts.loop.kill(hosts.server_process)
+        hosts.server.on_power_loss(hosts.server_process)
         here.transport.write(b"are you there")
         await asyncio.sleep(60)
         assert here.events == idle.events == ["made"]
         with pytest.raises(TimeoutError):
-            await stage.connect(1.0)
-        stage.server.on_power()
+            await hosts.connect(1.0)
+        hosts.server.on_power()
         await asyncio.sleep(5)
         assert here.events == ["made", "ConnectionResetError"]
         assert idle.events == ["made"]
@@ -414,24 +416,24 @@ def test_a_machine_without_power_does_not_respond() -> None:
         await asyncio.sleep(5)
         assert idle.events == ["made", "ConnectionResetError"]
 
-    play(scenario)
+    run_scenario(scenario)
 
 
 def test_a_frozen_process_receives_waiting_bytes_when_it_resumes() -> None:
     """Connects succeed meanwhile: the operating system accepts them."""
 
-    async def scenario(stage: Stage) -> None:
-        here, there = await stage.pair()
-        stage.loop.freeze(stage.server_process)
+    async def scenario(hosts: Hosts) -> None:
+        here, there = await hosts.pair()
+        hosts.loop.freeze(hosts.server_process)
         here.transport.write(b"hello")
-        second = await stage.connect()
+        second = await hosts.connect()
         await asyncio.sleep(30)
         assert there.data == b""
-        assert len(stage.accepted) == 1
+        assert len(hosts.accepted) == 1
         second.transport.write(b"hi")
-        stage.loop.resume(stage.server_process)
+        hosts.loop.resume(hosts.server_process)
         await asyncio.sleep(5)
         assert there.data == b"hello"
-        assert stage.accepted[1].data == b"hi"
+        assert hosts.accepted[1].data == b"hi"
 
-    play(scenario)
+    run_scenario(scenario)

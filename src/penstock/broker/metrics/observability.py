@@ -35,7 +35,7 @@ class Watch:
         self._counters = broker.counters
         self._scrapes = Scrapes(env, broker)
         self.health = Health(env, config, broker, stop)
-        self._story = EventLog(broker, config.broker_id)
+        self._event_log = EventLog(broker, config.broker_id)
         self._endpoint = Endpoint(
             env.network,
             {"/metrics": self._metrics, "/health/live": self._live, "/health/ready": self._ready},
@@ -57,7 +57,7 @@ class Watch:
             await asyncio.wait([self._delays])
         await self.health.close()
         self._scrapes.close()
-        self._story.close()
+        self._event_log.close()
 
     async def _listen(self, host: str, port: int) -> tuple[str, int]:
         try:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from penstock.sim.actors.stage import Actor, Stage
+from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.world import World
 
 Plan = Callable[[Actor], Coroutine[Any, Any, None]]
@@ -19,11 +19,11 @@ class ClientProcesses:
     def __init__(
         self,
         world: World,
-        stage: Stage,
+        shared: SharedState,
         plans: dict[str, Plan],
     ) -> None:
         self._world = world
-        self._stage = stage
+        self._shared = shared
         self._plans = plans
         self._lives = dict.fromkeys(plans, 0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -50,7 +50,7 @@ class ClientProcesses:
         """Kills a client and starts a new one in its place."""
         node = self._world.client(name)
         node.kill()
-        self._stage.on_killed(self._process(name))
+        self._shared.on_killed(self._process(name))
         self._lives[name] += 1
         node.start()
         self._start(name)
@@ -61,7 +61,7 @@ class ClientProcesses:
 
     def _start(self, name: str) -> None:
         node, process = self._world.client(name), self._process(name)
-        actor = Actor(self._stage, node.env, process, self._world.draws(process))
+        actor = Actor(self._shared, node.env, process, self._world.draws(process))
         self._tasks[name] = node.spawn(self._plans[name](actor), name=process)
 
     async def finish(self) -> None:
@@ -69,7 +69,7 @@ class ClientProcesses:
         is stuck."""
         await self._world.until(
             lambda: all(task.done() for task in self._tasks.values()),
-            timeout_s=self._stage.scenario.mend_s,
+            timeout_s=self._shared.scenario.mend_s,
             poll_s=0.25,
             what="the end of all clients",
         )

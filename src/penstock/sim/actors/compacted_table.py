@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.aio import Consumer, Producer
 from penstock.client.errors import ClientError
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import INFO, OK, TABLE, Probe
 from penstock.topic_partition import TopicPartition
 
@@ -32,9 +32,9 @@ CONFIGS: Final[dict[str, str]] = {
 
 
 async def run_table_writer(actor: Actor) -> None:
-    """Writes one value after the other. `stage.table` has the newest acknowledged value of
+    """Writes one value after the other. `shared.table` has the newest acknowledged value of
     each key."""
-    stage = actor.stage
+    shared = actor.shared
     keywords: dict[str, Any] = {
         **CLIENT_KEYWORDS,
         "enable_idempotence": True,
@@ -42,34 +42,34 @@ async def run_table_writer(actor: Actor) -> None:
         "max_block_ms": 5_000,
         "allow_auto_create_topics": False,
     }
-    while not stage.over.is_set():
+    while not shared.over.is_set():
         with suppress(ClientError):
-            async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
-                while not stage.over.is_set():
-                    await stage.rest(actor.pause_s() / 2)
+            async with Producer(shared.bootstrap, env=actor.env, **keywords) as producer:
+                while not shared.over.is_set():
+                    await shared.rest(actor.pause_s() / 2)
                     number, _ = actor.next_value()
                     key, value = actor.draws.choice(KEYS), f"{number}"
                     delivery = await producer.send(
                         TABLE, value.encode(), key=key.encode(), partition=0
                     )
                     await delivery
-                    stage.table[key] = int(value)
-                    stage.count("table_writes")
-        await stage.rest(0.5)
+                    shared.table[key] = int(value)
+                    shared.count("table_writes")
+        await shared.rest(0.5)
 
 
 async def check_table(actor: Actor) -> None:
     """Reads the whole topic. The last value of each key counts."""
-    stage = actor.stage
-    if not stage.scenario.tables:
+    shared = actor.shared
+    if not shared.scenario.tables:
         return
-    begun_ms, error = stage.now_ms(), ""
+    begun_ms, error = shared.now_ms(), ""
     newest: dict[str, int] = {}
     records = 0
     try:
-        async with asyncio.timeout(stage.scenario.mend_s):
+        async with asyncio.timeout(shared.scenario.mend_s):
             consumer: BytesConsumer = Consumer(
-                stage.bootstrap, env=actor.env, auto_offset_reset="earliest", **CLIENT_KEYWORDS
+                shared.bootstrap, env=actor.env, auto_offset_reset="earliest", **CLIENT_KEYWORDS
             )
             async with consumer:
                 end = (await consumer.end_offsets([TOPIC_PARTITION]))[TOPIC_PARTITION]
@@ -82,16 +82,16 @@ async def check_table(actor: Actor) -> None:
     except (ClientError, TimeoutError) as failed:
         error = str(failed) or "it took too long"
     else:
-        stage.count("table_records_left", records)
-        for key, number in stage.table.items():
+        shared.count("table_records_left", records)
+        for key, number in shared.table.items():
             if newest.get(key, -1) < number:
                 error = f"I14: {key} has the value {newest.get(key)}, but {number} was acknowledged"
-    stage.history.add(
+    shared.history.add(
         Probe(
             process=actor.name,
             status=INFO if error else OK,
             begun_ms=begun_ms,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=error,
             what="reading the newest values of a compacted topic",
         )

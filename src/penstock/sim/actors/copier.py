@@ -14,7 +14,7 @@ from penstock.client.errors import ClientError
 from penstock.client.interceptors import ProducerRecord
 from penstock.client.model import Record
 from penstock.sim.actors.readers import BytesConsumer, consumer_keywords, reads_of
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import COPIERS, COPIES, INFO, SOURCE_MARK
 
@@ -24,10 +24,10 @@ Made = ProducerRecord[bytes | None, bytes | None]
 
 async def run_copier(actor: Actor, number: int) -> None:
     """Copies until the load is over. After any error it starts again."""
-    stage = actor.stage
-    while not stage.over.is_set():
+    shared = actor.shared
+    while not shared.over.is_set():
         producer: Producer[bytes | None, bytes | None] = Producer(
-            stage.bootstrap,
+            shared.bootstrap,
             env=actor.env,
             transactional_id=f"copy-{number}",
             transaction_timeout_ms=actor.draws.choice((3_000, 15_000)),
@@ -37,10 +37,10 @@ async def run_copier(actor: Actor, number: int) -> None:
             **CLIENT_KEYWORDS,
         )
         consumer: BytesConsumer = Consumer(
-            stage.bootstrap,
+            shared.bootstrap,
             env=actor.env,
             group_id=COPIERS,
-            topics=[stage.scenario.topics[0].name],
+            topics=[shared.scenario.topics[0].name],
             isolation_level="read_committed",
             enable_auto_commit=False,
             session_timeout_ms=6_000,
@@ -49,7 +49,7 @@ async def run_copier(actor: Actor, number: int) -> None:
             **consumer_keywords(actor),
         )
         await _copy_on(actor, number, producer, consumer)
-        await stage.rest(actor.draws.random())
+        await shared.rest(actor.draws.random())
 
 
 async def _copy_on(
@@ -62,9 +62,9 @@ async def _copy_on(
     try:
         await producer.start()
         await consumer.start()
-        await exactly_once(consumer, producer, hand.copy, stop=actor.stage.over)
+        await exactly_once(consumer, producer, hand.copy, stop=actor.shared.over)
     except ClientError:
-        actor.stage.count("copiers_ended")
+        actor.shared.count("copiers_ended")
     finally:
         hand.rest()
         for client in (consumer, producer):
@@ -89,7 +89,7 @@ class _Hand:
             source = f"{SOURCE_MARK}{record.topic_partition}@{record.offset}"
             note = work.note(f"{COPIES}-{record.partition}", source)
             made.append(ProducerRecord(COPIES, note.value.encode(), None, (), record.partition))
-        self._actor.stage.count("copies", len(made))
+        self._actor.shared.count("copies", len(made))
         # From here on the library owns the transaction, and may commit it at any time.
         work.asks_for_commit()
         return made

@@ -12,7 +12,7 @@ from penstock.client.errors import ClientError
 from penstock.records.record import Record
 from penstock.sim.actors.bad_batches import KINDS, bad_batch
 from penstock.sim.actors.sends import Answered, produce, with_cluster
-from penstock.sim.actors.stage import Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.history import ACKS_ALL, FAIL, OK, Malformed
 
 _PAUSE_S: Final = 2.0
@@ -22,13 +22,13 @@ async def run_malformer(actor: Actor) -> None:
     cluster = await with_cluster(actor)
     if cluster is None:
         return
-    stage = actor.stage
+    shared = actor.shared
     try:
-        while not stage.over.is_set():
-            await stage.rest(2 * _PAUSE_S * actor.draws.random())
-            partition_name = actor.draws.choice(stage.scenario.written)
+        while not shared.over.is_set():
+            await shared.rest(2 * _PAUSE_S * actor.draws.random())
+            partition_name = actor.draws.choice(shared.scenario.written)
             kind = actor.draws.choice(KINDS)
-            begun_ms = stage.now_ms()
+            begun_ms = shared.now_ms()
             try:
                 offset = await produce(
                     cluster, partition_name, _batch(actor, kind), ACKS_ALL, _nothing
@@ -36,17 +36,17 @@ async def run_malformer(actor: Actor) -> None:
             except Answered as answered:
                 status, error, offset = FAIL, str(answered), -1
             except ClientError:
-                await stage.rest(0.3)
+                await shared.rest(0.3)
                 continue
             else:
                 status, error = OK, ""
-            stage.count(f"malformed_{status}")
-            stage.history.add(
+            shared.count(f"malformed_{status}")
+            shared.history.add(
                 Malformed(
                     process=actor.name,
                     status=status,
                     begun_ms=begun_ms,
-                    ended_ms=stage.now_ms(),
+                    ended_ms=shared.now_ms(),
                     error=error,
                     partition_name=partition_name,
                     batch=kind,

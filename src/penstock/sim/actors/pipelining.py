@@ -14,7 +14,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientError
 from penstock.sim.actors.sends import Note, batch_of, notes_for, with_cluster
-from penstock.sim.actors.stage import REQUEST_TIMEOUT_MS, Actor
+from penstock.sim.actors.shared_state import REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK, Pipelined
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
@@ -40,16 +40,16 @@ async def run_pipeliner(actor: Actor) -> None:
     cluster = await with_cluster(actor)
     if cluster is None:
         return
-    stage = actor.stage
+    shared = actor.shared
     try:
-        while not stage.over.is_set():
-            await stage.rest(2 * actor.pause_s())
-            partition_name = actor.draws.choice(stage.scenario.written)
+        while not shared.over.is_set():
+            await shared.rest(2 * actor.pause_s())
+            partition_name = actor.draws.choice(shared.scenario.written)
             try:
                 await _Burst(actor, partition_name).run(cluster)
             except ClientError:
                 cluster.forget(TopicPartition.parse(partition_name).topic)
-                await stage.rest(0.3)
+                await shared.rest(0.3)
     finally:
         cluster.close()
 
@@ -60,7 +60,7 @@ class _Burst:
     def __init__(self, actor: Actor, partition_name: str) -> None:
         self._actor = actor
         self._partition_name = partition_name
-        self._begun_ms = actor.stage.now_ms()
+        self._begun_ms = actor.shared.now_ms()
 
     async def run(self, cluster: Cluster) -> None:
         actor = self._actor
@@ -135,14 +135,14 @@ class _Burst:
         return base
 
     def _note(self, request: str, written_end: int, seen_end: int) -> None:
-        stage = self._actor.stage
-        stage.count("pipelined_reads")
-        stage.history.add(
+        shared = self._actor.shared
+        shared.count("pipelined_reads")
+        shared.history.add(
             Pipelined(
                 process=self._actor.name,
                 status=OK,
                 begun_ms=self._begun_ms,
-                ended_ms=stage.now_ms(),
+                ended_ms=shared.now_ms(),
                 partition_name=self._partition_name,
                 request=request,
                 written_end=written_end,

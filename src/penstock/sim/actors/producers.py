@@ -15,7 +15,7 @@ from penstock.aio import Producer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.sim.actors.sends import Answered, Note, batch_of, notes_for, produce, with_cluster
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
@@ -47,7 +47,7 @@ async def run_producer(actor: Actor, kind: str) -> None:
 
 
 async def _run_real(actor: Actor, kind: str) -> None:
-    stage = actor.stage
+    shared = actor.shared
     idempotent = kind == "real_idempotent"
     keywords: dict[str, Any] = {
         **CLIENT_KEYWORDS,
@@ -60,12 +60,12 @@ async def _run_real(actor: Actor, kind: str) -> None:
         "allow_auto_create_topics": False,
     }
     acks = 1 if kind == "real_acks_1" else ACKS_ALL
-    while not stage.over.is_set():
-        producer = Producer(stage.bootstrap, env=actor.env, **keywords)
+    while not shared.over.is_set():
+        producer = Producer(shared.bootstrap, env=actor.env, **keywords)
         try:
             await producer.start()
         except ClientError:
-            await stage.rest(0.5)
+            await shared.rest(0.5)
             continue
         try:
             await _send_on(actor, producer, acks, idempotent)
@@ -78,15 +78,15 @@ async def _send_on(
     actor: Actor, producer: Producer[bytes | None, bytes | None], acks: int, idempotent: bool
 ) -> None:
     """Sends until the load is over or the producer cannot continue."""
-    stage = actor.stage
+    shared = actor.shared
     failures = 0
-    while not stage.over.is_set() and failures < 5:
-        await stage.rest(actor.pause_s())
-        for _ in range(actor.draws.randint(1, stage.scenario.batch_max)):
-            partition_name = actor.draws.choice(stage.scenario.written)
+    while not shared.over.is_set() and failures < 5:
+        await shared.rest(actor.pause_s())
+        for _ in range(actor.draws.randint(1, shared.scenario.batch_max)):
+            partition_name = actor.draws.choice(shared.scenario.written)
             number, value = actor.next_value()
             at = TopicPartition.parse(partition_name)
-            note = Note(actor, partition_name, value, number, acks, idempotent, stage.now_ms())
+            note = Note(actor, partition_name, value, number, acks, idempotent, shared.now_ms())
             try:
                 await producer.send(
                     at.topic, value.encode(), partition=at.partition, on_delivery=note.settle
@@ -107,11 +107,11 @@ async def _run_raw(actor: Actor, acks: int) -> None:
     cluster = await with_cluster(actor)
     if cluster is None:
         return
-    stage = actor.stage
+    shared = actor.shared
     try:
-        while not stage.over.is_set():
-            await stage.rest(actor.pause_s())
-            partition_name = actor.draws.choice(stage.scenario.written)
+        while not shared.over.is_set():
+            await shared.rest(actor.pause_s())
+            partition_name = actor.draws.choice(shared.scenario.written)
             notes = notes_for(actor, partition_name, acks)
             left = False
 
@@ -129,7 +129,7 @@ async def _run_raw(actor: Actor, acks: int) -> None:
             except ClientError as failure:
                 status = INFO if left else FAIL
                 error = str(failure)
-                await stage.rest(0.2)
+                await shared.rest(0.2)
             for index, note in enumerate(notes):
                 note.add(status, offset + index if status == OK else -1, error)
     finally:
@@ -153,14 +153,14 @@ class _RawTwice:
         cluster = await with_cluster(actor)
         if cluster is None:
             return
-        stage = actor.stage
+        shared = actor.shared
         try:
-            while not stage.over.is_set():
-                await stage.rest(actor.pause_s())
+            while not shared.over.is_set():
+                await shared.rest(actor.pause_s())
                 if self._producer_id < 0 and not await self._begin(cluster):
-                    await stage.rest(0.5)
+                    await shared.rest(0.5)
                     continue
-                await self._send(cluster, actor.draws.choice(stage.scenario.written))
+                await self._send(cluster, actor.draws.choice(shared.scenario.written))
         finally:
             cluster.close()
 
@@ -200,7 +200,7 @@ class _RawTwice:
     async def _insist(
         self, cluster: Cluster, partition_name: str, batch: bytes
     ) -> tuple[str, int, str]:
-        stage = self._actor.stage
+        shared = self._actor.shared
         error = ""
         for _ in range(_ATTEMPTS_MAX):
             try:
@@ -213,8 +213,8 @@ class _RawTwice:
                     break
             except ClientError as failure:
                 error = str(failure)
-            await stage.rest(0.3)
-            if stage.over.is_set():
+            await shared.rest(0.3)
+            if shared.over.is_set():
                 break
         return INFO, -1, error
 
@@ -223,9 +223,9 @@ class _RawTwice:
     ) -> None:
         """Sends an acknowledged batch again. If it is acknowledged, its offset must be the
         first one."""
-        stage = self._actor.stage
-        await stage.rest(self._actor.draws.choice((0.0, 0.5, 3.0)))
-        stage.count("sent_again")
+        shared = self._actor.shared
+        await shared.rest(self._actor.draws.choice((0.0, 0.5, 3.0)))
+        shared.count("sent_again")
         with suppress(ClientError, Answered):
             offset = await produce(cluster, partition_name, batch, ACKS_ALL, _nothing)
             for index, note in enumerate(notes):

@@ -15,7 +15,7 @@ from penstock.aio import Admin, Consumer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.client.model import Record
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import (
     FAIL,
     INFO,
@@ -38,7 +38,7 @@ BytesConsumer = Consumer[bytes | None, bytes | None]
 
 
 def consumer_keywords(actor: Actor) -> dict[str, Any]:
-    scenario = actor.stage.scenario
+    scenario = actor.shared.scenario
     racks = [f"rack-{index}" for index in range(scenario.racks)]
     return {
         **CLIENT_KEYWORDS,
@@ -69,14 +69,14 @@ def _note_poll(
     error: str = "",
     committed: bool = False,
 ) -> None:
-    stage = actor.stage
-    stage.count("records_read", sum(map(len, reads.values())) if reads else 0)
-    stage.history.add(
+    shared = actor.shared
+    shared.count("records_read", sum(map(len, reads.values())) if reads else 0)
+    shared.history.add(
         Poll(
             process=actor.name,
             status=status,
             begun_ms=begun_ms,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=error,
             reads=reads or {},
             moved=tuple(moved),
@@ -87,10 +87,10 @@ def _note_poll(
 
 async def run_reader(actor: Actor, *, committed: bool = False) -> None:
     """Reads all partitions, from the start on, until the load is over."""
-    stage = actor.stage
-    while not stage.over.is_set():
+    shared = actor.shared
+    while not shared.over.is_set():
         consumer: BytesConsumer = Consumer(
-            stage.bootstrap,
+            shared.bootstrap,
             env=actor.env,
             isolation_level="read_committed" if committed else "read_uncommitted",
             **consumer_keywords(actor),
@@ -98,13 +98,13 @@ async def run_reader(actor: Actor, *, committed: bool = False) -> None:
         try:
             await consumer.start()
         except ClientError:
-            await stage.rest(0.5)
+            await shared.rest(0.5)
             continue
         try:
             consumer.assign(
                 [
                     TopicPartition.parse(partition_name)
-                    for partition_name in stage.scenario.partition_names
+                    for partition_name in shared.scenario.partition_names
                 ]
             )
             await _read_on(actor, consumer, committed)
@@ -114,30 +114,30 @@ async def run_reader(actor: Actor, *, committed: bool = False) -> None:
 
 
 async def _read_on(actor: Actor, consumer: BytesConsumer, committed: bool) -> None:
-    stage = actor.stage
-    moved: Sequence[str] = stage.scenario.partition_names
+    shared = actor.shared
+    moved: Sequence[str] = shared.scenario.partition_names
     failures = 0
-    while not stage.over.is_set() and failures < 5:
-        begun_ms = stage.now_ms()
+    while not shared.over.is_set() and failures < 5:
+        begun_ms = shared.now_ms()
         try:
             records = await consumer.poll(timeout_ms=_POLL_MS)
         except ClientError as error:
             failures += 1
             _note_poll(actor, begun_ms, INFO, moved=moved, error=str(error), committed=committed)
-            await stage.rest(0.5)
+            await shared.rest(0.5)
         else:
             failures = 0
             if records or moved:
                 _note_poll(actor, begun_ms, OK, reads_of(records), moved, committed=committed)
         moved = ()
-        await stage.rest(actor.draws.choice((0.0, 0.1, 0.5)))
+        await shared.rest(actor.draws.choice((0.0, 0.1, 0.5)))
         if actor.draws.random() < 0.01:
             moved = _seek_back(actor, consumer)
 
 
 def _seek_back(actor: Actor, consumer: BytesConsumer) -> Sequence[str]:
     """Seeks to the start of a partition, to read it again: what was read must still be there."""
-    partition_name = actor.draws.choice(actor.stage.scenario.partition_names)
+    partition_name = actor.draws.choice(actor.shared.scenario.partition_names)
     consumer.seek_to_beginning(TopicPartition.parse(partition_name))
     return (partition_name,)
 
@@ -158,13 +158,13 @@ class _Listener:
 
     def on_assigned(self, topic_partitions: Sequence[TopicPartition]) -> None:
         self.moved.update(dict.fromkeys(map(str, topic_partitions)))
-        stage, generation = self._actor.stage, self.generation
-        stage.count("rebalances")
+        shared, generation = self._actor.shared, self.generation
+        shared.count("rebalances")
         if generation < 0:
             return
-        stage.generations[READERS] = max(stage.generations.get(READERS, -1), generation)
-        now_ms = stage.now_ms()
-        stage.history.add(
+        shared.generations[READERS] = max(shared.generations.get(READERS, -1), generation)
+        now_ms = shared.now_ms()
+        shared.history.add(
             Joined(
                 process=self._actor.name,
                 status=OK,
@@ -185,14 +185,14 @@ class _Listener:
 async def run_member(actor: Actor) -> None:
     """Runs a member of the group, which commits what it has read. Sometimes it leaves and
     joins again."""
-    stage = actor.stage
-    while not stage.over.is_set():
+    shared = actor.shared
+    while not shared.over.is_set():
         listener = _Listener(actor)
         consumer: BytesConsumer = Consumer(
-            stage.bootstrap,
+            shared.bootstrap,
             env=actor.env,
             group_id=READERS,
-            topics=[topic.name for topic in stage.scenario.topics],
+            topics=[topic.name for topic in shared.scenario.topics],
             listener=listener,
             enable_auto_commit=False,
             session_timeout_ms=6_000,
@@ -204,7 +204,7 @@ async def run_member(actor: Actor) -> None:
         try:
             await consumer.start()
         except ClientError:
-            await stage.rest(0.5)
+            await shared.rest(0.5)
             continue
         try:
             await _take_part(actor, consumer, listener)
@@ -214,16 +214,16 @@ async def run_member(actor: Actor) -> None:
 
 
 async def _take_part(actor: Actor, consumer: BytesConsumer, listener: _Listener) -> None:
-    stage = actor.stage
+    shared = actor.shared
     failures = 0
-    while not stage.over.is_set() and failures < 5:
-        begun_ms = stage.now_ms()
+    while not shared.over.is_set() and failures < 5:
+        begun_ms = shared.now_ms()
         try:
             records = await consumer.poll(timeout_ms=_POLL_MS)
         except ClientError as error:
             failures += 1
             _note_poll(actor, begun_ms, INFO, moved=[*listener.moved], error=str(error))
-            await stage.rest(0.5)
+            await shared.rest(0.5)
         else:
             failures = 0
             if records or listener.moved:
@@ -232,7 +232,7 @@ async def _take_part(actor: Actor, consumer: BytesConsumer, listener: _Listener)
                 await _commit(actor, consumer, listener, records)
         listener.moved.clear()
         if actor.draws.random() < 0.01:
-            stage.count("members_left")
+            shared.count("members_left")
             return
 
 
@@ -242,8 +242,8 @@ async def _commit(
     listener: _Listener,
     records: Sequence[Record[bytes | None, bytes | None]],
 ) -> None:
-    stage = actor.stage
-    begun_ms = stage.now_ms()
+    shared = actor.shared
+    begun_ms = shared.now_ms()
     offsets = {record.topic_partition: record.offset + 1 for record in records}
     entry = Commit(
         process=actor.name,
@@ -254,8 +254,8 @@ async def _commit(
         generation=listener.generation,
         offsets={str(partition_name): offset for partition_name, offset in offsets.items()},
     )
-    stage.under_way[actor.name] = lambda: [
-        replace(entry, ended_ms=stage.now_ms(), error="it was killed")
+    shared.under_way[actor.name] = lambda: [
+        replace(entry, ended_ms=shared.now_ms(), error="it was killed")
     ]
     status, error = OK, ""
     try:
@@ -263,17 +263,17 @@ async def _commit(
     except ClientError as failed:
         # Even a refusal may follow an attempt that was written and whose reply was lost.
         status, error = INFO, str(failed)
-    del stage.under_way[actor.name]
-    stage.count(f"commits_{status}")
+    del shared.under_way[actor.name]
+    shared.count(f"commits_{status}")
     # The commit carries the newer generation if the group rebalanced and the member kept
     # its partitions.
     generation = max(entry.generation, listener.generation)
-    late = stage.now_ms() - begun_ms >= REQUEST_TIMEOUT_MS
-    stage.history.add(
+    late = shared.now_ms() - begun_ms >= REQUEST_TIMEOUT_MS
+    shared.history.add(
         replace(
             entry,
             status=status,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=error,
             generation=generation,
             late=late,
@@ -286,20 +286,20 @@ async def _commit(
 
 async def run_asker(actor: Actor) -> None:
     """Asks for the ends of partitions and for the group's committed offsets."""
-    stage = actor.stage
+    shared = actor.shared
     keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
-    while not stage.over.is_set():
-        admin = Admin(stage.bootstrap, env=actor.env, **keywords)
+    while not shared.over.is_set():
+        admin = Admin(shared.bootstrap, env=actor.env, **keywords)
         try:
             await admin.start()
         except ClientError:
-            await stage.rest(0.5)
+            await shared.rest(0.5)
             continue
         try:
-            while not stage.over.is_set():
-                await stage.rest(actor.draws.choice((0.1, 0.5, 2.0)))
-                await ask_latest(actor, admin, actor.draws.choice(stage.scenario.partition_names))
-                if stage.scenario.members:
+            while not shared.over.is_set():
+                await shared.rest(actor.draws.choice((0.1, 0.5, 2.0)))
+                await ask_latest(actor, admin, actor.draws.choice(shared.scenario.partition_names))
+                if shared.scenario.members:
                     await ask_committed(actor, admin)
                     if actor.draws.random() < 0.1:
                         await _commit_as_of_old(actor)
@@ -308,8 +308,8 @@ async def run_asker(actor: Actor) -> None:
 
 
 async def ask_latest(actor: Actor, admin: Admin, partition_name: str) -> None:
-    stage = actor.stage
-    begun_ms = stage.now_ms()
+    shared = actor.shared
+    begun_ms = shared.now_ms()
     at = TopicPartition.parse(partition_name)
     status, offset, error = OK, -1, ""
     try:
@@ -317,12 +317,12 @@ async def ask_latest(actor: Actor, admin: Admin, partition_name: str) -> None:
         offset = -1 if found is None else found.offset
     except ClientError as failed:
         status, error = INFO, str(failed)
-    stage.history.add(
+    shared.history.add(
         Latest(
             process=actor.name,
             status=status,
             begun_ms=begun_ms,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=error,
             partition_name=partition_name,
             offset=offset,
@@ -331,8 +331,8 @@ async def ask_latest(actor: Actor, admin: Admin, partition_name: str) -> None:
 
 
 async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> None:
-    stage = actor.stage
-    begun_ms = stage.now_ms()
+    shared = actor.shared
+    begun_ms = shared.now_ms()
     status, error = OK, ""
     offsets: dict[str, int] = {}
     try:
@@ -341,16 +341,16 @@ async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> Non
             partition_name: found[at].offset
             if (at := TopicPartition.parse(partition_name)) in found
             else -1
-            for partition_name in stage.scenario.partition_names
+            for partition_name in shared.scenario.partition_names
         }
     except ClientError as failed:
         status, error = INFO, str(failed)
-    stage.history.add(
+    shared.history.add(
         Committed(
             process=actor.name,
             status=status,
             begun_ms=begun_ms,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=error,
             group=group,
             offsets=offsets,
@@ -360,12 +360,12 @@ async def ask_committed(actor: Actor, admin: Admin, group: str = READERS) -> Non
 
 async def _commit_as_of_old(actor: Actor) -> None:
     """Commits as a member of an earlier generation would. This must be refused."""
-    stage = actor.stage
-    generation = stage.generations.get(READERS, 0) - 1
+    shared = actor.shared
+    generation = shared.generations.get(READERS, 0) - 1
     if generation < 0:
         return
-    at = TopicPartition.parse(actor.draws.choice(stage.scenario.partition_names))
-    begun_ms = stage.now_ms()
+    at = TopicPartition.parse(actor.draws.choice(shared.scenario.partition_names))
+    begun_ms = shared.now_ms()
     partition = OffsetCommitRequest.Partition(partition_index=at.partition, committed_offset=0)
     request = OffsetCommitRequest(
         group_id=READERS,
@@ -374,21 +374,21 @@ async def _commit_as_of_old(actor: Actor) -> None:
         topics=[OffsetCommitRequest.Topic(name=at.topic, partitions=[partition])],
     )
     env = actor.env
-    cluster = Cluster(stage.cluster_config(), env.network, env.clock, env.random)
+    cluster = Cluster(shared.cluster_config(), env.network, env.clock, env.random)
     try:
         async with cluster:
             coordinator = await cluster.coordinator(READERS)
             answer = await coordinator.call(request, OffsetCommitResponse)
     except ClientError:
         return
-    stage.count("commits_of_old")
+    shared.count("commits_of_old")
     code = answer.topics[0].partitions[0].error_code
-    stage.history.add(
+    shared.history.add(
         Commit(
             process=actor.name,
             status=OK if code == ErrorCode.NONE else FAIL,
             begun_ms=begun_ms,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=ErrorCode(code).name,
             group=READERS,
             generation=generation,

@@ -14,7 +14,7 @@ from penstock.client.connection import Connection
 from penstock.client.errors import ClientError, RecordTooLarge
 from penstock.client.model import RecordMetadata
 from penstock.records.record import Record, build_batch
-from penstock.sim.actors.stage import REQUEST_TIMEOUT_MS, Actor
+from penstock.sim.actors.shared_state import REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import FAIL, INFO, OK, Send
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
@@ -45,9 +45,9 @@ class Note:
             self.add(FAIL if isinstance(error, RecordTooLarge) else INFO, error=str(error))
 
     def add(self, status: str, offset: int = -1, error: str = "") -> None:
-        stage = self.actor.stage
-        stage.count(f"sends_{status}")
-        stage.history.add(self.entry(status, offset, error))
+        shared = self.actor.shared
+        shared.count(f"sends_{status}")
+        shared.history.add(self.entry(status, offset, error))
         if self.on_settled is not None:
             self.on_settled(self)
 
@@ -56,7 +56,7 @@ class Note:
             process=self.actor.name,
             status=status,
             begun_ms=self.begun_ms,
-            ended_ms=self.actor.stage.now_ms(),
+            ended_ms=self.actor.shared.now_ms(),
             error=error,
             partition_name=self.partition_name,
             value=self.value,
@@ -70,9 +70,9 @@ class Note:
         )
 
     def _synced_end(self) -> int | None:
-        stage = self.actor.stage
+        shared = self.actor.shared
         return (
-            stage.synced_end(self.partition_name) if stage.is_alone(self.partition_name) else None
+            shared.synced_end(self.partition_name) if shared.is_alone(self.partition_name) else None
         )
 
 
@@ -86,13 +86,13 @@ class Answered(Exception):
 
 async def with_cluster(actor: Actor) -> Cluster | None:
     """Connects to the cluster. Retries until the load is over."""
-    env, stage = actor.env, actor.stage
-    while not stage.over.is_set():
-        cluster = Cluster(stage.cluster_config(), env.network, env.clock, env.random)
+    env, shared = actor.env, actor.shared
+    while not shared.over.is_set():
+        cluster = Cluster(shared.cluster_config(), env.network, env.clock, env.random)
         try:
             return await cluster.__aenter__()
         except ClientError:
-            await stage.rest(0.5)
+            await shared.rest(0.5)
     return None
 
 
@@ -150,9 +150,9 @@ def batch_of(actor: Actor, values: Sequence[str], **more: int) -> bytes:
 
 
 def notes_for(actor: Actor, partition_name: str, acks: int) -> list[Note]:
-    count = actor.draws.randint(1, actor.stage.scenario.batch_max)
+    count = actor.draws.randint(1, actor.shared.scenario.batch_max)
     numbered = [actor.next_value() for _ in range(count)]
-    now_ms = actor.stage.now_ms()
+    now_ms = actor.shared.now_ms()
     return [
         Note(actor, partition_name, value, number, acks, True, now_ms) for number, value in numbered
     ]

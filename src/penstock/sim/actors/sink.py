@@ -17,7 +17,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.sim.actors.sends import Answered, batch_of, produce, with_cluster
-from penstock.sim.actors.stage import Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK, SINK, SINK_IDS, SINK_MEMBERS, Stable
 from penstock.topic_partition import TopicPartition
@@ -47,20 +47,20 @@ class _Member(NamedTuple):
 
 async def run_sink(actor: Actor) -> None:
     """Writes batches until the load is over. After any error it starts again."""
-    stage = actor.stage
+    shared = actor.shared
     cluster = await with_cluster(actor)
     if cluster is None:
         return
     sink = _Sink(actor, cluster)
     try:
-        while not stage.over.is_set():
+        while not shared.over.is_set():
             try:
                 await sink.begin()
-                while not stage.over.is_set():
-                    await stage.rest(3 * actor.pause_s())
+                while not shared.over.is_set():
+                    await shared.rest(3 * actor.pause_s())
                     await sink.write_batch()
             except (ClientError, Answered):
-                await stage.rest(actor.draws.random())
+                await shared.rest(actor.draws.random())
     finally:
         cluster.close()
 
@@ -69,7 +69,7 @@ class _Sink:
     def __init__(self, actor: Actor, cluster: Cluster) -> None:
         self._actor = actor
         self._cluster = cluster
-        count = actor.stage.scenario.txn_partitions
+        count = actor.shared.scenario.txn_partitions
         self._names = [
             _ANCHOR,
             *(
@@ -80,13 +80,13 @@ class _Sink:
         self._members: list[_Member] = []
         self._done = 0
         self._topic_partition = TopicPartition.parse(
-            actor.stage.scenario.topics[0].partition_names[0]
+            actor.shared.scenario.topics[0].partition_names[0]
         )
 
     async def begin(self) -> None:
         self._members = [await self._init(name) for name in self._names]
         self._done = await self._committed()
-        self._actor.stage.count("sinks_begun")
+        self._actor.shared.count("sinks_begun")
 
     async def _init(self, name: str) -> _Member:
         request = InitProducerIdRequest(name, _TIMEOUT_MS)
@@ -98,7 +98,7 @@ class _Sink:
             return _Member(name, answer.producer_id, answer.producer_epoch)
 
         member = await self._cluster.retry("InitProducerId", attempt)
-        self._actor.stage.fence(member.producer_id, member.epoch)
+        self._actor.shared.fence(member.producer_id, member.epoch)
         return member
 
     async def _committed(self, *, once: bool = False) -> int:
@@ -123,8 +123,8 @@ class _Sink:
 
     async def _ask_while_open(self) -> Stable | None:
         """Asks for the stable offsets once. None if the request was refused, as it should be."""
-        begun_ms = self._actor.stage.now_ms()
-        self._actor.stage.count("stable_offsets_asked")
+        begun_ms = self._actor.shared.now_ms()
+        self._actor.shared.count("stable_offsets_asked")
         try:
             offset = await self._committed(once=True)
         except ClientError:
@@ -133,7 +133,7 @@ class _Sink:
             process=self._actor.name,
             status=OK,
             begun_ms=begun_ms,
-            ended_ms=self._actor.stage.now_ms(),
+            ended_ms=self._actor.shared.now_ms(),
             group=SINK,
             offset=offset,
         )
@@ -156,15 +156,15 @@ class _Sink:
             work.end_in_doubt(str(error))
             raise
         work.end(OK if commits else FAIL, "" if commits else "the abort was intended")
-        actor.stage.count("sink_batches", int(commits))
+        actor.shared.count("sink_batches", int(commits))
         if commits:
             self._done = number
             if answered is not None:
-                actor.stage.history.add(answered)
+                actor.shared.history.add(answered)
 
     async def _write(self, work: Work, member: _Member) -> None:
         actor = self._actor
-        partition_names = actor.stage.scenario.topics[0].partition_names
+        partition_names = actor.shared.scenario.topics[0].partition_names
         note = work.note(actor.draws.choice(partition_names))
         batch = batch_of(
             actor,
@@ -225,5 +225,5 @@ class _Sink:
         self._members = await self._cluster.retry("EndTransactions", attempt)
 
     def _offsets_partition(self) -> TopicPartition:
-        count = self._actor.stage.scenario.offsets_partitions
+        count = self._actor.shared.scenario.offsets_partitions
         return TopicPartition(OFFSETS_TOPIC, partition_of(SINK, count))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.sim.actors.sends import Note
-from penstock.sim.actors.stage import Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, Entry, Reads, Txn
 
 
@@ -22,13 +22,13 @@ class Work:
         self.name = f"{actor.name}:{actor.begun}"
         self._transactional_id = transactional_id
         self._batch = batch
-        self._begun_ms = actor.stage.now_ms()
+        self._begun_ms = actor.shared.now_ms()
         self._ending_ms = -1.0
         self._reads: dict[str, tuple[tuple[int, str], ...]] = {}
         self._unsettled: dict[str, Note] = {}
         self.partition_names: list[str] = []
         """The topic partitions it writes to."""
-        actor.stage.under_way[actor.name] = self._last_words
+        actor.shared.under_way[actor.name] = self._last_words
 
     @property
     def is_ending(self) -> bool:
@@ -38,7 +38,7 @@ class Work:
     def note(self, partition_name: str, more: str = "") -> Note:
         """Returns the note for the next record to be sent."""
         number, value = self.actor.next_value()
-        stage = self.actor.stage
+        shared = self.actor.shared
         note = Note(
             self.actor,
             partition_name,
@@ -46,7 +46,7 @@ class Work:
             number,
             ACKS_ALL,
             True,
-            stage.now_ms(),
+            shared.now_ms(),
             self.name,
             self._on_settled,
         )
@@ -62,15 +62,15 @@ class Work:
             self._reads[partition_name] = (*self._reads.get(partition_name, ()), *records)
 
     def asks_for_commit(self) -> None:
-        self._ending_ms = self.actor.stage.now_ms()
+        self._ending_ms = self.actor.shared.now_ms()
 
     def end(self, status: str, error: str = "") -> None:
-        stage = self.actor.stage
-        del stage.under_way[self.actor.name]
-        stage.count(f"txns_{status}")
+        shared = self.actor.shared
+        del shared.under_way[self.actor.name]
+        shared.count(f"txns_{status}")
         for note in [*self._unsettled.values()]:
             note.add(INFO, error="the outcome is unknown")
-        stage.history.add(self._entry(status, error))
+        shared.history.add(self._entry(status, error))
 
     def end_in_doubt(self, error: str) -> None:
         """Ends it after an error: as aborted if no commit was requested, otherwise as unknown."""
@@ -82,7 +82,7 @@ class Work:
             process=self.actor.name,
             status=status,
             begun_ms=self._begun_ms,
-            ended_ms=self.actor.stage.now_ms(),
+            ended_ms=self.actor.shared.now_ms(),
             error=error,
             name=self.name,
             transactional_id=self._transactional_id,

@@ -24,7 +24,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TransactionAborted, check
 from penstock.sim.actors.readers import BytesConsumer, consumer_keywords, reads_of
 from penstock.sim.actors.sends import Answered, Note, batch_of, call, produce, with_cluster
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK
 from penstock.topic_partition import TopicPartition
@@ -66,7 +66,7 @@ async def run_transactor(actor: Actor, kind: str, number: int) -> None:
 def transactional_id(actor: Actor, number: int) -> str:
     """Returns mostly its own id, sometimes that of its neighbor, which is fenced by that."""
     if actor.draws.random() < 0.15:
-        number = (number + 1) % len(actor.stage.scenario.transactors)
+        number = (number + 1) % len(actor.shared.scenario.transactors)
     return f"tx-{number}"
 
 
@@ -88,14 +88,14 @@ class _Transactor:
         """The topic partitions that the previous transaction wrote to."""
 
     async def run(self) -> None:
-        actor, stage = self._actor, self._actor.stage
-        while not stage.over.is_set():
+        actor, shared = self._actor, self._actor.shared
+        while not shared.over.is_set():
             timeout_ms = actor.draws.choice(TIMEOUTS_MS)
             name = transactional_id(actor, self._number)
             if actor.draws.random() < _ABANDON_SHARE:
                 await _OldWay(actor, self._number).abandon()
             producer: BytesProducer = Producer(
-                stage.bootstrap,
+                shared.bootstrap,
                 env=actor.env,
                 transactional_id=name,
                 **_keywords(actor, timeout_ms),
@@ -103,7 +103,7 @@ class _Transactor:
             try:
                 await self._start(producer)
             except ClientError:
-                await stage.rest(0.5)
+                await shared.rest(0.5)
                 continue
             try:
                 await self._transact_on(producer, name, timeout_ms / 1000)
@@ -114,20 +114,20 @@ class _Transactor:
                     with suppress(ClientError):
                         await self._consumer.close(timeout_s=5.0)
             # A producer that was fenced lets the other one work for a while.
-            await stage.rest(2 * actor.draws.random())
+            await shared.rest(2 * actor.draws.random())
 
     async def _start(self, producer: BytesProducer) -> None:
-        actor, stage = self._actor, self._actor.stage
+        actor, shared = self._actor, self._actor.shared
         await producer.start()
         # The library does not expose it: only a checker needs it.
         transactions = producer._core.transactions
         assert transactions is not None
-        stage.fence(transactions._identity.producer_id, transactions._identity.epoch)
-        stage.count("transactors_started")
+        shared.fence(transactions._identity.producer_id, transactions._identity.epoch)
+        shared.count("transactors_started")
         self._consumer = None
         if self._reads:
             consumer: BytesConsumer = Consumer(
-                stage.bootstrap,
+                shared.bootstrap,
                 env=actor.env,
                 isolation_level="read_committed",
                 **consumer_keywords(actor),
@@ -136,7 +136,7 @@ class _Transactor:
             consumer.assign(
                 [
                     TopicPartition.parse(partition_name)
-                    for partition_name in stage.scenario.partition_names
+                    for partition_name in shared.scenario.partition_names
                 ]
             )
             self._consumer = consumer
@@ -144,9 +144,9 @@ class _Transactor:
     async def _transact_on(self, producer: BytesProducer, name: str, timeout_s: float) -> None:
         """Runs transactions until the load is over or the producer cannot continue, sometimes it
         stops earlier."""
-        actor, stage = self._actor, self._actor.stage
-        while not stage.over.is_set() and actor.draws.random() > 0.03:
-            await stage.rest(2 * actor.pause_s())
+        actor, shared = self._actor, self._actor.shared
+        while not shared.over.is_set() and actor.draws.random() > 0.03:
+            await shared.rest(2 * actor.pause_s())
             work = Work(actor, name)
             try:
                 async with producer.transaction():
@@ -171,14 +171,14 @@ class _Transactor:
         actor, request = self._actor, self._last
         if request is None:
             return
-        env, stage = actor.env, actor.stage
+        env, shared = actor.env, actor.shared
         with suppress(ClientError):
             async with Cluster(
-                stage.cluster_config(), env.network, env.clock, env.random
+                shared.cluster_config(), env.network, env.clock, env.random
             ) as cluster:
                 connection = await cluster.transaction_coordinator(request.transactional_id)
                 await connection.call(request, EndTxnResponse)
-                stage.count("ends_sent_again")
+                shared.count("ends_sent_again")
 
     async def _mark_again(self) -> None:
         """Sends a marker of the previous transaction once more, like a delayed request of a
@@ -194,14 +194,14 @@ class _Transactor:
             [WriteTxnMarkersRequest.Topic(at.topic, [at.partition])],
             transaction_version=EPOCH_PER_TRANSACTION,
         )
-        env, stage = actor.env, actor.stage
+        env, shared = actor.env, actor.shared
         with suppress(ClientError):
             async with Cluster(
-                stage.cluster_config(), env.network, env.clock, env.random
+                shared.cluster_config(), env.network, env.clock, env.random
             ) as cluster:
                 connection = await cluster.connection(await cluster.leader(at))
                 await connection.call(WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
-                stage.count("markers_sent_again")
+                shared.count("markers_sent_again")
 
     def _decide(self, work: Work) -> None:
         if self._actor.draws.random() > _COMMIT_SHARE:
@@ -209,10 +209,10 @@ class _Transactor:
         work.asks_for_commit()
 
     async def _fill(self, producer: BytesProducer, work: Work, timeout_s: float) -> None:
-        actor, stage = self._actor, self._actor.stage
+        actor, shared = self._actor, self._actor.shared
         draws = actor.draws
         for _ in range(draws.choice((1, 2, 3, 5))):
-            note = work.note(draws.choice(stage.scenario.written))
+            note = work.note(draws.choice(shared.scenario.written))
             at = TopicPartition.parse(note.partition_name)
             try:
                 await producer.send(
@@ -221,18 +221,18 @@ class _Transactor:
             except ClientError as error:
                 note.add(FAIL, error=str(error))
                 raise
-            if stage.scratch and draws.random() < _SCRATCH_SHARE:
+            if shared.scratch and draws.random() < _SCRATCH_SHARE:
                 with suppress(ClientError):
-                    await producer.send(draws.choice(stage.scratch), b"scratch", partition=0)
+                    await producer.send(draws.choice(shared.scratch), b"scratch", partition=0)
             if self._consumer is not None and draws.random() < 0.5:
                 with suppress(ClientError):
                     work.has_read(reads_of(await self._consumer.poll(timeout_ms=100)))
-            await stage.rest(actor.pause_s() / 4)
+            await shared.rest(actor.pause_s() / 4)
             if draws.random() < _AGAIN_SHARE:
                 await draws.choice((self._end_again, self._mark_again))()
         if draws.random() < 0.04:
-            stage.count("transactions_too_long")
-            await stage.rest(1.2 * timeout_s)
+            shared.count("transactions_too_long")
+            await shared.rest(1.2 * timeout_s)
 
 
 def _ending_of(producer: BytesProducer, name: str) -> EndTxnRequest:
@@ -272,35 +272,35 @@ class _OldWay:
         self._sequences: dict[str, int] = {}
 
     async def run(self) -> None:
-        actor, stage = self._actor, self._actor.stage
+        actor, shared = self._actor, self._actor.shared
         cluster = await with_cluster(actor)
         if cluster is None:
             return
         try:
-            while not stage.over.is_set():
+            while not shared.over.is_set():
                 try:
                     await self._begin(cluster)
-                    while not stage.over.is_set() and actor.draws.random() > 0.03:
-                        await stage.rest(2 * actor.pause_s())
+                    while not shared.over.is_set() and actor.draws.random() > 0.03:
+                        await shared.rest(2 * actor.pause_s())
                         await self._transact(cluster)
                 except (_Trouble, ClientError):
-                    await stage.rest(actor.draws.random())
+                    await shared.rest(actor.draws.random())
         finally:
             cluster.close()
 
     async def abandon(self) -> None:
         """Begins a transaction with its own id and never ends it. Its coordinator, whichever broker
         that is by then, must abort it when it times out."""
-        actor, stage = self._actor, self._actor.stage
-        stage.count("transactions_abandoned")
+        actor, shared = self._actor, self._actor.shared
+        shared.count("transactions_abandoned")
         cluster = await with_cluster(actor)
         if cluster is None:
             return
         work: Work | None = None
         try:
-            name = f"once-{actor.name}-{stage.counters['transactions_abandoned']}"
+            name = f"once-{actor.name}-{shared.counters['transactions_abandoned']}"
             await self._begin(cluster, name, _ABANDONED_TIMEOUT_MS)
-            partition_name = actor.draws.choice(stage.scenario.written)
+            partition_name = actor.draws.choice(shared.scenario.written)
             work = Work(actor, name)
             if actor.draws.random() < 0.5:
                 # Otherwise the partition asks the coordinator, which knows no such transaction.
@@ -327,12 +327,12 @@ class _OldWay:
         answer = await cluster.retry("InitProducerId", attempt)
         self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
         self._sequences.clear()
-        self._actor.stage.fence(self._producer_id, self._epoch)
-        self._actor.stage.count("transactors_started")
+        self._actor.shared.fence(self._producer_id, self._epoch)
+        self._actor.shared.count("transactors_started")
 
     async def _transact(self, cluster: Cluster) -> None:
-        actor, stage = self._actor, self._actor.stage
-        written = stage.scenario.written
+        actor, shared = self._actor, self._actor.shared
+        written = shared.scenario.written
         partition_names = actor.draws.sample(
             written, min(len(written), actor.draws.choice((1, 2, 3)))
         )
@@ -342,7 +342,7 @@ class _OldWay:
             await self._add(cluster, partition_names)
             for partition_name in partition_names:
                 await self._send(cluster, work.note(partition_name))
-                await stage.rest(actor.pause_s() / 4)
+                await shared.rest(actor.pause_s() / 4)
             if commits:
                 work.asks_for_commit()
             await self._end(cluster, commits)
@@ -377,7 +377,7 @@ class _OldWay:
                 return
             if codes != {ErrorCode.CONCURRENT_TRANSACTIONS}:
                 raise _Trouble(f"partitions were refused: {codes}")
-            await self._actor.stage.rest(0.1)
+            await self._actor.shared.rest(0.1)
         raise _Trouble("the previous transaction does not end")
 
     async def _send(self, cluster: Cluster, note: Note) -> None:

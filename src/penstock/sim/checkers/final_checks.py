@@ -16,7 +16,7 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import ClientError
 from penstock.metadata.image import ClusterImage
 from penstock.sim.actors.readers import BytesConsumer, ask_committed, ask_latest, reads_of
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor, SharedState
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.history import ACKS_ALL, INFO, OK, Drain, Probe, Send
 from penstock.sim.node import BrokerNode
@@ -68,38 +68,38 @@ def _what_it_hosts_wrongly(node: BrokerNode, image: ClusterImage) -> str:
     return ""
 
 
-def _probe(stage: Stage, process: str, what: str, begun_ms: float, error: str) -> None:
-    stage.history.add(
+def _probe(shared: SharedState, process: str, what: str, begun_ms: float, error: str) -> None:
+    shared.history.add(
         Probe(
             process=process,
             status=INFO if error else OK,
             begun_ms=begun_ms,
-            ended_ms=stage.now_ms(),
+            ended_ms=shared.now_ms(),
             error=error,
             what=what,
         )
     )
 
 
-async def come_together(world: World, stage: Stage, invariants: Invariants) -> bool:
-    begun_ms = stage.now_ms()
+async def come_together(world: World, shared: SharedState, invariants: Invariants) -> bool:
+    begun_ms = shared.now_ms()
     with suppress(TimeoutError):
         await world.until(
             lambda: not what_is_wrong(world, invariants),
-            timeout_s=stage.scenario.mend_s,
+            timeout_s=shared.scenario.mend_s,
             poll_s=0.25,
             what="the cluster is whole",
         )
     error = what_is_wrong(world, invariants)
-    _probe(stage, "cluster", "bringing all replicas in sync", begun_ms, error)
+    _probe(shared, "cluster", "bringing all replicas in sync", begun_ms, error)
     return not error
 
 
 async def probe_producing(actor: Actor) -> None:
     """Writes one record to every partition."""
-    stage = actor.stage
-    begun_ms = stage.now_ms()
-    limit_ms = int(stage.scenario.mend_s * 1000)
+    shared = actor.shared
+    begun_ms = shared.now_ms()
+    limit_ms = int(shared.scenario.mend_s * 1000)
     keywords: dict[str, Any] = {
         **CLIENT_KEYWORDS,
         "delivery_timeout_ms": limit_ms,
@@ -107,31 +107,31 @@ async def probe_producing(actor: Actor) -> None:
     }
     error = ""
     try:
-        async with Producer(stage.bootstrap, env=actor.env, **keywords) as producer:
-            for partition_name in stage.scenario.partition_names:
+        async with Producer(shared.bootstrap, env=actor.env, **keywords) as producer:
+            for partition_name in shared.scenario.partition_names:
                 await send_one(actor, producer, partition_name)
     except ClientError as failed:
         error = str(failed)
-    _probe(stage, actor.name, "producing to every partition", begun_ms, error)
+    _probe(shared, actor.name, "producing to every partition", begun_ms, error)
 
 
 async def send_one(
     actor: Actor, producer: Producer[bytes | None, bytes | None], partition_name: str
 ) -> None:
     at, (number, value) = TopicPartition.parse(partition_name), actor.next_value()
-    begun_ms = actor.stage.now_ms()
+    begun_ms = actor.shared.now_ms()
     delivery = await producer.send(at.topic, value.encode(), partition=at.partition)
     status, offset = INFO, -1
     try:
         offset = (await delivery).offset
         status = OK
     finally:
-        actor.stage.history.add(
+        actor.shared.history.add(
             Send(
                 process=actor.name,
                 status=status,
                 begun_ms=begun_ms,
-                ended_ms=actor.stage.now_ms(),
+                ended_ms=actor.shared.now_ms(),
                 partition_name=partition_name,
                 value=value,
                 number=number,
@@ -143,41 +143,41 @@ async def send_one(
 
 async def probe_group(actor: Actor) -> None:
     """Asks once more for the group's committed offsets and for the ends of partitions."""
-    stage = actor.stage
+    shared = actor.shared
     keywords: dict[str, Any] = {
         **CLIENT_KEYWORDS,
-        "default_api_timeout_ms": int(stage.scenario.mend_s * 1000),
+        "default_api_timeout_ms": int(shared.scenario.mend_s * 1000),
     }
-    begun_ms = stage.now_ms()
+    begun_ms = shared.now_ms()
     error = ""
     try:
-        async with Admin(stage.bootstrap, env=actor.env, **keywords) as admin:
-            for partition_name in stage.scenario.partition_names:
+        async with Admin(shared.bootstrap, env=actor.env, **keywords) as admin:
+            for partition_name in shared.scenario.partition_names:
                 await ask_latest(actor, admin, partition_name)
-            for group in stage.scenario.groups:
+            for group in shared.scenario.groups:
                 await ask_committed(actor, admin, group)
     except ClientError as failed:
         error = str(failed)
     failures = [
         entry.error
-        for entry in stage.history.entries
+        for entry in shared.history.entries
         if entry.process == actor.name and entry.status != OK
     ]
-    _probe(stage, actor.name, "asking for offsets", begun_ms, error or "; ".join(failures))
+    _probe(shared, actor.name, "asking for offsets", begun_ms, error or "; ".join(failures))
 
 
 async def probe_joining(actor: Actor) -> None:
     """A new member of a new group is assigned everything, reads and commits."""
-    stage = actor.stage
-    begun_ms = stage.now_ms()
+    shared = actor.shared
+    begun_ms = shared.now_ms()
     error = ""
     try:
-        async with asyncio.timeout(stage.scenario.mend_s):
+        async with asyncio.timeout(shared.scenario.mend_s):
             consumer: BytesConsumer = Consumer(
-                stage.bootstrap,
+                shared.bootstrap,
                 env=actor.env,
                 group_id=f"group of {actor.name}",
-                topics=[topic.name for topic in stage.scenario.topics],
+                topics=[topic.name for topic in shared.scenario.topics],
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 **CLIENT_KEYWORDS,
@@ -188,7 +188,7 @@ async def probe_joining(actor: Actor) -> None:
                 await consumer.commit()
     except (ClientError, TimeoutError) as failed:
         error = str(failed) or "it took too long"
-    _probe(stage, actor.name, "joining a group, reading and committing", begun_ms, error)
+    _probe(shared, actor.name, "joining a group, reading and committing", begun_ms, error)
 
 
 async def drain(actor: Actor, *, committed: bool = False) -> None:
@@ -198,14 +198,14 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
     later is a request that its sender has given up, or a copy of such a record, that reached a
     broker late.
     """
-    stage = actor.stage
+    shared = actor.shared
     drained = {
         entry.partition_name: entry.end_offset
-        for entry in stage.history.entries
+        for entry in shared.history.entries
         if isinstance(entry, Drain) and entry.status == OK
     }
-    topic_partitions = [TopicPartition.parse(name) for name in stage.scenario.partition_names]
-    begun_ms = stage.now_ms()
+    topic_partitions = [TopicPartition.parse(name) for name in shared.scenario.partition_names]
+    begun_ms = shared.now_ms()
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
     found: dict[str, list[tuple[int, str]]] = {
@@ -213,9 +213,9 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
     }
     error = ""
     try:
-        async with asyncio.timeout(stage.scenario.mend_s):
+        async with asyncio.timeout(shared.scenario.mend_s):
             consumer: BytesConsumer = Consumer(
-                stage.bootstrap,
+                shared.bootstrap,
                 env=actor.env,
                 auto_offset_reset="none",
                 isolation_level="read_committed" if committed else "read_uncommitted",
@@ -235,12 +235,12 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
     for topic_partition in topic_partitions:
         name, end = str(topic_partition), ends.get(topic_partition)
         limit = drained.get(name, end)
-        stage.history.add(
+        shared.history.add(
             Drain(
                 process=actor.name,
                 status=INFO if error else OK,
                 begun_ms=begun_ms,
-                ended_ms=stage.now_ms(),
+                ended_ms=shared.now_ms(),
                 error=error,
                 partition_name=name,
                 start_offset=starts.get(topic_partition, 0),

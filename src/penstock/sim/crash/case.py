@@ -66,7 +66,7 @@ class CaseResult:
     seed: int
     config: CaseConfig
     failure: str | None
-    story: list[str]
+    steps: list[str]
     trace_hash: str
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -140,7 +140,7 @@ class Case:
 
     def result(self, failure: str | None) -> CaseResult:
         digest = blake2b(digest_size=16)
-        for line in self.process.story:
+        for line in self.process.steps:
             digest.update(line.encode())
         for path, data in self.disk.files().items():
             digest.update(path.encode() + data)
@@ -149,7 +149,7 @@ class Case:
             if name.startswith("fault_") and times:
                 counters[name] = times
         return CaseResult(
-            self.seed, self.config, failure, self.process.story, digest.hexdigest(), counters
+            self.seed, self.config, failure, self.process.steps, digest.hexdigest(), counters
         )
 
     # Faults

@@ -74,7 +74,7 @@ class LogProcess:
         self.draws = draws
         self.model = LogModel()
         self.now_ms = START_MS
-        self.story: list[str] = []
+        self.steps: list[str] = []
         self.counters: dict[str, int] = {}
         self.log: Log
         self.pool: FilePool
@@ -98,7 +98,7 @@ class LogProcess:
         self._outcome: Outcome | None = None
 
     def tell(self, line: str) -> None:
-        self.story.append(line)
+        self.steps.append(line)
 
     def count(self, name: str, by: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + by

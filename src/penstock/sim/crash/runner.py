@@ -1,7 +1,7 @@
 """Runs thousands of seeded crash cases of one partition log on the simulated disk.
 
     python -m penstock.sim.crash.runner --cases 20000 --seed 1 --jobs 2
-    python -m penstock.sim.crash.runner --seed 4711 --story    one case again, and its events
+    python -m penstock.sim.crash.runner --seed 4711 --steps    one case again, and its events
 
 A case is `case.run_case(seed)`, and depends on nothing but the seed. The summary counts what
 happened, so that a run that succeeds only because nothing was tried is recognized. Every hundredth
@@ -101,7 +101,7 @@ def show(console: Console, summary: Summary) -> None:
     for name, times in sorted(summary.counters.items()):
         table.add_row(name.replace("_", " "), f"{times:,}")
     console.print(table)
-    for result in sorted(summary.failures, key=lambda failed: len(failed.story))[:FAILURES_SHOWN]:
+    for result in sorted(summary.failures, key=lambda failed: len(failed.steps))[:FAILURES_SHOWN]:
         told = f"seed {result.seed}: {result.failure}\n  {replay_command(result.seed)}"
         console.print(told, style="red", markup=False, highlight=False, soft_wrap=True)
     verdict = f"{len(summary.failures)} of {summary.cases} cases failed"
@@ -109,13 +109,13 @@ def show(console: Console, summary: Summary) -> None:
 
 
 def replay_command(seed: int) -> str:
-    return f"python -m penstock.sim.crash.runner --seed {seed} --story"
+    return f"python -m penstock.sim.crash.runner --seed {seed} --steps"
 
 
 def tell(console: Console, result: CaseResult) -> None:
     """Prints all events of one case."""
     console.print(f"seed {result.seed}: {result.config}", markup=False, highlight=False)
-    for number, line in enumerate(result.story, start=1):
+    for number, line in enumerate(result.steps, start=1):
         console.print(f"{number:4} {line}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"trace {result.trace_hash}")
     if result.failure:
@@ -129,10 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--story", action="store_true", help="run one seed and tell what happened")
+    parser.add_argument("--steps", action="store_true", help="run one seed and tell what happened")
     chosen = parser.parse_args(arguments)
     console = Console()
-    if chosen.story:
+    if chosen.steps:
         result = run_case(chosen.seed)
         tell(console, result)
         return 1 if result.failure else 0

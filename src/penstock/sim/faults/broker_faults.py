@@ -43,7 +43,7 @@ class BrokerFaults:
     ) -> None:
         self._context = context
         self._world = context.world
-        self._stage = context.stage
+        self._shared = context.shared
         self._faults = context.faults
         self._draws = context.draws
         self._restarts = restarts
@@ -90,7 +90,7 @@ class BrokerFaults:
     def power_cut(self) -> None:
         """All brokers lose power at the same instant, and come back one by one."""
         if len(self._world.brokers) <= self._losses.brokers_max():
-            self._stage.count("power_cuts_of_all")
+            self._shared.count("power_cuts_of_all")
             for node in self._world.brokers:
                 self._losses.allow(node)
                 self._faults.power_loss(node.name)
@@ -108,7 +108,7 @@ class BrokerFaults:
         """Restarts a broker cleanly, as in a rolling upgrade."""
         node = self._context.broker()
         if node.state == "ready" and not node.is_frozen:
-            self._stage.count("fault_stop")
+            self._shared.count("fault_stop")
             self._context.timeline.add("", f"{node.name} is stopped cleanly")
             self._context.act(self._stop_and_start(node))
 
@@ -120,7 +120,7 @@ class BrokerFaults:
             # stopped. The operator gives up waiting.
             if node.state == "stopping":
                 self._faults.kill(node.name)
-        await self._stage.rest(self._context.duration_s() / 3)
+        await self._shared.rest(self._context.duration_s() / 3)
         self._restarts.start(node)
 
     def skew(self) -> None:

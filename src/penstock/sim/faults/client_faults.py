@@ -39,7 +39,7 @@ class ClientFaults:
         if names:
             name = self._draws.choice(names)
             self._context.timeline.add("", f"{name} is killed, and started again")
-            self._context.stage.count(f"fault_{fault}")
+            self._context.shared.count(f"fault_{fault}")
             self._actors.restart(name)
 
     def freeze_client(self) -> None:

@@ -43,7 +43,7 @@ class DataLossLimit:
         """Returns how many brokers may lose data at once. The weakest promise of any topic in
         this run decides: an operator may have switched a topic to `replicated`, or to fewer
         in-sync replicas."""
-        return min(self._context.scenario.losses_max, self._context.stage.losses_max)
+        return min(self._context.scenario.losses_max, self._context.shared.losses_max)
 
     def _forget_recovered(self) -> None:
         image = self._context.image

@@ -72,7 +72,7 @@ class DiskErrors:
         self._restarts.repair_disk(node)
         if self._has_lost_logs(node):
             if self._draws.random() < 0.5:
-                self._context.stage.count("left_with_lost_logs")
+                self._context.shared.count("left_with_lost_logs")
                 return
             self._faults.kill(node.name)
             self._restarts.start_after(node, 0.5)

@@ -28,7 +28,7 @@ from typing import Final
 
 from penstock.aio import Admin
 from penstock.sim.crash.bit_rot import rot_above_recovery_point
-from penstock.sim.faults.scene import ANSWER_S, Scene
+from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
 from penstock.sim.faults.topic_episodes import TopicEpisodes
 from penstock.sim.history import READERS, TABLE
 from penstock.sim.node import BrokerNode
@@ -48,13 +48,13 @@ _ARRIVAL_S: Final = 0.5
 
 
 class Episodes:
-    def __init__(self, scene: Scene) -> None:
-        self.draws = scene.draws
-        self._scene = scene
-        self._world = scene.world
-        self._stage = scene.stage
-        self._image = scene.image
-        self._actions = scene.actions
+    def __init__(self, cluster: ClusterUnderTest) -> None:
+        self.draws = cluster.draws
+        self._cluster = cluster
+        self._world = cluster.world
+        self._shared = cluster.shared
+        self._image = cluster.image
+        self._actions = cluster.actions
         self._play: Mapping[str, Callable[[], Awaitable[bool]]] = {
             "bit_rot": self._bit_rot,
             "empty_disk": self._empty_disk,
@@ -65,7 +65,7 @@ class Episodes:
             "full_store": self._full_store,
             "full_disk": self._full_disk,
             "rebuilt_table": self._rebuilt_table,
-            **TopicEpisodes(scene).plays,
+            **TopicEpisodes(cluster).episodes,
         }
 
     async def run(self, name: str) -> None:
@@ -73,10 +73,10 @@ class Episodes:
         allow it."""
         self._actions.tell("", f"episode {name}: all faults are healed first")
         self._actions.calm()
-        if await self._scene.settles() and await self._play[name]():
-            self._stage.count(f"episode_{name}")
+        if await self._cluster.settles() and await self._play[name]():
+            self._shared.count(f"episode_{name}")
         else:
-            self._stage.count("episodes_skipped")
+            self._shared.count("episodes_skipped")
 
     # Disks that lose synced data
 
@@ -93,7 +93,7 @@ class Episodes:
         ]
         logs = f"{node.config.data_dir}/logs"
         rotted = rot_above_recovery_point(node.disk, logs, partition_names, self.draws)
-        await self._stage.rest(self._scene.pause_s())
+        await self._shared.rest(self._cluster.pause_s())
         self._actions.start(node)
         if rotted is None:
             return False
@@ -115,7 +115,7 @@ class Episodes:
         keeps its disk if an earlier fault, a clean stop, has started it again (seed 225).
         """
         self._actions.faults.kill(node.name)
-        await self._stage.rest(max(_ARRIVAL_S, self._scene.pause_s()))
+        await self._shared.rest(max(_ARRIVAL_S, self._cluster.pause_s()))
         may_lose = node.process is None and all(
             any(each != node.id for each in (*partition.isr, *partition.eligible_leaders))
             for topic in self._image.topics.values()
@@ -125,26 +125,26 @@ class Episodes:
         if may_lose:
             self._actions.tell("", f"FAULT {node.name} gets an empty disk")
             node.disk.wipe()
-            self._scene.invariants.on_wiped(node.id)
+            self._cluster.invariants.on_wiped(node.id)
         self._actions.start(node)
         return may_lose
 
     async def _rebuilt_table(self) -> bool:
         """Records that compaction has removed stay missing, whatever the policy is later."""
         partition_name = f"{TABLE}-0"
-        node = self._spoilable() if self._stage.scenario.tables else None
-        if node is None or node.id not in self._scene.replicas_of(partition_name):
+        node = self._spoilable() if self._shared.scenario.tables else None
+        if node is None or node.id not in self._cluster.replicas_of(partition_name):
             return False
-        await self._scene.demand_policy("delete")
+        await self._cluster.demand_policy("delete")
         if not await self._lose_disk(node):
-            await self._scene.demand_policy("compact")
+            await self._cluster.demand_policy("compact")
             return False
-        limit_s = ANSWER_S + 2 * self._stage.scenario.session_timeout_s
-        lives = self._scene.lives()
+        limit_s = ANSWER_S + 2 * self._shared.scenario.session_timeout_s
+        lives = self._cluster.lives()
 
         def is_rebuilt() -> bool:
-            partition = self._scene.partition(partition_name)
-            epoch = self._scene.lives().get(node.id)
+            partition = self._cluster.partition(partition_name)
+            epoch = self._cluster.lives().get(node.id)
             return (
                 partition is not None
                 and epoch is not None
@@ -154,8 +154,8 @@ class Episodes:
             )
 
         # If it is not rebuilt, the policy stays, and the cluster does not recover in the end.
-        if await self._scene.wait(is_rebuilt, limit_s):
-            await self._scene.demand_policy("compact")
+        if await self._cluster.wait(is_rebuilt, limit_s):
+            await self._cluster.demand_policy("compact")
         return True
 
     def _spoilable(self) -> BrokerNode | None:
@@ -174,9 +174,9 @@ class Episodes:
     # One broker left
 
     async def _lone_survivor(self) -> bool:
-        committed = self._scene.committed()
-        await self._stage.rest(NOTED_S)
-        if self._stage.over.is_set():
+        committed = self._cluster.committed()
+        await self._shared.rest(NOTED_S)
+        if self._shared.over.is_set():
             return False
         survivor = self.draws.choice(self._world.brokers)
         others = [node for node in self._world.brokers if node is not survivor]
@@ -184,13 +184,13 @@ class Episodes:
         in_sync = {
             partition_name
             for partition_name in (*committed, f"{OFFSETS}-0")
-            if survivor.id in self._scene.isr_of(partition_name)
+            if survivor.id in self._cluster.isr_of(partition_name)
         }
         for node in others:
             self._actions.faults.kill(node.name)
-        await self._stage.rest(self._scene.pause_s())
+        await self._shared.rest(self._cluster.pause_s())
         self._actions.faults.kill(survivor.name)
-        await self._stage.rest(self.draws.random())
+        await self._shared.rest(self.draws.random())
         self._actions.start(survivor)
         held = {
             partition_name: end
@@ -198,10 +198,10 @@ class Episodes:
             if partition_name in in_sync and end
         }
         what = f"reading what was committed from {survivor.name}, the only broker that is up"
-        await self._scene.demand(what, lambda: self._scene.read(held))
-        if self._stage.scenario.members and f"{OFFSETS}-0" in in_sync:
+        await self._cluster.demand(what, lambda: self._cluster.read(held))
+        if self._shared.scenario.members and f"{OFFSETS}-0" in in_sync:
             what = f"loading a coordinator on {survivor.name}, the only broker that is up"
-            await self._scene.demand(what, self._ask_group)
+            await self._cluster.demand(what, self._ask_group)
         for node in others:
             self._actions.start(node)
         return True
@@ -214,33 +214,33 @@ class Episodes:
         ends (KIP-279)."""
         partition_names = [
             partition_name
-            for partition_name in self._stage.scenario.partition_names
-            if len(replicas := self._scene.replicas_of(partition_name)) == 3
-            and self._scene.leader_of(partition_name) in replicas
+            for partition_name in self._shared.scenario.partition_names
+            if len(replicas := self._cluster.replicas_of(partition_name)) == 3
+            and self._cluster.leader_of(partition_name) in replicas
         ]
         if not partition_names:
             return False
         partition_name = self.draws.choice(partition_names)
-        first = self._world.brokers[self._scene.leader_of(partition_name)]
+        first = self._world.brokers[self._cluster.leader_of(partition_name)]
         second, third = (
             self._world.brokers[each]
-            for each in self._scene.replicas_of(partition_name)
+            for each in self._cluster.replicas_of(partition_name)
             if each != first.id
         )
-        faults, limit_s = self._actions.faults, 2 * self._stage.scenario.session_timeout_s + 5
+        faults, limit_s = self._actions.faults, 2 * self._shared.scenario.session_timeout_s + 5
         faults.clog(first.name, second.name, limit_s)
-        await self._scene.wait(
+        await self._cluster.wait(
             lambda: (
-                self._scene.end(third, partition_name) > self._scene.end(second, partition_name)
+                self._cluster.end(third, partition_name) > self._cluster.end(second, partition_name)
             ),
             3.0,
         )
         faults.kill(first.name)
         faults.partition([second.name], [third.name])
-        if await self._scene.wait(lambda: self._has_appended(second, partition_name), limit_s):
+        if await self._cluster.wait(lambda: self._has_appended(second, partition_name), limit_s):
             faults.kill(second.name)
-            await self._scene.wait(
-                lambda: self._scene.leader_of(partition_name) == third.id, limit_s
+            await self._cluster.wait(
+                lambda: self._cluster.leader_of(partition_name) == third.id, limit_s
             )
         faults.heal(store=False, nodes=False)
         for node in (first, second):
@@ -252,48 +252,50 @@ class Episodes:
         lasts longer than that."""
         partition_names = [
             partition_name
-            for partition_name in self._stage.scenario.partition_names
-            if len(self._scene.replicas_of(partition_name)) > 1
-            and self._scene.leader_of(partition_name) >= 0
+            for partition_name in self._shared.scenario.partition_names
+            if len(self._cluster.replicas_of(partition_name)) > 1
+            and self._cluster.leader_of(partition_name) >= 0
         ]
-        if not partition_names or self._stage.scenario.session_timeout_s < UNHEARD_S:
+        if not partition_names or self._shared.scenario.session_timeout_s < UNHEARD_S:
             return False
         partition_name = self.draws.choice(partition_names)
-        leader = self._scene.leader_of(partition_name)
-        others = [each for each in self._scene.replicas_of(partition_name) if each != leader]
+        leader = self._cluster.leader_of(partition_name)
+        others = [each for each in self._cluster.replicas_of(partition_name) if each != leader]
         follower = self._world.brokers[self.draws.choice(others)]
         self._actions.faults.kill(follower.name)
-        await self._scene.wait(
-            lambda: follower.id not in self._scene.isr_of(partition_name), ANSWER_S
+        await self._cluster.wait(
+            lambda: follower.id not in self._cluster.isr_of(partition_name), ANSWER_S
         )
         self._actions.cut_at_join()
         self._actions.start(follower)
-        await self._scene.wait(lambda: follower.id in self._scene.isr_of(partition_name), ANSWER_S)
-        await self._stage.rest(UNHEARD_S)
+        await self._cluster.wait(
+            lambda: follower.id in self._cluster.isr_of(partition_name), ANSWER_S
+        )
+        await self._shared.rest(UNHEARD_S)
         self._actions.faults.heal(network=False, nodes=False)
         return True
 
     def _has_appended(self, node: BrokerNode, partition_name: str) -> bool:
         """Returns whether it leads, and has appended in its current leader epoch."""
-        hosted = self._scene.hosted(node, partition_name)
+        hosted = self._cluster.hosted(node, partition_name)
         term = None if hosted is None else hosted.leadership
-        return term is not None and self._scene.end(node, partition_name) > term.start_offset
+        return term is not None and self._cluster.end(node, partition_name) > term.start_offset
 
     # The store
 
     async def _slow_leases(self) -> bool:
-        session_s = self._stage.scenario.session_timeout_s
-        before = self._scene.note_lives()
+        session_s = self._shared.scenario.session_timeout_s
+        before = self._cluster.note_lives()
         self._actions.faults.slow_store(min(session_s / 5, EXCHANGE_S_MAX) / 2)
-        await self._stage.rest(3 * session_s)
+        await self._shared.rest(3 * session_s)
         self._actions.faults.slow_store(0.0)
-        self._scene.expect_lives("keeping leases while the store is slow", before)
+        self._cluster.expect_lives("keeping leases while the store is slow", before)
         return True
 
     async def _full_store(self) -> bool:
         """Meanwhile brokers must commit changes: a follower falls behind."""
-        before, committed = self._scene.note_lives(), self._scene.committed()
-        faults, scenario = self._actions.faults, self._stage.scenario
+        before, committed = self._cluster.note_lives(), self._cluster.committed()
+        faults, scenario = self._actions.faults, self._shared.scenario
         faults.full_store()
         if self.draws.random() < 0.5:
             # The store is on the same disk as the logs.
@@ -302,40 +304,41 @@ class Episodes:
         one, other = self.draws.sample(self._world.brokers, 2)
         faults.clog(one.name, other.name, 2 * scenario.lag_max_ms / 1000)
         faults.clog(other.name, one.name, 2 * scenario.lag_max_ms / 1000)
-        await self._stage.rest(2 * scenario.session_timeout_s)
-        await self._scene.demand(
+        await self._shared.rest(2 * scenario.session_timeout_s)
+        await self._cluster.demand(
             "reading what was committed while the store is full",
-            lambda: self._scene.read(committed),
+            lambda: self._cluster.read(committed),
             # A broker that has lost its lease cannot register again, and no other can take over.
-            is_excused=lambda: self._scene.lost_to_earlier_faults(before),
+            is_excused=lambda: self._cluster.lost_to_earlier_faults(before),
         )
         faults.full_store(on=False)
         faults.heal(network=False)
-        self._scene.expect_lives("staying up while the store is full", before)
+        self._cluster.expect_lives("staying up while the store is full", before)
         return True
 
     async def _full_disk(self) -> bool:
-        scene = self._scene
+        cluster = self._cluster
         partition_names = [
             partition_name
-            for partition_name in self._stage.scenario.partition_names
-            if scene.leader_of(partition_name) >= 0
-            and len(scene.replicas_of(partition_name)) > max(1, scene.min_insync(partition_name))
+            for partition_name in self._shared.scenario.partition_names
+            if cluster.leader_of(partition_name) >= 0
+            and len(cluster.replicas_of(partition_name))
+            > max(1, cluster.min_insync(partition_name))
         ]
         if not partition_names:
             return False
         partition_name = self.draws.choice(partition_names)
-        before = scene.note_lives()
-        name = self._world.brokers[scene.leader_of(partition_name)].name
+        before = cluster.note_lives()
+        name = self._world.brokers[cluster.leader_of(partition_name)].name
         self._actions.faults.fill_disk(name, self.draws.choice(ROOMS))
         what = f"writing to {partition_name} while the disk of its leader is full"
-        await scene.demand(what, partial(scene.write, partition_name))
+        await cluster.demand(what, partial(cluster.write, partition_name))
         self._actions.faults.heal(network=False, store=False)
-        scene.expect_lives("staying up while the disk is full", before)
+        cluster.expect_lives("staying up while the disk is full", before)
         return True
 
     async def _ask_group(self) -> None:
         async def ask(admin: Admin) -> None:
             await admin.group_offsets(READERS)
 
-        await self._scene.by_admin(ask)
+        await self._cluster.by_admin(ask)

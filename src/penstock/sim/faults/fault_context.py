@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from penstock.metadata.image import ClusterImage
-from penstock.sim.actors.stage import Stage
+from penstock.sim.actors.shared_state import SharedState
 from penstock.sim.faults.cluster_faults import ClusterFaults
 from penstock.sim.node import BrokerNode
 from penstock.sim.scenario import Scenario
@@ -16,13 +16,15 @@ from penstock.sim.world import World
 
 
 class FaultContext:
-    def __init__(self, world: World, stage: Stage, timeline: Timeline, image: ClusterImage) -> None:
+    def __init__(
+        self, world: World, shared: SharedState, timeline: Timeline, image: ClusterImage
+    ) -> None:
         self.world = world
-        self.stage = stage
+        self.shared = shared
         self.timeline = timeline
         self.image = image
         """The metadata exactly as the store has it."""
-        self.scenario: Scenario = stage.scenario
+        self.scenario: Scenario = shared.scenario
         self.faults: Any = RecordedCalls(timeline, ClusterFaults(world))
         self.draws = world.draws("mischief")
         self.actions: asyncio.TaskGroup | None = None

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.sim.actors.client_processes import ClientProcesses
-from penstock.sim.actors.stage import Stage
+from penstock.sim.actors.shared_state import SharedState
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.faults.broker_faults import BrokerFaults, BrokerRestarts
 from penstock.sim.faults.client_faults import ClientFaults
+from penstock.sim.faults.cluster_under_test import ClusterUnderTest, FaultActions
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.disk_errors import DiskErrors
 from penstock.sim.faults.episodes import Episodes
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.network_faults import NetworkFaults
 from penstock.sim.faults.operator_actions import OperatorActions
-from penstock.sim.faults.scene import FaultActions, Scene
 from penstock.sim.faults.store_faults import StoreFaults
 from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
 from penstock.sim.timeline import Timeline
@@ -34,18 +34,18 @@ QUIET_SHARE: Final = 0.25
 
 
 class FaultSchedule:
-    """Causes faults during the load, until `stage.over`. It reads the metadata from the invariants,
+    """Causes faults during the load, until `shared.over`. Reads the metadata from the invariants,
     which have it exactly as the store has it."""
 
     def __init__(
         self,
         world: World,
-        stage: Stage,
+        shared: SharedState,
         invariants: Invariants,
         timeline: Timeline,
         actors: ClientProcesses,
     ) -> None:
-        context = FaultContext(world, stage, timeline, invariants.metadata.image)
+        context = FaultContext(world, shared, timeline, invariants.metadata.image)
         losses = DataLossLimit(context)
         operators = OperatorActions(context, losses)
         restarts = BrokerRestarts(context)
@@ -55,8 +55,8 @@ class FaultSchedule:
         store = StoreFaults(context)
         clients = ClientFaults(context, actors)
         self._world = world
-        self._stage = stage
-        self._scenario = stage.scenario
+        self._shared = shared
+        self._scenario = shared.scenario
         self._draws = context.draws
         self._context = context
         self._restarts = restarts
@@ -80,18 +80,20 @@ class FaultSchedule:
             store.cut_at_commit,
             timeline.add,
         )
-        self._episodes = Episodes(Scene(world, stage, invariants, operators.operator, actions))
+        self._episodes = Episodes(
+            ClusterUnderTest(world, shared, invariants, operators.operator, actions)
+        )
         invariants.on_led_append = network.on_led_append
         world.store.listen(store.on_store)
 
     async def run(self) -> None:
         """Causes faults until the load is over."""
         if not self._scenario.faults:
-            await self._stage.over.wait()
+            await self._shared.over.wait()
             return
         async with asyncio.TaskGroup() as actions:
             self._context.actions = actions
-            while not self._stage.over.is_set():
+            while not self._shared.over.is_set():
                 end_s = self._world.now + self._scenario.period_s
                 episodes = self._scenario.episodes
                 if episodes and self._episodes.draws.random() < self._scenario.episode_share:
@@ -107,19 +109,19 @@ class FaultSchedule:
         """Causes random faults until the period ends."""
         names = [*self._scenario.faults]
         weights = [(FAULTS | CLIENT_FAULTS | EDGE_FAULTS)[name] for name in names]
-        while not self._stage.over.is_set():
+        while not self._shared.over.is_set():
             next_s = self._world.now + self._draws.expovariate(1 / self._scenario.fault_mean_s)
             await self._wait_until(min(next_s, end_s))
-            if next_s >= end_s or self._stage.over.is_set():
+            if next_s >= end_s or self._shared.over.is_set():
                 return
             name = self._draws.choices(names, weights)[0]
             self._actions[name]()
 
     async def _wait_until(self, end_s: float) -> None:
-        while self._world.now < end_s and not self._stage.over.is_set():
+        while self._world.now < end_s and not self._shared.over.is_set():
             due_s = self._context.next_undo_s(end_s)
             # Rest for a minimum time: a difference of times can be too small to advance the clock.
-            await self._stage.rest(max(0.001, min(due_s, end_s) - self._world.now))
+            await self._shared.rest(max(0.001, min(due_s, end_s) - self._world.now))
             self._context.undo_due()
 
     def heal(self) -> None:

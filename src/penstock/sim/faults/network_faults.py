@@ -108,7 +108,7 @@ class NetworkFaults:
             return
         self._trap = None
         node = self._world.brokers[broker_id]
-        self._context.stage.count("cut_off_at_append")
+        self._context.shared.count("cut_off_at_append")
         self._part(
             [node.name],
             [name for name in self._context.names() if name != node.name],

@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.aio import Admin
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, draw_change
@@ -32,12 +32,12 @@ class OperatorActions:
     def __init__(self, context: FaultContext, losses: DataLossLimit) -> None:
         self._context = context
         self._world = context.world
-        self._stage = context.stage
+        self._shared = context.shared
         self._draws = context.draws
         self._losses = losses
         self._scratches = 0
         node = context.world.client("operator")
-        self.operator = Actor(context.stage, node.env, "operator", context.world.draws("operator"))
+        self.operator = Actor(context.shared, node.env, "operator", context.world.draws("operator"))
         self._spawn_there = node.spawn
 
     def actions(self) -> dict[str, Callable[[], None]]:
@@ -56,7 +56,7 @@ class OperatorActions:
         if len(self._world.brokers) < _BROKERS_MAX:
             node = self._world.add_broker()
             self._context.timeline.add("", f"{node.name} is new")
-            self._stage.count("fault_grow")
+            self._shared.count("fault_grow")
             node.start()
 
     def prefer(self) -> None:
@@ -97,21 +97,21 @@ class OperatorActions:
 
     def scratch(self) -> None:
         """Creates a topic, and deletes it while transactions are open on it."""
-        if len(self._stage.scratch) >= _SCRATCH_MAX:
+        if len(self._shared.scratch) >= _SCRATCH_MAX:
             return
         self._scratches += 1
         name, replicas = f"scratch{self._scratches}", self._draws.choice((1, 2, 3))
         pause_s = self._context.duration_s()
 
         async def make(admin: Admin) -> None:
-            self._stage.scratch.append(name)
+            self._shared.scratch.append(name)
             try:
                 await admin.create_topic(name, 1, replicas)
-                await self._stage.rest(pause_s)
+                await self._shared.rest(pause_s)
             finally:
-                self._stage.scratch.remove(name)
+                self._shared.scratch.remove(name)
             await admin.delete_topic(name)
-            self._stage.count("topics_deleted")
+            self._shared.count("topics_deleted")
 
         self._by_admin("scratch", make)
 
@@ -119,14 +119,14 @@ class OperatorActions:
         partition_names = self._context.scenario.deletable
         if not partition_names:
             return
-        partition_name, share, stage = (
+        partition_name, share, shared = (
             self._draws.choice(partition_names),
             self._draws.random(),
-            self._stage,
+            self._shared,
         )
 
         async def delete(admin: Admin) -> None:
-            at, begun_ms = TopicPartition.parse(partition_name), stage.now_ms()
+            at, begun_ms = TopicPartition.parse(partition_name), shared.now_ms()
             found = (await admin.list_offsets({at: "latest"}))[at]
             offset = 0 if found is None else int(found.offset * share)
             entry = Deleted(
@@ -138,10 +138,10 @@ class OperatorActions:
                 offset=offset,
             )
             # Recorded before the deletion: a reader may be the first to see it.
-            stage.history.add(entry)
+            shared.history.add(entry)
             await admin.delete_records({at: offset})
-            stage.history.add(replace(entry, status=OK, ended_ms=stage.now_ms()))
-            stage.count("records_deleted", offset)
+            shared.history.add(replace(entry, status=OK, ended_ms=shared.now_ms()))
+            shared.count("records_deleted", offset)
 
         self._by_admin("delete records", delete)
 
@@ -159,25 +159,27 @@ class OperatorActions:
 
         async def ask() -> None:
             try:
-                async with Admin(self._stage.bootstrap, env=self.operator.env, **keywords) as admin:
+                async with Admin(
+                    self._shared.bootstrap, env=self.operator.env, **keywords
+                ) as admin:
                     await work(admin)
             except ClientError:
                 pass
             finally:
-                self._stage.requests.remove(what)
+                self._shared.requests.remove(what)
 
-        self._stage.requests.append(what)
+        self._shared.requests.append(what)
         self._run_there(what, ask())
 
     def _ask(self, name: str, request: Any, response_class: Any) -> None:
         async def ask() -> None:
             env = self.operator.env
-            config = self._stage.cluster_config()
+            config = self._shared.cluster_config()
             with suppress(ClientError):
                 async with Cluster(config, env.network, env.clock, env.random) as cluster:
                     connection = await cluster.controller_connection()
                     await connection.call(request, response_class)
-                    self._stage.count(f"asked_{name}")
+                    self._shared.count(f"asked_{name}")
 
         self._run_there(name, ask())
 

@@ -1,6 +1,6 @@
 """Changes that operators make to topics under traffic: other settings, and a topic created again.
 
-A change is noted in `stage.losses_max` before it is requested, because from then on the weaker
+A change is noted in `shared.losses_max` before it is requested, because from then on the weaker
 promise may apply. It is never raised again: records that were acknowledged under the weaker promise
 keep it.
 """
@@ -16,7 +16,7 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import BrokerError, ClientError, TopicNotFound
 from penstock.sim.actors.compacted_table import POLICIES
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import COPIES, INFO, OK, TABLE, Probe
 from penstock.topic_partition import TopicPartition
 
@@ -31,27 +31,27 @@ def draw_change(
     actor: Actor, draws: Random, wounded: int
 ) -> Callable[[Admin], Awaitable[None]] | None:
     """Returns a change of some topic's settings, or None if the cluster cannot tolerate it now."""
-    stage = actor.stage
-    if stage.scenario.tables and draws.random() < 0.4:
+    shared = actor.shared
+    if shared.scenario.tables and draws.random() < 0.4:
         return _policy_change(actor, draws.choice(POLICIES))
-    topic = draws.choice([each for each in stage.scenario.topics if each.name != COPIES])
-    durability, least = stage.settings.get(topic.name, (topic.durability, topic.min_insync))
+    topic = draws.choice([each for each in shared.scenario.topics if each.name != COPIES])
+    durability, least = shared.settings.get(topic.name, (topic.durability, topic.min_insync))
     if draws.random() < 0.5:
         durability = "fsync" if durability == "replicated" else "replicated"
     else:
         least = draws.randint(1, topic.replication_factor)
     if durability == "replicated":
         # With one in-sync replica a record may be on a single disk, and not synced.
-        losses_max = min(stage.losses_max, least - 1)
+        losses_max = min(shared.losses_max, least - 1)
         if wounded > losses_max:
             return None
-        stage.losses_max = losses_max
-    stage.settings[topic.name] = (durability, least)
+        shared.losses_max = losses_max
+    shared.settings[topic.name] = (durability, least)
 
     async def alter(admin: Admin) -> None:
         values = {"durability": durability, "min.insync.replicas": str(least)}
         await admin.alter_configs(topic=topic.name, set_values=values)
-        stage.count("topics_altered")
+        shared.count("topics_altered")
 
     return alter
 
@@ -59,7 +59,7 @@ def draw_change(
 def _policy_change(actor: Actor, policy: str) -> Callable[[Admin], Awaitable[None]]:
     async def alter(admin: Admin) -> None:
         await admin.alter_configs(topic=TABLE, set_values={"cleanup.policy": policy})
-        actor.stage.count("policies_altered")
+        actor.shared.count("policies_altered")
 
     return alter
 
@@ -75,21 +75,21 @@ class TopicRecreation:
         self._topic_partition = TopicPartition(self._name, 0)
 
     async def run(self, admin: Admin) -> None:
-        stage = self._actor.stage
-        if self._name in stage.reborn:
+        shared = self._actor.shared
+        if self._name in shared.reborn:
             return
-        stage.reborn[self._name] = None
+        shared.reborn[self._name] = None
         try:
             await self.make(admin)
             with suppress(ClientError):
                 await self.write("old")
             with suppress(TopicNotFound):
                 await admin.delete_topic(self._name)
-            await stage.rest(self._draws.choice((0.0, 0.3, 2.0)))
+            await shared.rest(self._draws.choice((0.0, 0.3, 2.0)))
             if await self.make(admin):
                 await self.look(admin)
         finally:
-            del stage.reborn[self._name]
+            del shared.reborn[self._name]
 
     async def make(self, admin: Admin, replicas: int = 0) -> bool:
         """Returns whether it was created just now. It may exist from an attempt that was
@@ -102,7 +102,7 @@ class TopicRecreation:
         return True
 
     async def look(self, admin: Admin) -> None:
-        stage, begun_ms = self._actor.stage, self._actor.stage.now_ms()
+        shared, begun_ms = self._actor.shared, self._actor.shared.now_ms()
         before = (await admin.describe_topic(self._name)).topic_id
         written = await self.write("new")
         found = await self._read()
@@ -116,13 +116,13 @@ class TopicRecreation:
             # A delete request that was given up and sent again may arrive late and delete
             # this topic.
             error = f"{missing} was acknowledged, but is missing"
-        stage.count("topics_reborn")
-        stage.history.add(
+        shared.count("topics_reborn")
+        shared.history.add(
             Probe(
                 process=self._actor.name,
                 status=INFO if error else OK,
                 begun_ms=begun_ms,
-                ended_ms=stage.now_ms(),
+                ended_ms=shared.now_ms(),
                 error=error,
                 what=f"{self._name}, deleted and made again,",
             )
@@ -137,8 +137,8 @@ class TopicRecreation:
             "max_block_ms": 5_000,
             "allow_auto_create_topics": False,
         }
-        stage, values = self._actor.stage, []
-        async with Producer(stage.bootstrap, env=self._actor.env, **keywords) as producer:
+        shared, values = self._actor.shared, []
+        async with Producer(shared.bootstrap, env=self._actor.env, **keywords) as producer:
             for _ in range(_RECORDS):
                 value = f"{age} {self._actor.next_value()[1]}"
                 delivery = await producer.send(self._name, value.encode(), partition=0)
@@ -147,9 +147,9 @@ class TopicRecreation:
         return values
 
     async def _read(self) -> list[str]:
-        stage, values = self._actor.stage, []
+        shared, values = self._actor.shared, []
         consumer: BytesConsumer = Consumer(
-            stage.bootstrap,
+            shared.bootstrap,
             env=self._actor.env,
             auto_offset_reset="earliest",
             **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000},

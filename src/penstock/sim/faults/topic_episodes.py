@@ -19,7 +19,7 @@ from penstock.aio import Admin
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TopicNotFound
 from penstock.sim.actors.sends import Answered, batch_of, produce
-from penstock.sim.faults.scene import ANSWER_S, Scene
+from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
 from penstock.sim.faults.topic_changes import ALTER, REBORN, TopicRecreation
 from penstock.sim.node import BrokerNode
 from penstock.topic_partition import TopicPartition
@@ -42,12 +42,12 @@ UNSYNCED: Final = 3
 
 
 class TopicEpisodes:
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._stage = scene.stage
-        self._draws = scene.draws
-        self._actions = scene.actions
-        self.plays: Mapping[str, Callable[[], Awaitable[bool]]] = {
+    def __init__(self, cluster: ClusterUnderTest) -> None:
+        self._cluster = cluster
+        self._shared = cluster.shared
+        self._draws = cluster.draws
+        self._actions = cluster.actions
+        self.episodes: Mapping[str, Callable[[], Awaitable[bool]]] = {
             "min_insync": self._min_insync,
             "durability_switch": self._durability_switch,
             "missed_deletion": self._reborn(self._miss_deletion),
@@ -60,103 +60,103 @@ class TopicEpisodes:
 
     async def _min_insync(self) -> bool:
         # A request of an earlier fault must not change the setting during the episode.
-        await self._scene.wait(lambda: ALTER not in self._stage.requests, ANSWER_S)
+        await self._cluster.wait(lambda: ALTER not in self._shared.requests, ANSWER_S)
         partition_names = [
             partition_name
-            for partition_name in self._stage.scenario.partition_names
-            if self._scene.setting(partition_name)[0] == "fsync"
-            and len(self._scene.replicas_of(partition_name)) > 1
-            and self._scene.leader_of(partition_name) >= 0
+            for partition_name in self._shared.scenario.partition_names
+            if self._cluster.setting(partition_name)[0] == "fsync"
+            and len(self._cluster.replicas_of(partition_name)) > 1
+            and self._cluster.leader_of(partition_name) >= 0
         ]
         if not partition_names:
             return False
         partition_name = self._draws.choice(partition_names)
-        before = self._scene.setting(partition_name)
-        leader = self._scene.leader_of(partition_name)
+        before = self._cluster.setting(partition_name)
+        leader = self._cluster.leader_of(partition_name)
         others = [
-            self._scene.world.brokers[each]
-            for each in self._scene.replicas_of(partition_name)
+            self._cluster.world.brokers[each]
+            for each in self._cluster.replicas_of(partition_name)
             if each != leader
         ]
         for node in others:
             self._actions.faults.kill(node.name)
-        if await self._scene.wait(
-            lambda: self._scene.isr_of(partition_name) == (leader,), ANSWER_S
+        if await self._cluster.wait(
+            lambda: self._cluster.isr_of(partition_name) == (leader,), ANSWER_S
         ):
             await self._demand_setting(partition_name, ("fsync", 1))
-            await self._scene.demand(
+            await self._cluster.demand(
                 f"writing to {partition_name} after min.insync.replicas was lowered to 1",
-                lambda: self._scene.write(partition_name),
+                lambda: self._cluster.write(partition_name),
             )
             await self._demand_setting(partition_name, ("fsync", 2))
-            await self._scene.world.sleep(HEARD_S)
-            await self._scene.spawn(self._expect_refusal(partition_name))
+            await self._cluster.world.sleep(HEARD_S)
+            await self._cluster.spawn(self._expect_refusal(partition_name))
         for node in others:
             self._actions.start(node)
         await self._demand_setting(partition_name, before)
         return True
 
     async def _expect_refusal(self, partition_name: str) -> None:
-        begun_ms, error = self._stage.now_ms(), ""
+        begun_ms, error = self._shared.now_ms(), ""
         try:
-            await self._scene.write(partition_name)
+            await self._cluster.write(partition_name)
         except ClientError:
             pass
         else:
-            in_sync = self._scene.isr_of(partition_name)
+            in_sync = self._cluster.isr_of(partition_name)
             error = f"it was acknowledged, but the ISR is {in_sync}" if len(in_sync) < 2 else ""
         what = f"refusing a write to {partition_name} below min.insync.replicas=2"
-        self._scene.probe(what, begun_ms, error)
+        self._cluster.probe(what, begun_ms, error)
 
     async def _durability_switch(self) -> bool:
         partition_names = [
             partition_name
-            for partition_name in self._stage.scenario.written
-            if self._scene.setting(partition_name)[1] > 1
-            and len(self._scene.replicas_of(partition_name)) > 2
-            and self._scene.leader_of(partition_name) >= 0
+            for partition_name in self._shared.scenario.written
+            if self._cluster.setting(partition_name)[1] > 1
+            and len(self._cluster.replicas_of(partition_name)) > 2
+            and self._cluster.leader_of(partition_name) >= 0
         ]
         if not partition_names:
             return False
         partition_name = self._draws.choice(partition_names)
-        least = self._scene.setting(partition_name)[1]
-        self._stage.losses_max = min(self._stage.losses_max, least - 1)
+        least = self._cluster.setting(partition_name)[1]
+        self._shared.losses_max = min(self._shared.losses_max, least - 1)
         await self._demand_setting(partition_name, ("replicated", least))
-        await self._scene.world.sleep(HEARD_S)
+        await self._cluster.world.sleep(HEARD_S)
         others = [
             each
-            for each in self._scene.isr_of(partition_name)
-            if each != self._scene.leader_of(partition_name)
+            for each in self._cluster.isr_of(partition_name)
+            if each != self._cluster.leader_of(partition_name)
         ]
         if not others:
             return False
-        node = self._scene.world.brokers[self._draws.choice(others)]
+        node = self._cluster.world.brokers[self._draws.choice(others)]
         self._actions.faults.stall_disk(node.name, STALL_S)
-        await self._scene.wait(
+        await self._cluster.wait(
             lambda: self._unsynced(node, partition_name) >= UNSYNCED, STALL_S / 2
         )
         await self._demand_setting(partition_name, ("fsync", least))
-        if node.id in self._scene.isr_of(partition_name) and self._actions.may_wound(node):
+        if node.id in self._cluster.isr_of(partition_name) and self._actions.may_wound(node):
             self._actions.faults.power_loss(node.name)
-            await self._stage.rest(self._scene.pause_s())
+            await self._shared.rest(self._cluster.pause_s())
             self._actions.start(node)
         return True
 
     def _unsynced(self, node: BrokerNode, partition_name: str) -> int:
-        hosted = self._scene.hosted(node, partition_name)
-        committed = self._scene.committed().get(partition_name, 0)
+        hosted = self._cluster.hosted(node, partition_name)
+        committed = self._cluster.committed().get(partition_name, 0)
         return 0 if hosted is None else committed - hosted.log.recovery_point
 
     async def _demand_setting(self, partition_name: str, setting: tuple[str, int]) -> None:
         topic = TopicPartition.parse(partition_name).topic
-        durability, least = self._stage.settings[topic] = setting
+        durability, least = self._shared.settings[topic] = setting
         values = {"durability": durability, "min.insync.replicas": str(least)}
 
         async def alter(admin: Admin) -> None:
             await admin.alter_configs(topic=topic, set_values=values)
 
         what = f"setting {topic} to {durability} and min.insync.replicas={least}"
-        await self._scene.demand(what, lambda: self._scene.by_admin(alter))
+        await self._cluster.demand(what, lambda: self._cluster.by_admin(alter))
 
     # Topics that are created again
 
@@ -167,17 +167,18 @@ class TopicEpisodes:
         chosen replica."""
 
         async def begin(admin: Admin) -> None:
-            reborn = TopicRecreation(self._scene.operator, self._draws, NAME)
+            reborn = TopicRecreation(self._cluster.operator, self._draws, NAME)
             await self._delete(admin, NAME)
-            brokers = self._scene.world.brokers
+            brokers = self._cluster.world.brokers
             await reborn.make(admin, 3)
             await reborn.write("old")
-            replicas = self._scene.replicas_of(PARTITION_NAME)
+            replicas = self._cluster.replicas_of(PARTITION_NAME)
             node = brokers[self._draws.choice(replicas)]
-            leader = brokers[self._scene.leader_of(PARTITION_NAME)]
-            await self._scene.wait(
+            leader = brokers[self._cluster.leader_of(PARTITION_NAME)]
+            await self._cluster.wait(
                 lambda: (
-                    self._scene.end(node, PARTITION_NAME) == self._scene.end(leader, PARTITION_NAME)
+                    self._cluster.end(node, PARTITION_NAME)
+                    == self._cluster.end(leader, PARTITION_NAME)
                 ),
                 ANSWER_S,
             )
@@ -185,7 +186,7 @@ class TopicEpisodes:
 
         async def play() -> bool:
             try:
-                await self._scene.spawn(self._scene.by_admin(begin))
+                await self._cluster.spawn(self._cluster.by_admin(begin))
             except ClientError:
                 return False
             return True
@@ -199,7 +200,7 @@ class TopicEpisodes:
             # new topic.
             await self._delete(admin, NAME)
             made = await reborn.make(admin, 3)
-            await self._scene.world.sleep(self._scene.pause_s())
+            await self._cluster.world.sleep(self._cluster.pause_s())
         finally:
             self._actions.start(node)
         if made:
@@ -208,14 +209,14 @@ class TopicEpisodes:
     async def _queue_deletion(
         self, admin: Admin, reborn: TopicRecreation, node: BrokerNode
     ) -> None:
-        replicas = len(self._scene.replicas_of(PARTITION_NAME))
+        replicas = len(self._cluster.replicas_of(PARTITION_NAME))
         self._actions.faults.stall_disk(node.name, STALL_S)
         # The broker waits for its disk to create this topic, and applies no other change meanwhile.
         with suppress(ClientError):
-            await admin.create_topic(FILLER, 1, len(self._scene.world.brokers))
+            await admin.create_topic(FILLER, 1, len(self._cluster.world.brokers))
         await admin.alter_configs(topic=NAME, set_values={"retention.ms": "100000000"})
         await self._delete(admin, NAME)
-        await self._scene.world.sleep(STALL_S + HEARD_S)
+        await self._cluster.world.sleep(STALL_S + HEARD_S)
         await self._delete(admin, FILLER)
         if await reborn.make(admin, replicas):
             await self._look_when_whole(admin, reborn)
@@ -223,41 +224,41 @@ class TopicEpisodes:
     async def _restart_reborn(
         self, admin: Admin, reborn: TopicRecreation, node: BrokerNode
     ) -> None:
-        replicas = len(self._scene.replicas_of(PARTITION_NAME))
-        await self._scene.world.sleep(NOTED_S)
+        replicas = len(self._cluster.replicas_of(PARTITION_NAME))
+        await self._cluster.world.sleep(NOTED_S)
         await self._delete(admin, NAME)
         await reborn.make(admin, replicas)
-        partition = self._scene.partition(PARTITION_NAME)
+        partition = self._cluster.partition(PARTITION_NAME)
         if partition is None or partition.leader < 0:
             return
-        leader = self._scene.world.brokers[partition.leader]
+        leader = self._cluster.world.brokers[partition.leader]
         for each in partition.replicas:
             if each != leader.id:
-                other = self._scene.world.brokers[each]
+                other = self._cluster.world.brokers[each]
                 self._actions.faults.clog(leader.name, other.name, 1.0)
         await self._write_alone(PARTITION_NAME)
         self._actions.faults.kill(leader.name)
-        await self._scene.world.sleep(0.1)
+        await self._cluster.world.sleep(0.1)
         self._actions.start(leader)
 
     async def _write_alone(self, partition_name: str) -> None:
         """Writes one record with acks=1. The history does not record it: no client reads
         this topic."""
-        operator = self._scene.operator
+        operator = self._cluster.operator
         env = operator.env
         batch = batch_of(operator, [operator.next_value()[1]])
         async with Cluster(
-            self._stage.cluster_config(), env.network, env.clock, env.random
+            self._shared.cluster_config(), env.network, env.clock, env.random
         ) as cluster:
             with suppress(Answered):
                 await produce(cluster, partition_name, batch, 1, lambda: None)
 
     async def _look_when_whole(self, admin: Admin, reborn: TopicRecreation) -> None:
         def is_whole() -> bool:
-            replicas = self._scene.replicas_of(PARTITION_NAME)
-            return bool(replicas) and {*self._scene.isr_of(PARTITION_NAME)} == {*replicas}
+            replicas = self._cluster.replicas_of(PARTITION_NAME)
+            return bool(replicas) and {*self._cluster.isr_of(PARTITION_NAME)} == {*replicas}
 
-        if await self._scene.wait(is_whole, ANSWER_S):
+        if await self._cluster.wait(is_whole, ANSWER_S):
             await reborn.look(admin)
 
     async def _delete(self, admin: Admin, name: str) -> None:
@@ -269,19 +270,19 @@ class TopicEpisodes:
     async def _take_back(self) -> bool:
         """The leader must not count fetches that the replica makes before it learns that it was
         moved away: then it deletes its log."""
-        brokers = self._scene.world.brokers
+        brokers = self._cluster.world.brokers
         partition_names = [
             partition_name
-            for partition_name in self._stage.scenario.partition_names
-            if 1 < len(self._scene.replicas_of(partition_name)) < len(brokers)
-            and self._scene.leader_of(partition_name) >= 0
+            for partition_name in self._shared.scenario.partition_names
+            if 1 < len(self._cluster.replicas_of(partition_name)) < len(brokers)
+            and self._cluster.leader_of(partition_name) >= 0
         ]
         if not partition_names:
             return False
         partition_name = self._draws.choice(partition_names)
         replicas, leader = (
-            self._scene.replicas_of(partition_name),
-            self._scene.leader_of(partition_name),
+            self._cluster.replicas_of(partition_name),
+            self._cluster.leader_of(partition_name),
         )
         gone = brokers[self._draws.choice([each for each in replicas if each != leader])]
         spare = self._draws.choice([node.id for node in brokers if node.id not in replicas])
@@ -289,27 +290,27 @@ class TopicEpisodes:
         self._actions.faults.lag_watch(gone.name, LAG_S)
         try:
             for wanted in (targets, replicas):
-                await self._scene.spawn(self._move(partition_name, wanted))
-                await self._scene.wait(partial(self._is_on, partition_name, wanted), LAG_S / 2)
+                await self._cluster.spawn(self._move(partition_name, wanted))
+                await self._cluster.wait(partial(self._is_on, partition_name, wanted), LAG_S / 2)
         except ClientError:
             return False
         finally:
-            await self._stage.rest(2 * LAG_S)
+            await self._shared.rest(2 * LAG_S)
             self._actions.faults.lag_watch(gone.name, 0.0)
         return True
 
     def _is_on(self, partition_name: str, replicas: tuple[int, ...]) -> bool:
-        return {*self._scene.replicas_of(partition_name)} == {*replicas}
+        return {*self._cluster.replicas_of(partition_name)} == {*replicas}
 
     async def _move(self, partition_name: str, targets: tuple[int, ...]) -> None:
-        at, env = TopicPartition.parse(partition_name), self._scene.operator.env
+        at, env = TopicPartition.parse(partition_name), self._cluster.operator.env
         moved = AlterPartitionReassignmentsRequest.Partition(at.partition, [*targets])
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=2_000,
             topics=[AlterPartitionReassignmentsRequest.Topic(at.topic, [moved])],
         )
         async with Cluster(
-            self._stage.cluster_config(), env.network, env.clock, env.random
+            self._shared.cluster_config(), env.network, env.clock, env.random
         ) as cluster:
             connection = await cluster.controller_connection()
             await connection.call(request, AlterPartitionReassignmentsResponse)

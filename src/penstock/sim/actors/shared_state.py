@@ -30,7 +30,7 @@ CLIENT_KEYWORDS: Final[dict[str, Any]] = {
 
 
 @dataclass(slots=True)
-class Stage:
+class SharedState:
     """The state that all clients of one run share."""
 
     scenario: Scenario
@@ -111,9 +111,9 @@ class Stage:
 
 @dataclass(slots=True)
 class Actor:
-    """One client of a stage."""
+    """One client of a run."""
 
-    stage: Stage
+    shared: SharedState
     env: ClientEnv
     name: str
     draws: Random
@@ -127,4 +127,4 @@ class Actor:
 
     def pause_s(self) -> float:
         """Returns the time until the next action, exponentially distributed."""
-        return min(self.draws.expovariate(self.stage.scenario.sends_per_s), 5.0)
+        return min(self.draws.expovariate(self.shared.scenario.sends_per_s), 5.0)

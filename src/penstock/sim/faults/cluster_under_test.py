@@ -17,7 +17,7 @@ from penstock.broker.replication.following import is_damaged
 from penstock.client.errors import ClientError
 from penstock.metadata.model import Partition
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.stage import CLIENT_KEYWORDS, Actor, Stage
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor, SharedState
 from penstock.sim.checkers.final_checks import send_one
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.history import INFO, OK, TABLE, Probe
@@ -58,18 +58,18 @@ class Lives:
     """The time of the history."""
 
 
-class Scene:
+class ClusterUnderTest:
     def __init__(
         self,
         world: World,
-        stage: Stage,
+        shared: SharedState,
         invariants: Invariants,
         operator: Actor,
         actions: FaultActions,
     ) -> None:
         self.draws = world.draws("episodes")
         self.world = world
-        self.stage = stage
+        self.shared = shared
         self.invariants = invariants
         self.image = invariants.metadata.image
         self.operator = operator
@@ -81,10 +81,10 @@ class Scene:
     async def settles(self) -> bool:
         end_s = self.world.now + SETTLE_S
         while not self.is_settled():
-            if self.world.now >= end_s or self.stage.over.is_set():
+            if self.world.now >= end_s or self.shared.over.is_set():
                 return False
-            await self.stage.rest(0.5)
-        return not self.stage.over.is_set()
+            await self.shared.rest(0.5)
+        return not self.shared.over.is_set()
 
     def is_settled(self) -> bool:
         """Returns whether all brokers are up, all replicas in sync, and no log is damaged
@@ -115,7 +115,7 @@ class Scene:
         truths = self.invariants.truths
         return {
             partition_name: truths[partition_name].end_offset
-            for partition_name in self.stage.scenario.partition_names
+            for partition_name in self.shared.scenario.partition_names
             if partition_name in truths
         }
 
@@ -124,7 +124,7 @@ class Scene:
 
     def note_lives(self) -> Lives:
         late = self.world.store.late_leases()
-        return Lives(self.lives(), late, self.world.loop.now, self.stage.now_ms())
+        return Lives(self.lives(), late, self.world.loop.now, self.shared.now_ms())
 
     def partition(self, partition_name: str) -> Partition | None:
         at = TopicPartition.parse(partition_name)
@@ -152,25 +152,25 @@ class Scene:
 
     def setting(self, partition_name: str) -> tuple[str, int]:
         """Returns the durability and min.insync.replicas of its topic that were requested last."""
-        topic = self.stage.scenario.topic_of(partition_name)
-        return self.stage.settings.get(topic.name, (topic.durability, topic.min_insync))
+        topic = self.shared.scenario.topic_of(partition_name)
+        return self.shared.settings.get(topic.name, (topic.durability, topic.min_insync))
 
     def min_insync(self, partition_name: str) -> int:
         """Returns min.insync.replicas of its topic. If the store has another value than was
         requested last, because the request failed or is still under way, returns the larger one."""
-        topic = self.image.topics.get(self.stage.scenario.topic_of(partition_name).name)
+        topic = self.image.topics.get(self.shared.scenario.topic_of(partition_name).name)
         applied = 0 if topic is None else int(topic.configs.get("min.insync.replicas", 0))
         return max(applied, self.setting(partition_name)[1])
 
     def pause_s(self) -> float:
-        return self.draws.choice((0.1, 2.0, 2 * self.stage.scenario.session_timeout_s))
+        return self.draws.choice((0.1, 2.0, 2 * self.shared.scenario.session_timeout_s))
 
     async def wait(self, holds: Callable[[], bool], limit_s: float) -> bool:
         """Waits until the condition holds, and returns whether it did in time. Checks often enough
         to react before the network does."""
         end_s = self.world.now + limit_s
         while not holds():
-            if self.world.now >= end_s or self.stage.over.is_set():
+            if self.world.now >= end_s or self.shared.over.is_set():
                 return False
             await self.world.sleep(0.005)
         return True
@@ -212,8 +212,8 @@ class Scene:
     ) -> None:
         """Requires that the work succeeds in time, in the operator's process, unless the failure is
         excused. The load may end meanwhile."""
-        begun_ms, error = self.stage.now_ms(), ""
-        limit_s = ANSWER_S + 2 * self.stage.scenario.session_timeout_s
+        begun_ms, error = self.shared.now_ms(), ""
+        limit_s = ANSWER_S + 2 * self.shared.scenario.session_timeout_s
 
         async def attempt() -> None:
             async with asyncio.timeout(limit_s):
@@ -243,12 +243,12 @@ class Scene:
         await self.demand(f"setting {TABLE} to {policy}", lambda: self.by_admin(alter))
 
     def probe(self, what: str, begun_ms: float, error: str) -> None:
-        self.stage.history.add(
+        self.shared.history.add(
             Probe(
                 process=self.operator.name,
                 status=INFO if error else OK,
                 begun_ms=begun_ms,
-                ended_ms=self.stage.now_ms(),
+                ended_ms=self.shared.now_ms(),
                 error=error,
                 what=what,
             )
@@ -260,7 +260,7 @@ class Scene:
         """Reads every topic partition from its start to the given offset."""
         wanted = {TopicPartition.parse(partition_name): end for partition_name, end in ends.items()}
         consumer: BytesConsumer = Consumer(
-            self.stage.bootstrap,
+            self.shared.bootstrap,
             env=self.operator.env,
             auto_offset_reset="earliest",
             **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 10_000},
@@ -282,7 +282,7 @@ class Scene:
             "max_block_ms": 5_000,
         }
         operator = self.operator
-        async with Producer(self.stage.bootstrap, env=operator.env, **keywords) as producer:
+        async with Producer(self.shared.bootstrap, env=operator.env, **keywords) as producer:
             await send_one(operator, producer, partition_name)
 
     async def by_admin(
@@ -291,5 +291,5 @@ class Scene:
         """Runs the work with an admin client. The caller must be in the operator's process.
         Raises `ClientError`."""
         keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": timeout_ms}
-        async with Admin(self.stage.bootstrap, env=self.operator.env, **keywords) as admin:
+        async with Admin(self.shared.bootstrap, env=self.operator.env, **keywords) as admin:
             await work(admin)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.sim.faults.scene import Lives, Scene
+from penstock.sim.faults.cluster_under_test import ClusterUnderTest, Lives
 from penstock.sim.faults.topic_changes import ALTER
 from penstock.sim.faults.topic_episodes import TopicEpisodes
 from penstock.sim.history import OK, History
@@ -18,9 +18,9 @@ BEGUN = 1050.0
 LEASE, NEXT_LEASE = 7, 9
 
 
-def scene(**more: Any) -> Scene:
-    """Returns a scene with broker 0, which had broker epoch 4 when the episode began."""
-    found: Any = object.__new__(Scene)
+def cluster(**more: Any) -> ClusterUnderTest:
+    """Returns a cluster with broker 0, which had broker epoch 4 when the episode began."""
+    found: Any = object.__new__(ClusterUnderTest)
     found.world = SimpleNamespace(
         brokers=[SimpleNamespace(id=0, name="broker-0")],
         store=SimpleNamespace(expiries=more.get("expiries", [])),
@@ -31,7 +31,7 @@ def scene(**more: Any) -> Scene:
         topics=more.get("topics", {}),
     )
     found.operator = SimpleNamespace(name="operator")
-    found.stage = SimpleNamespace(
+    found.shared = SimpleNamespace(
         history=History(),
         now_ms=lambda: 60_000.0,
         settings=more.get("settings", {}),
@@ -40,7 +40,7 @@ def scene(**more: Any) -> Scene:
             topic_of=lambda _: SimpleNamespace(name="orders", durability="fsync", min_insync=2),
         ),
     )
-    return cast(Scene, found)
+    return cast(ClusterUnderTest, found)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def scene(**more: Any) -> Scene:
 def test_a_lease_that_an_earlier_fault_has_cost_is_not_counted(
     late: set[int], expiries: list[Expiry], is_blamed: bool
 ) -> None:
-    played = scene(expiries=expiries, epoch=5)
+    played = cluster(expiries=expiries, epoch=5)
     before = Lives({0: 4}, frozenset(late), BEGUN, 55_000.0)
     played.expect_lives("keeping leases", before)
-    (probe,) = played.stage.history.entries
+    (probe,) = played.shared.history.entries
     assert probe.error == ("brokers [0] lost their lease" if is_blamed else "")
     assert (probe.status == OK) is not is_blamed
     assert probe.begun_ms == 55_000.0
@@ -78,15 +78,15 @@ def test_a_lease_that_an_earlier_fault_has_cost_is_not_counted(
 
 def test_a_broker_that_keeps_its_registration_is_not_blamed() -> None:
     """A lease of an earlier process of the broker may expire at any time."""
-    played = scene(expiries=[Expiry(LEASE, "broker-0", BEGUN - 1)])
+    played = cluster(expiries=[Expiry(LEASE, "broker-0", BEGUN - 1)])
     played.expect_lives("keeping leases", Lives({0: 4}, frozenset(), BEGUN, 55_000.0))
-    (probe,) = played.stage.history.entries
+    (probe,) = played.shared.history.entries
     assert probe.status == OK
 
 
 @pytest.mark.parametrize("is_excused", [False, True])
 def test_a_demand_that_is_not_met_counts_unless_it_is_excused(is_excused: bool) -> None:
-    played: Any = scene()
+    played: Any = cluster()
 
     async def spawn(work: Any) -> None:
         work.close()
@@ -96,7 +96,7 @@ def test_a_demand_that_is_not_met_counts_unless_it_is_excused(is_excused: bool) 
 
     played.spawn = spawn
     asyncio.run(played.demand("reading", work, is_excused=lambda: is_excused))
-    assert len(played.stage.history.entries) == (0 if is_excused else 1)
+    assert len(played.shared.history.entries) == (0 if is_excused else 1)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_full_disk_must_be_tolerated_only_with_enough_replicas_for_either_sett
 ) -> None:
     """A request to alter a topic may have failed, or may not have arrived yet."""
     topic = SimpleNamespace(configs={"min.insync.replicas": applied})
-    played = scene(topics={"orders": topic}, settings={"orders": ("fsync", requested)})
+    played = cluster(topics={"orders": topic}, settings={"orders": ("fsync", requested)})
     assert played.min_insync("orders-0") == needed
 
 
@@ -116,13 +116,13 @@ def test_min_insync_begins_when_no_other_request_can_alter_a_topic() -> None:
 
     async def wait(holds: Any, limit_s: float) -> bool:
         waited.append(holds())
-        stage.requests.remove(ALTER)
+        shared.requests.remove(ALTER)
         waited.append(holds())
         return True
 
-    stage = SimpleNamespace(
+    shared = SimpleNamespace(
         requests=["scratch", ALTER], scenario=SimpleNamespace(partition_names=[])
     )
-    played: Any = SimpleNamespace(stage=stage, draws=None, actions=None, wait=wait)
+    played: Any = SimpleNamespace(shared=shared, draws=None, actions=None, wait=wait)
     assert not asyncio.run(TopicEpisodes(played)._min_insync())
     assert waited == [False, True]
