@@ -12,7 +12,7 @@ from typing import Any
 
 import griffe
 
-BLOCK = re.compile(r"^Example:\n\n((?: {4}.*\n|\n)+)", re.MULTILINE)
+BLOCK = re.compile(r"^Example:\n((?: {4}.*\n|\n)+)", re.MULTILINE)
 
 
 def as_fence(match: re.Match[str]) -> str:

@@ -10,6 +10,7 @@ import ast
 import importlib
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from itertools import pairwise
 from types import ModuleType
@@ -54,8 +55,8 @@ def examples_in(doc: str) -> list[str]:
     """Returns the code of each example in a docstring."""
     found = []
     for part in re.split(r"^Example:\n", doc, flags=re.MULTILINE)[1:]:
-        block = re.match(r"\n(?:(?: {4}.*)?\n)+", part + "\n")
-        found.append(inspect.cleandoc(block[0]) if block else "")
+        block = re.match(r"(?: {4}.*\n|\n)+", part + "\n")
+        found.append(textwrap.dedent(block[0]).strip() if block else "")
     return found
 
 

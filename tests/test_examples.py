@@ -11,8 +11,8 @@ This is what an example finds:
     consumer         a consumer of orders in the group billing, which starts at the first record
     admin            an admin client, started
 
-and the names of `penstock`, its public modules, `asyncio` and `sqlite3`. In the examples of
-`penstock.aio` the three clients are those for asyncio, and an example may use `await`.
+and the names of `penstock`, its public modules, `asyncio`, `sqlite3` and `threading`. In the
+examples of `penstock.aio` the three clients are those for asyncio, and an example may use `await`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,18 @@ import pytest
 import penstock
 from penstock import Admin, Consumer, NewTopic, Producer, aio
 from penstock.testing import Broker
-from public_examples import Example, all_examples, examples_in
+from public_examples import Example, all_examples, examples_in, public_names
 
 EXAMPLES = all_examples()
 IN_SPARK = "penstock.spark."
-"""Needs a Spark session: `tests/spark/test_watching.py` runs these."""
+"""These need a Spark session: `tests/spark/test_watching.py` runs them."""
 RECORDS = ((b"ann", b"tea"), (b"bob", b"milk"), (b"ann", b"rice"))
+MUST_SHOW = {
+    "Producer": {"flush", "send", "send_nowait", "send_table", "transaction"},
+    "Consumer": {"commit", "poll", "read_table", "run", "seek"},
+    "Admin": {"alter_configs", "create_topic", "delete_records", "group_offsets", "list_offsets"},
+}
+"""The methods that most users need. Each has an example of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +101,7 @@ def make_module(name: str) -> ModuleType:
     module = ModuleType(name)
     names = vars(module)
     names.update({each: getattr(penstock, each) for each in penstock.__all__})
-    names.update(asyncio=asyncio, sqlite3=sqlite3)
+    names.update(asyncio=asyncio, sqlite3=sqlite3, threading=threading)
     for room in ("aio", "errors", "interceptors", "routers", "serializers", "testing", "tracing"):
         names[room] = importlib.import_module(f"penstock.{room}")
     return module
@@ -164,15 +170,27 @@ def test_the_example_runs(
     assert run(example, broker.bootstrap, other_server) == example.prints
 
 
+def test_every_public_name_has_an_example() -> None:
+    """Each class, function and object that a public module lists."""
+    missing = [each.name for each in public_names() if not each.is_member and not each.examples]
+    assert missing == []
+
+
+def test_the_main_methods_have_examples() -> None:
+    shown = {each.name for each in public_names() if each.examples}
+    for client, methods in MUST_SHOW.items():
+        for method in methods:
+            assert f"penstock.{client}.{method}" in shown
+            assert f"penstock.aio.{client}.{method}" in shown
+
+
 def test_no_example_is_empty() -> None:
     """An `Example:` without an indented block below it would run and show nothing."""
     assert [each.name for each in EXAMPLES if not each.code.strip()] == []
 
 
 def test_examples_are_found_in_a_docstring() -> None:
-    doc = (
-        "Text.\n\nExample:\n\n    a = 1\n\n    print(a)\n    #> 1\n\nMore.\n\nExample:\n\n    b()\n"
-    )
+    doc = "Text.\n\nExample:\n    a = 1\n\n    print(a)\n    #> 1\n\nMore.\n\nExample:\n    b()\n"
     assert examples_in(doc) == ["a = 1\n\nprint(a)\n#> 1", "b()"]
     assert Example("x", examples_in(doc)[0]).prints == ["1"]
     assert examples_in("Example:\nno block") == [""]

@@ -6,10 +6,15 @@ from typing import NamedTuple, Self
 
 
 class TopicPartition(NamedTuple):
-    """A topic's name with a partition index.
+    """A topic's name with a partition index: one partition of a topic.
 
     It compares equal to the plain tuple `(topic, partition)` and has its hash, so that either finds
     an entry of a dict.
+
+    Example:
+        first = TopicPartition("orders", 0)
+        print(first, first.topic, first == ("orders", 0), TopicPartition.parse("orders-0") == first)
+        #> orders-0 orders True True
     """
 
     topic: str

@@ -12,6 +12,7 @@ from penstock import Consumer, Producer
 from penstock.spark.reports import TOPIC, Report, decode
 from penstock.testing import Broker
 from penstock.topic_partition import TopicPartition
+from public_examples import all_examples
 from spark.conftest import Read
 from spark.direct import Deadline
 
@@ -69,3 +70,12 @@ def test_queries_are_reported_with_their_end(
         assert broken.option("checkpointLocation", f"{checkpoint}-2").start() is not None
         ended = reports.wait("broken", lambda report: report.state != "RUNNING")
         assert (ended.state, ended.error) == ("FAILED", "ValueError: the table is gone")
+
+
+def test_the_examples_run(spark: SparkSession, broker: Broker) -> None:
+    """Those in the docstrings of `penstock.spark`. `tests/test_examples.py` runs all others."""
+    examples = [each for each in all_examples() if each.name.startswith("penstock.spark.")]
+    assert examples
+    for example in examples:
+        code = example.code.replace("localhost:9092", broker.bootstrap)
+        exec(code, {"penstock": penstock, "spark": spark})

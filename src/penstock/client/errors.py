@@ -37,7 +37,6 @@ class ClientError(Exception):
     may succeed later.
 
     Example:
-
         try:
             admin.create_topic("orders")
         except ClientError as error:
@@ -54,7 +53,6 @@ class OptionError(ClientError, ValueError):
     It is raised when a client is created, before anything is sent. It is also a `ValueError`.
 
     Example:
-
         try:
             Producer("localhost:9092", linger=5)
         except errors.OptionError as error:
@@ -69,7 +67,6 @@ class ConnectFailed(ClientError):
     `address` is where the client tried to connect, `reason` why that failed.
 
     Example:
-
         try:
             Admin("localhost:1").start()
         except errors.ConnectFailed as error:
@@ -92,7 +89,6 @@ class ConnectionLost(ClientError):
     happened before you repeat them.
 
     Example:
-
         with testing.Faults("localhost:9092") as faults, Admin(faults.bootstrap) as admin:
             faults.cut_after(0, api="CreateTopics")
             try:
@@ -109,7 +105,6 @@ class RequestTimedOut(ClientError):
     """No response arrived in time. The request may have taken effect.
 
     Example:
-
         with Producer("localhost:9092", linger_ms=1_000) as producer:
             delivery = producer.send("orders", b"tea")
             try:
@@ -126,7 +121,6 @@ class NotKafka(ClientError):
     """The server does not answer in the Kafka protocol: check the port, and that it has no TLS.
 
     Example:
-
         try:
             Admin("localhost:8080").start()
         except errors.NotKafka as error:
@@ -139,7 +133,6 @@ class ApiNotServed(ClientError):
     """The broker and this client have no common version of an API: upgrade the older one.
 
     Example:
-
         try:
             print(admin.describe_cluster().controller_id)
         except errors.ApiNotServed:
@@ -155,7 +148,6 @@ class BrokerError(ClientError):
     about several things.
 
     Example:
-
         try:
             admin.create_topic("orders")
         except BrokerError as error:
@@ -181,7 +173,6 @@ class TopicNotFound(BrokerError):
     sense.
 
     Example:
-
         try:
             admin.describe_topic("refunds")
         except errors.TopicNotFound as error:
@@ -205,7 +196,6 @@ class DeadlineExceeded(ClientError):
     of their own. The call may have taken effect.
 
     Example:
-
         producer.send("orders", b"tea")
         try:
             producer.flush(timeout_s=0)
@@ -223,7 +213,6 @@ class Closed(ClientError):
     """The client is closed, or was not started: start it, or make a new one if it is closed.
 
     Example:
-
         producer.close()
         try:
             producer.send("orders", b"tea")
@@ -237,7 +226,6 @@ class UnknownTopicYet(ClientError):
     """`send_nowait` cannot ask the cluster about a topic: call `partitions_for(topic)` first.
 
     Example:
-
         try:
             producer.send_nowait("orders", b"tea")
         except errors.UnknownTopicYet:
@@ -255,7 +243,6 @@ class BufferExhausted(ClientError):
     `buffer_memory`.
 
     Example:
-
         with Producer("localhost:9092", buffer_memory=16_384, linger_ms=100) as producer:
             producer.partitions_for("orders")
             try:
@@ -275,7 +262,6 @@ class DeliveryTimedOut(ClientError):
     be stored twice.
 
     Example:
-
         with testing.Faults("localhost:9092") as faults:
             faults.silence(api="Produce")
             timeouts = {"request_timeout_ms": 100, "delivery_timeout_ms": 200}
@@ -298,7 +284,6 @@ class RecordTooLarge(ClientError):
     The limits are the producer's `max_request_size` and the topic's `max.message.bytes`.
 
     Example:
-
         try:
             producer.send("orders", bytes(2_000_000))
         except errors.RecordTooLarge:
@@ -312,7 +297,6 @@ class SerializationFailed(ClientError):
     `send` raises it, and nothing was sent. A consumer raises `DeserializationFailed`.
 
     Example:
-
         with Producer("localhost:9092", value_serializer=serializers.json) as producer:
             try:
                 producer.send("orders", {"tea", "milk"})
@@ -327,7 +311,6 @@ class Fenced(ClientError):
     This client cannot continue. If it is an older instance of the same application, let it end.
 
     Example:
-
         with Producer("localhost:9092", transactional_id="billing-1") as older:
             with Producer("localhost:9092", transactional_id="billing-1"):
                 try:
@@ -345,7 +328,6 @@ class TransactionAborted(ClientError):
     The same producer may repeat the work in another transaction.
 
     Example:
-
         with Producer("localhost:9092", transactional_id="billing-1") as producer:
             for _ in range(3):
                 try:
@@ -365,7 +347,6 @@ class CommitFailed(ClientError):
     The new owners read the records again from the last committed offsets.
 
     Example:
-
         records = consumer.poll(timeout_ms=10_000)
         try:
             consumer.commit()
@@ -378,7 +359,6 @@ class NoOffset(ClientError):
     """There is no offset to read from, and `auto_offset_reset` is "none": seek to an offset.
 
     Example:
-
         with Consumer("localhost:9092", topics="orders", auto_offset_reset="none") as consumer:
             try:
                 consumer.poll(timeout_ms=10_000)
@@ -396,7 +376,6 @@ class OutsideLog(NoOffset):
     before `log_start` have been deleted.
 
     Example:
-
         try:
             consumer.read_table("orders", end={0: 100})
         except errors.OutsideLog as error:

@@ -27,7 +27,6 @@ class ProducerRecord(Generic[K, V]):
     Interceptors receive and return it. Handlers of `exactly_once` return the records to send.
 
     Example:
-
         record = interceptors.ProducerRecord("orders", value=b"tea", key=b"ann")
         print(record.topic, record.key, record.partition)
         #> orders b'ann' None
@@ -48,7 +47,6 @@ class ProducerInterceptor:
     logged, and the record is sent without it.
 
     Example:
-
         class AddSource(interceptors.ProducerInterceptor):
             def on_send(self, record):
                 record.headers = (*record.headers, ("source", b"web"))
@@ -79,7 +77,6 @@ class ConsumerInterceptor:
     is logged, and the records are returned without it.
 
     Example:
-
         class ForAnn(interceptors.ConsumerInterceptor):
             def on_consume(self, records):
                 return [record for record in records if record.key == b"ann"]

@@ -53,7 +53,6 @@ Serializer = Callable[[T], bytes | None] | CanSerialize[T]
 bytes, or an object with a method `serialize`. It is the type for your own annotations.
 
 Example:
-
     upper: serializers.Serializer[str] = lambda text: text.upper().encode()
     with Producer("localhost:9092", value_serializer=upper) as producer:
         producer.send("orders", "tea").result()
@@ -63,7 +62,6 @@ Deserializer = Callable[[bytes], T] | CanDeserialize[T]
 a value, or an object with a method `deserialize`.
 
 Example:
-
     upper: serializers.Deserializer[str] = lambda data: data.decode().upper()
     with Consumer(
         "localhost:9092", topics="orders", auto_offset_reset="earliest", value_deserializer=upper
@@ -116,7 +114,6 @@ class String:
     An unknown encoding raises `LookupError` here, not at the first record.
 
     Example:
-
         latin = serializers.String("latin-1")
         print(latin.serialize("thé"), latin.deserialize(b"th\\xe9"))
         #> b'th\\xe9' thé
@@ -142,7 +139,6 @@ class Json:
     and other readers would fail on them. `serializers.json` is one without arguments.
 
     Example:
-
         from datetime import date
 
         with_dates = serializers.Json(default=str)
@@ -202,7 +198,6 @@ raw = Raw()
 """Bytes, unchanged: the same as no serializer.
 
 Example:
-
     print(serializers.raw.serialize(b"tea"))
     #> b'tea'
 """
@@ -210,7 +205,6 @@ string = String()
 """Text in UTF-8.
 
 Example:
-
     with Producer("localhost:9092", key_serializer=serializers.string) as producer:
         producer.send("orders", b"tea", key="ann").result()
 """
@@ -218,7 +212,6 @@ json = Json()
 """Any JSON value, in compact UTF-8.
 
 Example:
-
     with Producer("localhost:9092", value_serializer=serializers.json) as producer:
         producer.send("orders", {"sku": "tea", "count": 2}).result()
 """
@@ -226,7 +219,6 @@ int32: Packed[int] = Packed(">i", "int32")
 """A whole number in 4 bytes, as Java's IntegerSerializer writes it.
 
 Example:
-
     print(serializers.int32.serialize(42), serializers.int32.deserialize(bytes(4)))
     #> b'\\x00\\x00\\x00*' 0
 """
@@ -234,7 +226,6 @@ int64: Packed[int] = Packed(">q", "int64")
 """A whole number in 8 bytes, as Java's LongSerializer writes it.
 
 Example:
-
     print(serializers.int64.serialize(42))
     #> b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00*'
 """
@@ -242,7 +233,6 @@ float32: Packed[float] = Packed(">f", "float32")
 """A number in 4 bytes, as Java's FloatSerializer writes it.
 
 Example:
-
     print(serializers.float32.deserialize(serializers.float32.serialize(0.5)))
     #> 0.5
 """
@@ -250,7 +240,6 @@ float64: Packed[float] = Packed(">d", "float64")
 """A number in 8 bytes, as Java's DoubleSerializer writes it.
 
 Example:
-
     print(serializers.float64.deserialize(serializers.float64.serialize(0.1)))
     #> 0.1
 """
@@ -265,7 +254,6 @@ class Dataclass(Generic[T]):
     so that either side may be newer.
 
     Example:
-
         from dataclasses import dataclass
 
         @dataclass
@@ -298,7 +286,6 @@ class Pydantic(Generic[M]):
     """A pydantic model as JSON. Data that does not validate is refused.
 
     Example:
-
         from pydantic import BaseModel
 
         class Order(BaseModel):
@@ -336,7 +323,6 @@ class Avro:
     Avro's rules.
 
     Example:
-
         fields = [{"name": "sku", "type": "string"}, {"name": "count", "type": "int"}]
         orders = serializers.Avro({"type": "record", "name": "Order", "fields": fields})
         data = orders.serialize({"sku": "tea", "count": 2})

@@ -70,7 +70,6 @@ class ProducerTracing(ProducerInterceptor):
     The span lasts from `send` to the acknowledgement. Its context is sent in the record's headers.
 
     Example:
-
         with Producer("localhost:9092", interceptors=[tracing.ProducerTracing()]) as producer:
             producer.send("orders", b"tea").result()
     """
@@ -139,7 +138,6 @@ class ConsumerTracing(ConsumerInterceptor):
     """Makes a span for each poll that returned records, linked to the spans of their senders.
 
     Example:
-
         with Consumer(
             "localhost:9092",
             topics="orders",
@@ -192,7 +190,6 @@ def processing(
     error in the block is recorded in the span and raised again.
 
     Example:
-
         for record in consumer.poll(timeout_ms=10_000):
             with tracing.processing(record, group_id="billing"):
                 print(record.value)
@@ -231,7 +228,6 @@ def context_of(record: Record[Any, Any]) -> otel_context.Context:
     Use it to start a span of your own that continues the sender's trace.
 
     Example:
-
         from opentelemetry import trace
 
         record = consumer.poll(timeout_ms=10_000)[0]
@@ -250,7 +246,6 @@ def links_of(record: Record[Any, Any]) -> list[Link]:
     Use it for a span that handles many records and so cannot be part of one trace.
 
     Example:
-
         from opentelemetry import trace
 
         records = consumer.poll(timeout_ms=10_000)

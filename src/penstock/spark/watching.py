@@ -41,10 +41,15 @@ _log = logging.getLogger(__name__)
 def watch(spark: SparkSession, bootstrap: str = "") -> Watch:
     """Reports every streaming query of the session to the cluster from now on.
 
-        penstock.spark.watch(spark, "localhost:9092")
+    The console shows the reports. The default address is PENSTOCK_BOOTSTRAP, or else
+    localhost:9092. The topic for the reports is created if it does not exist; `ConnectFailed` or
+    `BrokerError` is raised if that fails. Reporting ends with the session, with `close()`, or with
+    the block of a `with`. It never disturbs a query.
 
-    The default address is PENSTOCK_BOOTSTRAP, or else localhost:9092. The topic for the reports is
-    created if it does not exist. Reporting ends with the session, or with `close()`.
+    Example:
+        with penstock.spark.watch(spark, "localhost:9092"):
+            query = spark.readStream.format("rate").load().writeStream.format("noop").start()
+            query.stop()
     """
     address = bootstrap or os.environ.get(_BOOTSTRAP_VARIABLE) or "localhost:9092"
     with Admin(address) as admin:

@@ -58,7 +58,6 @@ class BrokerFailed(Exception):
     """The broker did not start, stop or answer as expected. Start and stop errors show its log.
 
     Example:
-
         stopped = testing.Broker()
         try:
             print(stopped.pid)
@@ -77,7 +76,6 @@ class Broker:
     any free port.
 
     Example:
-
         with testing.Broker() as broker:
             topic = broker.new_topic(partitions=3)
             with Producer(broker.bootstrap) as producer:

@@ -50,7 +50,6 @@ class Faults:
     such as "Produce", or by its number. A fault without an API concerns all requests.
 
     Example:
-
         with testing.Faults("localhost:9092") as faults:
             faults.fail("Produce", "NOT_LEADER_OR_FOLLOWER", times=2)
             with Producer(faults.bootstrap) as producer:

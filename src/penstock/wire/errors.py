@@ -14,7 +14,6 @@ class ErrorCode(IntEnum):
     """Kafka's error codes. If a code is retriable, the same request may succeed later.
 
     Example:
-
         code = errors.ErrorCode.NOT_LEADER_OR_FOLLOWER
         print(int(code), code.retriable, code.message)
         #> 6 True this broker is neither leader nor follower of the partition

@@ -1,9 +1,7 @@
 """The async `Admin` client: the operations of a cluster's operator, as methods.
 
-Methods that concern one thing raise an error when they fail. Methods that concern several things
-return an outcome for each of them, because a cluster may carry out some and refuse others. They
-raise only errors that concern the whole call, such as an unreachable cluster. Every call ends
-within `default_api_timeout_ms`.
+A cluster may carry out some of several things and refuse others. So methods that concern several
+things return an outcome for each, and raise only errors that concern the whole call.
 """
 
 from __future__ import annotations
@@ -64,9 +62,20 @@ TIMES: Final = {
 
 @with_help(AdminOptions)
 class Admin:
-    """Manages the topics, configs, groups and offsets of a cluster.
+    """Manages the topics, configs, groups and offsets of a cluster, on the running event loop.
 
-    Use it as `async with Admin("localhost:9092") as admin`, or call `start` and `close`.
+    `bootstrap_servers` is "host:port", or a list of them. `env` is for tests without a network. The
+    other keywords are options: see `help(aio.Admin)` or docs/CLIENTS.md.
+
+    Methods that concern one thing raise an error when they fail: `BrokerError`, or `TopicNotFound`
+    where there is a topic. Methods that concern several things return an outcome for each. A call
+    that takes longer than `default_api_timeout_ms` (one minute) raises `DeadlineExceeded`.
+
+    Example:
+        async with aio.Admin("localhost:9092") as admin:
+            await admin.create_topic("refunds", partitions=6)
+            print([(topic.name, len(topic.partitions)) for topic in await admin.list_topics()])
+        #> [('refunds', 6)]
     """
 
     def __init__(
@@ -93,8 +102,7 @@ class Admin:
         await self.close()
 
     async def start(self) -> None:
-        """Connects to the cluster. Fails at once if the cluster cannot be reached; there is no
-        retry."""
+        """Connects to the cluster. Raises `ConnectFailed` at once if no broker can be reached."""
         if self._cluster is None:
             env = self.env
             cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
@@ -117,8 +125,16 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Creates a topic. The broker's defaults apply if partitions or replication factor are not
-        given."""
+        """Creates a topic. The broker's defaults apply to what is not given.
+
+        With `validate_only` the broker only checks whether it could create the topic. Raises
+        `BrokerError` with the code TOPIC_ALREADY_EXISTS if there is one.
+
+        Example:
+            topic = await admin.create_topic("refunds", 3, configs={"retention.ms": "86400000"})
+            print(topic.name, topic.partitions)
+            #> refunds 3
+        """
         topic = NewTopic(name, partitions, replication_factor, configs or {})
         return await self._do(
             "create_topic", operations.create_topic(self._open, topic, validate_only=validate_only)
@@ -127,14 +143,14 @@ class Admin:
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | BrokerError]:
-        """Creates several topics and returns the outcome of each."""
+        """Creates several topics. Returns what was created, or the error, for each name."""
         return await self._do(
             "create_topics",
             operations.create_topics(self._open, topics, validate_only=validate_only),
         )
 
     async def delete_topic(self, name: str) -> None:
-        """Deletes a topic."""
+        """Deletes a topic with all its records. Raises `TopicNotFound` if there is none."""
         _raise((await self.delete_topics([name]))[name])
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
@@ -147,7 +163,9 @@ class Admin:
         return [topic for topic in found if internal or not topic.internal]
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """Returns the partitions of a topic, with their leaders and replicas."""
+        """Returns a topic's partitions, leaders and replicas. Raises `TopicNotFound` if there is
+        none.
+        """
         found = (await self.describe_topics([name]))[name]
         if isinstance(found, BrokerError):
             raise found
@@ -159,8 +177,10 @@ class Admin:
         return await self._do("describe_topics", operations.describe_topics(self._open, names))
 
     async def create_partitions(self, topic: str, total: int) -> None:
-        """Increases the topic to `total` partitions. The number of partitions can never be
-        reduced."""
+        """Increases the topic to `total` partitions. The number can never be reduced.
+
+        Raises `TopicNotFound`, or `BrokerError` if the topic has as many partitions already.
+        """
         await self._do("create_partitions", operations.create_partitions(self._open, topic, total))
 
     # -- configs and the cluster ----------------------------------------------------------------
@@ -168,7 +188,10 @@ class Admin:
     async def describe_configs(
         self, *, topic: str | None = None, broker: int | None = None
     ) -> dict[str, ConfigEntry]:
-        """Returns every config of one topic or one broker by name, including defaults."""
+        """Returns every config of one topic or one broker by name, including defaults.
+
+        Raises `OptionError` unless exactly one of them is given.
+        """
         kind, name = _resource(topic, broker)
         found = await self._do(
             "describe_configs", operations.describe_configs(self._open, kind, name)
@@ -183,8 +206,18 @@ class Admin:
         set_values: Mapping[str, str] | None = None,
         delete: Sequence[str] = (),
     ) -> None:
-        """Sets some configs and resets others to their defaults. All other configs keep their
-        values."""
+        """Sets some configs of one topic or one broker, and resets those in `delete` to their
+        defaults.
+
+        All other configs keep their values. Raises `OptionError` unless exactly one of `topic` and
+        `broker` is given, and `BrokerError` for a config that does not exist.
+
+        Example:
+            await admin.alter_configs(topic="orders", set_values={"retention.ms": "86400000"})
+            configs = await admin.describe_configs(topic="orders")
+            print(configs["retention.ms"].value)
+            #> 86400000
+        """
         kind, name = _resource(topic, broker)
         await self._do(
             "alter_configs",
@@ -246,8 +279,10 @@ class Admin:
         )
 
     async def unregister_broker(self, broker: int) -> None:
-        """Removes the registration of a broker that is gone for good. Refused while anything
-        depends on it."""
+        """Removes the registration of a broker that is gone for good.
+
+        Raises `BrokerError` while the broker is alive or has replicas.
+        """
         await self._do("unregister_broker", reassignment.unregister_broker(self._open, broker))
 
     # -- groups ---------------------------------------------------------------------------------
@@ -257,7 +292,7 @@ class Admin:
         return await self._do("list_groups", groups.list_groups(self._open))
 
     async def describe_group(self, group: str) -> GroupInfo:
-        """Returns a group's state and its members."""
+        """Returns a group's state and its members. Raises `BrokerError` if there is none."""
         return await self._do("describe_group", groups.describe_group(self._open, group))
 
     async def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
@@ -266,7 +301,7 @@ class Admin:
         return await self._do("describe_groups", groups.describe_groups(self._open, names))
 
     async def delete_group(self, group: str) -> None:
-        """Deletes a group without members, with all its committed offsets."""
+        """Deletes a group and its committed offsets. Raises `BrokerError` if it has members."""
         _raise((await self.delete_groups([group]))[group])
 
     async def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
@@ -275,7 +310,16 @@ class Admin:
         return await self._do("delete_groups", groups.delete_groups(self._open, names))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns all offsets that the group has committed."""
+        """Returns all offsets that the group has committed: the next offset to read of each
+        partition.
+
+        Example:
+            await consumer.poll(timeout_ms=10_000)
+            await consumer.commit()
+            offsets = await admin.group_offsets("billing")
+            print(offsets[TopicPartition("orders", 0)].offset)
+            #> 3
+        """
         return await self._do("group_offsets", groups.group_offsets(self._open, group))
 
     async def alter_group_offsets(
@@ -301,8 +345,14 @@ class Admin:
     ) -> dict[TopicPartition, FoundOffset | None]:
         """Returns for each partition the first offset at or after a time.
 
-        A time may also be "earliest", "latest" or "max_timestamp". The result is None if the
-        partition has no record at or after the time.
+        A time is a datetime with a time zone, milliseconds since 1970, "earliest", "latest" or
+        "max_timestamp". The result is None if the partition has no record at or after the time.
+
+        Example:
+            orders = TopicPartition("orders", 0)
+            found = await admin.list_offsets({orders: "latest"})
+            print(found[orders].offset)
+            #> 3
         """
         wanted = {topic_partition: _time_ms(when) for topic_partition, when in times.items()}
         return await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
@@ -311,7 +361,15 @@ class Admin:
         self, before: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
         """Deletes the records before these offsets (-1: all records). Returns the new log start
-        offsets."""
+        offsets.
+
+        Raises `BrokerError` for an offset beyond the end of its partition.
+
+        Example:
+            orders = TopicPartition("orders", 0)
+            print((await admin.delete_records({orders: 2}))[orders])
+            #> 2
+        """
         return await self._do("delete_records", offsets.delete_records(self._open, before))
 
     async def describe_producers(
@@ -358,7 +416,8 @@ class Admin:
 
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Aborts the open transaction of this id and fences its producer. Returns when that is
-        done."""
+        done.
+        """
         await self._do(
             "terminate_transaction",
             transactions.terminate_transaction(self._open, transactional_id),

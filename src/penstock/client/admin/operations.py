@@ -95,7 +95,14 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create."""
+    """A topic to create, for `Admin.create_topics`. The broker's defaults apply to what is not
+    given.
+
+    Example:
+        created = admin.create_topics([NewTopic("refunds", partitions=3), NewTopic("returns")])
+        print(sorted(created))
+        #> ['refunds', 'returns']
+    """
 
     name: str
     partitions: int = BROKER_DEFAULT

@@ -35,11 +35,18 @@ from penstock.topic_partition import TopicPartition
 class Admin:
     """Manages topics, configs, groups and offsets of a cluster. May be used from several threads.
 
-        with Admin("localhost:9092") as admin:
-            admin.create_topic("payments", partitions=6)
+    `bootstrap_servers` is "host:port", or a list of them. `env` is for tests without a network. The
+    other keywords are options: see `help(Admin)` or docs/CLIENTS.md.
 
-    Methods that concern one thing raise an error when they fail. Methods that concern several
-    things return an outcome for each. Every call ends within `default_api_timeout_ms`.
+    Methods that concern one thing raise an error when they fail: `BrokerError`, or `TopicNotFound`
+    where there is a topic. Methods that concern several things return an outcome for each. A call
+    that takes longer than `default_api_timeout_ms` (one minute) raises `DeadlineExceeded`.
+
+    Example:
+        with Admin("localhost:9092") as admin:
+            admin.create_topic("refunds", partitions=6)
+            print([(topic.name, len(topic.partitions)) for topic in admin.list_topics()])
+        #> [('refunds', 6)]
     """
 
     def __init__(
@@ -68,7 +75,10 @@ class Admin:
         self.close()
 
     def start(self) -> None:
-        """Connects now. Otherwise the first call connects."""
+        """Connects now. Otherwise the first call connects.
+
+        Raises `ConnectFailed` if no broker can be reached, and `Closed` after `close`.
+        """
         self._life.portal()
 
     def close(self) -> None:
@@ -86,8 +96,16 @@ class Admin:
         *,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Creates a topic. The broker's defaults apply if partitions or replication factor are not
-        given."""
+        """Creates a topic. The broker's defaults apply to what is not given.
+
+        With `validate_only` the broker only checks whether it could create the topic. Raises
+        `BrokerError` with the code TOPIC_ALREADY_EXISTS if there is one.
+
+        Example:
+            topic = admin.create_topic("refunds", 3, configs={"retention.ms": "86400000"})
+            print(topic.name, topic.partitions)
+            #> refunds 3
+        """
         return self._life.call(
             self._async.create_topic(
                 name, partitions, replication_factor, configs, validate_only=validate_only
@@ -97,11 +115,11 @@ class Admin:
     def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | BrokerError]:
-        """Creates several topics and returns the outcome of each."""
+        """Creates several topics. Returns what was created, or the error, for each name."""
         return self._life.call(self._async.create_topics(topics, validate_only=validate_only))
 
     def delete_topic(self, name: str) -> None:
-        """Deletes a topic."""
+        """Deletes a topic with all its records. Raises `TopicNotFound` if there is none."""
         self._life.call(self._async.delete_topic(name))
 
     def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
@@ -113,7 +131,9 @@ class Admin:
         return self._life.call(self._async.list_topics(internal=internal))
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """Returns the partitions of a topic, with their leaders and replicas."""
+        """Returns a topic's partitions, leaders and replicas. Raises `TopicNotFound` if there is
+        none.
+        """
         return self._life.call(self._async.describe_topic(name))
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]:
@@ -122,8 +142,10 @@ class Admin:
         return self._life.call(self._async.describe_topics(names))
 
     def create_partitions(self, topic: str, total: int) -> None:
-        """Increases the topic to `total` partitions. The number of partitions can never be
-        reduced."""
+        """Increases the topic to `total` partitions. The number can never be reduced.
+
+        Raises `TopicNotFound`, or `BrokerError` if the topic has as many partitions already.
+        """
         self._life.call(self._async.create_partitions(topic, total))
 
     # -- configs and the cluster ----------------------------------------------------------------
@@ -131,7 +153,10 @@ class Admin:
     def describe_configs(
         self, *, topic: str | None = None, broker: int | None = None
     ) -> dict[str, ConfigEntry]:
-        """Returns every config of one topic or one broker by name, including defaults."""
+        """Returns every config of one topic or one broker by name, including defaults.
+
+        Raises `OptionError` unless exactly one of them is given.
+        """
         return self._life.call(self._async.describe_configs(topic=topic, broker=broker))
 
     def alter_configs(
@@ -142,8 +167,18 @@ class Admin:
         set_values: Mapping[str, str] | None = None,
         delete: Sequence[str] = (),
     ) -> None:
-        """Sets some configs and resets others to their defaults. All other configs keep their
-        values."""
+        """Sets some configs of one topic or one broker, and resets those in `delete` to their
+        defaults.
+
+        All other configs keep their values. Raises `OptionError` unless exactly one of `topic` and
+        `broker` is given, and `BrokerError` for a config that does not exist.
+
+        Example:
+            admin.alter_configs(topic="orders", set_values={"retention.ms": "86400000"})
+            configs = admin.describe_configs(topic="orders")
+            print(configs["retention.ms"].value)
+            #> 86400000
+        """
         self._life.call(
             self._async.alter_configs(
                 topic=topic, broker=broker, set_values=set_values, delete=delete
@@ -194,8 +229,10 @@ class Admin:
         return self._life.call(self._async.list_partition_reassignments(topic_partitions))
 
     def unregister_broker(self, broker: int) -> None:
-        """Removes the registration of a broker that is gone for good. Refused while anything
-        depends on it."""
+        """Removes the registration of a broker that is gone for good.
+
+        Raises `BrokerError` while the broker is alive or has replicas.
+        """
         self._life.call(self._async.unregister_broker(broker))
 
     # -- groups ---------------------------------------------------------------------------------
@@ -205,7 +242,7 @@ class Admin:
         return self._life.call(self._async.list_groups())
 
     def describe_group(self, group: str) -> GroupInfo:
-        """Returns a group's state and its members."""
+        """Returns a group's state and its members. Raises `BrokerError` if there is none."""
         return self._life.call(self._async.describe_group(group))
 
     def describe_groups(self, names: Sequence[str]) -> dict[str, GroupInfo | BrokerError]:
@@ -214,7 +251,7 @@ class Admin:
         return self._life.call(self._async.describe_groups(names))
 
     def delete_group(self, group: str) -> None:
-        """Deletes a group without members, with all its committed offsets."""
+        """Deletes a group and its committed offsets. Raises `BrokerError` if it has members."""
         self._life.call(self._async.delete_group(group))
 
     def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
@@ -223,7 +260,16 @@ class Admin:
         return self._life.call(self._async.delete_groups(names))
 
     def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns all offsets that the group has committed."""
+        """Returns all offsets that the group has committed: the next offset to read of each
+        partition.
+
+        Example:
+            consumer.poll(timeout_ms=10_000)
+            consumer.commit()
+            offsets = admin.group_offsets("billing")
+            print(offsets[TopicPartition("orders", 0)].offset)
+            #> 3
+        """
         return self._life.call(self._async.group_offsets(group))
 
     def alter_group_offsets(
@@ -245,14 +291,28 @@ class Admin:
     ) -> dict[TopicPartition, FoundOffset | None]:
         """Returns for each partition the first offset at or after a time.
 
-        A time may also be "earliest", "latest" or "max_timestamp". The result is None if the
-        partition has no record at or after the time.
+        A time is a datetime with a time zone, milliseconds since 1970, "earliest", "latest" or
+        "max_timestamp". The result is None if the partition has no record at or after the time.
+
+        Example:
+            orders = TopicPartition("orders", 0)
+            found = admin.list_offsets({orders: "latest"})
+            print(found[orders].offset)
+            #> 3
         """
         return self._life.call(self._async.list_offsets(times))
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Deletes the records before these offsets (-1: all records). Returns the new log start
-        offsets."""
+        offsets.
+
+        Raises `BrokerError` for an offset beyond the end of its partition.
+
+        Example:
+            orders = TopicPartition("orders", 0)
+            print(admin.delete_records({orders: 2})[orders])
+            #> 2
+        """
         return self._life.call(self._async.delete_records(before))
 
     def describe_producers(
@@ -292,7 +352,8 @@ class Admin:
 
     def terminate_transaction(self, transactional_id: str) -> None:
         """Aborts the open transaction of this id and fences its producer. Returns when that is
-        done."""
+        done.
+        """
         self._life.call(self._async.terminate_transaction(transactional_id))
 
     def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:

@@ -1,9 +1,5 @@
 """The sync Consumer: records cross from the event loop's thread in lists, never one by one.
 
-    with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
-        for record in consumer:
-            ...
-
 Heartbeats, fetches and commits continue on the consumer's own thread while the body of the loop
 runs. Iteration takes records, on the caller's thread, from the list that the async consumer has
 prepared. The event loop touches that list only during calls of this same consumer, so it needs no
@@ -19,7 +15,6 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from penstock.client.admin.offsets import FoundOffset
@@ -58,11 +53,22 @@ if TYPE_CHECKING:
 class Consumer(Generic[K, V]):
     """Reads records from topics, as a member of a consumer group or on its own.
 
-        with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
-            for record in consumer:
-                ...
+    `topics` and `listener` are as in `subscribe`. The deserializers convert keys and values from
+    bytes (see `penstock.serializers`). `offset_store` keeps the offsets in a database, as
+    `SqlOffsets` does. `env` is for tests without a network. The other keywords are options: see
+    `help(Consumer)` or docs/CLIENTS.md.
 
-    Only one thread at a time may use it; `wakeup` and `close` may be called from any thread.
+    Only one thread at a time may use it; `wakeup` and `close` may be called from any thread. Calls
+    that ask the cluster raise `DeadlineExceeded` after `default_api_timeout_ms`, one minute.
+    Leaving the block commits offsets, if auto-commit is on, and leaves the group.
+
+    Example:
+        options = {"group_id": "billing", "auto_offset_reset": "earliest"}
+        with Consumer("localhost:9092", topics=["orders"], **options) as consumer:
+            for record in consumer:
+                print(record.offset, record.key, record.value)
+                break
+        #> 0 b'ann' b'tea'
     """
 
     @overload
@@ -132,7 +138,7 @@ class Consumer(Generic[K, V]):
     # -- starting and closing -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connects now. Otherwise the first call connects."""
+        """Connects now, or raises `ConnectFailed`. Otherwise the first call connects."""
         self._thread.start()
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -146,12 +152,7 @@ class Consumer(Generic[K, V]):
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -- subscriptions --------------------------------------------------------------------------
@@ -178,7 +179,7 @@ class Consumer(Generic[K, V]):
         self._thread.wait(self._async.unsubscribe())
 
     def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these partitions, independently of any group assignment."""
+        """Reads exactly these partitions. Raises `ClientError` if it has subscribed to topics."""
         self._thread.do(self._async.assign, topic_partitions)
 
     def subscription(self) -> frozenset[str]:
@@ -191,15 +192,9 @@ class Consumer(Generic[K, V]):
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group's name, and this consumer's membership when it last returned records.
-
-        Used to commit offsets in a producer's transaction.
-        """
-
-        async def look() -> tuple[str, Identity]:
-            return self._async.membership
-
-        return self._thread.wait(look())
+        """The group, and this consumer's membership of it when it last returned records.
+        A producer's transaction uses it to commit offsets."""
+        return self._thread.do(lambda: self._async.membership)
 
     def add_listener(self, listener: object) -> None:
         """Adds a rebalance listener. It is called before the listener given to `subscribe`."""
@@ -215,7 +210,13 @@ class Consumer(Generic[K, V]):
         """Returns buffered records, at most `max_records` (default: `max_poll_records`).
 
         If none are buffered, waits up to the timeout for the first ones, and then returns an empty
-        list.
+        list. Raises `NoOffset`, `DeserializationFailed` or `BrokerError` when a partition cannot be
+        read, and `Fenced` if another member has the same `group_instance_id`.
+
+        Example:
+            records = consumer.poll(timeout_ms=10_000)
+            print([record.value for record in records])
+            #> [b'tea', b'milk', b'rice']
         """
         return self._thread.poll(timeout_ms, max_records)
 
@@ -226,20 +227,12 @@ class Consumer(Generic[K, V]):
         reading = self._reading
         at = reading.at
         if at == len(reading.run) or self._iterator != get_ident():
-            at = self._next_run()
+            self._thread.check_iterator(self._iterator)
+            self._iterator = get_ident()
+            at = self._thread.next_index()
         reading.at = at + 1
         record: Record[K, V] = reading.run[at]
         return record
-
-    def _next_run(self) -> int:
-        thread, reading = self._thread, self._reading
-        thread.check_iterator(self._iterator)
-        self._iterator = get_ident()
-        if reading.at < len(reading.run):
-            return reading.at
-        if not thread.wait(thread.next_run()):
-            raise StopIteration
-        return 0
 
     def wakeup(self) -> None:
         """Ends the current `poll`, or the next one, at once. May be called from any thread."""
@@ -248,7 +241,11 @@ class Consumer(Generic[K, V]):
     # -- positions ------------------------------------------------------------------------------
 
     def position(self, topic_partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
-        """Returns the offset of the next record to be returned. Waits until it is known."""
+        """Returns the offset of the next record to be returned. Waits until it is known.
+
+        The timeout is `default_api_timeout_ms` unless given. Raises `ClientError` for a partition
+        that is not assigned, as all methods about positions do.
+        """
         return self._thread.wait(self._async.position(topic_partition, timeout_ms=timeout_ms))
 
     def known_position(self, topic_partition: TopicPartition) -> int | None:
@@ -260,8 +257,15 @@ class Consumer(Generic[K, V]):
         return self._thread.do(self._async.positions)
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Moves the position: the record at this offset is returned next, whatever was
-        prefetched."""
+        """Moves the position: the record at this offset is returned next, whatever was prefetched.
+
+        Example:
+            consumer.poll(timeout_ms=10_000)
+            consumer.seek(TopicPartition("orders", 0), 1)
+            records = consumer.poll(timeout_ms=10_000)
+            print(records[0].value)
+            #> b'milk'
+        """
         self._thread.do(self._async.seek, topic_partition, offset)
 
     def seek_to_beginning(self, *topic_partitions: TopicPartition) -> None:
@@ -299,7 +303,15 @@ class Consumer(Generic[K, V]):
     # -- offsets --------------------------------------------------------------------------------
 
     def commit(self, offsets: CommitOffsets | None = None) -> None:
-        """Commits these offsets, or all positions, for the group, and waits for the answer."""
+        """Commits these offsets, or all positions, for the group, and waits for the answer.
+
+        An offset is the next one to read. Raises `CommitFailed` if the group has rebalanced, and
+        `ClientError` without a group.
+
+        Example:
+            for record in consumer.poll(timeout_ms=10_000):
+                consumer.commit({record.topic_partition: record.offset + 1})
+        """
         self._thread.wait(self._async.commit(offsets))
 
     def commit_nowait(
@@ -347,7 +359,7 @@ class Consumer(Generic[K, V]):
     # -- the cluster ----------------------------------------------------------------------------
 
     def partitions_for(self, topic: str) -> int:
-        """Returns the number of the topic's partitions."""
+        """Returns the number of the topic's partitions, or raises `TopicNotFound`."""
         return self._thread.wait(self._async.partitions_for(topic))
 
     def topics(self) -> dict[str, int]:
@@ -370,10 +382,7 @@ class Consumer(Generic[K, V]):
     ) -> pa.Table:
         """Returns what `poll` would return, as an Arrow table, without an object per record.
 
-        The columns of the table are:
-
-            topic, partition, offset, timestamp, timestamp_type, key, value, headers
-
+        The columns are topic, partition, offset, timestamp, timestamp_type, key, value, headers.
         Keys and values are the bytes as received; deserializers are not applied. `max_bytes` limits
         how much is taken from the buffers, counted as received, compressed or not. A single batch
         that is larger is returned nevertheless.
@@ -396,12 +405,11 @@ class Consumer(Generic[K, V]):
     ) -> Iterator[pa.RecordBatch]:
         """Reads all records of a range, as Arrow record batches of a few megabytes each.
 
-        Subscriptions and assignments do not matter, and positions do not change.
-
         A bound is "earliest", "latest", a time (a datetime, or milliseconds since 1970), or an
         offset for each partition, such as `{0: 100, 1: 250}`. The end is exclusive. The bounds are
         determined when the first batch is requested: records that are written later are not part of
-        the range.
+        the range. Raises `OutsideLog` if the log does not have it. Subscriptions and assignments do
+        not matter, and positions do not change.
         """
         batches = self._thread.do(
             self._async.read_batches, topic, start, end, partitions=partitions, headers=headers
@@ -417,8 +425,13 @@ class Consumer(Generic[K, V]):
         partitions: Iterable[int] | None = None,
         headers: bool = True,
     ) -> pa.Table:
-        """Reads all records of a range into one Arrow table, which must fit into memory. See
-        `read_batches`."""
+        """Reads a range, as `read_batches` does, into one Arrow table, which must fit into memory.
+
+        Example:
+            table = consumer.read_table("orders", start={0: 1})
+            print(table.column("value").to_pylist())
+            #> [b'milk', b'rice']
+        """
         return self._thread.wait(
             self._async.read_table(topic, start, end, partitions=partitions, headers=headers)
         )
@@ -437,20 +450,22 @@ class Consumer(Generic[K, V]):
         """Calls the handler for every record and commits only the records that it has finished.
 
         Records of the same partition or key (see `ordering`) are handled in order; others may be
-        handled concurrently. Returns after `stop` is set.
+        handled concurrently. With a concurrency of 1 the handler is called on this thread,
+        otherwise on a pool of threads. Returns after `stop` is set. Raises the handler's error if a
+        record has failed for good and there is no dead-letter topic.
 
-        With a concurrency of 1 the handler is called on this thread, otherwise on a pool of
-        `concurrency` threads.
+        Example:
+            stop = threading.Event()
+
+            def handle(record):
+                if record.value == b"rice":
+                    stop.set()
+
+            summary = consumer.run(handle, retries=2, dead_letter_topic="failed", stop=stop)
+            print(summary.processed)
+            #> 3
         """
-        return run_in_thread(
-            self._thread,
-            self._async,
-            self._on_caller,
-            handler,
-            RunOptions(**options),
-            producer=producer,
-            stop=stop,
-        )
+        return run_in_thread(self._thread, handler, RunOptions(**options), producer, stop)
 
     def at_least_once(
         self,

@@ -60,8 +60,8 @@ class ConsumerThread:
     """Runs an async consumer on its own thread, from the first call until `close`."""
 
     def __init__(self, core: AsyncConsumer[Any, Any], on_caller: CallerExecutor) -> None:
-        self._async = core
-        self._on_caller = on_caller
+        self.core = core
+        self.on_caller = on_caller
         self._turns = ThreadGuard()
         self._kept = Kept(core)
         self._life = Lifecycle("consumer", core.env.clock, core.start, self._kept.close)
@@ -87,18 +87,18 @@ class ConsumerThread:
         self._life.portal().tell(self._interrupt)
         outermost = self._turns.wait(_CLOSE_TURN_S if timeout_s is None else timeout_s)
         try:
-            self._life.close(timeout_s, on_caller=self._on_caller if outermost else None)
+            self._life.close(timeout_s, on_caller=self.on_caller if outermost else None)
         finally:
             self._turns.end(outermost)
 
     def _interrupt(self) -> None:
-        self._async.wakeup()
+        self.core.wakeup()
         if self._iteration is not None:
             self._iteration.cancel()
 
     def wakeup(self) -> None:
         if self._life.is_started and not self._life.is_closed:
-            self._life.portal().tell(self._async.wakeup)
+            self._life.portal().tell(self.core.wakeup)
 
     def check_open(self) -> None:
         if self._closing.is_set():
@@ -121,7 +121,7 @@ class ConsumerThread:
             raise
         try:
             # A listener may call its consumer: a wait within a wait, which needs its own queue.
-            on_caller = self._on_caller if outermost else None
+            on_caller = self.on_caller if outermost else None
             if self._kept.records:
                 self._life.call(self._kept.put_back())
             return self._life.call(coroutine, timeout_s, on_caller=on_caller, watch=watch)
@@ -154,15 +154,15 @@ class ConsumerThread:
         return self.wait(work(stopping), watch=look)
 
     def add_listener(self, listener: object) -> None:
-        wrapper = listener_on_caller(self._on_caller, listener)
+        wrapper = listener_on_caller(self.on_caller, listener)
         assert wrapper is not None
         self._listeners.append((listener, wrapper))
-        self.do(self._async.add_listener, wrapper)
+        self.do(self.core.add_listener, wrapper)
 
     def remove_listener(self, listener: object) -> None:
         for pair in [pair for pair in self._listeners if pair[0] is listener]:
             self._listeners.remove(pair)
-            self.do(self._async.remove_listener, pair[1])
+            self.do(self.core.remove_listener, pair[1])
 
     # -- records --------------------------------------------------------------------------------
 
@@ -175,26 +175,38 @@ class ConsumerThread:
     async def _poll(self, timeout_ms: int, max_records: int | None) -> None:
         # Kept in an attribute rather than returned, because Ctrl-C may interrupt the caller between
         # the end of this coroutine and the arrival of its result.
-        self._kept.records = await self._async.poll(timeout_ms, max_records)
+        self._kept.records = await self.core.poll(timeout_ms, max_records)
 
     def check_iterator(self, thread: int | None) -> None:
         """Raises an error if `thread`, which has iterated so far, has left records to iterate over,
         and `StopIteration` after `close`."""
         if self._closing.is_set():
             raise StopIteration
-        reading = self._async._reading
+        reading = self.core._reading
         if reading.at < len(reading.run) and thread is not None:
             raise ClientError(
                 "another thread is iterating over this consumer: give each thread its own consumer"
             )
 
-    async def next_run(self) -> bool:
+    def next_index(self) -> int:
+        """Returns the index of the next record to iterate over. Waits for records if there is none.
+
+        Raises `StopIteration` after `close`.
+        """
+        reading = self.core._reading
+        if reading.at < len(reading.run):
+            return reading.at
+        if not self.wait(self._next_run()):
+            raise StopIteration
+        return 0
+
+    async def _next_run(self) -> bool:
         """Prepares the next records to iterate over. Returns False once the consumer is closed."""
         if self._closing.is_set():
             return False
         self._iteration = asyncio.current_task()
         try:
-            return await self._async._poller.next_run()
+            return await self.core._poller.next_run()
         except asyncio.CancelledError:
             if self._closing.is_set():
                 return False

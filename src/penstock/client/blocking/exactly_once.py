@@ -51,9 +51,6 @@ def exactly_once(
     if another producer has taken over, and what the handler raises.
 
     Example:
-
-        import threading
-
         from penstock.interceptors import ProducerRecord
 
         stop = threading.Event()

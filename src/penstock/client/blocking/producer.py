@@ -53,7 +53,6 @@ class Producer(Generic[K, V]):
     the producer's own thread: they may send, but must not wait.
 
     Example:
-
         with Producer("localhost:9092", value_serializer=serializers.json) as producer:
             delivery = producer.send("orders", {"sku": "bread", "count": 2}, key=b"eve")
             print(delivery.result(timeout_s=10).offset)
@@ -198,7 +197,6 @@ class Producer(Generic[K, V]):
         `RoutingError` for a record that cannot be sent.
 
         Example:
-
             delivery = producer.send("orders", b"bread", key=b"eve")
             metadata = delivery.result(timeout_s=10)
             print(metadata.partition, metadata.offset)
@@ -276,7 +274,6 @@ class Producer(Generic[K, V]):
         `partitions_for` makes a topic known.
 
         Example:
-
             producer.partitions_for("orders")
             delivery = producer.send_nowait("orders", b"bread")
         """
@@ -299,7 +296,6 @@ class Producer(Generic[K, V]):
         delivery reports the offsets of the rows.
 
         Example:
-
             import pyarrow as pa
 
             table = pa.table({"key": ["eve", "kim"], "value": ["bread", "salt"]})
@@ -320,7 +316,6 @@ class Producer(Generic[K, V]):
         if the work can be repeated, and `Fenced` if another producer has the same transactional id.
 
         Example:
-
             with Producer("localhost:9092", transactional_id="billing-1") as producer:
                 with producer.transaction():
                     producer.send("orders", b"bread")
@@ -346,7 +341,6 @@ class Producer(Generic[K, V]):
         their deliveries, not here.
 
         Example:
-
             for value in (b"bread", b"salt"):
                 producer.send("orders", value)
             producer.flush(timeout_s=10)

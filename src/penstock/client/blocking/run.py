@@ -11,9 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.client.blocking.caller_callbacks import SyncProducer, wrapped
-from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.blocking.consumer_thread import ConsumerThread
-from penstock.client.consuming.consumer import Consumer as AsyncConsumer
 from penstock.client.processing.contracts import Handler, RunSummary
 from penstock.client.processing.run import run
 from penstock.client.processing.run_options import RunOptions
@@ -21,21 +19,19 @@ from penstock.client.processing.run_options import RunOptions
 
 def run_in_thread(
     thread: ConsumerThread,
-    consumer: AsyncConsumer[Any, Any],
-    on_caller: CallerExecutor,
     handler: Handler[Any, Any],
     options: RunOptions,
-    *,
     producer: Any,
     stop: threading.Event | None,
 ) -> RunSummary:
     """Handles records until `stop` is set. `producer` is a sync producer or None."""
+    on_caller = thread.on_caller
     if options.on_error is not None:
         options = replace(options, on_error=wrapped(on_caller, options.on_error))
     return thread.until(
         stop,
         lambda stopping: run(
-            consumer,
+            thread.core,
             handler,
             replace(options, stop=stopping),
             producer=None if producer is None else SyncProducer(producer),

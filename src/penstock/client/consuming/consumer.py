@@ -1,15 +1,8 @@
 """The async consumer.
 
-    async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
-        async for record in consumer:
-            ...
-
 Records of a partition are returned in order; partitions take turns. A position moves when a record
 is returned to the caller, not when it is prefetched. Auto-commit commits positions: the records of
-one poll count as processed when the next poll begins.
-
-A consumer belongs to one task. Every wait is bounded: `poll` by its timeout, everything else by
-`default_api_timeout_ms`.
+one poll count as processed when the next poll begins. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +11,6 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, overload
 
 from penstock.client.admin.offsets import FoundOffset
@@ -51,6 +43,7 @@ if TYPE_CHECKING:
     from penstock.client.processing.delivery import AtLeastOnce, AtMostOnce
     from penstock.client.processing.stores import OffsetStore
 
+
 Bootstrap = str | Sequence[str]
 
 
@@ -67,12 +60,22 @@ class ConsumerArguments(ConsumerKeywords, total=False):
 class Consumer(Generic[K, V]):
     """Reads records from topics, as a member of a consumer group or on its own.
 
-        async with Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
-            async for record in consumer:
-                ...
+    `topics` and `listener` are as in `subscribe`. The deserializers convert keys and values from
+    bytes (see `penstock.serializers`). `offset_store` keeps the offsets in a database, as
+    `SqlOffsets` does. `env` is for tests without a network. The other keywords are options: see
+    `help(aio.Consumer)` or docs/CLIENTS.md.
 
-    A consumer belongs to one task. Leaving the block commits offsets, if auto-commit is on, and
-    leaves the group.
+    A consumer belongs to one task. Calls that ask the cluster raise `DeadlineExceeded` after
+    `default_api_timeout_ms`, one minute. Leaving the block commits offsets, if auto-commit is on,
+    and leaves the group.
+
+    Example:
+        options = {"group_id": "billing", "auto_offset_reset": "earliest"}
+        async with aio.Consumer("localhost:9092", topics=["orders"], **options) as consumer:
+            async for record in consumer:
+                print(record.offset, record.key, record.value)
+                break
+        #> 0 b'ann' b'tea'
     """
 
     @overload
@@ -141,7 +144,7 @@ class Consumer(Generic[K, V]):
     # -- starting and closing -------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Connects to the cluster and starts to fetch."""
+        """Connects to the cluster, or raises `ConnectFailed`, and starts to fetch."""
         await self._core.start()
 
     async def close(self, timeout_s: float | None = None) -> None:
@@ -152,12 +155,7 @@ class Consumer(Generic[K, V]):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # -- subscriptions --------------------------------------------------------------------------
@@ -183,7 +181,7 @@ class Consumer(Generic[K, V]):
         await self._core.unsubscribe()
 
     def assign(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Reads exactly these partitions, independently of any group assignment."""
+        """Reads exactly these partitions. Raises `ClientError` if it has subscribed to topics."""
         self._core.assign(topic_partitions)
 
     def subscription(self) -> frozenset[str]:
@@ -196,10 +194,8 @@ class Consumer(Generic[K, V]):
 
     @property
     def membership(self) -> tuple[str, Identity]:
-        """The group's name, and this consumer's membership when it last returned records.
-
-        Used to commit offsets in a producer's transaction.
-        """
+        """The group, and this consumer's membership of it when it last returned records.
+        A producer's transaction uses it to commit offsets."""
         return self._core.membership
 
     def add_listener(self, listener: object) -> None:
@@ -218,7 +214,13 @@ class Consumer(Generic[K, V]):
         """Returns buffered records, at most `max_records` (default: `max_poll_records`).
 
         If none are buffered, waits up to the timeout for the first ones, and then returns an empty
-        list.
+        list. Raises `NoOffset`, `DeserializationFailed` or `BrokerError` when a partition cannot be
+        read, and `Fenced` if another member has the same `group_instance_id`.
+
+        Example:
+            records = await consumer.poll(timeout_ms=10_000)
+            print([record.value for record in records])
+            #> [b'tea', b'milk', b'rice']
         """
         return await self._poller.poll(timeout_ms, max_records)
 
@@ -244,7 +246,11 @@ class Consumer(Generic[K, V]):
     async def position(
         self, topic_partition: TopicPartition, *, timeout_ms: int | None = None
     ) -> int:
-        """Returns the offset of the next record to be returned. Waits until it is known."""
+        """Returns the offset of the next record to be returned. Waits until it is known.
+
+        The timeout is `default_api_timeout_ms` unless given. Raises `ClientError` for a partition
+        that is not assigned, as all methods about positions do.
+        """
         return await self._control.position(topic_partition, timeout_ms=timeout_ms)
 
     def known_position(self, topic_partition: TopicPartition) -> int | None:
@@ -256,8 +262,15 @@ class Consumer(Generic[K, V]):
         return self._control.positions()
 
     def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
-        """Moves the position: the record at this offset is returned next, whatever was
-        prefetched."""
+        """Moves the position: the record at this offset is returned next, whatever was prefetched.
+
+        Example:
+            await consumer.poll(timeout_ms=10_000)
+            consumer.seek(TopicPartition("orders", 0), 1)
+            records = await consumer.poll(timeout_ms=10_000)
+            print(records[0].value)
+            #> b'milk'
+        """
         self._control.seek(topic_partition, offset)
 
     def seek_to_beginning(self, *topic_partitions: TopicPartition) -> None:
@@ -295,7 +308,15 @@ class Consumer(Generic[K, V]):
     # -- offsets --------------------------------------------------------------------------------
 
     async def commit(self, offsets: CommitOffsets | None = None) -> None:
-        """Commits these offsets, or all positions, for the group, and waits for the answer."""
+        """Commits these offsets, or all positions, for the group, and waits for the answer.
+
+        An offset is the next one to read. Raises `CommitFailed` if the group has rebalanced, and
+        `ClientError` without a group.
+
+        Example:
+            for record in await consumer.poll(timeout_ms=10_000):
+                await consumer.commit({record.topic_partition: record.offset + 1})
+        """
         await self._group_offsets.commit(offsets)
 
     def commit_nowait(
@@ -344,7 +365,7 @@ class Consumer(Generic[K, V]):
     # -- the cluster ----------------------------------------------------------------------------
 
     async def partitions_for(self, topic: str) -> int:
-        """Returns the number of the topic's partitions."""
+        """Returns the number of the topic's partitions, or raises `TopicNotFound`."""
         return await self._core.cluster.partitions(topic)
 
     async def topics(self) -> dict[str, int]:
@@ -367,10 +388,7 @@ class Consumer(Generic[K, V]):
     ) -> pa.Table:
         """Returns what `poll` would return, as an Arrow table, without an object per record.
 
-        The columns of the table are:
-
-            topic, partition, offset, timestamp, timestamp_type, key, value, headers
-
+        The columns are topic, partition, offset, timestamp, timestamp_type, key, value, headers.
         Keys and values are the bytes as received; deserializers are not applied. `max_bytes` limits
         how much is taken from the buffers, counted as received, compressed or not. A single batch
         that is larger is returned nevertheless.
@@ -388,12 +406,11 @@ class Consumer(Generic[K, V]):
     ) -> AsyncIterator[pa.RecordBatch]:
         """Reads all records of a range, as Arrow record batches of a few megabytes each.
 
-        Subscriptions and assignments do not matter, and positions do not change.
-
         A bound is "earliest", "latest", a time (a datetime, or milliseconds since 1970), or an
         offset for each partition, such as `{0: 100, 1: 250}`. The end is exclusive. The bounds are
         determined when the first batch is requested: records that are written later are not part of
-        the range.
+        the range. Raises `OutsideLog` if the log does not have it. Subscriptions and assignments do
+        not matter, and positions do not change.
         """
         from penstock.client.consuming.ranges import RangeReader  # noqa: PLC0415 -- only when used
 
@@ -409,8 +426,13 @@ class Consumer(Generic[K, V]):
         partitions: Iterable[int] | None = None,
         headers: bool = True,
     ) -> pa.Table:
-        """Reads all records of a range into one Arrow table, which must fit into memory. See
-        `read_batches`."""
+        """Reads a range, as `read_batches` does, into one Arrow table, which must fit into memory.
+
+        Example:
+            table = await consumer.read_table("orders", start={0: 1})
+            print(table.column("value").to_pylist())
+            #> [b'milk', b'rice']
+        """
         from penstock.client.consuming.tables import table_of  # noqa: PLC0415 -- only when used
 
         batches = self.read_batches(topic, start, end, partitions=partitions, headers=headers)
@@ -430,7 +452,19 @@ class Consumer(Generic[K, V]):
         """Calls the handler for every record and commits only the records that it has finished.
 
         Records of the same partition or key (see `ordering`) are handled in order; others may be
-        handled concurrently. Returns after `stop` is set.
+        handled concurrently. The handler may be async. Returns after `stop` is set. Raises the
+        handler's error if a record has failed for good and there is no dead-letter topic.
+
+        Example:
+            stop = asyncio.Event()
+
+            def handle(record):
+                if record.value == b"rice":
+                    stop.set()
+
+            summary = await consumer.run(handle, retries=2, dead_letter_topic="failed", stop=stop)
+            print(summary.processed)
+            #> 3
         """
         from penstock.client.processing.run import run  # noqa: PLC0415 -- only when used
 

@@ -28,7 +28,17 @@ _UNTRACKED_AT_ONCE: Final = 256
 class DeserializationFailed(SerializationFailed):
     """A deserializer failed on a record. The position stays there until the caller seeks past it.
 
-    consumer.seek(error.topic_partition, error.offset + 1)
+    `record` is the record in bytes, `topic_partition` and `offset` are its position.
+
+    Example:
+        options = {"topics": "orders", "auto_offset_reset": "earliest"}
+        with Consumer("localhost:9092", value_deserializer=serializers.json, **options) as consumer:
+            try:
+                consumer.poll(timeout_ms=10_000)
+            except errors.DeserializationFailed as error:
+                print(error.record.value)
+                consumer.seek(error.topic_partition, error.offset + 1)
+        #> b'tea'
     """
 
     def __init__(

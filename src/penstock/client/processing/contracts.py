@@ -93,9 +93,6 @@ class RunSummary:
     """What happened to the records of a run. `Consumer.run` and `exactly_once` return it.
 
     Example:
-
-        import threading
-
         stop = threading.Event()
         summary = consumer.run(lambda record: stop.set(), stop=stop)
         print(summary.processed > 0, summary.retried, summary.dead_lettered, summary.skipped)

@@ -127,7 +127,6 @@ async def exactly_once(
     if another producer has taken over, and what the handler raises. The handler may be async.
 
     Example:
-
         from penstock.interceptors import ProducerRecord
 
         stop = asyncio.Event()

@@ -33,7 +33,19 @@ V = TypeVar("V")
 
 
 class OffsetStore(Protocol):
-    """Loads offsets. The user writes them, in the transaction that writes the results."""
+    """Loads offsets from the database that has the results, for `Consumer(offset_store=...)`.
+
+    The user writes the offsets, in the transaction that writes the results. `SqlOffsets` is one.
+
+    Example:
+        class AfterTheTea:
+            def load(self, topic_partitions):
+                return {each: 1 for each in topic_partitions}
+
+        with Consumer("localhost:9092", topics="orders", offset_store=AfterTheTea()) as consumer:
+            print(consumer.poll(timeout_ms=10_000)[0].value)
+        #> b'milk'
+    """
 
     def load(
         self, topic_partitions: Collection[TopicPartition]
@@ -104,9 +116,26 @@ class Connection(Protocol):
 class SqlOffsets:
     """Stores offsets in a table of a database that supports the SQL of SQLite and PostgreSQL.
 
+    Results and offsets are written in one transaction, so that each record takes effect once.
     `placeholder` is how the driver writes a parameter: `?` for sqlite3, `%s` for psycopg. The table
-    is created if it does not exist. A sync consumer calls `load` on the thread that polls, an async
-    consumer on the thread of its event loop. Use the connection only between polls.
+    is created if it does not exist; a name that is no table name raises `OptionError`. A sync
+    consumer calls `load` on the thread that polls, an async consumer on the thread of its event
+    loop. Use the connection only between polls.
+
+    Example:
+        database = sqlite3.connect(":memory:")
+        database.execute("CREATE TABLE bills (customer TEXT, item TEXT)")
+        offsets = SqlOffsets(database, "billing")
+        with Consumer(
+            "localhost:9092", topics="orders", auto_offset_reset="earliest", offset_store=offsets
+        ) as consumer:
+            records = consumer.poll(timeout_ms=10_000)
+            with database:
+                rows = [(record.key, record.value) for record in records]
+                database.executemany("INSERT INTO bills VALUES (?, ?)", rows)
+                offsets.save(records)
+        print(offsets.load([TopicPartition("orders", 0)]))
+        #> {TopicPartition(topic='orders', partition=0): 3}
     """
 
     def __init__(

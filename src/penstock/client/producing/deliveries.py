@@ -19,7 +19,6 @@ class Delivery:
     delivery that nothing waits for costs nothing more. All methods may be called from any thread.
 
     Example:
-
         deliveries = [producer.send("orders", value) for value in (b"bread", b"salt")]
         print([delivery.result(timeout_s=10).offset for delivery in deliveries])
         #> [3, 4]

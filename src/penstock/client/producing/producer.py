@@ -77,7 +77,6 @@ class Producer(Generic[K, V]):
     Leaving the block waits until every record is delivered or has failed.
 
     Example:
-
         async with aio.Producer("localhost:9092", value_serializer=serializers.json) as producer:
             delivery = await producer.send("orders", {"sku": "bread", "count": 2}, key=b"eve")
             metadata = await delivery
@@ -225,7 +224,6 @@ class Producer(Generic[K, V]):
         `RoutingError` for a record that cannot be sent.
 
         Example:
-
             delivery = await producer.send("orders", b"bread", key=b"eve")
             metadata = await delivery
             print(metadata.partition, metadata.offset)
@@ -275,7 +273,6 @@ class Producer(Generic[K, V]):
         `partitions_for` makes a topic known.
 
         Example:
-
             await producer.partitions_for("orders")
             delivery = producer.send_nowait("orders", b"bread")
         """
@@ -421,7 +418,6 @@ class Producer(Generic[K, V]):
         reports the offsets of the rows.
 
         Example:
-
             import pyarrow as pa
 
             table = pa.table({"key": ["eve", "kim"], "value": ["bread", "salt"]})
@@ -449,7 +445,6 @@ class Producer(Generic[K, V]):
         if the work can be repeated, and `Fenced` if another producer has the same transactional id.
 
         Example:
-
             async with aio.Producer("localhost:9092", transactional_id="billing-1") as producer:
                 async with producer.transaction():
                     await producer.send("orders", b"bread")
@@ -476,7 +471,6 @@ class Producer(Generic[K, V]):
         their deliveries, not here.
 
         Example:
-
             for value in (b"bread", b"salt"):
                 await producer.send("orders", value)
             await producer.flush(timeout_s=10)

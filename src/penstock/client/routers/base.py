@@ -25,7 +25,6 @@ class Router:
     negative or beyond the topic's partitions, the send fails with `RoutingError`.
 
     Example:
-
         class LargeRecordsApart(routers.Router):
             def route(self, topic, key, headers, timestamp_ms, size, view):
                 return view.count - 1 if size > 1_000 else view.below(view.count - 1)

@@ -83,7 +83,6 @@ class DefaultRouter(Router):
     `adaptive` prefers partitions with less queued data.
 
     Example:
-
         with Producer("localhost:9092", router=routers.DefaultRouter()) as producer:
             first = producer.send("payments", b"10", key=b"ann").result()
             second = producer.send("payments", b"20", key=b"ann").result()

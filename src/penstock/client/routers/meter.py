@@ -15,7 +15,6 @@ class Distribution:
     records evenly.
 
     Example:
-
         for name in ("ann", "bob", "eve"):
             producer.send("payments", b"10", key=name.encode(), partition=1)
         producer.flush()

@@ -16,7 +16,6 @@ class RoutingError(ClientError):
     """A router chose a partition that the topic does not have: correct the router.
 
     Example:
-
         with Producer("localhost:9092", router=lambda topic, key, count: 7) as producer:
             try:
                 producer.send("orders", b"tea")
@@ -31,7 +30,6 @@ class PartitionView:
     """A topic's partitions as the producer currently knows them. `Router.route` receives it.
 
     Example:
-
         view = routers.PartitionView(
             count=3, available=(0, 2), queued_bytes=lambda partition: 0,
             below=lambda bound: 0, batch_size=16_384,

@@ -26,7 +26,6 @@ class RoundRobinRouter(Router):
     Use it to spread few records evenly. Batches are small, so it costs throughput.
 
     Example:
-
         with Producer("localhost:9092", router=routers.RoundRobinRouter()) as producer:
             sent = [producer.send("payments", b"10").result() for _ in range(3)]
         print(sorted(metadata.partition for metadata in sent))
@@ -76,7 +75,6 @@ class Crc32Router(Router):
     partition 0, the CRC of nothing, as in librdkafka's `consistent`.
 
     Example:
-
         with Producer("localhost:9092", router=routers.Crc32Router()) as producer:
             print(producer.send("payments", b"10", key=b"ann").result().partition)
         #> 0
@@ -117,7 +115,6 @@ class KeyRangeRouter(Router):
     topic needs as many partitions. Records without a key go to partition 0.
 
     Example:
-
         with Producer("localhost:9092", router=routers.KeyRangeRouter(["h", "p"])) as producer:
             for key in (b"ann", b"kim", b"zoe"):
                 print(key, producer.send("payments", b"10", key=key).result().partition)
@@ -167,7 +164,6 @@ class GeographicRouter(Router):
     Records of other regions are routed by `fallback`, by default `DefaultRouter`.
 
     Example:
-
         router = routers.GeographicRouter({"eu": [0, 1], "us": 2}, header="region")
         with Producer("localhost:9092", router=router) as producer:
             delivery = producer.send("payments", b"10", headers=[("region", b"us")])
@@ -241,7 +237,6 @@ class LoadAwareRouter(Router):
     the same key does not matter.
 
     Example:
-
         with Producer("localhost:9092", router=routers.LoadAwareRouter()) as producer:
             print(producer.send("payments", b"10").result().partition in range(3))
         #> True
@@ -287,7 +282,6 @@ class TimeWindowRouter(Router):
     partition.
 
     Example:
-
         with Producer("localhost:9092", router=routers.TimeWindowRouter(60_000)) as producer:
             for minute in (0, 1, 4):
                 delivery = producer.send("payments", b"10", timestamp_ms=minute * 60_000)
@@ -332,7 +326,6 @@ class CallableRouter(Router):
     with other routers, such as the `fallback` of `GeographicRouter`.
 
     Example:
-
         def by_length(topic: str, key: bytes | None, partitions: int) -> int:
             return len(key or b"") % partitions
 
