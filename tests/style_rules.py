@@ -55,6 +55,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     },
     "src/penstock/broker/main.py": {"open": "the lock and the runtime file of a real process"},
     "src/penstock/runtime.py": {
+        "open": "the boot id that Linux offers as a file",
         "time.monotonic": "the real Clock",
         "time.time_ns": "the real Clock",
         "time.sleep": "no sleep: a turn for another thread",

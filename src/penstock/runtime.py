@@ -1,4 +1,4 @@
-"""The real clock, randomness and threads, used in production."""
+"""The real clock, randomness, threads and boot id, used in production."""
 
 from __future__ import annotations
 
@@ -61,3 +61,12 @@ class Threads:
 def give_way() -> None:
     """Lets another thread run Python now, instead of milliseconds later."""
     time.sleep(0)  # Takes no time, but releases the interpreter's lock.
+
+
+def system_boot_id() -> str:
+    """Returns the id that Linux gives to each boot. On other systems it is unknown: returns ""."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except (OSError, ValueError):
+        return ""

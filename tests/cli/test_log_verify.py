@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.broker.repair.durability_proof import LosslessRecord
 from penstock.cli.app import run
-from storage.sample_log import SampleLog, stopped_log
+from penstock.runtime import system_boot_id
+from penstock.storage.disk import OsDisk
+from storage.sample_log import SampleLog, new_log, stopped_log
 
 
 @pytest.fixture(autouse=True)
@@ -103,3 +106,27 @@ def test_warnings_leave_a_log_sound(sample: SampleLog, capsys: pytest.CaptureFix
     out = verify(capsys, sample.directory)
     assert "warning  leader-epoch-checkpoint" in out
     assert out.splitlines()[-1].endswith(", 1 warning")
+
+
+def test_a_torn_tail_exits_with_0_and_damage_at_the_same_place_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker that was killed since the machine booted leaves one incomplete batch at most, so a
+    whole batch with a wrong CRC is damage. Without that proof it may be a torn tail.
+    """
+    (tmp_path / "logs").mkdir()
+    sample = new_log(str(tmp_path / "logs"))
+    sample.fill(5)
+    sample.kill()
+    proof = LosslessRecord(OsDisk(), str(tmp_path), 0, system_boot_id)
+    proof.read("cluster", logs_are_whole=True)
+    proof.begin("cluster", broker_epoch=1)
+    path = Path(sample.directory) / f"{0:020d}.log"
+    data = path.read_bytes()
+    torn = "torn tail, 11 bytes: recovery will cut it off"
+    path.write_bytes(data + data[:11])
+    assert torn in " ".join(verify(capsys, sample.directory).split())
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert "are damaged" in " ".join(verify(capsys, str(tmp_path), code=1).split())
+    (tmp_path / "penstock-life").unlink()
+    assert "recovery will cut it off" in " ".join(verify(capsys, str(tmp_path)).split())

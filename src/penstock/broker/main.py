@@ -22,7 +22,7 @@ from penstock.broker.metrics.observability import Watch, watching
 from penstock.net.memory import keep_large_blocks
 from penstock.net.sockets import SocketNetwork
 from penstock.ports import Clock, Env, Executor, MetadataStore, Random
-from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.runtime import SystemClock, SystemRandom, Threads, system_boot_id
 from penstock.storage.disk import OsDisk
 from penstock.storage.errors import StorageError
 from penstock.stores.sqlite import SqliteStore
@@ -112,15 +112,6 @@ async def open_store(
             f"store: {address} needs the etcd extra: pip install 'penstock[etcd]'"
         ) from error
     return await EtcdStore.open(address, clock, random)
-
-
-def system_boot_id() -> str:
-    """Returns the id that Linux gives to each boot. On other systems it is unknown: returns ""."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except (OSError, ValueError):
-        return ""
 
 
 @contextmanager

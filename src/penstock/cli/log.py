@@ -39,8 +39,9 @@ _VERIFY_HELP = """Check the log in DIRECTORY, or all logs of a data directory.
 
 Changes nothing. Reads every batch and checks its CRC. Offsets must increase, leader epochs must not
 decrease, indexes and checkpoints must match the batches, and nothing that was synced may be
-missing. A torn tail, which the next start of the broker cuts off, is a warning. Damage is an error.
-You can verify a log that is in use; findings at its end then only mean that it grew.
+missing. A torn tail is a warning: a crash left it, and the next start of the broker cuts it off.
+Damage is an error. Verification and recovery distinguish them in the same way. You can verify a log
+that is in use; findings at its end then only mean that it grew.
 
 Exit code: 0 if sound (warnings are allowed); 1 if there are errors; 2 if it cannot be read.
 

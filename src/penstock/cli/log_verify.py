@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from rich.box import SIMPLE
@@ -15,9 +16,11 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
+from penstock.broker.repair.durability_proof import LosslessRecord
 from penstock.cli.output import count, emit, emit_json, printable, size_text, time_text
 from penstock.cli.tables import draw
 from penstock.ports import Disk
+from penstock.runtime import system_boot_id
 from penstock.storage.findings import Finding, LogReport, Severity
 from penstock.storage.verify import Progress, Verification, verify_directory
 
@@ -34,13 +37,23 @@ def show(disk: Disk, path: str, *, deep: bool, as_json: bool) -> bool:
     bar = None if as_json or not sys.stderr.isatty() else _bar()
     with bar or nullcontext():
         result = verify_directory(
-            disk, path, deep=deep, progress=None if bar is None else _Reporter(bar)
+            disk,
+            path,
+            deep=deep,
+            progress=None if bar is None else _Reporter(bar),
+            cache_is_intact=partial(_cache_is_intact, disk),
         )
     if as_json:
         emit_json(_json(result))
     else:
         emit(draw(_text(result)))
     return result.sound
+
+
+def _cache_is_intact(disk: Disk, root: str) -> bool:
+    """Returns whether a broker wrote the logs since this machine was booted, and lost nothing. The
+    broker's data directory is above the directory of its logs."""
+    return LosslessRecord(disk, f"{root}/..", -1, system_boot_id).cache_is_intact()
 
 
 def _bar() -> Bar:

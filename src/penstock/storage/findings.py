@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 KEPT_PER_KIND: Final = 5
+RESTORE: Final = "restore this replica from another one, and check the disk"
 
 
 class Severity(StrEnum):

@@ -48,6 +48,7 @@ from penstock.storage.files import (
 )
 from penstock.storage.index import ENTRY_SIZE, TIME_ENTRY_SIZE, decode_entries
 from penstock.storage.scan import BadBatch, find_batch, scan_batches
+from penstock.storage.torn_tail import fits, is_whole_batch
 
 OFFSET_END: Final = 2**63 - 1
 SEARCH_DEPTH: Final = 3
@@ -120,6 +121,8 @@ class BadRange(NamedTuple):
     end: int
     expected: int
     reason: str
+    is_whole: bool
+    """Whether the file is long enough for the batch that should begin there."""
 
 
 class IndexEntry(NamedTuple):
@@ -222,18 +225,28 @@ def walk_batches(
 
     After bad bytes the walk continues at the next sound batch, as recovery does.
     """
-    position, expected = 0, offset_min
+    position, expected, epoch = 0, offset_min, -1
+    before = (expected, epoch)
     while position < size:
         try:
             for at, header, data in scan_batches(
                 file, position, size, offset_min=expected, offset_end=offset_end
             ):
                 yield BatchAt(at, header, data)
-                position, expected = at + header.size, header.next_offset
+                before = (expected, epoch)
+                position, expected, epoch = (
+                    at + header.size,
+                    header.next_offset,
+                    header.leader_epoch,
+                )
         except BadBatch as bad:
             found = find_batch(file, bad.position + 1, size, expected, offset_end)
             position = size if found is None else found
-            yield BadRange(bad.position, position, expected, bad.reason)
+            is_whole = is_whole_batch(file, bad.position, size)
+            # The batch may be good, and the offset or the epoch of the one before it wrong.
+            is_good = bad.header is not None and fits(bad.header, *before)
+            due = before[0] if is_good else expected
+            yield BadRange(bad.position, position, due, bad.reason, is_whole)
 
 
 def segment_end(base_offset: int, next_base: int | None = None) -> int:

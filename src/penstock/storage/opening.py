@@ -14,6 +14,7 @@ from penstock.storage.index import IndexCache
 from penstock.storage.offset_checkpoint import LogOffsets
 from penstock.storage.segment import Segment
 from penstock.storage.space import SpaceGuard
+from penstock.storage.torn_tail import promised_offset
 
 
 @dataclass(slots=True)
@@ -90,10 +91,7 @@ class LogOpening:
     def promised(self) -> int | None:
         """Everything below this was on disk. These offsets are never used again, even if their
         bytes are lost."""
-        known = self.known
-        if known is None or self.checkpoint is None:
-            return self.recovery_point
-        return max(self.checkpoint.recovery_point, known.synced_offset)
+        return promised_offset(self.checkpoint, self.noted_offsets)
 
     @property
     def indexed_offset(self) -> int:

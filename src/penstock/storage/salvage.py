@@ -43,6 +43,7 @@ from penstock.storage.opening import LogOpening
 from penstock.storage.producer_state import restore_producers
 from penstock.storage.scan import BadBatch, find_batch, scan_batches
 from penstock.storage.segment import Segment
+from penstock.storage.torn_tail import CrashEvidence, fits, is_whole_batch, skips_promised
 
 
 class Salvage:
@@ -152,15 +153,13 @@ class Salvage:
         """Returns a function that decides whether bad bytes, found where offset `expected` should
         begin, are a torn tail rather than damage. The module docstring gives the reasons."""
         opening = self._opening
-        promised, is_last = opening.promised, number == len(opening.segments) - 1
+        evidence = CrashEvidence(opening.promised, opening.cache_is_intact)
+        is_last = number == len(opening.segments) - 1
 
         def is_torn(expected: int, is_whole: bool, is_followed: bool) -> bool:
-            if promised is not None and expected < promised:
-                return False
-            ends_the_log = is_last and not is_followed
-            if opening.cache_is_intact:
-                return ends_the_log and not is_whole
-            return ends_the_log or promised is not None
+            return evidence.is_torn(
+                expected, is_whole=is_whole, ends_the_log=is_last and not is_followed
+            )
 
         return is_torn
 
@@ -232,12 +231,13 @@ class Salvage:
                 bad = BadBatch(run_end, "its offset or epoch does not fit the next batch")
             except BadBatch as error:
                 bad = error
-            if bad.header is not None and _fits(bad.header, last[1], last[2]):
+            if bad.header is not None and fits(bad.header, last[1], last[2]):
                 # This batch continues from the batch before the last one, so the last one is wrong.
                 liars.append(last[0])
                 return None
             after = self._after(segment, bad.position, expected, limit)
-            if torn(expected, self._is_whole(segment, bad.position), after is not None):
+            is_whole = is_whole_batch(segment.file, bad.position, segment.size)
+            if torn(expected, is_whole, after is not None):
                 self._cut_tail(segment, bad)
                 segment.damaged, segment.verified = tuple(holes), segment.size
                 return expected, True
@@ -266,16 +266,11 @@ class Salvage:
                 )
 
     def _check_jump(self, position: int, header: BatchHeader, expected: int) -> None:
-        """Raises `BadBatch` if the batch jumps over a promised offset. The recovery point and the
-        synced offset are both the end of a batch, so a batch that begins below one of them is not
-        followed by one that begins above it, unless compaction removed the batches in between."""
+        """Raises `BadBatch` if the batch jumps over a promised offset."""
         opening = self._opening
-        if opening.checkpoint is None or expected < opening.checkpoint.sparse_offset:
-            return
         if any(held.start_offset <= expected < held.end_offset for held in opening.damage):
             return  # the gap is already reported as damage
-        points = (opening.checkpoint.recovery_point, opening.promised or 0)
-        if any(expected < point <= header.base_offset for point in points):
+        if skips_promised(opening.checkpoint, opening.promised, expected, header.base_offset):
             raise BadBatch(
                 position,
                 f"the batch begins at offset {header.base_offset}, but offset {expected} was "
@@ -308,14 +303,6 @@ class Salvage:
             return None
         data = file.pread(HEADER_SIZE, found)
         return found, int.from_bytes(data[:8], "big", signed=True)
-
-    def _is_whole(self, segment: Segment, position: int) -> bool:
-        """Whether the file is long enough for the batch at `position`, by the size in its
-        header."""
-        data = segment.file.pread(HEADER_SIZE, position)
-        if len(data) < HEADER_SIZE:
-            return False
-        return HEADER_SIZE <= read_header(data).size <= segment.size - position
 
     def _claimed_end(self, segment: Segment, position: int, expected: int) -> int:
         """Returns the offset after a bad batch at the end of the log, as far as its header is
@@ -394,7 +381,3 @@ class Salvage:
                     for _, header in segment.headers(0):
                         opening.epochs.assign(header.leader_epoch, header.base_offset)
         opening.epochs_dirty |= opening.epochs.truncate_from_end(end_offset + 1)
-
-
-def _fits(header: BatchHeader, offset_min: int, epoch_min: int) -> bool:
-    return header.base_offset >= offset_min and header.leader_epoch >= epoch_min

@@ -2,8 +2,8 @@
 
 Everything that a starting broker would trust is compared with the batches, which are the truth:
 their CRCs, offsets and epochs, the indexes, the small files, and the offsets that the checkpoint
-vouches for. Offsets at or above the recovery point were never promised to be on disk, so bad bytes
-there are a torn tail that the next start cuts off. Bad bytes below it are damage.
+vouches for. Bad bytes are a torn tail, which the next start cuts off, or damage. Verification
+decides as recovery does (`torn_tail`).
 
 A log that is in use can be verified. Data appended after its files were listed is not checked.
 """
@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from posixpath import basename, dirname
 
 from penstock.ports import Disk
-from penstock.storage.errors import StorageError
-from penstock.storage.findings import Finding, LogReport
+from penstock.storage.errors import CorruptFile, StorageError
+from penstock.storage.findings import Finding, Findings, LogReport
 from penstock.storage.inspect import find_logs, list_files
+from penstock.storage.offset_checkpoint import OFFSETS, LogOffsets, read_offsets
 from penstock.storage.verify_log import LogVerifier, is_segment_data
 
 
@@ -46,15 +48,47 @@ class Verification:
         return tuple(finding for log in self.logs for finding in log.findings)
 
 
+@dataclass(slots=True)
+class _Root:
+    """What a directory of logs says about the logs in it."""
+
+    offsets: dict[str, LogOffsets]
+    cache_is_intact: bool
+    flaw: tuple[str, str] | None = None
+    """The path of a bad file, and what is wrong with it."""
+
+    @classmethod
+    def read(cls, disk: Disk, root: str, cache_is_intact: Callable[[str], bool]) -> _Root:
+        try:
+            return cls(read_offsets(disk, root), cache_is_intact(root))
+        except (CorruptFile, OSError) as error:
+            return cls({}, cache_is_intact(root), (f"{root}/{OFFSETS}", str(error)))
+
+    def report_once(self, findings: Findings) -> None:
+        if self.flaw is not None:
+            path, reason = self.flaw
+            findings.warning(
+                "bad-offsets", path, f"{reason}; the broker ignores it, and writes it again"
+            )
+            self.flaw = None
+
+
+def _root(directory: str) -> str:
+    return dirname(directory) or "."
+
+
 def verify_directory(
     disk: Disk,
     path: str,
     *,
     deep: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    cache_is_intact: Callable[[str], bool] = lambda _: False,
 ) -> Verification:
     """Verifies the log at `path`, or every log below it. With `deep`, decodes the records too.
 
+    `cache_is_intact` gets the directory of the logs, and says whether the page cache still holds
+    everything that was written to them.
     Blocking, and reads everything, which may take long. Never writes.
     """
     directories = find_logs(disk, path)
@@ -67,7 +101,11 @@ def verify_directory(
     total = sum(entry.size for _, entries in listed for entry in entries if is_segment_data(entry))
     done = 0
     reports = []
+    roots = {root: _Root.read(disk, root, cache_is_intact) for root in map(_root, directories)}
     for directory, entries in listed:
+        root = roots[_root(directory)]
+        findings = Findings()
+        root.report_once(findings)
 
         def advance(size: int, directory: str = directory) -> None:
             nonlocal done
@@ -75,5 +113,9 @@ def verify_directory(
             if progress is not None:
                 progress(Progress(directory, done, max(total, done)))
 
-        reports.append(LogVerifier(disk, directory, entries, deep, advance).run())
+        noted = root.offsets.get(basename(directory))
+        verifier = LogVerifier(
+            disk, directory, entries, deep, advance, noted, root.cache_is_intact, findings
+        )
+        reports.append(verifier.run())
     return Verification(path, deep, tuple(reports))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.retention import RELATIVE_OFFSET_MAX
 from penstock.ports import Disk
 from penstock.storage.checkpoints import Checkpoint, CleanStop
 from penstock.storage.errors import CorruptFile
 from penstock.storage.files import (
     INDEX,
-    LEADER_EPOCHS,
     LOG,
     LOG_CHECKPOINT,
     PARTITION_METADATA,
@@ -22,22 +20,22 @@ from penstock.storage.files import (
     offset_name,
     parse_partition_directory,
 )
-from penstock.storage.findings import Findings, LogReport, Severity
+from penstock.storage.findings import RESTORE, Findings, LogReport
 from penstock.storage.inspect import (
+    OFFSET_END,
     BadRange,
     Content,
     FileEntry,
     read_checkpoint,
-    read_epochs,
     read_topic_id,
     segment_end,
 )
+from penstock.storage.offset_checkpoint import LogOffsets
 from penstock.storage.producer_state import file_crc
+from penstock.storage.torn_tail import CrashEvidence, promised_offset, skips_promised
+from penstock.storage.verify_epochs import EpochsVerifier
 from penstock.storage.verify_producers import TransactionsVerifier, check_snapshots
-from penstock.storage.verify_segment import EpochRun, SegmentScan, SegmentVerifier
-
-_REWRITTEN = "only Kafka's tools read it, and the broker writes it again at the next leader epoch"
-_RESTORE = "restore this replica from another one, and check the disk"
+from penstock.storage.verify_segment import SegmentScan, SegmentVerifier
 
 
 def is_segment_data(entry: FileEntry) -> bool:
@@ -53,10 +51,16 @@ class LogVerifier:
     entries: list[FileEntry]
     deep: bool
     advance: Callable[[int], None]
+    noted: LogOffsets | None = None
+    """The offsets that the broker stored for this log, in `penstock-offsets`."""
+    cache_is_intact: bool = False
+    """Whether the page cache still holds everything that was written to the log."""
     findings: Findings = field(default_factory=Findings)
     checkpoint: Checkpoint | None = None
     scans: list[SegmentScan] = field(default_factory=list)
     transactions: TransactionsVerifier | None = None
+    cut_offset: int = OFFSET_END
+    """Where recovery will cut off a torn tail."""
     gone: bool = False
     """A segment was deleted in the meantime, so the log starts at a higher offset than the
     checkpoint has."""
@@ -65,6 +69,8 @@ class LogVerifier:
         bases = [entry.kind.base_offset for entry in self.entries if is_segment_data(entry)]
         topic_id = self._topic_id()
         self.checkpoint = self._read_checkpoint()
+        if self.noted is not None and self.noted.topic_id != topic_id:
+            self.noted = None
         stop = self._clean_stop(bases)
         noted = dict(self.checkpoint.aborted) if self.checkpoint else {}
         self.transactions = TransactionsVerifier(self.disk, self.findings, noted)
@@ -73,12 +79,15 @@ class LogVerifier:
         end_offset = self._end_offset()
         self._check_damage()
         self._check_gaps()
-        self._check_epoch_order()
+        epochs = EpochsVerifier(
+            self.disk, self.directory, self.findings, self.checkpoint, self.scans, self.cut_offset
+        )
+        epochs.check_order()
         if end_offset is not None:
-            self._check_epochs(end_offset, clean=stop is not None)
+            epochs.check_files(end_offset, clean=stop is not None)
         if end_offset is None:
             self.findings.error(
-                "no-segment", self.directory, f"the directory has no .log file; {_RESTORE}"
+                "no-segment", self.directory, f"the directory has no .log file; {RESTORE}"
             )
         else:
             self._check_promises(end_offset, stop)
@@ -104,7 +113,7 @@ class LogVerifier:
             topic_id = read_topic_id(self.disk, path)
         except CorruptFile as error:
             self.findings.error(
-                "bad-metadata", path, f"{error}; the broker will not open this log: {_RESTORE}"
+                "bad-metadata", path, f"{error}; the broker will not open this log: {RESTORE}"
             )
             return None
         if topic_id is None:
@@ -166,6 +175,7 @@ class LogVerifier:
             deep=self.deep,
             indexes_trusted=trusted,
             advance=self.advance,
+            skips_synced=self._skips_synced,
             transactions=self.transactions,
             transactions_believed=clean or (not last and bases[number + 1] <= on_disk),
         )
@@ -186,40 +196,54 @@ class LogVerifier:
                 "permissions and the disk",
             )
             scan = SegmentScan(base, path, end_offset=base if last else bases[number + 1])
-        for bad in scan.bad:
-            self._judge(scan, bad, last=last)
+        self._judge(scan, last=last)
         self.scans.append(scan)
 
-    def _judge(self, scan: SegmentScan, bad: BadRange, *, last: bool) -> None:
-        """Reports bad bytes as a torn tail or as damage, by the recovery point. Recovery can also
-        use the synced offset and the page cache (`salvage`), and then finds more damage."""
-        size = bad.end - bad.position
-        if self.checkpoint is not None:
-            for held in self.checkpoint.damage:
-                if held.segment_base == scan.base_offset and (
-                    held.start_position <= bad.position and bad.end <= held.end_position
-                ):
-                    return
-            torn = bad.expected >= self.checkpoint.recovery_point
-        else:
-            torn = last and bad.end == scan.size
-        if torn:
-            further = "" if last else ", with all segments after it"
-            self.findings.warning(
-                "torn-tail",
+    @property
+    def _promised(self) -> int | None:
+        return promised_offset(self.checkpoint, self.noted)
+
+    def _judge(self, scan: SegmentScan, *, last: bool) -> None:
+        """Reports bad bytes as a torn tail or as damage, as recovery will decide."""
+        evidence = CrashEvidence(self._promised, self.cache_is_intact)
+        for bad in scan.bad:
+            if self._is_quarantined(scan, bad):
+                continue
+            ends_the_log = last and bad.end == scan.size
+            expected = bad.expected
+            if scan.skipped is not None and scan.skipped[0] < bad.position:
+                expected = scan.skipped[1]
+            if evidence.is_torn(expected, is_whole=bad.is_whole, ends_the_log=ends_the_log):
+                further = "" if last else ", with all segments after it"
+                self.findings.warning(
+                    "torn-tail",
+                    scan.path,
+                    f"torn tail, {scan.size - bad.position} bytes: recovery will cut it "
+                    f"off{further}. It begins at offset {bad.expected}, which was never "
+                    f"acknowledged as synced ({bad.reason})",
+                    bad.position,
+                )
+                self.cut_offset = min(self.cut_offset, bad.expected)
+                return
+            self.findings.error(
+                "damage",
                 scan.path,
-                f"{size} bytes from offset {bad.expected} on are not valid batches "
-                f"({bad.reason}): a torn tail that was never acknowledged as synced; the next "
-                f"start cuts it off{further}",
+                f"{bad.end - bad.position} bytes from offset {bad.expected} on are damaged "
+                f"({bad.reason}), although they had been written completely; {RESTORE}",
                 bad.position,
             )
-            return
-        self.findings.error(
-            "damage",
-            scan.path,
-            f"{size} bytes from offset {bad.expected} on are damaged ({bad.reason}), although "
-            f"they had been synced; {_RESTORE}",
-            bad.position,
+
+    def _skips_synced(self, expected: int, base_offset: int) -> bool:
+        return not self._explained(expected, expected + 1) and skips_promised(
+            self.checkpoint, self._promised, expected, base_offset
+        )
+
+    def _is_quarantined(self, scan: SegmentScan, bad: BadRange) -> bool:
+        return any(
+            held.segment_base == scan.base_offset
+            and held.start_position <= bad.position
+            and bad.end <= held.end_position
+            for held in (self.checkpoint.damage if self.checkpoint else ())
         )
 
     def _end_offset(self) -> int | None:
@@ -233,7 +257,7 @@ class LogVerifier:
                 "quarantined",
                 self._path(offset_name(held.segment_base, LOG)),
                 f"offsets {held.start_offset} to {held.end_offset - 1} were found damaged earlier "
-                f"({held.reason}) and are not served; {_RESTORE}",
+                f"({held.reason}) and are not served; {RESTORE}",
                 held.start_position,
             )
 
@@ -274,9 +298,9 @@ class LogVerifier:
                 "segment-gap",
                 after.path,
                 f"{what}: compaction leaves such gaps; if this topic is not compacted, a file is "
-                f"missing: {_RESTORE}",
+                f"missing: {RESTORE}",
             )
-        elif start >= self.checkpoint.recovery_point:
+        elif start >= (self._promised or 0) and not self.cache_is_intact:
             self.findings.warning(
                 "segment-gap",
                 after.path,
@@ -284,90 +308,7 @@ class LogVerifier:
                 "off there",
             )
         else:
-            self.findings.error("segment-gap", after.path, f"{what}: a file is missing; {_RESTORE}")
-
-    def _runs(self) -> list[EpochRun]:
-        """Returns the epoch runs of the whole log. A run may span several segments."""
-        runs: list[EpochRun] = []
-        for run in (run for scan in self.scans for run in scan.epochs):
-            if runs and runs[-1].epoch == run.epoch:
-                runs[-1].last_base, runs[-1].end_offset = run.last_base, run.end_offset
-            else:
-                runs.append(replace(run))
-        return runs
-
-    def _check_epoch_order(self) -> None:
-        highest = -1
-        for scan in self.scans:
-            for run in scan.epochs:
-                if run.epoch < highest:
-                    self.findings.error(
-                        "epoch-falls",
-                        scan.path,
-                        f"offset {run.first_offset} has leader epoch {run.epoch}, but earlier "
-                        f"offsets have {highest}: a former leader wrote it, or the bytes are "
-                        f"damaged; {_RESTORE}",
-                    )
-                highest = max(highest, run.epoch)
-
-    def _check_epochs(self, end_offset: int, *, clean: bool) -> None:
-        """Compares the stored leader epochs with the batches, as far as the stored ones are
-        trusted."""
-        checkpoint, path = self.checkpoint, self._path(LEADER_EPOCHS)
-        try:
-            listed = read_epochs(self.disk, path)
-        except CorruptFile as error:
-            self.findings.warning("bad-epochs", path, f"{error}; {_REWRITTEN}")
-            listed = None
-        else:
-            flushed = checkpoint.recovery_point if checkpoint else end_offset
-            if listed is None and any(
-                run.epoch >= 0 and run.first_offset < flushed for run in self._runs()
-            ):
-                self.findings.warning("no-epochs", path, f"it is missing; {_REWRITTEN}")
-        if checkpoint is None:
-            if listed is not None:
-                self._check_noted(LeaderEpochs(listed), path, Severity.WARNING, end_offset)
-            return
-        noted = LeaderEpochs(checkpoint.epochs)
-        upper = end_offset if clean else min(checkpoint.recovery_point, end_offset)
-        self._check_noted(noted, self._path(LOG_CHECKPOINT), Severity.ERROR, upper)
-        if clean and listed is not None and tuple(listed) != noted.entries:
-            self.findings.warning(
-                "stale-epochs", path, f"it differs from the checkpoint; {_REWRITTEN}"
-            )
-
-    def _check_noted(self, noted: LeaderEpochs, path: str, severity: Severity, upper: int) -> None:
-        runs = [run for run in self._runs() if run.first_offset < upper and run.epoch >= 0]
-        for before, run in zip([None, *runs], runs, strict=False):
-            follows = before is not None and before.end_offset == run.first_offset
-            offset = self._misnoted(noted, run, upper, follows=follows)
-            if offset is not None:
-                self.findings.add(
-                    severity,
-                    "wrong-epoch",
-                    path,
-                    f"it says that leader epoch {noted.epoch_at(offset)} wrote offset {offset}, "
-                    f"but the batches have leader epoch {run.epoch} from {run.first_offset} on: "
-                    f"one of them is damaged; {_RESTORE}",
-                )
-
-    def _misnoted(
-        self, noted: LeaderEpochs, run: EpochRun, upper: int, *, follows: bool
-    ) -> int | None:
-        """Returns an offset to which the file assigns the wrong epoch, at either end of a run."""
-        start = self.checkpoint.log_start_offset if self.checkpoint else 0
-        first = max(run.first_offset, start)
-        if run.end_offset <= start or first >= upper:
-            return None
-        for offset in (first, min(run.last_base, upper - 1)):
-            if offset >= first and noted.epoch_at(offset) != run.epoch:
-                return offset
-        # After a gap, the epoch may have begun with records that compaction has removed.
-        before = run.first_offset - 1
-        if follows and before >= start and noted.epoch_at(before) == run.epoch:
-            return before
-        return None
+            self.findings.error("segment-gap", after.path, f"{what}: a file is missing; {RESTORE}")
 
     def _check_promises(self, end_offset: int, stop: CleanStop | None) -> None:
         checkpoint = self.checkpoint
@@ -383,7 +324,7 @@ class LogVerifier:
             )
             return
         first = self.scans[0].base_offset
-        start, point = checkpoint.log_start_offset, checkpoint.recovery_point
+        start, point = checkpoint.log_start_offset, self._promised or 0
         # Deleted records need not exist: compaction may have removed them first.
         reached = max(start, end_offset)
         if point > reached and not self._explained(reached, point):
@@ -391,7 +332,7 @@ class LogVerifier:
                 "short",
                 self.scans[-1].path,
                 f"the log ends at {reached}, although everything below {point} had been synced; "
-                f"{_RESTORE}",
+                f"{RESTORE}",
                 self.scans[-1].size,
             )
         if start < first and not self.gone and not self._explained(start, first):
@@ -399,7 +340,7 @@ class LogVerifier:
                 "segment-gap",
                 self.directory,
                 f"the log starts at {start}, but its first segment at {first}: a file is missing; "
-                f"{_RESTORE}",
+                f"{RESTORE}",
             )
         if start > max(end_offset, point):
             self.findings.warning(
@@ -420,7 +361,7 @@ class LogVerifier:
                 "not-stopped",
                 path,
                 "the log is in use or was not stopped cleanly: the next start reads it from "
-                f"offset {point} on",
+                f"offset {checkpoint.recovery_point} on",
             )
         else:
             self._check_clean_stop(stop, reached)
@@ -432,7 +373,7 @@ class LogVerifier:
                 "wrong-end",
                 path,
                 f"at the last clean stop the log ended at {stop.end_offset}, but its batches end "
-                f"at {end_offset}; {_RESTORE}",
+                f"at {end_offset}; {RESTORE}",
             )
         for path in self._changed_indexes(stop):
             self.findings.warning(

@@ -20,7 +20,7 @@ from penstock.ports import Disk
 from penstock.records.batch import NO_TIMESTAMP, BatchHeader, CorruptBatch, TimestampType
 from penstock.records.record import read_control, read_records
 from penstock.storage.files import INDEX, LOG, TIME_INDEX, TRANSACTION_INDEX, offset_name
-from penstock.storage.findings import Findings, Severity
+from penstock.storage.findings import RESTORE, Findings, Severity
 from penstock.storage.inspect import (
     BadRange,
     BatchAt,
@@ -73,6 +73,8 @@ class SegmentScan:
     codecs: Counter[str] = field(default_factory=Counter)
     epochs: list[EpochRun] = field(default_factory=list)
     bad: list[BadRange] = field(default_factory=list)
+    skipped: tuple[int, int] | None = None
+    """The position of the first batch that leaves out a synced offset, and that offset."""
 
 
 class SegmentVerifier:
@@ -89,6 +91,7 @@ class SegmentVerifier:
         deep: bool,
         indexes_trusted: bool,
         advance: Callable[[int], None],
+        skips_synced: Callable[[int, int], bool] = lambda _expected, _base_offset: False,
         transactions: TransactionsVerifier | None = None,
         transactions_believed: bool = False,
     ) -> None:
@@ -101,6 +104,7 @@ class SegmentVerifier:
         self._index_severity = Severity.ERROR if indexes_trusted else Severity.WARNING
         self._advice = _REMOVE if indexes_trusted else _REBUILT
         self._advance = advance
+        self._skips_synced = skips_synced
         self._transactions = transactions
         self._transactions_believed = transactions_believed
         self._scan = SegmentScan(base_offset, self._stem + LOG, end_offset=base_offset)
@@ -147,7 +151,7 @@ class SegmentVerifier:
     def _batch(self, item: BatchAt) -> None:
         scan, header = self._scan, item.header
         if not scan.bad or scan.bad[-1].end != item.position:
-            scan.gap_offsets += header.base_offset - scan.end_offset
+            self._note_gap(item.position, header.base_offset)
         scan.batches += 1
         scan.records += header.record_count
         scan.codecs[header.codec.name.lower()] += 1
@@ -160,6 +164,19 @@ class SegmentVerifier:
             self._transactions.on_batch(header, item.data)
         if self._deep:
             self._check_records(item)
+
+    def _note_gap(self, position: int, base_offset: int) -> None:
+        scan, expected = self._scan, self._scan.end_offset
+        scan.gap_offsets += base_offset - expected
+        if self._skips_synced(expected, base_offset):
+            scan.skipped = scan.skipped or (position, expected)
+            self._findings.error(
+                "damage",
+                scan.path,
+                f"the batch begins at offset {base_offset}, but offset {expected} was synced "
+                f"before and is missing; {RESTORE}",
+                position,
+            )
 
     def _note_epoch(self, header: BatchHeader) -> None:
         runs = self._scan.epochs
