@@ -1,13 +1,13 @@
 """The asyncio clients: the same names as in `penstock`, with async methods.
 
-from penstock import aio
+    from penstock import aio
 
-async with aio.Producer("localhost:9092") as producer:
-    await (await producer.send("orders", b"42", key=b"alice"))
+    async with aio.Producer("localhost:9092") as producer:
+        await (await producer.send("orders", b"42", key=b"alice"))
 
-async with aio.Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
-    async for record in consumer:
-        print(record.key, record.value)
+    async with aio.Consumer("localhost:9092", topics=["orders"], group_id="billing") as consumer:
+        async for record in consumer:
+            print(record.key, record.value)
 
 `exactly_once` reads records, calls a handler that turns them into other records, and commits both
 together.

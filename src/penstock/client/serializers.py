@@ -1,22 +1,7 @@
-"""Serializers: they convert keys and values to bytes and back.
+"""Serializers: they convert keys and values to bytes and back. Pure.
 
-None stays null: it is never passed to a serializer or a deserializer, so plain functions such as
-`str.encode` and `json.loads` can be used. All objects of this module have both `serialize` and
-`deserialize`, so that one object can be given to a producer and to a consumer:
-
-    Producer(value_serializer=serializers.json)
-    Consumer(value_deserializer=serializers.json)
-
-    raw                          bytes, unchanged: the same as giving nothing
-    string, String(encoding)     text
-    json, Json(...)              any JSON value; compact UTF-8
-    int32 int64 float32 float64  big-endian, as in Java
-    Dataclass(Class)             a dataclass as JSON, restored with its types
-    Pydantic(Model)              a pydantic model as JSON, validated when it is read
-    Avro(schema, ...)            Avro, plain or with the prefix of a schema registry
-
-If a serializer raises an error, the user gets a `SerializationFailed` with the record concerned.
-Pure.
+`penstock.serializers` lists them and explains nulls. All objects of this module have both
+`serialize` and `deserialize`, so that one object can be given to a producer and to a consumer.
 """
 
 from __future__ import annotations

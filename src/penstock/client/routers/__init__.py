@@ -1,16 +1,6 @@
 """Routers: they choose the partition of records that are sent without one. Pure.
 
-    DefaultRouter      keys by Java's hash; others a batch at a time, avoiding slow partitions
-    RoundRobinRouter   each record to the next partition
-    Crc32Router        keys by librdkafka's hash
-    KeyRangeRouter     sorted ranges of keys
-    GeographicRouter   a header names the partitions
-    LoadAwareRouter    the partition with the least queued data
-    TimeWindowRouter   one partition per window of time, in turn
-    CallableRouter     any function
-    Router             the base class for custom routers
-
-pyarrow is imported only when a table is routed.
+`penstock.routers` lists them. pyarrow is imported only when a table is routed.
 """
 
 from __future__ import annotations
