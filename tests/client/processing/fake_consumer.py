@@ -139,6 +139,23 @@ class FakeConsumer:
         return found
 
 
+class BlockingFakeConsumer:
+    """The same consumer for the sync loops, as long as there are records to poll."""
+
+    def __init__(self, inner: FakeConsumer) -> None:
+        self.inner = inner
+        self.options, self.env = inner.options, inner.env
+        self.assignment, self.seek = inner.assignment, inner.seek
+        self.hold_auto_commit = inner.hold_auto_commit
+        self.release_auto_commit = inner.release_auto_commit
+
+    def poll(self, timeout_ms: int = 500, max_records: int | None = None) -> list[Text]:
+        return asyncio.run(self.inner.poll(timeout_ms, max_records))
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        asyncio.run(self.inner.commit(offsets))
+
+
 def log_of(
     topic_partition: TopicPartition, count: int, keys: Collection[str] = ("k",)
 ) -> list[Text]:

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from client.processing.fake_consumer import FakeConsumer, log_of
+from client.processing.fake_consumer import BlockingFakeConsumer, FakeConsumer, log_of
+from penstock.client.blocking.delivery import AtMostOnce as BlockingAtMostOnce
 from penstock.client.errors import CommitFailed, ConnectionLost, OptionError
 from penstock.client.processing.delivery import AtLeastOnce, AtMostOnce
 from penstock.topic_partition import TopicPartition
@@ -144,6 +145,28 @@ def test_at_most_once_reverts_the_commit_of_records_not_handed_out() -> None:
         assert consumer.positions == {A: 5, B: 0}
 
     asyncio.run(main())
+
+
+def test_at_most_once_leaves_alone_the_offsets_of_partitions_that_it_has_lost() -> None:
+    """Their new owner commits for them. Nothing is left to commit."""
+
+    async def main() -> None:
+        consumer = FakeConsumer({A: log_of(A, 20)})
+        async with AtMostOnce(consumer, max_records=6) as records:
+            await anext(records)
+            consumer.assigned.clear()
+        assert consumer.commits == [{A: 6}]
+
+    asyncio.run(main())
+
+
+def test_blocking_at_most_once_leaves_alone_the_offsets_of_partitions_that_it_has_lost() -> None:
+    consumer = BlockingFakeConsumer(FakeConsumer({A: log_of(A, 20)}))
+    with BlockingAtMostOnce(consumer, max_records=6) as records:
+        next(records)
+        consumer.inner.assigned.clear()
+    assert consumer.inner.commits == [{A: 6}]
+    assert consumer.inner.held == 0
 
 
 def test_at_most_once_hands_out_only_committed_records() -> None:

@@ -114,7 +114,13 @@ class MarkerSender:
         link = self._links.get(broker_id)
         if link is None:
             link = self._links[broker_id] = PeerLink(
-                self._env, self._cluster, broker_id, _exchange, _lose, self._spawn
+                self._env,
+                self._cluster,
+                broker_id,
+                _exchange,
+                _lose,
+                self._spawn,
+                client_id="transactions",
             )
         return link
 

@@ -217,13 +217,12 @@ class _Producing:
 
     def _validate_later(self, batch: _Batch, hosted: HostedPartition) -> None:
         """Validates the batch on a thread, then appends it."""
-        records = _writable(batch.asked.records)
-        if records is None:
-            return
         self._left += 1
         services = self._context.services
         work = hosted.validation(
-            records, self._now_ms, zstd_allowed=self._context.version >= _ZSTD_SINCE
+            _writable(batch.asked.records),
+            self._now_ms,
+            zstd_allowed=self._context.version >= _ZSTD_SINCE,
         )
         validation = services.large_batches.run(work, self._request.timeout_ms / 1000)
         validation.add_done_callback(partial(self._on_validated, batch))
@@ -412,14 +411,12 @@ def _close_later_if_refused(
         answer.set_result(None)
 
 
-def _writable(records: bytes | bytearray | memoryview | None) -> memoryview | None:
+def _writable(records: bytes | bytearray | memoryview | None) -> memoryview:
     """Returns the records in writable memory, so that offsets can be stamped in place.
 
-    Frames come in writable memory; only read-only records are copied.
+    Frames come in writable memory; only read-only records are copied. Without records, it is empty.
     """
-    if records is None:
-        return None
-    view = memoryview(records)
+    view = memoryview(records or b"")
     return memoryview(bytearray(view)) if view.readonly else view
 
 

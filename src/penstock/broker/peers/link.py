@@ -45,6 +45,8 @@ class PeerLink(Generic[Item]):
         exchange: Callable[[Peer, list[Item]], Awaitable[None]],
         lost: Callable[[list[Item]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        *,
+        client_id: str,
     ) -> None:
         """`exchange` sends items in one request and processes the answer. If it raises `PeerLost`,
         all of these items are lost."""
@@ -54,6 +56,7 @@ class PeerLink(Generic[Item]):
         self._exchange = exchange
         self._lost = lost
         self._spawn = spawn
+        self._client_id = client_id
         self._queue: deque[Item] = deque()
         self._more = asyncio.Event()
         self._is_running = False
@@ -101,7 +104,7 @@ class PeerLink(Generic[Item]):
         return await connect_peer(
             self._env.network,
             (broker.host, broker.port),
-            client_id="transactions",
+            client_id=self._client_id,
             timeout_s=CONNECT_TIMEOUT_S,
             response_bytes_max=_RESPONSE_BYTES_MAX,
         )

@@ -229,8 +229,9 @@ class AtMostOnce(_Loop[K, V]):
                     for topic_partition, offset in waiting.items()
                     if topic_partition in assigned
                 }
-                self._set_back(ours)
-                self._consumer.commit(ours)
+                if ours:
+                    self._set_back(ours)
+                    self._consumer.commit(ours)
         except ClientError as refused:
             # At-most-once allows this: nobody will process these records.
             _log.warning(

@@ -201,15 +201,16 @@ class AtMostOnce(_Loop[K, V]):
         waiting = self._queue.waiting()
         self._queue.drop()
         try:
-            assigned = self._consumer.assignment()
-            ours = {
-                topic_partition: offset
-                for topic_partition, offset in waiting.items()
-                if topic_partition in assigned
-            }
-            if ours:
-                self._set_back(ours)
-                await self._consumer.commit(ours)
+            if waiting:
+                assigned = self._consumer.assignment()
+                ours = {
+                    topic_partition: offset
+                    for topic_partition, offset in waiting.items()
+                    if topic_partition in assigned
+                }
+                if ours:
+                    self._set_back(ours)
+                    await self._consumer.commit(ours)
         except ClientError as refused:
             # At-most-once allows this: nobody will process these records.
             _log.warning(
