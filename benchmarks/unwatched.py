@@ -28,5 +28,6 @@ def on_frame(self: dispatch.BrokerSession, frame: memoryview, borrowed: bool = F
 
 
 if __name__ == "__main__":
+    # The broker under test is this process: its frames are not timed.
     dispatch.BrokerSession.on_frame = on_frame  # type: ignore[method-assign]
     main(sys.argv[1:])

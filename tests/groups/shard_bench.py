@@ -82,6 +82,7 @@ class Bench(World):
 
     def run_group(self, count: int = 1, **options: str) -> list[str]:
         """Makes a stable group with `count` members. Returns their ids."""
+        # `join` has options of several types; these are its texts.
         tokens = [self.join(**options) for _ in range(count)]  # type: ignore[arg-type]
         self.advance(1)
         ids = [self.joined(token).member_id for token in tokens]

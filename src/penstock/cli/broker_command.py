@@ -129,10 +129,9 @@ def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None
 
     A broker that cannot start raises `CommandFailed`, whose message is one line.
     """
-    # Imported here because --print-config does not need them.
-    from penstock.broker.control.membership import Replaced  # noqa: PLC0415
-    from penstock.broker.main import run_broker  # noqa: PLC0415
-    from penstock.metadata.stored_fields import MetadataInvalid  # noqa: PLC0415
+    from penstock.broker.control.membership import Replaced  # noqa: PLC0415 - not for --print-config
+    from penstock.broker.main import run_broker  # noqa: PLC0415 - as above
+    from penstock.metadata.stored_fields import MetadataInvalid  # noqa: PLC0415 - as above
 
     try:
         return run_broker(config, on_ready)

@@ -26,6 +26,7 @@ async def test_a_lease_is_kept_by_renewing_it(harness: BrokerHarness) -> None:
     renew_often(harness.broker)
     for _ in range(3):
         renewed_at = membership.renewed_at
+        # The lambda is not used after this round.
         await harness.until(lambda: membership.renewed_at > renewed_at)  # noqa: B023
     assert membership.broker_epoch == before == epoch_of(harness, 0)
 
@@ -97,6 +98,7 @@ async def test_a_lost_lease_ends_all_leadership_first(harness: BrokerHarness) ->
         for _ in range(2):
             before = harness.broker.membership.broker_epoch
             await store.revoke_lease(harness.broker.membership._commits.lease)
+            # The lambda is not used after this round.
             await harness.until(lambda: harness.broker.membership.broker_epoch > before)  # noqa: B023
             await harness.until(lambda: hosted.leadership is not None)
     assert led_meanwhile == [False] * 4
