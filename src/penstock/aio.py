@@ -16,7 +16,7 @@ together.
 from __future__ import annotations
 
 from penstock.client.admin.admin import Admin
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.processing.exactly_once import exactly_once
 from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import Producer

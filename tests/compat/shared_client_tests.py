@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from client import test_consumer as consumer
+from client import test_consumer_commits as commits
 from client.admin.test_admin import test_a_groups_offsets_are_changed_and_deleted as group_offsets
 from client.admin.test_admin import test_disks_and_producers_are_described as inspection
 from client.admin.test_admin import test_offsets_by_time_and_deleted_records as times
@@ -17,8 +19,6 @@ from client.admin.test_admin import test_the_cluster_is_described as cluster
 from client.admin.test_admin import test_validate_only_creates_nothing as validation
 from client.blocking import test_consumer as sync_consumer
 from client.blocking import test_producer as sync_producer
-from client.consuming import test_consumer as consumer
-from client.consuming import test_consumer_commits as commits
 from client.consuming import test_recreated_topics as made_again
 from client.consuming import test_tables as tables
 from client.membership import test_member as member

@@ -22,7 +22,7 @@ from penstock.cli.session import (
     connect,
     run,
 )
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.errors import BrokerError, ClientError
 from penstock.client.metrics import Latency
 from penstock.client.producing.producer import Producer

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.consume_format import Formatter
 from penstock.cli.output import printable
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.errors import NoOffset
 from penstock.runtime import SystemClock
 from penstock.topic_partition import TopicPartition

@@ -20,7 +20,7 @@ from penstock.cli.status import gather
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.operations import BrokerInfo
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.errors import ClientError, ConnectFailed
 from penstock.client.producing.producer import Producer
 from penstock.ports import Clock

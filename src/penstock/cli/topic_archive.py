@@ -37,7 +37,7 @@ from penstock.cli.session import (
     run,
 )
 from penstock.cli.times import parse_time_ms
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.errors import TopicNotFound
 from penstock.runtime import SystemClock
 from penstock.topic_partition import TopicPartition

@@ -21,7 +21,7 @@ from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import ClusterInfo, ConfigEntry, TopicInfo
 from penstock.client.admin.reassignment import Reassignment
 from penstock.client.cluster import Cluster
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.environment import ClientEnv
 from penstock.client.errors import BrokerError, ClientError, ConnectFailed
 from penstock.client.model import OffsetAndMetadata

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.errors import OutsideLog
 from penstock.client.model import Record
 from penstock.client.producing.deliveries import Delivery

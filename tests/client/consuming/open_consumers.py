@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from client.open_clusters import cluster_of
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.model import Record
 from penstock.records.record import Record as RawRecord
 from penstock.records.record import build_batch

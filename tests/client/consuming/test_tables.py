@@ -15,7 +15,7 @@ from client.consuming.logs import MadeLog, fill, logs, value
 from client.consuming.open_consumers import NOW_MS, batch_of, consumer_of, numbered, produce, run
 from client.open_clusters import cluster_of
 from penstock.client.admin.offsets import delete_records
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.consuming.reading import Reading
 from penstock.client.consuming.record_decoder import RecordMaker
 from penstock.client.consuming.subscription import Subscription

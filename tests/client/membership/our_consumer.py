@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, TypeVar
 
 from compat.clients.base import CONSUMER, DEADLINE_S, Consumer, ConsumerOptions, Received
-from penstock.client.consuming.consumer import Consumer as AsyncConsumer
+from penstock.client.consumer import Consumer as AsyncConsumer
 from penstock.client.membership.listener import Listener
 from penstock.client.model import OffsetAndMetadata
 from penstock.topic_partition import TopicPartition

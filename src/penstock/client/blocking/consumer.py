@@ -26,8 +26,8 @@ from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.blocking.consumer_thread import ConsumerThread
 from penstock.client.blocking.delivery import AtLeastOnce, AtMostOnce
 from penstock.client.blocking.run import run_in_thread
-from penstock.client.consuming.consumer import Bootstrap, ConsumerArguments
-from penstock.client.consuming.consumer import Consumer as AsyncConsumer
+from penstock.client.consumer import Bootstrap, ConsumerArguments
+from penstock.client.consumer import Consumer as AsyncConsumer
 from penstock.client.consuming.core import OnCommit, Topics
 from penstock.client.consuming.group_offsets import CommitOffsets
 from penstock.client.environment import ClientEnv

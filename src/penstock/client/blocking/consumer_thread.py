@@ -17,7 +17,7 @@ from penstock.client.blocking.caller_callbacks import listener_on_caller
 from penstock.client.blocking.caller_executor import CallerExecutor
 from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.blocking.thread_guard import ThreadGuard
-from penstock.client.consuming.consumer import Consumer as AsyncConsumer
+from penstock.client.consumer import Consumer as AsyncConsumer
 from penstock.client.errors import ClientError, Closed
 from penstock.client.model import Record
 from penstock.client.processing.contracts import RunSummary

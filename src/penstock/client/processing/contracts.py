@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
 
 from penstock.client.environment import ClientEnv
-from penstock.client.model import Headers, Record, RecordMetadata
+from penstock.client.membership.steps import Identity
+from penstock.client.model import Headers, OffsetAndMetadata, Record, RecordMetadata
 from penstock.client.options import ConsumerOptions
 from penstock.topic_partition import TopicPartition
 
@@ -73,6 +74,21 @@ class RunConsumer(PolledConsumer[K, V], Protocol[K, V]):
     def add_listener(self, listener: object) -> None: ...
 
     def remove_listener(self, listener: object) -> None: ...
+
+
+class TransactionalConsumer(PolledConsumer[K, V], Protocol[K, V]):
+    """What `exactly_once` needs from a consumer."""
+
+    @property
+    def membership(self) -> tuple[str, Identity]: ...
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    async def committed(
+        self, *topic_partitions: TopicPartition
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]: ...
+
+    def seek(self, topic_partition: TopicPartition, offset: int | OffsetAndMetadata) -> None: ...
 
 
 class DeadLetterProducer(Protocol):

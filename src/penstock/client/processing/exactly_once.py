@@ -31,7 +31,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from penstock.client.consuming.consumer import Consumer
 from penstock.client.errors import (
     BrokerError,
     ClientError,
@@ -43,7 +42,7 @@ from penstock.client.errors import (
 from penstock.client.interceptors import ProducerRecord
 from penstock.client.membership.steps import Identity
 from penstock.client.model import OffsetAndMetadata, Record
-from penstock.client.processing.contracts import RunSummary
+from penstock.client.processing.contracts import RunSummary, TransactionalConsumer
 from penstock.client.producing.producer import Producer
 from penstock.client.producing.transactions import GroupOf
 from penstock.topic_partition import TopicPartition
@@ -109,7 +108,7 @@ class _OwnLoop:
 
 
 async def exactly_once(
-    consumer: Consumer[K, V],
+    consumer: TransactionalConsumer[K, V],
     producer: Producer[Any, Any],
     handler: Transform[K, V],
     *,
@@ -154,7 +153,7 @@ async def exactly_once(
 
 async def exactly_once_into(
     sink: Sink,
-    consumer: Consumer[K, V],
+    consumer: TransactionalConsumer[K, V],
     handler: Transform[K, V],
     max_records: int | None,
     retries: int,
@@ -164,7 +163,7 @@ async def exactly_once_into(
     return await _Loop(consumer, sink, handler, max_records, retries).run(stop)
 
 
-def _require(consumer: Consumer[Any, Any], sink: Sink) -> None:
+def _require(consumer: TransactionalConsumer[Any, Any], sink: Sink) -> None:
     options = consumer.options
     if options.group_id is None:
         raise OptionError("exactly_once needs a consumer group: give the consumer a group_id")
@@ -192,7 +191,7 @@ class _Signed:
 class _Loop(Generic[K, V]):
     def __init__(
         self,
-        consumer: Consumer[K, V],
+        consumer: TransactionalConsumer[K, V],
         sink: Sink,
         handler: Transform[K, V],
         max_records: int | None,

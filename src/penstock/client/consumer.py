@@ -1,4 +1,4 @@
-"""The async consumer.
+"""The async consumer: the public face of `consuming` and `processing`.
 
 Records of a partition are returned in order; partitions take turns. A position moves when a record
 is returned to the caller, not when it is prefetched. Auto-commit commits positions: the records of

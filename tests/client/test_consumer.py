@@ -21,7 +21,7 @@ from client.consuming.open_consumers import (
 )
 from client.open_clusters import cluster_of
 from penstock.client.admin.operations import create_partitions
-from penstock.client.consuming.consumer import Consumer
+from penstock.client.consumer import Consumer
 from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import ClientError, Closed, OptionError, TopicNotFound
 from penstock.client.interceptors import ConsumerInterceptor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from client.consuming.open_consumers import consumer_of, drain, numbered, run
-from client.consuming.test_consumer import topic_partitions
 from client.open_clusters import cluster_of
+from client.test_consumer import topic_partitions
 from penstock.client.admin.operations import delete_topics
 from penstock.client.model import OffsetAndMetadata, Record
 from penstock.testing import Broker
