@@ -187,3 +187,14 @@ def test_an_epoch_without_records_can_be_replaced_by_an_older_one() -> None:
     assert epochs.assign(6, 12)
     assert [epochs.clear(), epochs.clear()] == [True, False]
     assert len(epochs.entries) == 0
+
+
+def test_a_log_that_was_restarted_does_not_know_a_log_that_ends_where_it_starts() -> None:
+    """The other log may have records there that were never committed. It must start over."""
+    epochs = LeaderEpochs([EpochStart(5, 30)])
+    assert diverging_epoch(epochs, 30, 4, 40) == EpochEnd(4, 29)
+    assert diverging_epoch(epochs, 30, UNDEFINED_EPOCH, 40) is None
+    assert diverging_epoch(epochs, 31, 5, 40) is None
+    epochs = LeaderEpochs([EpochStart(4, 29), EpochStart(5, 30)])
+    assert diverging_epoch(epochs, 30, 4, 40) is None
+    assert diverging_epoch(epochs, 30, 3, 40) == EpochEnd(3, 29)

@@ -188,7 +188,20 @@ def test_a_log_below_the_leaders_log_start_starts_over() -> None:
     assert told(machine, out_of_range, log(10)) == (AskBounds(3, 7),)
     assert machine.next_fetch(log(10), 0) is None
     assert machine.on_bounds(50, 90, log(10), 0) == (StartAt(50, False),)
+    assert machine.high_watermark == 10
+    machine.on_restarted(50)
     assert machine.high_watermark == 50
+
+
+def test_a_log_that_diverges_below_the_leaders_log_start_starts_over() -> None:
+    """It may diverge further below than the leader knows. Its high watermark does not rise before
+    its records are gone: no consumer may read them."""
+    machine = follower(high_watermark=2)
+    answer = FetchAnswer(
+        ErrorCode.NONE, high_watermark=90, log_start_offset=10, diverging=EpochEnd(4, 9)
+    )
+    assert told(machine, answer, log(10, (4, 0))) == (StartAt(10, False),)
+    assert machine.high_watermark == 2
 
 
 def test_a_log_beyond_the_leaders_end_is_truncated_to_it() -> None:

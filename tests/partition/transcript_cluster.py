@@ -344,6 +344,7 @@ class Replicas:
                     log.cut(offset)
                 case StartAt(offset):
                     log.start_at(offset)
+                    follower.on_restarted(offset)
                 case Append(spans):
                     for span in spans:
                         log.append(span)

@@ -44,6 +44,10 @@ class LeaderEpochs:
         return tuple(self._entries)
 
     @property
+    def first(self) -> EpochStart | None:
+        return self._entries[0] if self._entries else None
+
+    @property
     def latest(self) -> int:
         return self._entries[-1].epoch if self._entries else UNDEFINED_EPOCH
 
@@ -124,6 +128,14 @@ def diverging_epoch(
     """
     if last_fetched_epoch == UNDEFINED_EPOCH:
         return None
+    first = epochs.first
+    if (
+        first is not None
+        and last_fetched_epoch < first.epoch
+        and fetch_offset == first.start_offset
+    ):
+        # This log was restarted there, and does not know which epoch wrote the offset before.
+        return EpochEnd(last_fetched_epoch, fetch_offset - 1)
     found = epochs.end_offset_for(last_fetched_epoch, log_end_offset)
     if found.epoch == UNDEFINED_EPOCH:
         raise KafkaError(

@@ -315,6 +315,10 @@ class Follower:
         self.high_watermark = min(self.high_watermark, log.end_offset)
         return self._back_off(now_ms, reason)
 
+    def on_restarted(self, start_offset: int) -> None:
+        """Notes that the log was restarted: everything before `start_offset` was committed."""
+        self.high_watermark = max(self.high_watermark, start_offset)
+
     def on_cut(self, log: LogView) -> None:
         """Drops the fetch in flight, because the shell discarded a damaged part of the log."""
         self._pending = None
@@ -367,7 +371,8 @@ class Follower:
         return self._cut_to(offset, leader_start, log)
 
     def _cut_to(self, offset: int, leader_start: int, log: LogView) -> tuple[Effect, ...]:
-        if offset < log.start_offset:
+        if offset < max(log.start_offset, leader_start):
+            # The logs have nothing in common that the leader still has.
             return self._begin_at(max(offset, leader_start), log)
         if (halt := self._guard(offset)) is not None:
             return (halt,)
@@ -380,7 +385,8 @@ class Follower:
         if offset < log.end_offset and (halt := self._guard(offset)) is not None:
             return (halt,)
         loses = offset < self.high_watermark
-        self.high_watermark = offset
+        # It rises to the offset in `on_restarted`. What the log still has may not be committed.
+        self.high_watermark = min(self.high_watermark, offset)
         return (StartAt(offset, loses),)
 
     def _guard(self, offset: int) -> Halt | None:

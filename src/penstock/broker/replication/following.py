@@ -174,6 +174,7 @@ class Following:
                 )
             case StartAt(offset, loses_committed):
                 log.start_at(offset)
+                self.follower.on_restarted(offset)
                 _log.log(
                     logging.ERROR if loses_committed else logging.INFO,
                     "%s: dropped the log, which ended at %d, and restarted it at %d: leader %d has "
