@@ -77,6 +77,10 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "queued_deletion": ("zombie-topic-hosted",),
     "reborn_restart": ("offsets-of-another-log-believed",),
     "take_back": ("fetches-of-a-dropped-replica-counted",),
+    "deleted_branch": (
+        "epoch-of-deleted-records-forgotten",
+        "watermark-rises-before-the-restart",
+    ),
     "acks_one": ("acks-one-answered-before-the-flush",),
     "pipelining": ("reads-overtake-writes",),
 }

@@ -201,6 +201,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "queued_deletion": lambda scenario: replace(_episode("queued_deletion")(scenario), brokers=3),
     "reborn_restart": lambda scenario: replace(_episode("reborn_restart")(scenario), brokers=3),
     "take_back": lambda scenario: replace(_episode("take_back")(scenario), brokers=4),
+    "deleted_branch": lambda scenario: replace(_episode("deleted_branch")(scenario), brokers=3),
 }
 ORDINARY: Final = (
     *("replication", "power", "metadata", "moves", "groups", "transactions", "topics"),

@@ -76,9 +76,10 @@ EPISODES: Final = (
     *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
     *("slow_leases", "full_store", "min_insync", "durability_switch", "missed_deletion"),
     *("queued_deletion", "reborn_restart", "take_back", "full_disk"),
-    *("rebuilt_table",),
+    *("rebuilt_table", "deleted_branch"),
 )
 """Sequences of faults that need the cluster to themselves. See `episodes`."""
+_EPISODES_DRAWN_FIRST: Final = 15
 
 EDGE_CLIENTS: Final = ("pipeliner", "malformer", "table")
 """Clients that pipeline, that send malformed batches, or that write to a compacted topic."""
@@ -280,8 +281,10 @@ def _with_edges(plain: Scenario, also: Collection[str]) -> Scenario:
     random = Random(f"edges {plain.seed}")  # noqa: S311 - as above
     calm = random.random() < 0.33 or not plain.faults
     faults = [name for name in EDGE_FAULTS if random.random() < 0.4]
-    episodes = [name for name in EPISODES if random.random() < 0.4]
+    episodes = [name for name in EPISODES[:_EPISODES_DRAWN_FIRST] if random.random() < 0.4]
     clients = [name for name in EDGE_CLIENTS if random.random() < 0.3]
+    # Drawn last, so that what was drawn for a seed before they existed stays the same.
+    episodes += [name for name in EPISODES[_EPISODES_DRAWN_FIRST:] if random.random() < 0.4]
     if calm:
         return plain
 

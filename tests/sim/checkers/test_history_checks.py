@@ -47,9 +47,7 @@ def poll(at: float, reads: Reads, process: str = "c", **more: Any) -> Poll:
 
 
 def read(*numbers: int, first: int = 0) -> tuple[tuple[int, str], ...]:
-    return tuple(
-        (first + partition_name, f"p.{number}") for partition_name, number in enumerate(numbers)
-    )
+    return tuple((offset, f"p.{number}") for offset, number in enumerate(numbers, start=first))
 
 
 def drain(*numbers: int, start: int = 0, **more: Any) -> Drain:

@@ -142,10 +142,7 @@ async def call(
 
 def batch_of(actor: Actor, values: Sequence[str], **more: int) -> bytes:
     now_ms = actor.env.clock.wall_ms()
-    records = [
-        Record(partition_name, now_ms, None, value.encode())
-        for partition_name, value in enumerate(values)
-    ]
+    records = [Record(number, now_ms, None, value.encode()) for number, value in enumerate(values)]
     return bytes(build_batch(records, **more))  # type: ignore[arg-type]
 
 

@@ -27,7 +27,15 @@ from penstock.metadata.configs import TopicSettings
 from penstock.metadata.edits import SyncedFrom
 from penstock.metadata.image import TopicChange
 from penstock.metadata.model import BrokerInfo, Partition
-from penstock.partition.follower import AdvanceLogStart, BatchSpan, Follower, FollowerRules
+from penstock.partition.epochs import LeaderEpochs
+from penstock.partition.follower import (
+    AdvanceLogStart,
+    BatchSpan,
+    Effect,
+    Follower,
+    FollowerRules,
+    LogView,
+)
 from penstock.partition.leader import AppendRules, check_batch
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.replication import InSyncRules, Leadership
@@ -254,6 +262,32 @@ def _refuses_gaps(patches: ExitStack) -> None:
 
     patch(patches, hosted_module, "follower_rules", remembered)
     patch(patches, Follower, "_check", strict)
+
+
+@_bug("epoch-of-deleted-records-forgotten")
+def _forgets_deleted_epochs(patches: ExitStack) -> None:
+    """A log does not remember which leader epoch wrote the last deleted record, and takes a replica
+    that ends there for a copy."""
+    truncate = LeaderEpochs.truncate_from_start
+
+    def forget(self: LeaderEpochs, start_offset: int) -> bool:
+        return truncate(self, start_offset + 1)
+
+    patch(patches, LeaderEpochs, "truncate_from_start", forget)
+    patch(patches, LeaderEpochs, "first", None)
+
+
+@_bug("watermark-rises-before-the-restart")
+def _commits_what_it_drops(patches: ExitStack) -> None:
+    """A follower that must drop its log raises its high watermark before the records are gone."""
+    begin_at = Follower._begin_at
+
+    def at_once(self: Follower, offset: int, log: LogView) -> tuple[Effect, ...]:
+        effects = begin_at(self, offset, log)
+        self.high_watermark = offset
+        return effects
+
+    patch(patches, Follower, "_begin_at", at_once)
 
 
 # -- clients

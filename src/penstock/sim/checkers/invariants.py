@@ -241,7 +241,7 @@ class Invariants:
         if truth is None:
             truth = self.truths[one.partition_name] = CommittedLog(one.partition_name)
         truth.synced_end = max(truth.synced_end, one.recovery_point)
-        if shadow.end_offset != hosted.log.end_offset or not shadow.marks:
+        if not shadow.is_current:
             known, ended = shadow.end_offset, len(shadow.ended)
             cut, new = shadow.refresh()
             self._tell_log(broker_id, one.partition_name, shadow, new, cut, known)

@@ -74,6 +74,16 @@ class ShadowLog:
         self._segment = -1
         self._position = 0
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the log looks as it did at the last refresh. A log that was restarted may end at
+        the same offset as before: then its last segment begins after the last known batch."""
+        return (
+            self.end_offset == self.log.end_offset
+            and bool(self.marks)
+            and self.log.segments[-1].base_offset <= self.marks[-1].base_offset
+        )
+
     def refresh(self) -> tuple[bool, list[Mark]]:
         """Reads what is new. Returns whether something was truncated, and the batches that are new
         since then."""
@@ -180,10 +190,10 @@ class ShadowLog:
         """Returns the chain of all batches below an offset. None if no batch ends there."""
         if end_offset == 0:
             return 0
-        partition_name = bisect_left(self._ends, end_offset)
-        if partition_name == len(self._ends) or self._ends[partition_name] != end_offset:
+        number = bisect_left(self._ends, end_offset)
+        if number == len(self._ends) or self._ends[number] != end_offset:
             return None
-        return self._chains[partition_name]
+        return self._chains[number]
 
     def marks_between(self, start_offset: int, end_offset: int) -> list[Mark]:
         """Returns the batches that are completely between two offsets."""

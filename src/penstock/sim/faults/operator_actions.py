@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 from penstock.aio import Admin
@@ -14,8 +13,7 @@ from penstock.client.errors import ClientError
 from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
-from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, draw_change
-from penstock.sim.history import INFO, OK, Deleted
+from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, delete_records, draw_change
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -126,22 +124,10 @@ class OperatorActions:
         )
 
         async def delete(admin: Admin) -> None:
-            at, begun_ms = TopicPartition.parse(partition_name), shared.now_ms()
-            found = (await admin.list_offsets({at: "latest"}))[at]
+            at = TopicPartition.parse(partition_name)
+            begun_ms, found = shared.now_ms(), (await admin.list_offsets({at: "latest"}))[at]
             offset = 0 if found is None else int(found.offset * share)
-            entry = Deleted(
-                process=self.operator.name,
-                status=INFO,
-                begun_ms=begun_ms,
-                ended_ms=begun_ms,
-                partition_name=partition_name,
-                offset=offset,
-            )
-            # Recorded before the deletion: a reader may be the first to see it.
-            shared.history.add(entry)
-            await admin.delete_records({at: offset})
-            shared.history.add(replace(entry, status=OK, ended_ms=shared.now_ms()))
-            shared.count("records_deleted", offset)
+            await delete_records(self.operator, admin, partition_name, offset, begun_ms)
 
         self._by_admin("delete records", delete)
 

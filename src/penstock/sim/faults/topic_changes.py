@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from penstock.client.errors import BrokerError, ClientError, TopicNotFound
 from penstock.sim.actors.compacted_table import POLICIES
 from penstock.sim.actors.readers import BytesConsumer
 from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
-from penstock.sim.history import COPIES, INFO, OK, TABLE, Probe
+from penstock.sim.history import COPIES, INFO, OK, TABLE, Deleted, Probe
 from penstock.topic_partition import TopicPartition
 
 ALTER: Final = "alter a topic"
@@ -165,3 +166,28 @@ class TopicRecreation:
                 if (consumer.known_position(self._topic_partition) or 0) >= end:
                     return values
         raise ClientError("it could not be read to its end")
+
+
+async def delete_records(
+    operator: Actor,
+    admin: Admin,
+    partition_name: str,
+    offset: int,
+    begun_ms: float | None = None,
+) -> None:
+    """Deletes the records before `offset`, and records it in the history."""
+    shared = operator.shared
+    since_ms = shared.now_ms() if begun_ms is None else begun_ms
+    entry = Deleted(
+        process=operator.name,
+        status=INFO,
+        begun_ms=since_ms,
+        ended_ms=since_ms,
+        partition_name=partition_name,
+        offset=offset,
+    )
+    # Recorded before the deletion: a reader may be the first to see it.
+    shared.history.add(entry)
+    await admin.delete_records({TopicPartition.parse(partition_name): offset})
+    shared.history.add(replace(entry, status=OK, ended_ms=shared.now_ms()))
+    shared.count("records_deleted", offset)

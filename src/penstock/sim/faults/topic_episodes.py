@@ -6,6 +6,8 @@ missed_deletion    a broker is down while a topic is deleted and created again
 queued_deletion    a broker with a stalled disk gets a change and the deletion at the same time
 reborn_restart     a leader restarts with uncommitted records of a topic that was created again
 take_back          a replica is moved away and back before its broker learns of either
+deleted_branch     a leader dies with uncommitted records; its successor deletes its own at the
+                   same offsets
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TopicNotFound
 from penstock.sim.actors.sends import Answered, batch_of, produce
 from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
-from penstock.sim.faults.topic_changes import ALTER, REBORN, TopicRecreation
+from penstock.sim.faults.topic_changes import ALTER, REBORN, TopicRecreation, delete_records
 from penstock.sim.node import BrokerNode
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
@@ -54,6 +56,7 @@ class TopicEpisodes:
             "queued_deletion": self._reborn(self._queue_deletion),
             "reborn_restart": self._reborn(self._restart_reborn),
             "take_back": self._take_back,
+            "deleted_branch": self._deleted_branch,
         }
 
     # Settings
@@ -264,6 +267,61 @@ class TopicEpisodes:
     async def _delete(self, admin: Admin, name: str) -> None:
         with suppress(TopicNotFound):
             await admin.delete_topic(name)
+
+    # Records that are deleted
+
+    async def _deleted_branch(self) -> bool:
+        """The replica comes back with records that were never committed, exactly up to the offset
+        where the log of its leader starts. It must not be taken for a copy."""
+        partition_names = [
+            partition_name
+            for partition_name in self._shared.scenario.deletable
+            if self._cluster.leader_of(partition_name) >= 0
+            and len(self._cluster.isr_of(partition_name))
+            > max(1, self._cluster.min_insync(partition_name))
+        ]
+        if not partition_names:
+            return False
+        partition_name = self._draws.choice(partition_names)
+        leader = self._cluster.world.brokers[self._cluster.leader_of(partition_name)]
+        for each in self._cluster.replicas_of(partition_name):
+            if each != leader.id:
+                self._actions.faults.clog(
+                    leader.name, self._cluster.world.brokers[each].name, STALL_S
+                )
+
+        def committed() -> int:
+            return self._cluster.committed().get(partition_name, 0)
+
+        # The followers have not answered for longer than a reply takes: what is not committed now
+        # stays with this leader.
+        await self._cluster.world.sleep(0.2)
+        has_branch = await self._cluster.wait(
+            lambda: self._cluster.end(leader, partition_name) > committed(), STALL_S / 4
+        )
+        end = self._cluster.end(leader, partition_name)
+        if not has_branch or self._cluster.leader_of(partition_name) != leader.id:
+            return False
+        self._actions.faults.kill(leader.name)
+        try:
+            await self._cluster.wait(lambda: committed() >= end, ANSWER_S)
+            if committed() < end:
+                return False
+            await self._cluster.spawn(self._delete_up_to(partition_name, end))
+        except ClientError:
+            return False
+        finally:
+            self._actions.start(leader)
+        await self._cluster.wait(
+            lambda: leader.id in self._cluster.isr_of(partition_name), ANSWER_S
+        )
+        return True
+
+    async def _delete_up_to(self, partition_name: str, offset: int) -> None:
+        operator = self._cluster.operator
+        await self._cluster.by_admin(
+            lambda admin: delete_records(operator, admin, partition_name, offset)
+        )
 
     # Replicas that move
 
