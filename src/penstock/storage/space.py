@@ -40,6 +40,8 @@ class SpaceGuard:
         """Bytes that may be written before the file system is asked again."""
         self.free_bytes = 0
         self.refusing = False
+        self.shortages = 0
+        """How often space became too little. A shortage may be over before anyone asks."""
         self._write_failed = False
 
     @property
@@ -50,6 +52,7 @@ class SpaceGuard:
 
     def note_failed_write(self) -> None:
         """Records that a write failed for lack of space."""
+        self.shortages += 1
         self._write_failed = True
         self.refusing = True
         self.check()
@@ -88,7 +91,8 @@ class SpaceGuard:
         """Asks the file system for the free space."""
         self.free_bytes = self._disk.free_bytes(self._directory)
         floor = self._reserve + self._reserve // 10 if self.refusing else self._reserve
-        self.refusing = self.free_bytes - size < floor
+        was_refusing, self.refusing = self.refusing, self.free_bytes - size < floor
+        self.shortages += self.refusing and not was_refusing
         self.credit = max(0, self.free_bytes - self._reserve) // 4
 
     def explain(self) -> str:

@@ -6,11 +6,18 @@ import asyncio
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.replication.test_replication import on_three
 from broker.three_brokers import ThreeBrokers
+from penstock.broker.repair.disk_full import DiskFullGuard
+from penstock.runtime import SystemClock
+from penstock.sim.disk.disk import SimDisk
+from penstock.storage.space import SpaceGuard
 
 
 @contextmanager
@@ -139,3 +146,48 @@ async def test_a_follower_over_its_disk_quota_leaves_the_isr_although_the_disk_h
     disk.heal()
     await cluster.until(lambda: full in cluster.partition().isr)
     assert await cluster.all_equal() == [b"before", b"meanwhile"]
+
+
+class Looks(SystemClock):
+    """A clock that lets the guard look once for every call of `look`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._turns: asyncio.Queue[None] = asyncio.Queue()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._turns.get()
+
+    async def look(self) -> None:
+        self._turns.put_nowait(None)
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+def test_a_shortage_that_is_over_before_the_next_look_resumes_replication() -> None:
+    """A follower that could not fetch meanwhile fetches again only when it is told to."""
+    clock, told = Looks(), list[object]()
+    disk = SimDisk(Random(1), Random(2))
+    disk.mkdir("/data")
+    space = SpaceGuard(disk, "/data", 0)
+    fetchers = SimpleNamespace(retry=told.append)
+    env = SimpleNamespace(clock=clock)
+    parts: tuple[Any, ...] = (env, ["orders-0"], None, fetchers, space)
+
+    async def main() -> None:
+        guard = asyncio.ensure_future(DiskFullGuard(*parts).run())
+        await asyncio.sleep(0)
+        await clock.look()
+        assert told == []
+        space._reserve = 1 << 62
+        assert not space.allows(1)
+        space._reserve = 0
+        assert space.allows(1)
+        assert not space.lacks_room
+        await clock.look()
+        assert told == ["orders-0"]
+        await clock.look()
+        assert told == ["orders-0"]
+        guard.cancel()
+
+    asyncio.run(main())

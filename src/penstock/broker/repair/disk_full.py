@@ -48,7 +48,7 @@ class DiskFullGuard:
 
     async def run(self) -> None:
         """Watches for a full disk until cancelled."""
-        clock = self._env.clock
+        clock, seen = self._env.clock, 0
         while True:
             await clock.sleep(LOOK_S)
             if self._space.lacks_room:
@@ -57,8 +57,13 @@ class DiskFullGuard:
                 await self._wait_for_space()
                 self._recovered_at = clock.monotonic()
                 _log.warning("disk space recovered; resuming replication")
-                for hosted in self._replicas:
-                    self._fetchers.retry(hosted)
+            elif self._space.shortages == seen:
+                continue
+            # Also after a shortage that was over before this look: followers that could not fetch
+            # in the meantime wait for this.
+            seen = self._space.shortages
+            for hosted in self._replicas:
+                self._fetchers.retry(hosted)
 
     def _lengthen_pause(self) -> None:
         """Doubles the pause if the disk is full again soon after it recovered."""
