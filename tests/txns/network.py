@@ -21,12 +21,12 @@ from .world import World
 
 
 class Network:
-    def __init__(self, seed: int, topic_partitions: Sequence[str]) -> None:
+    def __init__(self, seed: int, partition_names: Sequence[str]) -> None:
         self.random = random.Random(seed)
         self.world = World(TransactionConfig(retry_ms=50))
         self.world.holds_log = self.world.holds_markers = self.world.holds_ids = True
         self.world.additions_wait = seed % 2 == 1
-        self.partitions = {topic_partition: Partition() for topic_partition in topic_partitions}
+        self.partitions = {partition_name: Partition() for partition_name in partition_names}
         self.wire: list[Callable[[], None]] = []
         self.sure: list[Callable[[], None]] = []
         """Like `wire`, but nothing is lost: the sender is notified when the connection breaks."""
@@ -147,5 +147,5 @@ class Network:
                 self.verify()
 
     def verify_nothing_hangs(self) -> None:
-        for topic_partition, partition in self.partitions.items():
-            assert partition.last_stable_offset == len(partition.log), f"{topic_partition} hangs"
+        for partition_name, partition in self.partitions.items():
+            assert partition.last_stable_offset == len(partition.log), f"{partition_name} hangs"

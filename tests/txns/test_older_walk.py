@@ -56,14 +56,14 @@ class OlderWalk(Walk):
     def append(
         self,
         client: Client,
-        topic_partition: str,
+        partition_name: str,
         me: Producer,
         sequence: int,
         value: str,
         done: Callable[[ErrorCode], None],
     ) -> None:
         """Appends a batch that has arrived at its partition, and verifies its transaction first."""
-        partition = self.partitions[topic_partition]
+        partition = self.partitions[partition_name]
         header = partition.header(me, sequence)
         guard = partition.states.begin_verification(header, 0)
 
@@ -86,24 +86,24 @@ class OlderWalk(Walk):
             return
         self.ask(
             lambda: self.world.send_add(
-                client.transactional_id, me, [topic_partition], version=5, verify_only=True
+                client.transactional_id, me, [partition_name], version=5, verify_only=True
             ),
             verified,
         )
 
-    def produce(self, client: Client, topic_partition: str) -> None:
+    def produce(self, client: Client, partition_name: str) -> None:
         assert client.me is not None
         assert client.attempt is not None
         me, attempt = client.me, client.attempt
-        key = client.number, me, topic_partition
+        key = client.number, me, partition_name
         sequence = self.numbers.get(key, 0)
-        value = f"{attempt.name}:{topic_partition}:{sequence}"
+        value = f"{attempt.name}:{partition_name}:{sequence}"
 
         def add() -> None:
             op = self.ops
             self.ask(
                 lambda: self.world.send_add(
-                    client.transactional_id, me, [topic_partition], version=3
+                    client.transactional_id, me, [partition_name], version=3
                 ),
                 lambda token: added(op, token),
             )
@@ -122,7 +122,7 @@ class OlderWalk(Walk):
         def send() -> None:
             op = self.ops
             self.wire.append(
-                lambda: self.append(client, topic_partition, me, sequence, value, partial(done, op))
+                lambda: self.append(client, partition_name, me, sequence, value, partial(done, op))
             )
 
         def done(op: int, code: ErrorCode) -> None:
@@ -133,7 +133,7 @@ class OlderWalk(Walk):
                 return
             if code is ErrorCode.NONE:
                 self.numbers[key] = sequence + 1
-                attempt.writes.append((topic_partition, value))
+                attempt.writes.append((partition_name, value))
             elif code in WAIT_AGAIN or code is ErrorCode.INVALID_TXN_STATE:
                 self.begin(client, send)
             else:

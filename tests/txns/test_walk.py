@@ -129,13 +129,13 @@ class Walk(Network):
             lambda: self.world.send_init(client.transactional_id, expected, TIMEOUT_MS), answered
         )
 
-    def produce(self, client: Client, topic_partition: str) -> None:
+    def produce(self, client: Client, partition_name: str) -> None:
         assert client.me is not None
         assert client.attempt is not None
         me, attempt = client.me, client.attempt
-        sequence = client.sequences.get(topic_partition, 0)
-        value = f"{attempt.name}:{topic_partition}:{sequence}"
-        partition = self.partitions[topic_partition]
+        sequence = client.sequences.get(partition_name, 0)
+        value = f"{attempt.name}:{partition_name}:{sequence}"
+        partition = self.partitions[partition_name]
 
         def send() -> None:
             op = self.ops
@@ -156,7 +156,7 @@ class Walk(Network):
 
             self.ask(
                 lambda: self.world.send_add(
-                    client.transactional_id, me, [topic_partition], version=5
+                    client.transactional_id, me, [partition_name], version=5
                 ),
                 verified,
             )
@@ -168,8 +168,8 @@ class Walk(Network):
             if not self.answers(client, op):
                 return
             if code is ErrorCode.NONE:
-                client.sequences[topic_partition] = sequence + 1
-                attempt.writes.append((topic_partition, value))
+                client.sequences[partition_name] = sequence + 1
+                attempt.writes.append((partition_name, value))
             elif code in WAIT_AGAIN or code is ErrorCode.INVALID_TXN_STATE:
                 self.begin(client, send)
             elif client.ends is None:
@@ -235,8 +235,8 @@ class Walk(Network):
 
     def check(self) -> None:
         read = {
-            topic_partition: partition.committed()
-            for topic_partition, partition in self.partitions.items()
+            partition_name: partition.committed()
+            for partition_name, partition in self.partitions.items()
         }
         everything = [value for values in read.values() for value in values]
         assert len(everything) == len(set(everything)), "read twice"
