@@ -288,10 +288,10 @@ PAIRS = (
     delete_topics_then_metadata,
 )
 
-Play = Callable[[Lane], Awaitable[None]]
+Case = Callable[[Lane], Awaitable[None]]
 
 
-def run_on(directory: Path, brokers: int, run_case: Play) -> None:
+def run_on(directory: Path, brokers: int, case: Case) -> None:
     async def run() -> None:
         async with asyncio.timeout(120), three_brokers(directory, SETTINGS, brokers) as cluster:
             controller = cluster.broker(0).cluster.image.controller
@@ -303,7 +303,7 @@ def run_on(directory: Path, brokers: int, run_case: Play) -> None:
             ]
             lane = Lane(cluster, others[0], await line_to(cluster, others[0]))
             try:
-                await run_case(lane)
+                await case(lane)
             finally:
                 await lane.line.close()
 
@@ -311,20 +311,20 @@ def run_on(directory: Path, brokers: int, run_case: Play) -> None:
 
 
 @pytest.mark.parametrize("brokers", [1, 3])
-@pytest.mark.parametrize("play", PAIRS, ids=lambda run_case: run_case.__name__)
+@pytest.mark.parametrize("case", PAIRS, ids=lambda case: case.__name__)
 def test_a_request_sees_the_effect_of_the_previous_one(
-    tmp_path: Path, run_case: Play, brokers: int
+    tmp_path: Path, case: Case, brokers: int
 ) -> None:
     """As in Kafka, which starts no request before the previous one of the connection is
     answered.
     """
-    run_on(tmp_path, brokers, run_case)
+    run_on(tmp_path, brokers, case)
 
 
 def test_a_request_waits_behind_a_long_poll(tmp_path: Path) -> None:
     """Even a request that has nothing to do with the poll: the order holds for a connection."""
 
-    async def run_case(lane: Lane) -> None:
+    async def case(lane: Lane) -> None:
         await lane.create("t")
         other = await line_to(lane.cluster, lane.broker_id)
         poll = fetch("t", 0, max_wait_ms=60_000)
@@ -345,19 +345,19 @@ def test_a_request_waits_behind_a_long_poll(tmp_path: Path) -> None:
         assert "behind" in topics
         await other.close()
 
-    run_on(tmp_path, 1, run_case)
+    run_on(tmp_path, 1, case)
 
 
 def test_a_produce_behind_a_long_poll_does_not_end_it(tmp_path: Path) -> None:
     """The batch is not appended before the poll is answered, so the poll cannot return it."""
 
-    async def run_case(lane: Lane) -> None:
+    async def case(lane: Lane) -> None:
         await lane.create("t")
         polled, written = await lane.line.send(fetch("t", 0, max_wait_ms=300), produce("t"))
         assert not polled.responses[0].partitions[0].records
         assert written.responses[0].partition_responses[0].base_offset == 0
 
-    run_on(tmp_path, 1, run_case)
+    run_on(tmp_path, 1, case)
 
 
 def test_pipelined_produce_requests_overlap_and_keep_their_order(
@@ -376,7 +376,7 @@ def test_pipelined_produce_requests_overlap_and_keep_their_order(
             most = max(most, hosted.log.end_offset - hosted.high_watermark)
         return written
 
-    async def run_case(lane: Lane) -> None:
+    async def case(lane: Lane) -> None:
         await lane.create("t")
         monkeypatch.setattr(HostedPartition, "append", count_uncommitted)
         *made, found = await lane.line.send(
@@ -387,4 +387,4 @@ def test_pipelined_produce_requests_overlap_and_keep_their_order(
         assert found.topics[0].partitions[0].offset == 20
         assert most > 1, "each produce waited for the commit of the one before"
 
-    run_on(tmp_path, 3, run_case)
+    run_on(tmp_path, 3, case)
