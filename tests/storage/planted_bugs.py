@@ -229,7 +229,7 @@ def loss_of_committed_records_not_noted() -> AbstractContextManager[Any]:
     """After a crash lost committed records, the records that replace them count as committed."""
     original = Recovery._settle
 
-    def settle(self: Recovery, end_offset: int) -> int:
+    def settle(self: Recovery, end_offset: int) -> Checkpoint:
         opening = self._opening
         noted, opening.noted_offsets = opening.noted_offsets, None
         try:

@@ -184,9 +184,11 @@ def test_a_synced_segment_that_is_missing_is_damage() -> None:
 # Stored offsets that no longer apply
 
 
-@pytest.mark.parametrize("cut", ["truncate", "start"])
-def test_offsets_stored_before_a_truncation_are_ignored(cut: str) -> None:
-    """Other records may be there since, which are neither synced nor committed."""
+@pytest.mark.parametrize(("cut", "committed"), [("truncate", 5), ("start", 0)])
+def test_offsets_stored_before_a_truncation_count_up_to_where_it_cut(
+    cut: str, committed: int
+) -> None:
+    """Above that other records may be there since, which are neither synced nor committed."""
     bench, log = written()
     known = noted(log, high_watermark=COUNT)
     if cut == "truncate":
@@ -197,9 +199,30 @@ def test_offsets_stored_before_a_truncation_are_ignored(cut: str) -> None:
     bench.lose_power()
     log = bench.open(known=known)
     assert log.damage == []
-    assert log.restored_high_watermark == 0
+    assert log.restored_high_watermark == committed
     bench.kill()
-    assert bench.open(known=known, cache_is_intact=True).restored_high_watermark == 0
+    assert bench.open(known=known, cache_is_intact=True).restored_high_watermark == committed
+
+
+def test_the_lowest_of_several_truncations_counts() -> None:
+    """Also those before a restart. Offsets that are stored later take the truncations into
+    account."""
+    bench, log = written()
+    known = noted(log, high_watermark=COUNT)
+    log.truncate_to(9)
+    append(log, COUNT, epoch=1)
+    bench.kill()
+    log = bench.open(known=known)
+    log.truncate_to(12)
+    append(log, COUNT, epoch=2)
+    bench.kill()
+    log = bench.open(known=known)
+    assert log.restored_high_watermark == 9
+    known = noted(log, high_watermark=15)
+    log.on_offsets_noted(log.generation)
+    log.truncate_to(14)
+    bench.kill()
+    assert bench.open(known=known).restored_high_watermark == 14
 
 
 def test_offsets_of_another_topic_or_log_are_ignored() -> None:

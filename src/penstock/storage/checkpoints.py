@@ -36,6 +36,8 @@ _NUMBERS = (
     "truncating_to",
     "restarting_at",
     "generation",
+    "cut_since",
+    "cut_offset",
 )
 _DAMAGE_NUMBERS = tuple(field.name for field in fields(Damage) if field.name != "reason")
 
@@ -105,6 +107,9 @@ class Checkpoint:
     none."""
     generation: int = 0
     """Changes whenever records are removed from the end of the log (`offset_checkpoint`)."""
+    cut_since: int = -1
+    """Since this generation the log was truncated only to `cut_offset` or above; -1 if unknown."""
+    cut_offset: int = -1
     clean_stop: CleanStop | None = None
     segment_bases: tuple[int, ...] = ()
     """The segments that existed when the checkpoint was written."""

@@ -279,6 +279,10 @@ class Log:
         the end of this log."""
         self.state.note_cut()
 
+    def on_offsets_noted(self, generation: int) -> None:
+        """Notes that the offsets of this generation are stored durably (`offset_checkpoint`)."""
+        self.state.on_offsets_noted(generation)
+
     def purge(self) -> int:
         """Unlinks deleted files. Blocking; may run on any thread. Returns the number of files
         removed."""

@@ -54,6 +54,8 @@ class LogParts:
     epochs_dirty: bool
     unindexed_offset: int | None
     generation: int = 0
+    cut_since: int = -1
+    cut_offset: int = -1
     restored_high_watermark: int = 0
 
 
@@ -68,6 +70,8 @@ class LogState:
         "changed",
         "cleaned_offset",
         "config",
+        "cut_offset",
+        "cut_since",
         "damage",
         "directory",
         "dirty",
@@ -118,6 +122,8 @@ class LogState:
         self.generation = parts.generation
         """Changes whenever records are removed from the end. Offsets that were stored for another
         generation may be wrong (`offset_checkpoint`)."""
+        self.cut_since, self.cut_offset = parts.cut_since, parts.cut_offset
+        """As in `Checkpoint`."""
         self.restored_high_watermark = parts.restored_high_watermark
         """Everything below this was committed when the log was opened; 0 if unknown."""
         self.noted_point = parts.noted_point
@@ -195,7 +201,13 @@ class LogState:
         Raises the generation; the next checkpoint stores it.
         """
         self.generation += 1
+        self.cut_since = self.cut_offset = -1
         self.names_dirty = self.changed = True
+
+    def on_offsets_noted(self, generation: int) -> None:
+        """Forgets earlier truncations: the stored offsets take them into account."""
+        if generation == self.generation:
+            self.cut_since = self.cut_offset = -1
 
     def checkpoint(self, recovery_point: int) -> Checkpoint:
         """Returns a checkpoint of the log as it is, with this recovery point."""
@@ -207,6 +219,8 @@ class LogState:
             cleaned_offset=self.cleaned_offset,
             sparse_offset=self.sparse_offset,
             generation=self.generation,
+            cut_since=self.cut_since,
+            cut_offset=self.cut_offset,
             segment_bases=tuple(self.bases),
             damage=tuple(self.damage),
             epochs=self.epochs.entries,

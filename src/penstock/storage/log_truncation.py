@@ -53,15 +53,21 @@ class LogTruncation:
         # Store the target first: a truncation that was half done could leave a hole in the log that
         # looks sound.
         point, cleaned = min(state.recovery_point, offset), min(state.cleaned_offset, offset)
+        since, kept = state.generation, offset
+        if state.cut_since >= 0:
+            since, kept = state.cut_since, min(state.cut_offset, offset)
         begun = replace(
             state.checkpoint(point),
             cleaned_offset=cleaned,
             truncating_to=offset,
             generation=state.generation + 1,
+            cut_since=since,
+            cut_offset=kept,
         )
         self._files.write_checkpoint(begun)
         state.truncations += 1
         state.generation += 1
+        state.cut_since, state.cut_offset = since, kept
         state.restored_high_watermark = min(state.restored_high_watermark, offset)
         state.recovery_point, state.cleaned_offset = point, cleaned
         state.sparse_offset = min(state.sparse_offset, offset)
@@ -163,6 +169,7 @@ class LogTruncation:
         self._files.write_checkpoint(replace(empty, restarting_at=offset))
         state.truncations += 1
         state.generation += 1
+        state.cut_since = state.cut_offset = -1
         state.restored_high_watermark = 0
         try:
             self._begin_empty(offset)

@@ -16,8 +16,10 @@ in each log's checkpoint would cost one fsync per log.
 Both offsets may be out of date. They are then too low, which is harmless. They must never be too
 high. A log that lost its end, by a truncation or in a crash, can hold other records where the old
 ones were synced and committed. So a log has a generation, a number that changes with every such
-cut, durably before the first byte is removed (`Checkpoint.generation`). Offsets of another
-generation are ignored, and so are those of another topic of the same name.
+cut, durably before the first byte is removed (`Checkpoint.generation`). The log's checkpoint also
+says down to which offset it was truncated since the file was last written: offsets of an earlier
+generation count up to there (`valid_offsets`). Those of other generations are ignored, and so are
+those of another topic of the same name.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from penstock.ports import Disk
-from penstock.storage.checkpoints import read_file, write_atomic
+from penstock.storage.checkpoints import Checkpoint, read_file, write_atomic
 from penstock.storage.errors import CorruptFile
 
 OFFSETS: Final = "penstock-offsets"
@@ -42,6 +44,22 @@ class LogOffsets(NamedTuple):
     generation: int
     synced_offset: int
     high_watermark: int
+
+
+def valid_offsets(noted: LogOffsets | None, checkpoint: Checkpoint | None) -> LogOffsets | None:
+    """Returns how far the stored offsets are right for the log with this checkpoint; None if they
+    say nothing about it."""
+    if noted is None or checkpoint is None:
+        return None
+    if noted.generation == checkpoint.generation:
+        return noted
+    if not 0 <= checkpoint.cut_since <= noted.generation < checkpoint.generation:
+        return None
+    kept = checkpoint.cut_offset
+    return noted._replace(
+        synced_offset=min(noted.synced_offset, kept),
+        high_watermark=min(noted.high_watermark, kept),
+    )
 
 
 def encode_offsets(offsets: Mapping[str, LogOffsets]) -> bytes:

@@ -11,7 +11,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
 from penstock.storage.files import SEGMENT_SUFFIXES, FilePool, offset_name
 from penstock.storage.index import IndexCache
-from penstock.storage.offset_checkpoint import LogOffsets
+from penstock.storage.offset_checkpoint import LogOffsets, valid_offsets
 from penstock.storage.segment import Segment
 from penstock.storage.space import SpaceGuard
 from penstock.storage.torn_tail import promised_offset
@@ -81,11 +81,8 @@ class LogOpening:
 
     @property
     def known(self) -> LogOffsets | None:
-        """The offsets that were stored for this log, if they are still valid."""
-        noted, checkpoint = self.noted_offsets, self.checkpoint
-        if noted is None or checkpoint is None or noted.generation != checkpoint.generation:
-            return None
-        return noted
+        """The offsets that were stored for this log, as far as they are still valid."""
+        return valid_offsets(self.noted_offsets, self.checkpoint)
 
     @property
     def promised(self) -> int | None:

@@ -107,7 +107,7 @@ class Recovery:
         self._finish_epochs(end_offset)
         producers = self._producers(end_offset)
         committed = 0 if opening.known is None else min(opening.known.high_watermark, end_offset)
-        generation = self._settle(end_offset)
+        settled = self._settle(end_offset)
         start = max(opening.start, min(opening.segments[0].base_offset, end_offset))
         clean = opening.report.clean
         parts = LogParts(
@@ -130,7 +130,9 @@ class Recovery:
             names_dirty=self._unnoted,
             epochs_dirty=opening.epochs_dirty,
             unindexed_offset=opening.scanned[0].base_offset if opening.scanned else None,
-            generation=generation,
+            generation=settled.generation,
+            cut_since=settled.cut_since,
+            cut_offset=settled.cut_offset,
             restored_high_watermark=committed,
         )
         opening.report.damage = list(opening.damage)
@@ -317,9 +319,9 @@ class Recovery:
                 opening.unlink(offset_name(offset, SNAPSHOT))
         return self._salvage.restore_producers(end_offset)
 
-    def _settle(self, end_offset: int) -> int:
+    def _settle(self, end_offset: int) -> Checkpoint:
         """Syncs what was read, cut and found, so that the next start can rely on it. Returns the
-        log's generation.
+        log's checkpoint.
 
         After a process was killed, its bytes, truncations and file names may all exist in memory
         only.
@@ -355,10 +357,10 @@ class Recovery:
         if opening.known is not None and end_offset < opening.known.high_watermark:
             # Committed records are gone. Other records may get their offsets, and the stored high
             # watermark must not make those look committed.
-            new = replace(new, generation=new.generation + 1)
+            new = replace(new, generation=new.generation + 1, cut_since=-1, cut_offset=-1)
         if new != old:
             self._note(new, old)
-        return new.generation
+        return new
 
     def _note(self, new: Checkpoint, old: Checkpoint | None) -> None:
         opening = self._opening

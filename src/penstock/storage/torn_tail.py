@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from penstock.ports import File
 from penstock.records.batch import HEADER_SIZE, BatchHeader, read_header
 from penstock.storage.checkpoints import Checkpoint
-from penstock.storage.offset_checkpoint import LogOffsets
+from penstock.storage.offset_checkpoint import LogOffsets, valid_offsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ def promised_offset(checkpoint: Checkpoint | None, noted: LogOffsets | None) -> 
     """Returns the offset below which everything was on disk. These offsets are never used again,
     even if their bytes are lost.
 
-    `noted` are the offsets that the broker stored for the log. Those of another generation are not
-    valid.
+    `noted` are the offsets that the broker stored for the log.
     """
     if checkpoint is None:
         return None
-    if noted is None or noted.generation != checkpoint.generation:
+    valid = valid_offsets(noted, checkpoint)
+    if valid is None:
         return checkpoint.recovery_point
-    return max(checkpoint.recovery_point, noted.synced_offset)
+    return max(checkpoint.recovery_point, valid.synced_offset)
 
 
 def skips_promised(

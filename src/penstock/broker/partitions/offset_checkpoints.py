@@ -68,6 +68,8 @@ class OffsetCheckpoints:
             self._is_failing = True
         else:
             self._noted, self._is_failing = offsets, False
+            for log in logs:
+                log.on_offsets_noted(offsets[log.directory.rpartition("/")[2]].generation)
 
     def _offsets_of(self, log: Log) -> LogOffsets:
         hosted = self._replicas.get(log.topic, log.partition)

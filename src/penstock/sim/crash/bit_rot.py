@@ -19,6 +19,7 @@ from penstock.sim.crash.log_process import DIRECTORY, LogProcess
 from penstock.sim.disk.disk import SimDisk
 from penstock.storage.checkpoints import Checkpoint, decode_checkpoint, read_file
 from penstock.storage.files import LOG_CHECKPOINT, parse_offset_name
+from penstock.storage.offset_checkpoint import valid_offsets
 
 KINDS: Final = (
     ".log",
@@ -95,8 +96,8 @@ def _excuse_tail(process: LogProcess, path: str, position: int, data: bytes) -> 
     checkpoint = _checkpoint(process)
     promised = checkpoint.recovery_point
     known = process.known()
-    if known is not None and known.generation == checkpoint.generation:
-        promised = max(promised, known.synced_offset)
+    if (valid := valid_offsets(known, checkpoint)) is not None:
+        promised = max(promised, valid.synced_offset)
     offset = parse_offset_name(path.rpartition("/")[2], ".log") or 0
     inside = after = 0
     try:

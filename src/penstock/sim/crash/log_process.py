@@ -214,6 +214,7 @@ class LogProcess:
         self.committed_offset = committed
         with disk_trouble("the offset checkpoint could not be written"):
             write_offsets(self.disk, ROOT, {DIRECTORY.rpartition("/")[2]: noted})
+        log.on_offsets_noted(noted.generation)
 
     def known(self) -> LogOffsets | None:
         """Returns the stored offsets that the next opening uses."""
@@ -337,6 +338,8 @@ class LogProcess:
             if offset != due:
                 raise Broken(f"the high watermark is {offset}, but {due} was stored")
             self.count("high watermarks restored", offset > 0)
+        elif not self.rotted:
+            self.count("high watermarks restored after a truncation", offset > 0)
 
     def _check_moved_start(self, outcome: Outcome) -> None:
         """Checks a log that lost its checkpoint: it begins where its files do, and the rest must
