@@ -55,6 +55,7 @@ def with_help(options: type[ClientOptions]) -> Callable[[C], C]:
             _entry(option, f"  (Kafka: {option.kafka})" if option.kafka else "  (not in Kafka)")
             for option in describe(options)
         ]
+        # mypy expects that `__init__` is not accessed on an instance; `client` is a class.
         client.__init__.__doc__ = _HEAD + "".join(entries)  # type: ignore[misc]
         return client
 

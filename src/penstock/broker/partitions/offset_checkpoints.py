@@ -68,8 +68,10 @@ class OffsetCheckpoints:
             self._is_failing = True
         else:
             self._noted, self._is_failing = offsets, False
-            for log in logs:
+            for number, log in enumerate(logs, start=1):
                 log.on_offsets_noted(offsets[log.directory.rpartition("/")[2]].generation)
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
 
     def _offsets_of(self, log: Log) -> LogOffsets:
         hosted = self._replicas.get(log.topic, log.partition)
