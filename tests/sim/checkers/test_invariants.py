@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from penstock.metadata.cluster_values import encode_broker
-from penstock.metadata.keys import broker_key
-from penstock.metadata.model import BrokerInfo, Partition
+from penstock.metadata.keys import broker_key, topic_key
+from penstock.metadata.model import BrokerInfo, Partition, Topic
+from penstock.metadata.topic_values import encode_topic
 from penstock.records.record import Record, build_batch
 from sim.two_brokers import WHOLE, Cluster, Term, breaks, sound_cluster
 from storage.log_bench import NOW_MS
@@ -81,6 +82,22 @@ def test_a_leader_that_ignores_an_in_sync_replica_is_detected(cluster: Cluster) 
     term = cluster.nodes[0].hosted.leadership
     assert term is not None
     term.maximal_isr = frozenset({0})
+    cluster.write(0, b"c")
+    assert breaks(cluster) == "I4"
+
+
+def test_a_leader_that_has_not_seen_its_topic_recreated_breaks_nothing(cluster: Cluster) -> None:
+    """I4: its ISR is that of the deleted topic, although name, epochs and leader are the same."""
+    old = cluster.nodes[0].hosted.leadership
+    assert old is not None
+    old.maximal_isr = frozenset({0})
+    recreated = Topic("t", bytes(15) + b"\x08", (WHOLE,), {})
+    cluster.put(topic_key("t"), encode_topic(recreated))
+    follower = cluster.nodes[1].hosted
+    follower.topic_id, follower.known = recreated.topic_id, 0
+    cluster.write(1, b"c")
+    cluster.check()
+    cluster.nodes[0].hosted.topic_id = recreated.topic_id
     cluster.write(0, b"c")
     assert breaks(cluster) == "I4"
 

@@ -433,7 +433,8 @@ class Invariants:
             self._check_holds(partition_name, each, partition, truth, one, synced)
         leader = self._seen.get(partition.leader)
         if leader is not None and (one := leader[1].get(key)) is not None:
-            held_term = one.hosted.leadership
+            # The leader may not know yet that the topic was deleted and created again.
+            held_term = one.hosted.leadership if one.hosted.topic_id == topic.topic_id else None
             if held_term is not None and held_term.epoch == partition.leader_epoch:
                 missing = {*partition.isr} - held_term.maximal_isr
                 if missing and held_term.broker_epoch == partition.leader_broker_epoch:
