@@ -49,6 +49,8 @@ class Hosted:
         self.topic_id = TOPIC_ID
         self.leadership: Term | None = None
         self.known = 0
+        self.machine = self
+        self.counts_synced = True
 
     @property
     def high_watermark(self) -> int:
@@ -114,10 +116,13 @@ class Cluster:
         return term
 
     def write(self, broker_id: int, *values: bytes, epoch: int = 0, **more: Any) -> None:
-        log = self.nodes[broker_id].log
         for value in values:
-            log.append(build_batch([Record(0, NOW_MS, None, value)], **more), epoch, NOW_MS)
-        log.flush()
+            self.write_unsynced(broker_id, value, epoch, **more)
+        self.nodes[broker_id].log.flush()
+
+    def write_unsynced(self, broker_id: int, value: bytes, epoch: int = 0, **more: Any) -> None:
+        batch = build_batch([Record(0, NOW_MS, None, value)], **more)
+        self.nodes[broker_id].log.append(batch, epoch, NOW_MS)
 
     def mark(self, broker_id: int, kind: ControlType, producer_id: int, epoch: int) -> None:
         batch = control_batch(

@@ -10,9 +10,7 @@ from penstock.metadata.cluster_values import encode_broker
 from penstock.metadata.keys import broker_key, topic_key
 from penstock.metadata.model import BrokerInfo, Partition, Topic
 from penstock.metadata.topic_values import encode_topic
-from penstock.records.record import Record, build_batch
 from sim.two_brokers import WHOLE, Cluster, Term, breaks, sound_cluster
-from storage.log_bench import NOW_MS
 
 
 @pytest.fixture
@@ -60,9 +58,8 @@ def test_an_in_sync_replica_that_lacks_committed_records_is_detected(cluster: Cl
 
 def test_committed_records_that_are_not_synced_are_detected(cluster: Cluster) -> None:
     """I2: with `durability=fsync`, records that are written but not synced do not count."""
-    for node in cluster.nodes:
-        batch = build_batch([Record(0, NOW_MS, None, b"c")])
-        node.log.append(batch, 0, NOW_MS)
+    for broker_id in (0, 1):
+        cluster.write_unsynced(broker_id, b"c")
     cluster.commit(3)
     assert breaks(cluster) == "I2"
 
@@ -70,9 +67,49 @@ def test_committed_records_that_are_not_synced_are_detected(cluster: Cluster) ->
 def test_with_replicated_durability_written_records_may_be_committed(cluster: Cluster) -> None:
     """What the previous test detects is allowed with `durability=replicated`."""
     cluster.partition(replace(WHOLE, partition_epoch=1), "replicated")
-    for node in cluster.nodes:
-        batch = build_batch([Record(0, NOW_MS, None, b"c")])
-        node.log.append(batch, 0, NOW_MS)
+    for broker_id in (0, 1):
+        cluster.write_unsynced(broker_id, b"c")
+    cluster.commit(3)
+    cluster.check()
+
+
+def test_records_reported_before_a_switch_to_fsync_may_be_committed_after_it(
+    cluster: Cluster,
+) -> None:
+    """I3: a follower reported a record that it had only written, and then saw the switch. Once it
+    has synced that record, the rule for `fsync` holds again."""
+    cluster.partition(replace(WHOLE, partition_epoch=1), "replicated")
+    follower = cluster.nodes[1].hosted
+    follower.counts_synced = False
+    cluster.write(0, b"c")
+    cluster.write_unsynced(1, b"c")
+    cluster.check()
+    cluster.partition(replace(WHOLE, partition_epoch=2), "fsync")
+    cluster.check()
+    follower.counts_synced = True
+    cluster.check()
+    cluster.commit(3)
+    cluster.check()
+    cluster.nodes[1].log.flush()
+    cluster.check()
+    cluster.write(0, b"d")
+    cluster.write_unsynced(1, b"d")
+    cluster.commit(4)
+    assert breaks(cluster) == "I3"
+
+
+def test_a_replica_outside_the_isr_that_has_not_seen_a_switch_to_fsync_may_join_unsynced(
+    cluster: Cluster,
+) -> None:
+    """I3: the leader makes it a member because of what it reported before it saw the switch."""
+    alone = replace(WHOLE, isr=(0,), member_epochs=(1,), partition_epoch=1)
+    cluster.partition(alone, "replicated")
+    cluster.nodes[1].hosted.counts_synced = False
+    cluster.write(0, b"c")
+    cluster.partition(replace(alone, partition_epoch=2), "fsync")
+    cluster.check()
+    cluster.write_unsynced(1, b"c")
+    cluster.partition(replace(WHOLE, partition_epoch=3), "fsync")
     cluster.commit(3)
     cluster.check()
 

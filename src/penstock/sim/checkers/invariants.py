@@ -26,6 +26,7 @@ from penstock.metadata.model import NO_LEADER, Partition, Topic
 from penstock.partition.replication import Leadership
 from penstock.ports import WatchEvent
 from penstock.sim.checkers.committed_log import CommittedLog
+from penstock.sim.checkers.durability_switches import DurabilitySwitches
 from penstock.sim.checkers.metadata_invariants import (
     InvariantBroken,
     TrueMetadata,
@@ -107,10 +108,7 @@ class Invariants:
         """Called when a leader has appended to a partition, before any other replica has
         the batch."""
         self._topic_ids: dict[str, bytes] = {}
-        self._unsynced: dict[str, None] = {}
-        """Topics that were switched to `fsync`, and whose replicas have not yet synced what
-        is committed."""
-        self._durable: dict[str, bool] = {}
+        self._switches = DurabilitySwitches(self._replica)
 
     def on_store(self, events: Sequence[WatchEvent]) -> None:
         """Applies a transaction of the store. A violation is raised by the next `check`, not
@@ -140,10 +138,7 @@ class Invariants:
                 if partition_name.rpartition("-")[0] == name:
                     del self.truths[partition_name]
             self.txns.forget_topic(name)
-        durable = is_synced(topic)
-        if durable and not self._durable.get(name, True):
-            self._unsynced[name] = None
-        self._durable[name] = durable
+        self._switches.on_topic(topic)
 
     def check(self) -> None:
         """Checks what may have changed since the last call. Raises the first broken invariant."""
@@ -380,6 +375,11 @@ class Invariants:
         name, _, index = partition_name.rpartition("-")
         return self.metadata.image.partition(name, int(index))
 
+    def _replica(self, broker_id: int, key: tuple[str, int]) -> HostedPartition | None:
+        held = self._seen.get(broker_id)
+        one = None if held is None else held[1].get(key)
+        return None if one is None else one.hosted
+
     def _check_members(self) -> None:
         """Checks that the members of changed partitions have everything that is committed (I2
         to I4)."""
@@ -408,9 +408,9 @@ class Invariants:
         partition: Partition,
         truth: CommittedLog,
     ) -> None:
-        # Until everything committed before the switch is synced, the topic is checked by its old
-        # setting. But elections use the new setting, so the leader must have everything.
-        pending = topic.name in self._unsynced and not self._has_synced(topic)
+        # While records may count that are not synced, the topic is checked by its old setting.
+        # But elections use the new setting, so the leader must have everything.
+        pending = self._switches.is_pending(topic, self.truths)
         synced = is_synced(topic) and not pending
         for each in partition.isr + partition.eligible_leaders:
             held = self._seen.get(each)
@@ -440,21 +440,6 @@ class Invariants:
                 if missing and held_term.broker_epoch == partition.leader_broker_epoch:
                     text = f"brokers {sorted(missing)} are in the ISR, but not in the leader's"
                     raise broken("I4", partition_name, f"{text}: {partition}")
-
-    def _has_synced(self, topic: Topic) -> bool:
-        """Returns whether all replicas have synced what was committed since the switch
-        to `fsync`."""
-        for index, partition in enumerate(topic.partitions):
-            truth = self.truths.get(f"{topic.name}-{index}")
-            for each in partition.isr + partition.eligible_leaders:
-                held = self._seen.get(each)
-                one = None if held is None else held[1].get((topic.name, index))
-                if one is None or truth is None:
-                    return False
-                if one.hosted.log.recovery_point < truth.end_offset:
-                    return False
-        del self._unsynced[topic.name]
-        return True
 
     def _check_holds(
         self,
