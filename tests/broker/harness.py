@@ -147,6 +147,12 @@ class BrokerHarness:
         while not holds():  # noqa: ASYNC110 - what tests wait for has no event
             await asyncio.sleep(0.002)
 
+    async def until_synced(self, topic: str, offset: int) -> None:
+        """Flushes the log of the topic's partition 0 until everything below `offset` is synced."""
+        log = self.hosted(topic).log
+        self.broker.replicas.flusher.request(log)
+        await self.until(lambda: log.recovery_point >= offset)
+
     async def create(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
     ) -> bytes:

@@ -53,7 +53,7 @@ async def leading(directory: Path, *, in_sync: bool) -> AsyncIterator[BrokerHarn
                 hosted = HostedPartition(
                     BIG, BIG_ID, index, like.log, like.settings, replicas.flusher
                 )
-                hosted.lead(0, epoch, state, image.living, replicas.now_ms(), 30_000)
+                hosted.lead(0, epoch, state, image.living, replicas.monotonic_ms(), 30_000)
                 replicas._hosted[BIG, index] = hosted
             # The topic is known by its id only. Only fetches use ids, so no other work touches it.
             image._topics_by_id[BIG_ID] = Topic(BIG, BIG_ID, (state,) * PARTITIONS, {})

@@ -42,7 +42,7 @@ async def leading(directory: Path, partitions: int) -> AsyncIterator[BrokerHarne
                 harness.hosted("one"),
             )
             state = image.topics["one"].partitions[0]
-            epoch, now_ms = replicas.broker_epoch, replicas.now_ms()
+            epoch, now_ms = replicas.broker_epoch, replicas.monotonic_ms()
             for index in range(partitions):
                 hosted = HostedPartition(
                     BIG, topic_id, index, like.log, like.settings, replicas.flusher
@@ -119,7 +119,9 @@ async def test_a_batch_that_was_truncated_during_its_request_is_not_acknowledged
 
     def lead(**changes: object) -> None:
         partition = replace(state, **changes)  # type: ignore[arg-type]
-        first.lead(0, replicas.broker_epoch, partition, image.living, replicas.now_ms(), 30_000)
+        first.lead(
+            0, replicas.broker_epoch, partition, image.living, replicas.monotonic_ms(), 30_000
+        )
 
     # Nothing is committed without the other replica, which does not exist.
     lead(leader_epoch=1, replicas=(0, 1), isr=(0, 1), member_epochs=(replicas.broker_epoch, 99))

@@ -44,7 +44,6 @@ from penstock.metadata.model import Partition
 from penstock.partition.decisions import (
     Answer,
     Append,
-    Defer,
     Do,
     Effect,
     NoteEpoch,
@@ -53,10 +52,11 @@ from penstock.partition.decisions import (
 )
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.follower import FollowerRules
+from penstock.partition.guards import Verification
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.producer_errors import ProducerRefused
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import ProducerStates, Verification
+from penstock.partition.producers import ProducerStates
 from penstock.records.batch import TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
 from penstock.wire.errors import ErrorCode
@@ -201,8 +201,6 @@ class Player:
             case Refuse(error):
                 code = ErrorCode(error.code) if isinstance(error, ProducerRefused) else error.code
                 self.say(f"refuse {code.name}")
-            case Defer(error):
-                self.say(f"defer, else {error.code.name}")
             case Verify():
                 self.guard = decision.begin()
                 self.say(f"verify producer {decision.producer_id} epoch {decision.producer_epoch}")

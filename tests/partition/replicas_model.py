@@ -12,7 +12,7 @@ from penstock.metadata.isr import IsrAnswer, alter_isrs
 from penstock.metadata.model import Partition
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.follower import Fetch, FetchAnswer, Follower
-from penstock.partition.replication import AlterIsr, Leadership
+from penstock.partition.leadership import AlterIsr, Leadership
 
 
 class Violated(Exception):

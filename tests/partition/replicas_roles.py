@@ -25,7 +25,7 @@ from penstock.partition.follower import (
     StartAt,
     Truncate,
 )
-from penstock.partition.replication import AlterIsr, InSyncRules
+from penstock.partition.leadership import AlterIsr, InSyncRules
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from .replicas_model import (

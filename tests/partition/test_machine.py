@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from penstock.partition.decisions import Append, Refuse
+from penstock.partition.leadership import Leadership
 from penstock.partition.machine import PartitionMachine
-from penstock.partition.replication import Leadership
 from penstock.partition.retry_window import RetryWindow
 from penstock.records.batch import BatchHeader
 from penstock.wire.errors import ErrorCode

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from penstock.partition import record_validation
-from penstock.partition.leader import AppendRules, BatchRefused
+from penstock.partition.batch_rules import AppendRules, BatchRefused
 from penstock.partition.record_validation import (
     ON_LOOP_BYTES_MAX,
     ON_LOOP_PLAIN_BYTES_MAX,

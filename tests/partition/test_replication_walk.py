@@ -15,8 +15,8 @@ from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs, relead
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import BatchSpan, Effect, Fetch, Follower, LogView
+from penstock.partition.leadership import AlterIsr, Leadership
 from penstock.partition.replica_progress import ReplicaProgress
-from penstock.partition.replication import AlterIsr, Leadership
 from penstock.wire.errors import ErrorCode
 
 from .replicas_model import ACTIONS, FAULTS, Bugs, Scenario, Violated, scenario

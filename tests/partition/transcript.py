@@ -52,7 +52,7 @@ from dataclasses import replace
 
 from penstock.metadata.isr import IsrAnswer
 from penstock.metadata.model import NO_LEADER, Partition
-from penstock.partition.replication import AlterIsr
+from penstock.partition.leadership import AlterIsr
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from . import transcript_words as words

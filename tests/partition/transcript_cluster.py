@@ -34,7 +34,7 @@ from penstock.partition.follower import (
     StartAt,
     Truncate,
 )
-from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
+from penstock.partition.leadership import AlterIsr, InSyncRules, Leadership
 from penstock.wire.errors import ErrorCode, KafkaError
 
 from . import transcript_words as words

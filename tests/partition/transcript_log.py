@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.follower import BatchSpan, Fetch, FetchAnswer, Follower, LogView
-from penstock.partition.replication import AlterIsr, Leadership
+from penstock.partition.leadership import AlterIsr, Leadership
 
 
 class ReplicaLog:

@@ -24,7 +24,7 @@ from penstock.partition.follower import (
     Truncate,
     WaitForMetadata,
 )
-from penstock.partition.replication import AlterIsr
+from penstock.partition.leadership import AlterIsr
 from penstock.wire.errors import ErrorCode
 
 from .transcript_log import Broker

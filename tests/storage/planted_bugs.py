@@ -17,7 +17,7 @@ from penstock.sim.disk.disk import SimDisk, SimFile
 from penstock.storage import cleaner, interrupted_operations, recovery, scan
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic
 from penstock.storage.files import LOG_CHECKPOINT
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush_plan import FlushPlan
 from penstock.storage.index import decode_entries
 from penstock.storage.interrupted_operations import InterruptedOperations
 from penstock.storage.log_compaction import LogCompaction

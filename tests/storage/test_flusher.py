@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 import pytest
 
 from penstock.storage.creation import create_log
-from penstock.storage.errors import LogOffline, StorageError
+from penstock.storage.errors import LogOffline
 from penstock.storage.flusher import Flusher
 from penstock.storage.log import Log
 
+from .flush_waits import FlushWaits
 from .log_bench import NOW_MS, LogBench, append, new_bench
 
 T = TypeVar("T")
@@ -60,7 +61,8 @@ class Bench:
     def __init__(self, bench: LogBench, concurrency: int) -> None:
         self.bench = bench
         self.executor = HandExecutor()
-        self.flusher = Flusher(self.executor, concurrency)
+        self.waits = FlushWaits()
+        self.flusher = Flusher(self.executor, concurrency, self.waits.on_flushed)
         self.log = self.new_log(0)
 
     def new_log(self, partition: int) -> Log:
@@ -110,11 +112,11 @@ def run_case(case: Callable[[Bench], Awaitable[None]], concurrency: int = 4) -> 
 
 
 def waiting_for(bench: Bench, offset: int, log: Log | None = None) -> asyncio.Task[None]:
-    return asyncio.create_task(bench.flusher.wait_durable(log or bench.log, offset))
+    return asyncio.create_task(bench.waits.until_synced(bench.flusher, log or bench.log, offset))
 
 
-def test_wait_durable_returns_once_the_data_is_synced() -> None:
-    """Not before the fsync has returned, and at once if it already has."""
+def test_on_flushed_is_called_once_the_data_is_synced() -> None:
+    """Not before the fsync has returned."""
 
     async def case(bench: Bench) -> None:
         append(bench.log, 3)
@@ -124,8 +126,6 @@ def test_wait_durable_returns_once_the_data_is_synced() -> None:
         assert await bench.release_all() == 1
         await waiter
         assert bench.log.recovery_point == 3
-        await bench.flusher.wait_durable(bench.log, 2)
-        assert not bench.executor.waiting
 
     run_case(case)
 
@@ -168,7 +168,7 @@ def test_a_running_flush_does_not_cover_later_appends() -> None:
 
 
 def test_a_failure_reaches_all_waiters() -> None:
-    """Those of the failed flush, those of the next one, and all later ones."""
+    """Those of the failed flush and those of the next one. Later ones flush nothing any more."""
 
     async def case(bench: Bench) -> None:
         append(bench.log)
@@ -183,8 +183,8 @@ def test_a_failure_reaches_all_waiters() -> None:
         for waiter in waiters:
             with pytest.raises(LogOffline, match="fsync failed"):
                 await waiter
-        with pytest.raises(LogOffline, match="restart the broker"):
-            await bench.flusher.wait_durable(bench.log, 1)
+        bench.flusher.request(bench.log)
+        assert await bench.release_all() == 0
         assert bench.bench.sim.counters["fsync"] == fsyncs + 1
 
     run_case(case)
@@ -269,17 +269,20 @@ def test_a_checkpoint_without_a_free_descriptor_is_retried() -> None:
     run_case(case)
 
 
-def test_a_flush_that_cannot_open_a_file_for_another_reason_fails() -> None:
-    """Its waiters get the error, and the flusher continues."""
+def test_a_flush_that_cannot_open_a_file_for_another_reason_ends_without_syncing() -> None:
+    """`on_flushed` is called, and the next request flushes the log."""
 
     async def case(bench: Bench) -> None:
         append(bench.log)
         bench.bench.resources.pool.close()
         bench.bench.sim.fail_next("open", EIO, path_contains="t-0/")
-        waiter = waiting_for(bench, 1)
-        await bench.release_all()
-        assert waiter.done()
-        assert isinstance(waiter.exception(), StorageError)
+        ended: list[int] = []
+        bench.flusher._on_flushed = lambda log: ended.append(log.recovery_point)
+        bench.flusher.request(bench.log)
+        assert await bench.release_all() == 0
+        bench.flusher.request(bench.log)
+        assert await bench.release_all() == 1
+        assert ended == [0, 1]
 
     run_case(case)
 
@@ -373,22 +376,6 @@ def test_exclusive_access_to_some_logs_does_not_delay_others() -> None:
     run_case(case, concurrency=2)
 
 
-def test_a_waiter_for_truncated_records_gets_an_error() -> None:
-    """Its records no longer exist: it must neither hang nor keep the flusher busy."""
-
-    async def case(bench: Bench) -> None:
-        append(bench.log, 5)
-        async with bench.flusher.exclusive(bench.log):
-            waiter = waiting_for(bench, 5)
-            await settle()
-            bench.log.truncate_to(3)
-        await bench.release_all()
-        assert waiter.done()
-        assert isinstance(waiter.exception(), StorageError)
-
-    run_case(case)
-
-
 def test_a_request_flushes_without_waiters() -> None:
     """A timer requests flushes. Two requests cause one flush."""
 
@@ -404,17 +391,19 @@ def test_a_request_flushes_without_waiters() -> None:
     run_case(case)
 
 
-def test_a_forgotten_log_fails_its_waiters() -> None:
-    """No request waits for a deleted partition."""
+def test_a_forgotten_log_is_flushed_by_nobody() -> None:
+    """A log that is created later in the same directory has its own queue."""
 
     async def case(bench: Bench) -> None:
         append(bench.log)
-        waiter = waiting_for(bench, 1)
-        await settle()
-        bench.flusher.forget(bench.log)
-        with pytest.raises(LogOffline, match="was closed"):
-            await waiter
-        await bench.release_all()
+        async with bench.flusher.exclusive(bench.log):
+            bench.flusher.forget(bench.log)
+            other = bench.new_log(1)
+            append(other)
+            bench.flusher.request(other)
+            assert await bench.release_all() == 1
+        assert bench.log.recovery_point == 0
+        assert not any(queue.log is bench.log for queue in bench.flusher._queues.values())
 
     run_case(case)
 

@@ -10,6 +10,7 @@ import pytest
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.storage.flusher import Flusher
 
+from .flush_waits import FlushWaits
 from .log_bench import LogBench, append, offsets_of
 
 
@@ -80,13 +81,14 @@ def test_group_commit_on_real_threads_and_files(real_bench: LogBench) -> None:
     async def main() -> None:
         log = real_bench.create()
         threads = Threads(2)
-        flusher = Flusher(threads)
+        waits = FlushWaits()
+        flusher = Flusher(threads, on_flushed=waits.on_flushed)
         running = asyncio.create_task(flusher.run())
 
         async def produce() -> None:
             append(log)
             end = log.end_offset
-            await flusher.wait_durable(log, end)
+            await waits.until_synced(flusher, log, end)
             assert log.recovery_point >= end
 
         await asyncio.gather(*(produce() for _ in range(100)))

@@ -21,7 +21,7 @@ from penstock.records.record import (
 from penstock.storage.aborted import AbortedIndex
 from penstock.storage.config import LogConfig
 from penstock.storage.log import Log
-from penstock.storage.producer_state import note_producer
+from penstock.storage.producer_snapshots import note_producer
 from penstock.storage.retain import apply_retention
 from penstock.storage.verify import verify_directory
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.partition.guards import Verification
 from penstock.partition.producer_errors import ProducerRefused
-from penstock.partition.producers import ProducerStates, Verification
+from penstock.partition.producers import ProducerStates
 from penstock.partition.transactions import AbortedEntry, TransactionIndex, aborted_transactions
 from penstock.records.aborted import AbortedProducers
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader

@@ -17,7 +17,7 @@ import pytest
 
 from penstock.coordination.effects import Token
 from penstock.coordination.invariants import InvariantViolated
-from penstock.partition.verification import Guards
+from penstock.partition.guards import Guards
 from penstock.txns.transaction import Producer
 from penstock.wire.errors import ErrorCode
 

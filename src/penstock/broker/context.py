@@ -71,7 +71,7 @@ class Services:
     def image(self) -> ClusterImage:
         return self.cluster.image
 
-    def now_ms(self) -> int:
+    def wall_ms(self) -> int:
         return self.env.clock.wall_ms()
 
 

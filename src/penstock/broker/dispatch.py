@@ -199,6 +199,7 @@ class BrokerSession:
         if len(frame) > _SHORTEST:
             api_key, version, correlation_id = _start(frame)
             if api_key == _PRODUCE:
+                # Only some requests are measured: see `counters.Sampled`.
                 left = self._answered.left
                 if left:
                     answer = self._fast_path.serve(frame, version, correlation_id)
@@ -215,6 +216,8 @@ class BrokerSession:
                     self._watch(answer)
                     return answer
                 if isinstance(answer, Exception):
+                    # The handler answers the error, or appends the batch later: it may have to be
+                    # verified first, checked on a thread, or wait for this broker to lead.
                     refusal = answer
         return self._serve_decoded(memoryview(bytearray(frame)) if borrowed else frame, refusal)
 
@@ -236,8 +239,8 @@ class BrokerSession:
             answer.add_done_callback(lambda _: waited.end(now() - began, stands_for))
 
     def _serve_decoded(self, frame: memoryview, refusal: Exception | None) -> Answer:
-        """Serves a request through its handler. `refusal` is the error with which the fast path has
-        refused the request's batch."""
+        """Serves a request through its handler. `refusal` is the error that the fast path got for
+        the request's batch."""
         began = self._now()
         self._overlaps = False
         if len(frame) > self._slicing.frame_bytes and (

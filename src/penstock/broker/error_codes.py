@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.partition.leader import BatchRefused
+from penstock.partition.batch_rules import BatchRefused
 from penstock.partition.producer_errors import ProducerRefused
 from penstock.records.batch import CorruptBatch, MisshapenBatch
 from penstock.storage.errors import OffsetOutOfRange, StorageError

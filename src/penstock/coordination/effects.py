@@ -40,7 +40,7 @@ class LogRecord(NamedTuple):
 
 
 class TransactionalProducer(NamedTuple):
-    """The producer in whose transaction records are appended, and its `partition.verification`
+    """The producer in whose transaction records are appended, and its `partition.guards`
     guard."""
 
     producer_id: int

@@ -1,4 +1,7 @@
-"""The interface between connections, which handle frames, and a broker, which interprets them."""
+"""The interface between connections, which handle frames, and a broker, which interprets them.
+
+`broker.dispatch.BrokerSession` implements it.
+"""
 
 from __future__ import annotations
 

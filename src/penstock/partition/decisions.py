@@ -69,14 +69,7 @@ class Verify(NamedTuple):
     begin: Begin
 
 
-class Defer(NamedTuple):
-    """The leadership is about to begin. The batch waits until then; `error` is the answer if that
-    takes too long."""
-
-    error: KafkaError
-
-
-Decision = Append | Duplicate | Refuse | Verify | Defer
+Decision = Append | Duplicate | Refuse | Verify
 
 
 # Effects

@@ -1,6 +1,6 @@
 """One partition on one broker: its role, its high watermark, what happens to each batch. Pure.
 
-    append(header, now)     decides about a batch: Append | Duplicate | Refuse | Verify | Defer
+    append(header, now)     decides about a batch: Append | Duplicate | Refuse | Verify
     on_appended             the leader's log has grown
     on_flushed              the log was synced, or has failed
     on_follower_fetch       a follower has everything below an offset
@@ -38,7 +38,6 @@ from penstock.partition.decisions import (
     Answer,
     Append,
     Decision,
-    Defer,
     Do,
     Effect,
     NoteEpoch,
@@ -48,9 +47,9 @@ from penstock.partition.decisions import (
     W,
 )
 from penstock.partition.follower import BACKOFF_MS, Follower, FollowerRules
+from penstock.partition.guards import Verification
+from penstock.partition.leadership import AlterIsr, InSyncRules, Leadership
 from penstock.partition.producer_errors import ProducerRefused
-from penstock.partition.producers import Verification
-from penstock.partition.replication import AlterIsr, InSyncRules, Leadership
 from penstock.partition.retry_window import RetryWindow
 from penstock.partition.sequence_gate import check_sequence
 from penstock.records.batch import TRANSACTIONAL, BatchHeader, HeaderFields
@@ -58,7 +57,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 _NOTHING: Final = ()
 _PRODUCER_ID: Final = BatchHeader._fields.index("producer_id")
-_ROLE_CHANGED: Final = (Do.TELL_READERS, Do.TELL_FOLLOWERS)
+_TELL_READERS: Final = (Do.TELL_READERS,)
+_TELL_ALL: Final = (Do.TELL_READERS, Do.TELL_FOLLOWERS)
 
 
 class _Term(NamedTuple):
@@ -79,7 +79,7 @@ class PartitionMachine(Generic[W]):
     """
 
     __slots__ = (
-        "_append",
+        "_accepted",
         "_backoff_ms",
         "_beginning",
         "_follower_rules",
@@ -110,7 +110,7 @@ class PartitionMachine(Generic[W]):
         self.follower: Follower | None = None
         self.retry_window = RetryWindow()
         self.counts_synced = counts_synced
-        self._append = Append(-1)
+        self._accepted = Append(-1)
         """The decision for every batch that is accepted in this leadership."""
         self._min_insync_replicas = min_insync_replicas
         self._follower_rules = follower_rules
@@ -189,10 +189,9 @@ class PartitionMachine(Generic[W]):
         """
         leadership = self.leadership
         if leadership is None:
-            error = KafkaError(self.why_not_leader())
-            return Refuse(error) if self._beginning is None else Defer(error)
+            return Refuse(KafkaError(self.why_not_leader()))
         if header[_PRODUCER_ID] < 0:
-            return self._append
+            return self._accepted
         return self._in_sequence(BatchHeader._make(header), leadership, now_ms, verification)
 
     def _in_sequence(
@@ -206,6 +205,8 @@ class PartitionMachine(Generic[W]):
         producers = self._log.producers
         if verification is None and header.attributes & TRANSACTIONAL:
             begin = partial(producers.begin_verification, header, now_ms)
+            # Batches of a producer share a guard, and whoever verifies takes it again. It is taken
+            # now so that it knows the lowest sequence.
             if begin() is not None:
                 return Verify(header.producer_id, header.producer_epoch, begin)
             verification = Verification()
@@ -215,14 +216,14 @@ class PartitionMachine(Generic[W]):
             )
         except ProducerRefused as error:
             return Refuse(error)
-        return self._append if seen is None else seen
+        return self._accepted if seen is None else seen
 
     def on_appended(self, end_offset: int) -> Sequence[Effect[W]]:
         """The leader has written up to `end_offset`."""
         held = self.leadership
         if self.counts_synced or held is None or not held.on_own_end(end_offset):
             return _NOTHING
-        return self._moved(held) if self._waiting else _ROLE_CHANGED[:1]
+        return self._moved(held) if self._waiting else _TELL_READERS
 
     def wait_for_commit(self, end_offset: int, wait: W) -> ErrorCode | None:
         """Returns the outcome of a write up to `end_offset` with acks=all, if it is known.
@@ -237,7 +238,7 @@ class PartitionMachine(Generic[W]):
             self._waiting.append((end_offset, wait))
         return outcome
 
-    def is_kept_by_own_disk(self, end_offset: int) -> bool:
+    def waits_for_own_flush(self, end_offset: int) -> bool:
         """Returns whether the commit up to `end_offset` waits only for this leader's flush."""
         held = self.leadership
         return (
@@ -290,8 +291,8 @@ class PartitionMachine(Generic[W]):
         self._leave_role()
         if len(partition.replicas) > 1 and partition.leader_epoch > 0:
             self._beginning = term
-            return [*_ROLE_CHANGED, NoteEpoch(partition.leader_epoch), Do.FLUSH]
-        effects = [*_ROLE_CHANGED, *self._begin(term)]
+            return [*_TELL_ALL, NoteEpoch(partition.leader_epoch), Do.FLUSH]
+        effects = [*_TELL_ALL, *self._begin(term)]
         if self.counts_synced and self._log.needs_flush:
             effects.append(Do.FLUSH)
         return effects
@@ -319,7 +320,7 @@ class PartitionMachine(Generic[W]):
 
     def _begin(self, term: _Term) -> Sequence[Effect[W]]:
         self._beginning = None
-        self._append = Append(term.partition.leader_epoch)
+        self._accepted = Append(term.partition.leader_epoch)
         self.leadership = Leadership(
             term.broker_id,
             term.broker_epoch,
@@ -353,7 +354,7 @@ class PartitionMachine(Generic[W]):
         waits = [wait for _, wait in (*self._waiting, *self._waiting_for_own_disk)]
         self._waiting, self._waiting_for_own_disk = deque(), deque()
         self._leave_role()
-        return [*_ROLE_CHANGED, Answer(waits, code)] if waits else _ROLE_CHANGED
+        return [*_TELL_ALL, Answer(waits, code)] if waits else _TELL_ALL
 
     def _leave_role(self) -> None:
         """Ends the role, but not the requests that wait. If this broker leads again, their batches
@@ -427,7 +428,7 @@ class PartitionMachine(Generic[W]):
         if held is None or held.high_watermark == self._restored_high_watermark:
             return _NOTHING
         self._restored_high_watermark = held.high_watermark
-        return _ROLE_CHANGED[:1]
+        return _TELL_READERS
 
     def on_brokers(self, brokers: Mapping[int, int]) -> Sequence[Effect[W]]:
         """The registered brokers changed: the epochs of those that are not about to stop."""
@@ -456,11 +457,11 @@ class PartitionMachine(Generic[W]):
         """The high watermark may have moved: answers the requests that are due."""
         waiting, high_watermark = self._waiting, held.high_watermark
         if not waiting or waiting[0][0] > high_watermark:
-            return _ROLE_CHANGED
+            return _TELL_ALL
         # All of them have the same outcome: there were enough in-sync replicas, or not.
         outcome = held.outcome(waiting[0][0])
         due = _taken(waiting, high_watermark)
-        return [Answer(due, None if outcome == ErrorCode.NONE else outcome), *_ROLE_CHANGED]
+        return [Answer(due, None if outcome == ErrorCode.NONE else outcome), *_TELL_ALL]
 
     def _own_disk_reached(self) -> Sequence[Effect[W]]:
         if self.leadership is None:

@@ -34,7 +34,7 @@ transactions that have ended, so after a restart an uncommitted marker holds bac
 harmless: a marker carries a decision that is already committed, and if the marker is lost the same
 one is written again.
 
-Appends on behalf of clients pass a `Verification` for a transactional batch (`verification`
+Appends on behalf of clients pass a `Verification` for a transactional batch (`guards`
 explains why). Then `check` also refuses these with InvalidTransactionState:
 
     no open transaction of this epoch, and no valid guard    the transaction would never be ended
@@ -50,7 +50,7 @@ and these with OutOfOrderSequence:
 A producer that has appended nothing for `producer.id.expiration.ms` is forgotten. The time counts
 from the append, not from the timestamps of its records: a producer that loads old records today is
 active today. So the caller passes the time of the append with each batch. Where that is not known,
-as in a replay of the log, an upper bound is good enough (`storage.producer_state`).
+as in a replay of the log, an upper bound is good enough (`storage.producer_snapshots`).
 
 Invariants: at most five batches per producer, all of its current epoch; a producer is in `_ongoing`
 under its transaction's first offset exactly while the transaction is open; `_ongoing` iterates in
@@ -62,6 +62,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from penstock.partition.guards import Guards, Verification
 from penstock.partition.producer_errors import (
     CoordinatorFenced,
     DuplicateSequence,
@@ -70,21 +71,8 @@ from penstock.partition.producer_errors import (
     OutOfOrderSequence,
 )
 from penstock.partition.producer_state import NO_OFFSET, Duplicate, ProducerEntry, ProducerState
-from penstock.partition.verification import NO_GUARD, Guards
 from penstock.records.batch import CONTROL, NO_TIMESTAMP, TRANSACTIONAL, BatchHeader
 from penstock.records.record import ControlType
-
-
-class Verification(NamedTuple):
-    """The result of verifying a client's transactional batch with the coordinator.
-
-    `guard` comes from `begin_verification`, and is set once the coordinator has confirmed the
-    transaction. `numbers_from_zero` is true where each transaction has its own producer epoch
-    (Produce 12 and above).
-    """
-
-    guard: int = NO_GUARD
-    numbers_from_zero: bool = False
 
 
 class CompletedTransaction(NamedTuple):

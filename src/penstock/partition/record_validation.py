@@ -1,9 +1,9 @@
 """Validates the records of a producer's batch before the leader appends it.
 
-`leader` checks a batch's header; this module checks the records after it. A batch that cannot be
-decoded must never get into a log: it would stop its readers, its cleaner and the search by time, on
-every replica. The CRC only shows that the batch is as its producer sent it. So the framing of every
-record is checked before the append, as in Kafka:
+`batch_rules` checks a batch's header; this module checks the records after it. A batch that cannot
+be decoded must never get into a log: it would stop its readers, its cleaner and the search by time,
+on every replica. The CRC only shows that the batch is as its producer sent it. So the framing of
+every record is checked before the append, as in Kafka:
 
     uncompressed   `ordinary_batch.ordinary_fields` walks the records in place
     compressed     the batch is decompressed, up to a limit, and walked; the copy is dropped
@@ -27,11 +27,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from penstock.partition.leader import (
-    AppendRules,
-    BatchRefused,
-    check_batch,
-)
+from penstock.partition.batch_rules import AppendRules, BatchRefused, check_batch
 from penstock.records.batch import (
     CODEC_MASK,
     HEADER_SIZE,

@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from penstock.partition.guards import Verification
 from penstock.partition.producer_errors import OutOfOrderSequence, ProducerRefused
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import ProducerStates, Verification
+from penstock.partition.producers import ProducerStates
 from penstock.partition.retry_window import REMEMBERED_MS, RetryWindow
 from penstock.records.batch import BatchHeader
 from penstock.wire.errors import ErrorCode
@@ -48,7 +49,7 @@ class Term(Protocol):
 def check_sequence(
     header: BatchHeader,
     producers: ProducerStates,
-    refused: RetryWindow,
+    retry_window: RetryWindow,
     term: Term,
     now_ms: int,
     verification: Verification | None = None,
@@ -60,26 +61,26 @@ def check_sequence(
     except OutOfOrderSequence:
         missing = producers.missing_before(header, term.start_offset)
         if missing is not None:
-            refused.expect(producer_id, epoch, missing, term.epoch, now_ms)
-        _wait_for_one_before(header, refused, now_ms)
+            retry_window.expect(producer_id, epoch, missing, term.epoch, now_ms)
+        _wait_for_one_before(header, retry_window, now_ms)
         raise
     if seen is not None:
         return seen
     if producers.knows(producer_id):
-        if refused:
-            refused.forget(producer_id, epoch)
+        if retry_window:
+            retry_window.forget(producer_id, epoch)
         return None
     # In leader epoch 0 there was no earlier leader.
     if header.base_sequence > 0 and term.epoch > 0 and term.age_ms <= REMEMBERED_MS:
-        refused.expect(producer_id, epoch, 0, term.epoch, now_ms)
-    if refused:
-        _wait_for_one_before(header, refused, now_ms)
+        retry_window.expect(producer_id, epoch, 0, term.epoch, now_ms)
+    if retry_window:
+        _wait_for_one_before(header, retry_window, now_ms)
     return None
 
 
-def _wait_for_one_before(header: BatchHeader, refused: RetryWindow, now_ms: int) -> None:
+def _wait_for_one_before(header: BatchHeader, retry_window: RetryWindow, now_ms: int) -> None:
     sequence = header.base_sequence
-    if refused.holds_back(header.producer_id, header.producer_epoch, sequence, now_ms):
+    if retry_window.holds_back(header.producer_id, header.producer_epoch, sequence, now_ms):
         raise OutOfSequence(
             f"producer {header.producer_id} sent sequence {sequence}, but an earlier batch was "
             "refused temporarily, or was sent to the previous leader and has not arrived yet: "

@@ -153,7 +153,7 @@ def place_keys(
     limit: cython.Py_ssize_t = data_size
     target: cython.int[::1] = out
     if len(out) < rows or partitions < 1:
-        raise ValueError(f"{rows} rows into {len(out)} places, of {partitions} partitions")
+        raise ValueError(f"no room for {rows} rows of {partitions} partitions")
     if offsets is None:
         return _place_none(out, count)
     is_wide: cython.bint = offsets.itemsize == 8

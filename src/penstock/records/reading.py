@@ -218,7 +218,7 @@ class RecordReader:
         if size > 0:
             at = self.pass_headers(at, end)
         if step == 0 or size < 0 or at != end:
-            raise CorruptBatch(f"a record ends at byte {at} and said {end}, with {size} headers")
+            raise CorruptBatch(f"a record ends at byte {at}, not {end}, with {size} headers")
         self.position = self.record_end = end
         return self.accept(offset_delta)
 

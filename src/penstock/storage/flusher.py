@@ -1,13 +1,14 @@
-"""Group commit: one fsync serves all requests that wait for an offset to reach the disk.
+"""Group commit: one fsync serves everything that was appended to a log before it began.
 
-While a log is being flushed, later requests for it collect and share the next flush. Different logs
-are flushed in parallel, a few at a time, on the executor's threads. `exclusive` keeps flushes out
-while a log is truncated, swapped or closed.
+Nobody waits here. Whoever appends calls `request`, and when a flush has ended, `on_flushed` is
+called with the log: in a broker it is `Replicas`, which tells the partition. Requests that come
+while a log is being flushed share the next flush. Different logs are flushed in parallel, a few at
+a time, on the executor's threads. `exclusive` keeps flushes out while a log is truncated, swapped
+or closed.
 
 `run` owns every flush and runs in the broker's task group. If a write or fsync fails, the log goes
-offline, all its waiters get an error, and the flush is never retried. If a flush could not open a
-file because no file descriptor was free, nothing is lost: it is retried after a pause that doubles
-each time, and its waiters keep waiting.
+offline, and the flush is never retried. If a flush could not open a file because no file descriptor
+was free, nothing is lost: it is retried after a pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 from penstock.ports import Executor
-from penstock.storage.errors import DiskTrouble, LogOffline, StorageError
-from penstock.storage.flush import FlushPlan, lacks_descriptors
+from penstock.storage.errors import DiskTrouble, StorageError
+from penstock.storage.flush_plan import FlushPlan, lacks_descriptors
 from penstock.storage.log import Log
 
 _LOOK_AGAIN_S: Final = 0.005
@@ -32,7 +33,7 @@ _log = logging.getLogger(__name__)
 class _Queue:
     """The flush requests of one log."""
 
-    __slots__ = ("lock", "log", "queued", "retries", "waiters")
+    __slots__ = ("lock", "log", "queued", "retries")
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -40,7 +41,6 @@ class _Queue:
         self.queued = False
         self.retries = 0
         """How many flushes in a row could not open a file."""
-        self.waiters: list[tuple[int, asyncio.Future[None]]] = []
 
 
 class Flusher:
@@ -86,17 +86,6 @@ class Flusher:
             else:
                 self._tasks.create_task(self._flush(queue))
 
-    async def wait_durable(self, log: Log, offset: int) -> None:
-        """Waits until everything below `offset` survives a power loss."""
-        if log.recovery_point >= offset:
-            return
-        if log.failure is not None:
-            raise LogOffline(f"{log.directory} is offline: {log.failure}")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue(log).waiters.append((offset, done))
-        self.request(log)
-        await done
-
     @asynccontextmanager
     async def exclusive(self, log: Log) -> AsyncIterator[None]:
         """Holds back the log's flushes while it is truncated, swapped or closed."""
@@ -104,10 +93,8 @@ class Flusher:
             yield
 
     def forget(self, log: Log) -> None:
-        """Drops a log that was closed or deleted. Requests that still wait for it fail."""
-        queue = self._queues.pop(log.directory, None)
-        if queue is not None:
-            self._settle(queue, LogOffline(f"{log.directory} was closed"))
+        """Drops a log that was closed or deleted."""
+        self._queues.pop(log.directory, None)
 
     def _queue(self, log: Log) -> _Queue:
         queue = self._queues.get(log.directory)
@@ -133,16 +120,10 @@ class Flusher:
             self.request(log)
             return
         queue.retries = 0
-        trouble = refused
-        if log.failure is not None:
-            trouble = LogOffline(f"{log.directory} is offline: {log.failure}")
-        self._settle(queue, trouble)
         self._on_flushed(log)
-        if queue.waiters:
-            self.request(log)
 
     async def _pause(self, queue: _Queue, refused: StorageError) -> None:
-        """Waits before a flush is retried. Nothing was changed, and the waiters keep waiting."""
+        """Waits before a flush is retried. Nothing was changed."""
         pause_s = min(_RETRY_MAX_S, _RETRY_FIRST_S * 2**queue.retries)
         if queue.retries == 0:
             _log.warning("%s; the flush is retried until it succeeds", refused)
@@ -193,22 +174,3 @@ class Flusher:
         if cancelled is not None:
             raise cancelled
         return refused
-
-    def _settle(self, queue: _Queue, trouble: StorageError | None) -> None:
-        """Completes each waiter whose offset is on disk, or can no longer be. The others keep
-        waiting."""
-        log = queue.log
-        waiting, queue.waiters = queue.waiters, []
-        for offset, done in waiting:
-            if done.done():
-                continue
-            if log.recovery_point >= offset:
-                done.set_result(None)
-            elif trouble is not None:
-                done.set_exception(trouble)
-            elif offset > log.end_offset:
-                done.set_exception(
-                    StorageError(f"{log.directory} was truncated below offset {offset}")
-                )
-            else:
-                queue.waiters.append((offset, done))

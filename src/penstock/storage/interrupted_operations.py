@@ -17,7 +17,7 @@ from penstock.storage.files import (
     parse_swap_name,
 )
 from penstock.storage.opening import LogOpening
-from penstock.storage.producer_state import snapshots
+from penstock.storage.producer_snapshots import snapshots
 from penstock.storage.scan import BadBatch, scan_headers
 
 

@@ -34,7 +34,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
 from penstock.storage.errors import DiskTrouble
 from penstock.storage.files import FilePool
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush_plan import FlushPlan
 from penstock.storage.index import IndexCache
 from penstock.storage.log_appender import LogAppender
 from penstock.storage.log_closing import LogClosing

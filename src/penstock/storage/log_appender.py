@@ -23,10 +23,10 @@ from penstock.records.batch import (
 )
 from penstock.storage.errors import DiskFull, DiskTrouble
 from penstock.storage.files import SNAPSHOT, offset_name, write_all
-from penstock.storage.flush import lacks_descriptors
+from penstock.storage.flush_plan import lacks_descriptors
 from penstock.storage.index import ENTRY_SIZE
 from penstock.storage.log_state import ASK_ALWAYS, LogState
-from penstock.storage.producer_state import note_producer, snapshot_of
+from penstock.storage.producer_snapshots import note_producer, snapshot_of
 from penstock.storage.segment import Segment
 
 _make: Final = tuple.__new__

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from penstock.storage.checkpoints import CleanStop
 from penstock.storage.files import SNAPSHOT, offset_name, write_all
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush_plan import FlushPlan
 from penstock.storage.log_files import LogFiles
 from penstock.storage.log_flusher import LogFlusher
 from penstock.storage.log_state import LogState
-from penstock.storage.producer_state import file_crc, snapshot_of
+from penstock.storage.producer_snapshots import file_crc, snapshot_of
 
 
 class LogClosing:

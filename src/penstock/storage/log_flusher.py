@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from penstock.storage.errors import DiskTrouble
 from penstock.storage.files import SNAPSHOT
-from penstock.storage.flush import FlushPlan, lacks_descriptors
+from penstock.storage.flush_plan import FlushPlan, lacks_descriptors
 from penstock.storage.log_state import LogState
 
 

@@ -18,7 +18,7 @@ from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
 from penstock.storage.errors import LogOffline
 from penstock.storage.files import FilePool
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush_plan import FlushPlan
 from penstock.storage.index import ENTRY_SIZE, IndexCache
 from penstock.storage.segment import Segment
 from penstock.storage.space import SpaceGuard

@@ -23,7 +23,7 @@ from penstock.storage.files import SNAPSHOT, offset_name
 from penstock.storage.log_appender import LogAppender
 from penstock.storage.log_files import LogFiles
 from penstock.storage.log_state import LogState
-from penstock.storage.producer_state import restore_producers, snapshots
+from penstock.storage.producer_snapshots import restore_producers, snapshots
 from penstock.storage.segment import Segment
 
 

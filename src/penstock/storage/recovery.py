@@ -55,7 +55,7 @@ from penstock.storage.log import Log
 from penstock.storage.log_state import LogParts
 from penstock.storage.offset_checkpoint import LogOffsets
 from penstock.storage.opening import LogOpening, LogResources, RecoveryReport
-from penstock.storage.producer_state import file_crc, snapshots
+from penstock.storage.producer_snapshots import file_crc, snapshots
 from penstock.storage.salvage import Salvage
 from penstock.storage.segment import Segment
 

@@ -40,7 +40,7 @@ from penstock.records.batch import CONTROL, HEADER_SIZE, BatchHeader, read_heade
 from penstock.storage.aborted_recovery import AbortedOpening
 from penstock.storage.damage import Damage
 from penstock.storage.opening import LogOpening
-from penstock.storage.producer_state import restore_producers
+from penstock.storage.producer_snapshots import restore_producers
 from penstock.storage.scan import BadBatch, find_batch, scan_batches
 from penstock.storage.segment import Segment
 from penstock.storage.torn_tail import CrashEvidence, fits, is_whole_batch, skips_promised

@@ -31,7 +31,7 @@ from penstock.storage.inspect import (
     segment_end,
 )
 from penstock.storage.offset_checkpoint import LogOffsets
-from penstock.storage.producer_state import file_crc
+from penstock.storage.producer_snapshots import file_crc
 from penstock.storage.torn_tail import CrashEvidence, promised_offset, skips_promised
 from penstock.storage.verify_epochs import EpochsVerifier
 from penstock.storage.verify_producers import TransactionsVerifier, check_snapshots

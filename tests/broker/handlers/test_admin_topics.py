@@ -348,8 +348,8 @@ async def test_deleting_a_topic_deletes_the_committed_offsets_for_it(
     committed = await harness.ask(request, 8, OffsetCommitResponse)
     assert [topic.partitions[0].error_code for topic in committed.topics] == [0, 0]
     await delete(harness, Doomed("orders"))
-    log = harness.hosted("__consumer_offsets").log
-    await harness.broker.replicas.flusher.wait_durable(log, log.end_offset)
+    offsets_log = harness.hosted("__consumer_offsets").log
+    await harness.until_synced("__consumer_offsets", offsets_log.end_offset)
     asked = OffsetFetchRequest("billing", [OffsetFetchRequest.Topic(name, [0]) for name in TOPICS])
     fetched = await harness.ask(asked, 7, OffsetFetchResponse)
     offsets = {topic.name: topic.partitions[0].committed_offset for topic in fetched.topics}

@@ -224,7 +224,7 @@ async def test_a_client_with_truncated_records_gets_the_diverging_epoch(
     before = image.partition("orders", 0)
     assert before is not None
     after = replace(before, leader_epoch=3, partition_epoch=before.partition_epoch + 1)
-    epoch, now_ms = replicas.broker_epoch, replicas.now_ms()
+    epoch, now_ms = replicas.broker_epoch, replicas.monotonic_ms()
     harness.hosted("orders").lead(0, epoch, after, image.living, now_ms, 30_000)
     await harness.produce("orders", [b"c"])
     answer = only(await fetch(harness, partition_of(offset=3, last=2), version=12))

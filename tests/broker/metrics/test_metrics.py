@@ -286,7 +286,7 @@ async def test_retention_and_compaction_are_counted(harness: BrokerHarness) -> N
             batch = build_batch([Record(0, NOW_MS, b"key", b"%d" % number * 100)])
             harness.hosted(topic).append_own(batch, NOW_MS)
             log.roll(NOW_MS)
-        await harness.services.replicas.flusher.wait_durable(log, 3)
+        await harness.until_synced(topic, 3)
     await harness.until(lambda: harness.hosted("state").high_watermark == 3)
     await harness.until(lambda: harness.hosted("old").high_watermark == 3)
     await maintenance._retain(harness.hosted("old"))

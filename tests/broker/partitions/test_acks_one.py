@@ -39,7 +39,7 @@ def set_isr(harness: BrokerHarness, *isr: int) -> None:
     after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
     replicas, brokers = harness.broker.replicas, harness.broker.cluster.image.living
     harness.hosted("orders").lead(
-        0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000
+        0, replicas.broker_epoch, after, brokers, replicas.monotonic_ms(), 30_000
     )
 
 

@@ -25,7 +25,7 @@ async def fill(harness: BrokerHarness, topic: str, *batches: bytearray) -> None:
         hosted.append_own(batch, NOW_MS)
         hosted.log.roll(NOW_MS)
     end = hosted.log.end_offset
-    await harness.services.replicas.flusher.wait_durable(hosted.log, end)
+    await harness.until_synced(topic, end)
     await harness.until(lambda: hosted.high_watermark == end)
 
 

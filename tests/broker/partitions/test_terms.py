@@ -32,7 +32,7 @@ def next_term(harness: BrokerHarness, hosted: HostedPartition) -> Partition:
     epoch = 1 if hosted.leadership is None else hosted.leadership.epoch + 1
     after = replace(before, leader_epoch=epoch, partition_epoch=before.partition_epoch + epoch)
     brokers = harness.broker.cluster.image.living
-    hosted.lead(0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000)
+    hosted.lead(0, replicas.broker_epoch, after, brokers, replicas.monotonic_ms(), 30_000)
     return after
 
 

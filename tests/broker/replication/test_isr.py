@@ -97,7 +97,7 @@ async def test_a_change_of_min_insync_replicas_takes_effect_in_the_current_leade
     held = harness.hosted("orders").leadership
     assert held is not None
     after = replace(shown(harness), isr=(0,), partition_epoch=1)
-    held.on_partition(after, harness.broker.replicas.now_ms())
+    held.on_partition(after, harness.broker.replicas.monotonic_ms())
     assert (await produce(harness))[0] == 0
     await configure(harness, min_insync_replicas="2")
     assert (await produce(harness))[0] == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -167,9 +167,9 @@ async def test_a_stopping_broker_is_not_added_to_the_isr(harness: BrokerHarness)
     await follow(harness, 2, 0)
     living = harness.broker.cluster.image.living
     harness.hosted("orders").on_brokers({each: living[each] for each in (0, 1)})
-    assert held.propose(harness.broker.replicas.now_ms() + 1_000) is None
+    assert held.propose(harness.broker.replicas.monotonic_ms() + 1_000) is None
     harness.hosted("orders").on_brokers(living)
-    proposal = held.propose(harness.broker.replicas.now_ms() + 1_000)
+    proposal = held.propose(harness.broker.replicas.monotonic_ms() + 1_000)
     assert proposal is not None
     assert [each for each, _ in proposal.isr] == [0, 1, 2]
 

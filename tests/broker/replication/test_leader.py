@@ -16,7 +16,7 @@ from broker.followers import (
 )
 from broker.harness import BrokerHarness, with_harness_of
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.replication.following import Following
+from penstock.broker.replication.follower_shell import FollowerShell
 from penstock.metadata.model import Partition
 from penstock.partition.follower import AdvanceHighWatermark, Append, read_spans
 from penstock.records.batch import iter_batches
@@ -49,7 +49,7 @@ def new_term(harness: BrokerHarness, hosted: HostedPartition) -> Partition:
     )
     replicas = harness.broker.replicas
     brokers = harness.broker.cluster.image.living
-    hosted.lead(0, replicas.broker_epoch, after, brokers, replicas.now_ms(), 30_000)
+    hosted.lead(0, replicas.broker_epoch, after, brokers, replicas.monotonic_ms(), 30_000)
     return after
 
 
@@ -248,18 +248,20 @@ async def test_a_follower_collects_the_bytes_that_a_consumer_asks_for(
     assert hosted.follower is not None
     services = harness.brokers[1].services
     assert services is not None
-    following = Following(hosted, hosted.follower, replicas.flusher, services.env, replicas.now_ms)
+    shell = FollowerShell(
+        hosted, hosted.follower, replicas.flusher, services.env, replicas.monotonic_ms
+    )
 
     def advance(high_watermark: int) -> None:
         assert hosted.follower is not None
         hosted.follower.high_watermark = high_watermark
-        assert not following.carry_out([AdvanceHighWatermark(high_watermark)], b"")
+        assert not shell.carry_out([AdvanceHighWatermark(high_watermark)], b"")
 
     forever = 3_600_000
     asked = consume(harness, 0, broker=1, wait_ms=forever, min_bytes=len(piece.data))
     async with under_way(asked) as waits:
         spans, _ = read_spans(piece.data)
-        assert not following.carry_out([Append(spans, len(piece.data))], piece.data)
+        assert not shell.carry_out([Append(spans, len(piece.data))], piece.data)
         for high_watermark in (1, 2, 3):
             advance(high_watermark)
         assert offsets(await waits) == [0, 1, 2]

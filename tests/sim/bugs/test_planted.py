@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 from penstock.sim.bug_search import HUNTS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.planting import patch

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.coordination.effects import LogRecord
-from penstock.partition.leader import BatchRefused
+from penstock.partition.batch_rules import BatchRefused
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode, KafkaError
 

@@ -24,8 +24,8 @@ from penstock.broker.cooperative_yield import Steps, in_slices, slices_of
 from penstock.broker.coordinators.batches import bounded_batch_of
 from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.shard_shell import ShardShell
+from penstock.broker.partitions.own_txn_appends import append_in_transaction, append_marker
 from penstock.broker.partitions.partition import HostedPartition, Written
-from penstock.broker.partitions.txn_appends import append_in_transaction, append_marker
 from penstock.coordination.effects import Append, Now, Token
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import Effect, TimerKey
@@ -34,7 +34,7 @@ from penstock.groups.image import NO_PRODUCER
 from penstock.groups.shard import GroupShard
 from penstock.metadata.image import Changed
 from penstock.metadata.model import OFFSETS_TOPIC
-from penstock.partition.producers import Verification
+from penstock.partition.guards import Verification
 from penstock.ports import Env
 from penstock.records.batch import BatchHeader
 from penstock.records.record import ControlType, Record, read_control

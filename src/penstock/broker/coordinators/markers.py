@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.partitions.own_txn_appends import append_marker
 from penstock.broker.partitions.replicas import Replicas
-from penstock.broker.partitions.txn_appends import append_marker
 from penstock.broker.peers.connection import Peer, PeerLost
 from penstock.broker.peers.link import PeerLink, code_from
 from penstock.metadata.model import OFFSETS_TOPIC

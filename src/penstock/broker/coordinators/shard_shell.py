@@ -111,7 +111,7 @@ class ShardShell(ABC, Generic[Answer, Key, Own]):
                 self.carry_out_one(effect)
         except Exception:  # noqa: BLE001 - the other requests must be answered
             _log.exception(
-                "the coordinator of %s failed while it was unloaded", self.partition_name
+                "the coordinator of %s failed while it was being unloaded", self.partition_name
             )
         self.timers.cancel_all()
         waiting, self._waiting = self._waiting, {}

@@ -30,7 +30,7 @@ from penstock.broker.peers.connection import Peer
 from penstock.broker.peers.link import PeerLink, code_from
 from penstock.coordination.effects import Now, Token
 from penstock.partition.decisions import Begin
-from penstock.partition.verification import NO_GUARD
+from penstock.partition.guards import NO_GUARD
 from penstock.ports import Env
 from penstock.topic_partition import TopicPartition
 from penstock.txns.effects import Answer, Effect

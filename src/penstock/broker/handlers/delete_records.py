@@ -22,7 +22,7 @@ from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 from penstock.storage.errors import StorageError
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse

@@ -16,7 +16,7 @@ from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.epochs import UNDEFINED_EPOCH, diverging_epoch
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 from penstock.records.aborted import AbortedTransaction
 from penstock.storage.spans import FileSpan
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -184,7 +184,7 @@ class FetchReads:
         """Reads a portion of `wanted`. Portions come in order, without gaps."""
         answers = reading.answers
         if self._replica is not None:
-            self._now_ms = self._services.replicas.now_ms()
+            self._now_ms = self._services.replicas.monotonic_ms()
         may_be_quiet = self._replica is not None and self._is_incremental
         for each, hosted in zip(self.wanted[start:stop], self.hosted[start:stop], strict=True):
             if may_be_quiet and hosted is not None and self._is_quiet(each, hosted):

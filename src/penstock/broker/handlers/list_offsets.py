@@ -30,7 +30,7 @@ from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import answered
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 from penstock.storage.timesearch import (
     Look,
     NotQuick,

@@ -17,8 +17,8 @@ confirmed that the partition is in the transaction (`coordinators.verification`)
 this also adds the partition to it, which is part of transaction.version 2.
 
 A batch that takes long to check is checked on a thread (`large_batches`), and a request with many
-batches is processed in slices. In both cases the connection's next request begins when this one is
-answered, so the order of appends is kept.
+batches is processed in slices. In all these cases the connection's next request begins when this
+one is answered, so the order of appends is kept.
 
 zstd is accepted from version 7 on. Version 8 added an error message, and names the records that
 caused a refusal (KIP-467). From version 10 on, the answer to a client that reached the wrong broker
@@ -39,7 +39,7 @@ from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
 from penstock.broker.partitions.partition import HostedPartition, NotVerified, Written
 from penstock.metadata.model import INTERNAL_TOPICS
-from penstock.partition.producers import Verification
+from penstock.partition.guards import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
@@ -49,7 +49,7 @@ _ALL = -1
 _ABORTABLE_SINCE: Final = 11
 _ADDS_SINCE: Final = 12
 _ZSTD_SINCE: Final = 7
-_NO_WORD: Final = frozenset(
+_UNVERIFIED_FOR_NOW: Final = frozenset(
     (
         ErrorCode.CONCURRENT_TRANSACTIONS,
         ErrorCode.NETWORK_EXCEPTION,
@@ -85,7 +85,7 @@ def handle(
         _close_if_refused(producing.response)
         return None
     context.is_appended = True
-    return producing.committed()
+    return producing.response_or_future()
 
 
 def _has_many(topics: Sequence[ProduceRequest.Topic], elements: int) -> bool:
@@ -105,29 +105,32 @@ class _Producing:
     """Processes one request, from its batches to its answer."""
 
     __slots__ = (
-        "_answer",
-        "_commits",
         "_context",
-        "_left",
+        "_gradual_wait",
+        "_later_answer",
         "_now_ms",
         "_request",
+        "_unappended",
+        "_uncommitted",
+        "_uncommitted_answers",
         "_unverified",
-        "_waiting",
-        "_waits",
         "response",
     )
 
     def __init__(self, request: ProduceRequest, context: RequestContext) -> None:
         self._request = request
         self._context = context
-        self._now_ms = context.services.now_ms()
-        self._waits: list[tuple[HostedPartition, int]] = []
-        self._waiting: list[ProduceResponse.Partition] = []
+        self._now_ms = context.services.wall_ms()
+        self._uncommitted: list[tuple[HostedPartition, int]] = []
+        """The ends of appended batches that the answer waits for."""
+        self._uncommitted_answers: list[ProduceResponse.Partition] = []
+        """The answers for these batches, in the same order."""
+        self._gradual_wait: GradualCommitWait[ProduceResponse] | None = None
+        """Waits for the batches in place of `_uncommitted`, if some are appended later."""
         self.response = ProduceResponse()
         self._unverified: list[tuple[_Batch, NotVerified]] = []
-        self._answer: asyncio.Future[ProduceResponse | None] | None = None
-        self._commits: GradualCommitWait[ProduceResponse] | None = None
-        self._left = 0
+        self._later_answer: asyncio.Future[ProduceResponse | None] | None = None
+        self._unappended = 0
         """How many batches wait: for verification, validation or a pending leadership."""
 
     def batches(self) -> Iterator[_Batch]:
@@ -150,7 +153,7 @@ class _Producing:
         slices = slices_of(services.env)
         self._register_gradually()
         for count, batch in enumerate(self.batches(), 1):  # noqa: B007 - counts
-            self._now_ms = services.now_ms()
+            self._now_ms = services.wall_ms()
             self.append(batch)
             await slices.give()
         self._context.is_large = count > self._context.slicing.elements
@@ -159,12 +162,12 @@ class _Producing:
         if self._request.acks == 0:
             _close_if_refused(self.response)
             return None
-        committed = self.committed()
+        committed = self.response_or_future()
         return await committed if isinstance(committed, asyncio.Future) else committed
 
     @property
     def is_unfinished(self) -> bool:
-        return bool(self._left or self._unverified)
+        return bool(self._unappended or self._unverified)
 
     def append(
         self,
@@ -176,7 +179,8 @@ class _Producing:
     ) -> None:
         """Appends a batch and fills in its answer, or registers the batch to be appended later.
 
-        With `refusal` the batch was refused a moment ago, and is not tried again."""
+        With `refusal` the fast path has just got this error for the batch, so it is not tried
+        again now. It may still be appended later."""
         context, acks, answer = self._context, self._request.acks, batch.answer
         replicas = context.services.replicas
         try:
@@ -195,11 +199,11 @@ class _Producing:
                 validated=batch.validated,
             )
         except NotVerified as error:
-            self._put_off(batch, error)
+            self._keep_for_verification(batch, error)
         except LargeBatch:
             self._validate_later(batch, hosted)
         except EXPECTED as error:
-            if not may_wait or not self._comes_early(batch, error, verification):
+            if not may_wait or not self._wait_for_leadership(batch, error, verification):
                 self._fail(batch, error)
         else:
             _fill(answer, hosted, written)
@@ -207,17 +211,17 @@ class _Producing:
             if (
                 hosted.high_watermark < end_offset
                 if acks == _ALL
-                else acks and hosted.machine.is_kept_by_own_disk(end_offset)
+                else acks and hosted.machine.waits_for_own_flush(end_offset)
             ):
-                self._waiting.append(answer)
-                if self._commits is None:
-                    self._waits.append((hosted, end_offset))
+                self._uncommitted_answers.append(answer)
+                if self._gradual_wait is None:
+                    self._uncommitted.append((hosted, end_offset))
                 else:
-                    self._commits.add(hosted, end_offset)
+                    self._gradual_wait.add(hosted, end_offset)
 
     def _validate_later(self, batch: _Batch, hosted: HostedPartition) -> None:
         """Validates the batch on a thread, then appends it."""
-        self._left += 1
+        self._unappended += 1
         services = self._context.services
         work = hosted.validation(
             _writable(batch.asked.records),
@@ -236,7 +240,7 @@ class _Producing:
             self._verify()
         elif isinstance(error, Exception):
             self._fail(batch, error)
-        self._one_less()
+        self._end_one()
 
     def _fail(self, batch: _Batch, error: Exception) -> None:
         """Fills in the error, and opens the producer's retry window if the error is retriable."""
@@ -250,7 +254,7 @@ class _Producing:
         if self._context.version >= 10:
             _tell_leader(batch.answer, self._context.services, batch.topic)
 
-    def _comes_early(
+    def _wait_for_leadership(
         self, batch: _Batch, error: Exception, verification: Verification | None
     ) -> bool:
         """Returns whether the batch waits for a pending leadership, and is appended when
@@ -259,16 +263,16 @@ class _Producing:
         def go_on() -> None:
             self.append(batch, verification, may_wait=False)
             self._verify()
-            self._one_less()
+            self._end_one()
 
         if self._request.acks == 0 or code_of(error) != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return False
         pending_leadership = self._context.services.pending_leadership
         is_early = pending_leadership.put_off(batch.topic, batch.answer.index, go_on)
-        self._left += is_early
+        self._unappended += is_early
         return is_early
 
-    def _put_off(self, batch: _Batch, error: NotVerified) -> None:
+    def _keep_for_verification(self, batch: _Batch, error: NotVerified) -> None:
         """Keeps the batch for verification with the transaction's coordinator."""
         if not self._request.transactional_id:
             self._fail(batch, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
@@ -279,20 +283,20 @@ class _Producing:
 
     def later(self) -> asyncio.Future[ProduceResponse | None]:
         """Returns a future for the answer, once no batch waits and the batches are committed."""
-        if self._commits is None:
+        if self._gradual_wait is None:
             self._register_gradually()
-        self._answer = asyncio.get_running_loop().create_future()
+        self._later_answer = asyncio.get_running_loop().create_future()
         self._verify()
-        return self._answer
+        return self._later_answer
 
     def _verify(self) -> None:
         """Verifies batches that would begin a transaction, and appends those that pass.
 
-        Each batch continues on its own: the producer's next batch, in another request, may wait for
-        the same verification, and must be appended after it.
+        Each batch continues on its own: the producer's next batch, sent over another connection,
+        may wait for the same verification, and must be appended after it.
         """
         unverified, self._unverified = self._unverified, []
-        self._left += len(unverified)
+        self._unappended += len(unverified)
         adds = self._context.version >= _ADDS_SINCE
         waiting: dict[VerificationKey, list[tuple[_Batch, NotVerified]]] = {}
         for batch, error in unverified:
@@ -320,46 +324,46 @@ class _Producing:
             self.append(batch, Verification(result.guard, version >= _ADDS_SINCE))
         else:
             self._fail(batch, _not_verified(result.code, version))
-        self._one_less()
+        self._end_one()
 
-    def _one_less(self) -> None:
-        self._left -= 1
-        if self._left or self._answer is None or self._answer.done():
+    def _end_one(self) -> None:
+        self._unappended -= 1
+        if self._unappended or self._later_answer is None or self._later_answer.done():
             return
         if self._request.acks == 0:
-            _close_later_if_refused(self._answer, self.response)
+            _close_later_if_refused(self._later_answer, self.response)
             return
-        committed = self.committed()
+        committed = self.response_or_future()
         if isinstance(committed, asyncio.Future):
-            committed.add_done_callback(partial(_pass_on, self._answer))
+            committed.add_done_callback(partial(_pass_on, self._later_answer))
         else:
-            self._answer.set_result(committed)
+            self._later_answer.set_result(committed)
 
     def _register_gradually(self) -> None:
         """Lets the batches appended so far wait for their commit; later ones are added one
         by one."""
         request = self._request
-        self._commits = GradualCommitWait(
+        self._gradual_wait = GradualCommitWait(
             max(0, request.timeout_ms) / 1000, self._finish, own_disk=request.acks != _ALL
         )
-        for hosted, end_offset in self._waits:
-            self._commits.add(hosted, end_offset)
-        self._waits.clear()
+        for hosted, end_offset in self._uncommitted:
+            self._gradual_wait.add(hosted, end_offset)
+        self._uncommitted.clear()
 
-    def committed(self) -> ProduceResponse | asyncio.Future[ProduceResponse]:
+    def response_or_future(self) -> ProduceResponse | asyncio.Future[ProduceResponse]:
         """Returns the answer, or a future for it if batches are not committed yet."""
-        if self._commits is not None:
-            self._commits.close()
-            return self._commits.future
-        if not self._waits:
+        if self._gradual_wait is not None:
+            self._gradual_wait.close()
+            return self._gradual_wait.future
+        if not self._uncommitted:
             return self.response
         request = self._request
         timeout_s = max(0, request.timeout_ms) / 1000
         own_disk = request.acks != _ALL
-        return CommitWait(self._waits, timeout_s, self._finish, own_disk=own_disk).future
+        return CommitWait(self._uncommitted, timeout_s, self._finish, own_disk=own_disk).future
 
     def _finish(self, outcomes: Sequence[ErrorCode | None]) -> ProduceResponse:
-        for answer, code in zip(self._waiting, outcomes, strict=True):
+        for answer, code in zip(self._uncommitted_answers, outcomes, strict=True):
             if code is not None:
                 answer.error_code = code
                 answer.base_offset = -1
@@ -376,7 +380,9 @@ def _pass_on(
 
 def _not_verified(code: ErrorCode, version: int) -> KafkaError:
     """Returns the error for a batch whose transaction could not be verified."""
-    if code in _NO_WORD and (code != ErrorCode.CONCURRENT_TRANSACTIONS or version < _ADDS_SINCE):
+    if code in _UNVERIFIED_FOR_NOW and (
+        code != ErrorCode.CONCURRENT_TRANSACTIONS or version < _ADDS_SINCE
+    ):
         return KafkaError(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"the transaction cannot be verified at the moment ({code.name}): try again",

@@ -17,13 +17,13 @@ from penstock.broker.coordinators.groups import GroupShell
 from penstock.broker.coordinators.verification import VerificationKey
 from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.broker.handlers.transaction_requests import then
-from penstock.broker.partitions.txn_appends import beginner
+from penstock.broker.partitions.own_txn_appends import beginner
 from penstock.coordination.effects import Now, Token
 from penstock.groups.effects import Effect
 from penstock.groups.error_responses import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
 from penstock.partition.decisions import Begin
-from penstock.partition.verification import NO_GUARD
+from penstock.partition.guards import NO_GUARD
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -86,7 +86,7 @@ def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer
     except KafkaError as error:
         return _merged(_refused(request, error.code), asked)
     begin = beginner(
-        shell.hosted, request.producer_id, request.producer_epoch, context.services.now_ms()
+        shell.hosted, request.producer_id, request.producer_epoch, context.services.wall_ms()
     )
     answer: _Answer
     if begin() is None:

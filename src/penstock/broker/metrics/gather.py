@@ -91,7 +91,7 @@ class Gatherer:
     async def _partitions(self, slices: Slices) -> PartitionTotals:
         services, totals = self._services, PartitionTotals()
         image, broker_id = services.image, services.config.broker_id
-        now_ms = services.now_ms()
+        now_ms = services.wall_ms()
         hangs_ms = services.configs().int_value("transaction.max.timeout.ms") + HANGS_AFTER_MS
         counted: dict[HostedPartition, tuple[int, int, int, int]] = {}
         news: dict[str, Traffic] = {}

@@ -1,4 +1,4 @@
-"""Decompresses large batches on threads, a few at a time.
+"""Checks and decompresses large batches on threads, a few at a time.
 
 A producer's batch is decompressed for validation (`partition.record_validation`), and a stored one
 to find a record by its timestamp. That may take many milliseconds and much memory, so at most

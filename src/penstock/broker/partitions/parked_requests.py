@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.partition.follower import Follower
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")

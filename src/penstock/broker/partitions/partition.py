@@ -19,14 +19,14 @@ from penstock.broker.partitions.topic_rules import (
 )
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import Partition
+from penstock.partition.batch_rules import BatchRefused
 from penstock.partition.decisions import Answer, Append, Begin, Do, Effect, NoteEpoch, Verify
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
-from penstock.partition.leader import BatchRefused
+from penstock.partition.guards import Verification
+from penstock.partition.leadership import AlterIsr, Leadership
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.producer_state import Duplicate
-from penstock.partition.producers import Verification
 from penstock.partition.record_validation import Validated, validate_batch
-from penstock.partition.replication import AlterIsr, Leadership
 from penstock.records.batch import (
     LOG_APPEND_TIME,
     BatchHeader,
@@ -232,7 +232,7 @@ class HostedPartition:
         self._carry_out(self.machine.on_isr_refused(held, proposal, reason, now_ms))
 
     def on_flushed(self) -> None:
-        """A flush of the log has ended: more is synced, or the log has failed."""
+        """The flusher has flushed the log: more is synced, or the log has failed."""
         self._carry_out(self.machine.on_flushed())
         self._notify(self._flush_listeners)
 
@@ -273,8 +273,9 @@ class HostedPartition:
         """Appends one batch of a client. Offset, epoch and timestamp are written into the batch.
 
         Raises `NotVerified` if the batch would begin a transaction and `verification` is missing,
-        and `LargeBatch` if validation would take long and `validated` is missing. An append that
-        raises has written nothing; `PartitionMachine.append` says what else it may have changed.
+        and `LargeBatch` if validation would take long and `validated` is missing. If the batch is
+        refused, raises one of `error_codes.EXPECTED`. An append that raises has written nothing;
+        `PartitionMachine.append` says what else it may have changed.
         """
         machine = self.machine
         leadership = machine.leadership

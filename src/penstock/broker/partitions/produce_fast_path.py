@@ -88,8 +88,9 @@ class ProduceFastPath:
     def serve(self, frame: memoryview, version: int, correlation_id: int) -> Served:
         """Returns the answer to a Produce request, or a future of it.
 
-        Returns None if the request must take the regular path, and the error if its batch was
-        refused: the regular path then answers that error. Keeps no reference to the frame.
+        Returns None if the request must take the regular path, and the error if its batch was not
+        appended: the regular path then answers that error, or appends the batch later. Keeps no
+        reference to the frame.
         """
         name_at = self._name_at
         if not name_at or len(frame) <= name_at:
@@ -137,7 +138,7 @@ class ProduceFastPath:
             lane.rest,
         )
         if lane.acks != _ALL:
-            if not (machine.counts_synced and machine.is_kept_by_own_disk(end_offset)):
+            if not (machine.counts_synced and machine.waits_for_own_flush(end_offset)):
                 return (answer,)
         elif machine.high_watermark >= end_offset:
             return (answer,)

@@ -145,7 +145,11 @@ class Replicas:
 
     def note_refused(self, topic: str, index: int, records: Buffer | None, now_ms: int) -> None:
         """Notes that a batch was refused for the moment, so that later batches of its producer do
-        not overtake it."""
+        not overtake it.
+
+        The batch may be damaged, and so may its producer id. Then another producer's batches are
+        refused, and sent again, for at most `retry_window.REMEMBERED_MS`.
+        """
         if records is None or len(records) < HEADER_SIZE:
             return
         header = read_header(records)
@@ -163,7 +167,7 @@ class Replicas:
             refused = self._refused[topic_partition] = RetryWindow()
         refused.note(header.producer_id, header.producer_epoch, header.base_sequence, now_ms)
 
-    def now_ms(self) -> int:
+    def monotonic_ms(self) -> int:
         """The monotonic time by which leaders measure replica lag. It is only comparable within
         this process."""
         return int(self._env.clock.monotonic() * 1000 + 0.001)
@@ -325,7 +329,7 @@ class Replicas:
                 self.broker_epoch,
                 partition,
                 self._brokers,
-                self.now_ms(),
+                self.monotonic_ms(),
                 configs.int_value("replica.lag.time.max.ms"),
             )
         elif (

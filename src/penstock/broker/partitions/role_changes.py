@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.follower import Follower
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 
 Listener = Callable[[HostedPartition], None]
 

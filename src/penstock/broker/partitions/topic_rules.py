@@ -6,8 +6,8 @@ from typing import Final
 
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.partition.batch_rules import AppendRules
 from penstock.partition.follower import FollowerRules
-from penstock.partition.leader import AppendRules
 from penstock.records.batch import Codec
 from penstock.storage.config import LogConfig
 

@@ -26,7 +26,7 @@ from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
-from penstock.broker.replication.following import is_damaged
+from penstock.broker.replication.follower_shell import is_damaged
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage

@@ -1,6 +1,6 @@
 """Commits the ISR changes that this broker's leaders propose (KIP-497).
 
-Each leader's machine decides what to propose (`partition.replication.Leadership.propose`), and is
+Each leader's machine decides what to propose (`partition.leadership.Leadership.propose`), and is
 notified of the outcome. The proposals of all partitions are committed together, one commit at a
 time. A partition is checked when a follower outside the ISR has caught up (`due`). All partitions
 are checked twice in every `replica.lag.time.max.ms`, for followers that lag.
@@ -30,7 +30,7 @@ from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.isr import IsrAnswer, IsrChange, alter_isrs
 from penstock.metadata.preferred import in_portions
-from penstock.partition.replication import RETRY_MS, AlterIsr, Leadership
+from penstock.partition.leadership import RETRY_MS, AlterIsr, Leadership
 from penstock.ports import Env
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -108,7 +108,7 @@ class IsrProposals:
         slices = slices_of(self._env)
         for hosted in due:
             term = hosted.leadership
-            proposal = None if term is None else term.propose(self._replicas.now_ms())
+            proposal = None if term is None else term.propose(self._replicas.monotonic_ms())
             if term is not None and proposal is not None:
                 proposed.append(_Proposed(hosted, term, proposal))
             await slices.give()
@@ -147,7 +147,7 @@ class IsrProposals:
 
     def _take(self, made: _Proposed, answer: IsrAnswer, *, is_certain: bool) -> None:
         hosted, term, proposal = made
-        now_ms = self._replicas.now_ms()
+        now_ms = self._replicas.monotonic_ms()
         if answer.error == ErrorCode.NONE and answer.partition is not None:
             _log.debug(
                 "%s-%d: the ISR is %s", hosted.topic, hosted.index, list(answer.partition.isr)

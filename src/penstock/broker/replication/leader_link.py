@@ -22,7 +22,7 @@ from typing import Final
 
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
-from penstock.broker.replication.followed import Followed
+from penstock.broker.replication.linked_partition import LinkedPartition
 from penstock.broker.replication.replica_requests import (
     FETCH_VERSION,
     LIST_OFFSETS_VERSION,
@@ -67,9 +67,9 @@ class LinkParts:
     broker: Callable[[int], BrokerInfo | None]
     configs: Callable[[], BrokerConfigs]
     throttle: ReplicationThrottle
-    operate: Callable[[Followed, Sequence[Effect], Buffer], None]
+    operate: Callable[[LinkedPartition, Sequence[Effect], Buffer], None]
 
-    def now_ms(self) -> int:
+    def monotonic_ms(self) -> int:
         return int(self.env.clock.monotonic() * 1000)
 
 
@@ -81,9 +81,9 @@ class LeaderLink:
         self.parts = parts
         self.out: dict[bool, bool] = {False: False, True: False}
         """Whether the main lane (False) and the express lane (True) wait for a response."""
-        self.flushing: dict[TopicPartition, Followed] = {}
-        self.ready: dict[TopicPartition, Followed] = {}
-        self._followed: dict[TopicPartition, Followed] = {}
+        self.flushing: dict[TopicPartition, LinkedPartition] = {}
+        self.ready: dict[TopicPartition, LinkedPartition] = {}
+        self._linked: dict[TopicPartition, LinkedPartition] = {}
         self._lanes = (_Lane(self, is_express=False), _Lane(self, is_express=True))
 
     async def run(self) -> None:
@@ -100,76 +100,76 @@ class LeaderLink:
 
     @property
     def is_idle(self) -> bool:
-        return not self._followed
+        return not self._linked
 
-    def add(self, followed: Followed) -> None:
-        self._followed[followed.key] = followed
-        followed.following.hosted.listen_flushed(_FLUSH_KEY, lambda _: self._on_flushed(followed))
-        self.offer(followed)
+    def add(self, linked: LinkedPartition) -> None:
+        self._linked[linked.key] = linked
+        linked.shell.hosted.listen_flushed(_FLUSH_KEY, lambda _: self._on_flushed(linked))
+        self.offer(linked)
 
-    def remove(self, followed: Followed) -> None:
-        key = followed.key
-        if self._followed.get(key) is not followed:
+    def remove(self, linked: LinkedPartition) -> None:
+        key = linked.key
+        if self._linked.get(key) is not linked:
             return
-        for held in (self._followed, self.ready, self.flushing):
+        for held in (self._linked, self.ready, self.flushing):
             held.pop(key, None)
-        followed.following.hosted.unlisten_flushed(_FLUSH_KEY)
+        linked.shell.hosted.unlisten_flushed(_FLUSH_KEY)
         for lane in self._lanes:
-            lane.session.drop_followed(followed)
-        if followed.timer is not None:
-            followed.timer.cancel()
+            lane.session.drop_followed(linked)
+        if linked.timer is not None:
+            linked.timer.cancel()
         self.wake()
 
-    def pause(self, followed: Followed) -> None:
+    def pause(self, linked: LinkedPartition) -> None:
         """Removes the partition from the fetch session, until it is offered again.
 
         As long as it is in the leader's session and nothing is written, the leader would count this
         replica as in sync."""
         for lane in self._lanes:
-            lane.pause(followed)
+            lane.pause(linked)
 
-    def offer(self, followed: Followed) -> None:
+    def offer(self, linked: LinkedPartition) -> None:
         """Makes the partition ready to be fetched, as soon as all records that it has count."""
-        key = followed.key
-        if self._followed.get(key) is not followed:
+        key = linked.key
+        if self._linked.get(key) is not linked:
             return
-        if followed.following.waits_for_flush:
-            self.flushing[key] = followed
-            followed.following.request_flush()
+        if linked.shell.waits_for_flush:
+            self.flushing[key] = linked
+            linked.shell.request_flush()
         else:
-            self.ready[key] = followed
+            self.ready[key] = linked
         self.wake()
 
-    def _on_flushed(self, followed: Followed) -> None:
-        if followed.key in self.flushing and not followed.following.waits_for_flush:
-            del self.flushing[followed.key]
-            self.offer(followed)
+    def _on_flushed(self, linked: LinkedPartition) -> None:
+        if linked.key in self.flushing and not linked.shell.waits_for_flush:
+            del self.flushing[linked.key]
+            self.offer(linked)
 
-    def settle(self, followed: Followed, effects: Sequence[Effect]) -> None:
+    def settle(self, linked: LinkedPartition, effects: Sequence[Effect]) -> None:
         """Decides when to fetch again, after all effects of an answer were carried out."""
         for effect in effects:
             match effect:
                 case RetryAt(at_ms, reason):
-                    _log.debug("%s: %s", followed.following, reason)
-                    self.offer_at(followed, at_ms)
+                    _log.debug("%s: %s", linked.shell, reason)
+                    self.offer_at(linked, at_ms)
                     return
                 case Halt() | WaitForMetadata() | AskBounds():
                     return
-        self.offer(followed)
+        self.offer(linked)
 
-    def offer_at(self, followed: Followed, at_ms: int) -> None:
-        if self._followed.get(followed.key) is not followed:
+    def offer_at(self, linked: LinkedPartition, at_ms: int) -> None:
+        if self._linked.get(linked.key) is not linked:
             return
-        if followed.timer is not None:
-            followed.timer.cancel()
-        followed.retry_at_ms = at_ms
-        # One millisecond more, because `now_ms` is rounded down.
-        delay_s = (max(0, at_ms - self.parts.now_ms()) + 1) / 1000
-        followed.timer = asyncio.get_running_loop().call_later(delay_s, self.offer, followed)
+        if linked.timer is not None:
+            linked.timer.cancel()
+        linked.retry_at_ms = at_ms
+        # One millisecond more, because `monotonic_ms` is rounded down.
+        delay_s = (max(0, at_ms - self.parts.monotonic_ms()) + 1) / 1000
+        linked.timer = asyncio.get_running_loop().call_later(delay_s, self.offer, linked)
 
     def take(self) -> list[Asked]:
         """Returns the fetches of the next request: all ready partitions that are not throttled."""
-        now_ms, parts, configs = self.parts.now_ms(), self.parts, self.parts.configs()
+        now_ms, parts, configs = self.parts.monotonic_ms(), self.parts, self.parts.configs()
         rate = configs.int_value("follower.replication.throttled.rate")
         throttled_ms = parts.throttle.wait_ms(rate, now_ms)
         asked: list[Asked] = []
@@ -177,26 +177,26 @@ class LeaderLink:
         throttled = {key for key, each in ready.items() if each.lags and self._is_throttled(each)}
         bytes_max = configs.int_value("replica.fetch.max.bytes")
         piece = min(bytes_max, parts.throttle.piece(rate, len(throttled)))
-        for key, followed in ready.items():
+        for key, linked in ready.items():
             if throttled_ms and key in throttled:
-                self.offer_at(followed, now_ms + throttled_ms)
+                self.offer_at(linked, now_ms + throttled_ms)
                 continue
-            fetch = followed.following.next_fetch()
+            fetch = linked.shell.next_fetch()
             if fetch is not None:
-                asked.append(Asked(followed, fetch, piece if key in throttled else bytes_max))
-            elif followed.retry_at_ms > now_ms:
-                self.offer_at(followed, followed.retry_at_ms)
-            elif followed.following.is_current and followed.following.waits_for_flush:
-                self.offer(followed)
+                asked.append(Asked(linked, fetch, piece if key in throttled else bytes_max))
+            elif linked.retry_at_ms > now_ms:
+                self.offer_at(linked, linked.retry_at_ms)
+            elif linked.shell.is_current and linked.shell.waits_for_flush:
+                self.offer(linked)
         return asked
 
-    def _is_throttled(self, followed: Followed) -> bool:
-        hosted = followed.following.hosted
+    def _is_throttled(self, linked: LinkedPartition) -> bool:
+        hosted = linked.shell.hosted
         named = hosted.settings.follower_replication_throttled_replicas
         return bool(named) and self.parts.throttle.names(named, hosted.index)
 
-    def count_fetched(self, followed: Followed, size: int) -> None:
-        if size and self._is_throttled(followed):
+    def count_fetched(self, linked: LinkedPartition, size: int) -> None:
+        if size and self._is_throttled(linked):
             self.parts.throttle.on_fetched(size)
 
     # The leader
@@ -337,7 +337,7 @@ class _Lane:
             response = await peer.ask(request, FETCH_VERSION, FetchResponse, timeout_s)
         except PeerLost as lost:
             for each in self.session.take_all():
-                self._conclude(each.followed, each.followed.following.on_lost(each.fetch), b"")
+                self._conclude(each.linked, each.linked.shell.on_lost(each.fetch), b"")
             await self._rest(str(lost))
             return
         finally:
@@ -355,51 +355,53 @@ class _Lane:
         Returns the fetches that were out of range: the bounds of the leader's log are needed."""
         unbounded, fed = [], []
         for each, answer, records in self.session.answers(response):
-            followed = each.followed
-            followed.lags = answer.high_watermark > each.fetch.offset
+            linked = each.linked
+            linked.lags = answer.high_watermark > each.fetch.offset
             if answer.flaw is not None:
                 _log.warning(
                     "%s: leader %d sent an invalid batch: %s",
-                    followed.following,
+                    linked.shell,
                     self._link.leader,
                     answer.flaw,
                 )
             if answer.spans:
                 fed.append((each, answer, records))
                 continue
-            effects = followed.following.on_answer(each.fetch, answer)
-            self._conclude(followed, effects, records)
+            effects = linked.shell.on_answer(each.fetch, answer)
+            self._conclude(linked, effects, records)
             if effects and isinstance(effects[0], AskBounds):
                 unbounded.append(each)
         self._was_idle = not fed
         # Last, so that partitions that got no records are ahead of them in the next request.
         for each, answer, records in fed:
-            self._link.count_fetched(each.followed, len(records))
-            effects = each.followed.following.on_answer(each.fetch, answer)
-            self._conclude(each.followed, effects, records)
+            self._link.count_fetched(each.linked, len(records))
+            effects = each.linked.shell.on_answer(each.fetch, answer)
+            self._conclude(each.linked, effects, records)
         return unbounded
 
-    def pause(self, followed: Followed) -> None:
-        held = self.session.drop_followed(followed)
+    def pause(self, linked: LinkedPartition) -> None:
+        held = self.session.drop_followed(linked)
         if held is not None:
-            self._conclude(followed, followed.following.on_lost(held.fetch), b"")
+            self._conclude(linked, linked.shell.on_lost(held.fetch), b"")
 
-    def _conclude(self, followed: Followed, effects: Sequence[Effect], records: Buffer) -> None:
+    def _conclude(
+        self, linked: LinkedPartition, effects: Sequence[Effect], records: Buffer
+    ) -> None:
         try:
-            rest = followed.following.carry_out(effects, records)
+            rest = linked.shell.carry_out(effects, records)
         except Exception:  # noqa: BLE001 - a bug in one partition must not end all replication
             _log.exception(
                 "%s: this replica stopped fetching after an unexpected error: restart the broker, "
                 "and report the error",
-                followed.following,
+                linked.shell,
             )
             return
         if rest and isinstance(rest[0], RetryAt | Halt):
-            self._link.settle(followed, rest)
+            self._link.settle(linked, rest)
         elif rest:
-            self._parts.operate(followed, rest, records)
+            self._parts.operate(linked, rest, records)
         else:
-            self._link.settle(followed, effects)
+            self._link.settle(linked, effects)
 
     async def _ask_bounds(self, peer: Peer, unbounded: list[Asked]) -> None:
         """Asks the leader where its logs start and end, and passes that to the followers."""
@@ -418,6 +420,6 @@ class _Lane:
             found = [{}, {}]
         starts, ends = found
         for each in unbounded:
-            key = each.followed.key
+            key = each.linked.key
             bounds = (starts[key], ends[key]) if key in starts and key in ends else None
-            self._conclude(each.followed, each.followed.following.on_bounds(bounds), b"")
+            self._conclude(each.linked, each.linked.shell.on_bounds(bounds), b"")

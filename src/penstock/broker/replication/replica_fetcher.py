@@ -29,9 +29,9 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
-from penstock.broker.replication.followed import Followed
-from penstock.broker.replication.following import Following
+from penstock.broker.replication.follower_shell import FollowerShell
 from penstock.broker.replication.leader_link import LeaderLink, LinkParts
+from penstock.broker.replication.linked_partition import LinkedPartition
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import Changed
 from penstock.partition.follower import Effect
@@ -56,7 +56,7 @@ class ReplicaFetchers:
         self._broker_id = broker_id
         self._cluster = cluster
         self._replicas = replicas
-        self._followed: dict[TopicPartition, Followed] = {}
+        self._linked: dict[TopicPartition, LinkedPartition] = {}
         self._links: dict[int, tuple[LeaderLink, asyncio.Task[None]]] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._parts = LinkParts(
@@ -81,39 +81,39 @@ class ReplicaFetchers:
                 await asyncio.get_running_loop().create_future()
         finally:
             self._tasks = None
-            for followed in list(self._followed.values()):
-                self._drop(followed)
+            for linked in list(self._linked.values()):
+                self._drop(linked)
             self._links.clear()
 
     def retry(self, hosted: HostedPartition) -> None:
         """Resumes fetching for a partition, after the obstacle is gone."""
-        held = self._followed.get(TopicPartition(hosted.topic, hosted.index))
-        if held is not None and held.following.hosted is hosted:
+        held = self._linked.get(TopicPartition(hosted.topic, hosted.index))
+        if held is not None and held.shell.hosted is hosted:
             held.link.offer(held)
 
     def pause(self) -> None:
         """Stops fetching while this broker cannot store anything, so that no leader counts it as in
         sync. `retry` resumes."""
-        for followed in list(self._followed.values()):
-            followed.link.pause(followed)
+        for linked in list(self._linked.values()):
+            linked.link.pause(linked)
 
     def _on_role(self, hosted: HostedPartition) -> None:
         if self._tasks is None:
             return
         key = TopicPartition(hosted.topic, hosted.index)
-        held = self._followed.get(key)
+        held = self._linked.get(key)
         follower = hosted.follower
         if held is not None:
-            if held.following.hosted is hosted and held.following.follower is follower:
+            if held.shell.hosted is hosted and held.shell.follower is follower:
                 return
             self._drop(held)
         if follower is None or self._replicas.get(*key) is not hosted:
             return
-        following = Following(
-            hosted, follower, self._replicas.flusher, self._env, self._replicas.now_ms
+        shell = FollowerShell(
+            hosted, follower, self._replicas.flusher, self._env, self._replicas.monotonic_ms
         )
-        followed = self._followed[key] = Followed(key, following, self._link(follower.leader))
-        followed.link.add(followed)
+        linked = self._linked[key] = LinkedPartition(key, shell, self._link(follower.leader))
+        linked.link.add(linked)
 
     def _link(self, leader: int) -> LeaderLink:
         held = self._links.get(leader)
@@ -123,10 +123,10 @@ class ReplicaFetchers:
             held = self._links[leader] = (link, self._tasks.create_task(link.run()))
         return held[0]
 
-    def _drop(self, followed: Followed) -> None:
-        del self._followed[followed.key]
-        link = followed.link
-        link.remove(followed)
+    def _drop(self, linked: LinkedPartition) -> None:
+        del self._linked[linked.key]
+        link = linked.link
+        link.remove(linked)
         if link.is_idle and link.leader in self._links:
             self._links.pop(link.leader)[1].cancel()
 
@@ -136,21 +136,21 @@ class ReplicaFetchers:
             if held is not None:
                 held[0].on_broker()
 
-    def _operate(self, followed: Followed, effects: Sequence[Effect], records: Buffer) -> None:
+    def _operate(self, linked: LinkedPartition, effects: Sequence[Effect], records: Buffer) -> None:
         """Truncates a log once no flush uses it. The link continues with its other partitions."""
         if self._tasks is not None:
-            self._tasks.create_task(self._operate_now(followed, effects, records))
+            self._tasks.create_task(self._operate_now(linked, effects, records))
 
     async def _operate_now(
-        self, followed: Followed, effects: Sequence[Effect], records: Buffer
+        self, linked: LinkedPartition, effects: Sequence[Effect], records: Buffer
     ) -> None:
         try:
-            more = await followed.following.operate(effects, records)
+            more = await linked.shell.operate(effects, records)
         except Exception:  # noqa: BLE001 - an error in one partition must not end all replication
             _log.exception(
                 "%s: this replica stopped fetching after an unexpected error: restart the broker, "
                 "and report the error",
-                followed.following,
+                linked.shell,
             )
             return
-        followed.link.settle(followed, [*effects, *more])
+        linked.link.settle(linked, [*effects, *more])

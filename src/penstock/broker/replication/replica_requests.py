@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from penstock.broker.replication.followed import Followed
+from penstock.broker.replication.linked_partition import LinkedPartition
 from penstock.metadata.configs import BrokerConfigs
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import Fetch, FetchAnswer, read_spans
@@ -47,13 +47,13 @@ _Key = tuple[bytes, int]
 
 
 class Asked(NamedTuple):
-    followed: Followed
+    linked: LinkedPartition
     fetch: Fetch
     bytes_max: int
 
     @property
     def key(self) -> _Key:
-        hosted = self.followed.following.hosted
+        hosted = self.linked.shell.hosted
         return hosted.topic_id, hosted.index
 
 
@@ -146,11 +146,11 @@ class FetchSession:
             if key in self._sent:
                 self._gone[key] = None
 
-    def drop_followed(self, followed: Followed) -> Asked | None:
+    def drop_followed(self, linked: LinkedPartition) -> Asked | None:
         """Removes the pending fetch of this partition, and returns it."""
-        hosted = followed.following.hosted
+        hosted = linked.shell.hosted
         held = self._standing.get((hosted.topic_id, hosted.index))
-        if held is None or held.followed is not followed:
+        if held is None or held.linked is not linked:
             return None
         self.drop(held)
         return held
@@ -169,8 +169,8 @@ class FetchSession:
 
 def _topics(named: Iterable[Asked]) -> list[FetchRequest.Topic]:
     topics: dict[bytes, FetchRequest.Topic] = {}
-    for followed, fetch, bytes_max in named:
-        hosted = followed.following.hosted
+    for linked, fetch, bytes_max in named:
+        hosted = linked.shell.hosted
         topic = topics.get(hosted.topic_id)
         if topic is None:
             topic = topics[hosted.topic_id] = FetchRequest.Topic(topic_id=hosted.topic_id)
@@ -211,8 +211,8 @@ def bounds_requests(asked: Sequence[Asked], broker_id: int) -> Iterator[ListOffs
     offset, not the high watermark."""
     for timestamp in (_EARLIEST, _LATEST):
         topics: dict[str, ListOffsetsRequest.Topic] = {}
-        for followed, fetch, _ in asked:
-            name, index = followed.key
+        for linked, fetch, _ in asked:
+            name, index = linked.key
             topic = topics.setdefault(name, ListOffsetsRequest.Topic(name))
             topic.partitions.append(
                 ListOffsetsRequest.Partition(index, fetch.leader_epoch, timestamp)

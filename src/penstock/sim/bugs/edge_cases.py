@@ -27,6 +27,7 @@ from penstock.metadata.configs import TopicSettings
 from penstock.metadata.edits import SyncedFrom
 from penstock.metadata.image import TopicChange
 from penstock.metadata.model import BrokerInfo, Partition
+from penstock.partition.batch_rules import AppendRules, check_batch
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.follower import (
     AdvanceLogStart,
@@ -36,16 +37,15 @@ from penstock.partition.follower import (
     FollowerRules,
     LogView,
 )
-from penstock.partition.leader import AppendRules, check_batch
+from penstock.partition.leadership import InSyncRules, Leadership
 from penstock.partition.machine import PartitionMachine
-from penstock.partition.replication import InSyncRules, Leadership
 from penstock.records.batch import HeaderFields, validate_fields
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.storage import directory as directory_module
 from penstock.storage.checkpoints import decode_partition_metadata, read_file
 from penstock.storage.directory import LogDirectory
 from penstock.storage.files import PARTITION_METADATA
-from penstock.storage.flush import FlushPlan
+from penstock.storage.flush_plan import FlushPlan
 from penstock.storage.log import Log
 from penstock.storage.opening import LogOpening, LogResources, RecoveryReport
 from penstock.storage.recovery import open_log
@@ -296,7 +296,7 @@ def _commits_what_it_drops(patches: ExitStack) -> None:
 @_bug("acks-one-answered-before-the-flush")
 def _answers_unflushed(patches: ExitStack) -> None:
     """A leader that is the only in-sync replica answers acks=1 before it has flushed."""
-    patch(patches, PartitionMachine, "is_kept_by_own_disk", lambda self, end_offset: False)
+    patch(patches, PartitionMachine, "waits_for_own_flush", lambda self, end_offset: False)
 
 
 @_bug("reads-overtake-writes")

@@ -33,10 +33,10 @@ from penstock.metadata.keys import PREFIX
 from penstock.metadata.model import BrokerInfo, Partition
 from penstock.partition.epochs import EpochEnd
 from penstock.partition.follower import Effect, Follower, LogView
+from penstock.partition.leadership import AlterIsr, Leadership
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.producers import ProducerStates
 from penstock.partition.replica_progress import ReplicaProgress
-from penstock.partition.replication import AlterIsr, Leadership
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.edge_cases import EDGE_BUGS

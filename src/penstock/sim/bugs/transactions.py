@@ -12,10 +12,10 @@ from penstock.coordination.effects import Now
 from penstock.groups import offset_fetch
 from penstock.groups.image import ShardImage
 from penstock.partition.decisions import Append, Decision, Refuse
+from penstock.partition.leadership import Leadership
 from penstock.partition.machine import PartitionMachine
 from penstock.partition.producer_errors import ProducerRefused
 from penstock.partition.producers import ProducerStates
-from penstock.partition.replication import Leadership
 from penstock.partition.sequence_gate import check_sequence
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.planting import Plant, bug, patch

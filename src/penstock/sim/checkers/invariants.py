@@ -23,7 +23,7 @@ from typing import Protocol
 from penstock.broker.broker import Broker
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import NO_LEADER, Partition, Topic
-from penstock.partition.replication import Leadership
+from penstock.partition.leadership import Leadership
 from penstock.ports import WatchEvent
 from penstock.sim.checkers.committed_log import CommittedLog
 from penstock.sim.checkers.durability_switches import DurabilitySwitches

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.follower import Follower
+from penstock.partition.leadership import Leadership
 from penstock.partition.machine import PartitionMachine
-from penstock.partition.replication import Leadership
 from penstock.storage.log_state import LogState
 
 WATCHED: Final[dict[type, frozenset[str]]] = {

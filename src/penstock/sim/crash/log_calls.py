@@ -15,7 +15,7 @@ from penstock.sim.crash.log_model import ModelBatch, model_batch
 from penstock.sim.crash.log_process import Crashed, Flight, LogProcess, LoudLoss
 from penstock.storage.cleaner import CleanTask, begin_clean
 from penstock.storage.errors import DiskFull, DiskTrouble, LogDamaged, LogOffline, StorageError
-from penstock.storage.flush import FlushPlan, lacks_descriptors
+from penstock.storage.flush_plan import FlushPlan, lacks_descriptors
 
 
 class LogCalls:

@@ -24,7 +24,7 @@ from penstock.partition.producer_state import BATCHES_REMEMBERED, ProducerEntry
 from penstock.partition.producers import ProducerStates
 from penstock.records.batch import BatchHeader, read_header
 from penstock.records.record import ControlType, Record, read_control, read_records
-from penstock.storage.producer_state import note_producer
+from penstock.storage.producer_snapshots import note_producer
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from penstock.aio import Admin, Consumer, Producer
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.broker.replication.following import is_damaged
+from penstock.broker.replication.follower_shell import is_damaged
 from penstock.client.errors import ClientError
 from penstock.metadata.model import Partition
 from penstock.sim.actors.readers import BytesConsumer

@@ -1,6 +1,6 @@
 """Checks by its header whether the leader of a partition accepts a producer's batch.
 
-`record_validation` checks the records of the batch, and `replication` decides what is committed.
+`record_validation` checks the records of the batch, and `leadership` decides what is committed.
 """
 
 from __future__ import annotations

@@ -99,13 +99,13 @@ class Leadership:
     """
 
     __slots__ = (
-        "_alone",
         "_attempts",
         "_awaits_metadata",
         "_began_ms",
         "_brokers",
         "_eligible",
         "_followers",
+        "_is_only_replica",
         "_leader_end",
         "_maximal",
         "_member_epochs",
@@ -167,7 +167,7 @@ class Leadership:
         self._attempts = 0
         self._retry_ms = now_ms
         self._began_ms = self._now_ms = now_ms
-        self._alone = False
+        self._is_only_replica = False
         self.counts_alone = False
         """Whether the maximal in-sync set consists of the leader only."""
         self.on_partition(partition, now_ms)
@@ -182,7 +182,7 @@ class Leadership:
     def on_own_end(self, end_offset: int) -> bool:
         """Notes how far the leader's own log counts. Returns True if the high watermark moved."""
         self._own_end = end_offset
-        if not self._alone:
+        if not self._is_only_replica:
             self._leader_end = max(self._leader_end, end_offset)
             return self._advance()
         if end_offset <= self.high_watermark:
@@ -370,7 +370,9 @@ class Leadership:
         proposed = () if self._proposal is None else self._proposal.isr
         self._maximal = self.isr | self._unresolved | {each for each, _ in proposed}
         self.counts_alone = self._maximal == {self.broker_id}
-        self._alone = len(self._replicas) == 1 and self.counts_alone and self._may_commit()
+        self._is_only_replica = (
+            len(self._replicas) == 1 and self.counts_alone and self._may_commit()
+        )
 
     def _advance(self) -> bool:
         """Moves the high watermark as far as the rules allow. Returns True if it moved."""
@@ -402,8 +404,8 @@ class Leadership:
 
         That is the case where the leader is the only in-sync replica and no other is about to join.
         """
-        if self._alone or not self.counts_alone:
-            return self._alone
+        if self._is_only_replica or not self.counts_alone:
+            return self._is_only_replica
         return self._may_commit() and all(
             follower.end_offset >= end_offset or not self._waits_for(each, follower)
             for each, follower in self._followers.items()
@@ -411,7 +413,7 @@ class Leadership:
 
     def require_insync(self) -> None:
         """Raises NOT_ENOUGH_REPLICAS if too few replicas are in sync for a write with acks=all."""
-        if not self._alone and len(self.isr) < self._min_insync():
+        if not self._is_only_replica and len(self.isr) < self._min_insync():
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"only {len(self.isr)} replica(s) are in sync, but min.insync.replicas is "

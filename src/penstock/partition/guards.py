@@ -15,8 +15,22 @@ Guards exist only in the leader's memory. If they are lost, batches are verified
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 NO_GUARD = 0
 """A guard that is never valid: nothing was verified."""
+
+
+class Verification(NamedTuple):
+    """The result of verifying a client's transactional batch with the coordinator.
+
+    `guard` comes from `begin_verification`, and is set once the coordinator has confirmed the
+    transaction. `numbers_from_zero` is true where each transaction has its own producer epoch
+    (Produce 12 and above).
+    """
+
+    guard: int = NO_GUARD
+    numbers_from_zero: bool = False
 
 
 class _Guard:

@@ -44,10 +44,10 @@ def is_damaged(log: Log) -> bool:
     return any(held.end_offset > log.log_start_offset for held in log.damage)
 
 
-class Following:
+class FollowerShell:
     """Runs the follower machine of one partition, for one leader epoch."""
 
-    __slots__ = ("_env", "_flusher", "_now_ms", "follower", "hosted")
+    __slots__ = ("_env", "_flusher", "_monotonic_ms", "follower", "hosted")
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Following:
         follower: Follower,
         flusher: Flusher,
         env: Env,
-        now_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         self.hosted = hosted
         self.follower = follower
         self._flusher = flusher
         self._env = env
-        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
 
     def __str__(self) -> str:
         return f"{self.hosted.topic}-{self.hosted.index}"
@@ -88,23 +88,23 @@ class Following:
             # A fetch at the end of the leader's log would put this replica into the ISR, but it
             # could not store the next record. `disk_full` resumes when there is space.
             return None
-        return self.follower.next_fetch(self.hosted.log_view(), self._now_ms())
+        return self.follower.next_fetch(self.hosted.log_view(), self._monotonic_ms())
 
     def on_answer(self, fetch: Fetch, answer: FetchAnswer) -> tuple[Effect, ...]:
         if not self.is_current:
             return ()
-        return self.follower.on_answer(fetch, answer, self.hosted.log_view(), self._now_ms())
+        return self.follower.on_answer(fetch, answer, self.hosted.log_view(), self._monotonic_ms())
 
     def on_lost(self, fetch: Fetch) -> tuple[Effect, ...]:
-        return self.follower.on_lost(fetch, self._now_ms()) if self.is_current else ()
+        return self.follower.on_lost(fetch, self._monotonic_ms()) if self.is_current else ()
 
     def on_bounds(self, bounds: tuple[int, int] | None) -> tuple[Effect, ...]:
         """The leader has answered where its log starts and ends; None if it did not answer."""
         if not self.is_current:
             return ()
         if bounds is None:
-            return self.follower.on_bounds_lost(self._now_ms())
-        return self.follower.on_bounds(*bounds, self.hosted.log_view(), self._now_ms())
+            return self.follower.on_bounds_lost(self._monotonic_ms())
+        return self.follower.on_bounds(*bounds, self.hosted.log_view(), self._monotonic_ms())
 
     # Carrying out
 
@@ -206,4 +206,4 @@ class Following:
             self._flusher.request(self.hosted.log)
             return (Halt(str(error)),)
         _log.warning("%s: could not store the leader's records, retrying: %s", self, error)
-        return self.follower.on_failed(str(error), self.hosted.log_view(), self._now_ms())
+        return self.follower.on_failed(str(error), self.hosted.log_view(), self._monotonic_ms())

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.partition.guards import Guards, Verification
 from penstock.partition.producer_errors import InvalidTransactionState, OutOfOrderSequence
-from penstock.partition.producers import ProducerStates, Verification
-from penstock.partition.verification import Guards
+from penstock.partition.producers import ProducerStates
 from penstock.records.batch import BatchHeader
 from penstock.records.record import (
     ControlType,

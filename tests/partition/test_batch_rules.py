@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.partition.leader import AppendRules, BatchRefused, check_batch
+from penstock.partition.batch_rules import AppendRules, BatchRefused, check_batch
 from penstock.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, Codec
 from penstock.wire.errors import ErrorCode
 

@@ -1,7 +1,7 @@
 """Appends what this broker writes for transactional producers: offsets of a group, and markers.
 
 Offsets are written in the producer's transaction, which must be verified like a client's batch
-(`partition.verification`). Markers end transactions, and are refused if they come too late.
+(`partition.guards`). Markers end transactions, and are refused if they come too late.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import partial
 
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.partition.decisions import Begin
-from penstock.partition.producers import Verification
+from penstock.partition.guards import Verification
 from penstock.records.batch import BatchHeader, read_header
 from penstock.records.record import ControlMarker, ControlType, control_batch
 from penstock.txns.config import EPOCH_PER_TRANSACTION

@@ -6,38 +6,38 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
-from penstock.broker.replication.following import Following
+from penstock.broker.replication.follower_shell import FollowerShell
 from penstock.partition.follower import Effect
 from penstock.topic_partition import TopicPartition
 
 
 class FetchLink(Protocol):
-    """The link to a leader, as far as a followed partition uses it (`leader_link`)."""
+    """The link to a leader, as far as a partition uses it (`leader_link`)."""
 
     leader: int
 
     @property
     def is_idle(self) -> bool: ...
 
-    def add(self, followed: Followed) -> None: ...
+    def add(self, linked: LinkedPartition) -> None: ...
 
-    def remove(self, followed: Followed) -> None: ...
+    def remove(self, linked: LinkedPartition) -> None: ...
 
-    def offer(self, followed: Followed) -> None: ...
+    def offer(self, linked: LinkedPartition) -> None: ...
 
-    def pause(self, followed: Followed) -> None: ...
+    def pause(self, linked: LinkedPartition) -> None: ...
 
-    def settle(self, followed: Followed, effects: Sequence[Effect]) -> None: ...
+    def settle(self, linked: LinkedPartition, effects: Sequence[Effect]) -> None: ...
 
 
-class Followed:
+class LinkedPartition:
     """A partition that a link fetches."""
 
-    __slots__ = ("following", "key", "lags", "link", "retry_at_ms", "timer")
+    __slots__ = ("key", "lags", "link", "retry_at_ms", "shell", "timer")
 
-    def __init__(self, key: TopicPartition, following: Following, link: FetchLink) -> None:
+    def __init__(self, key: TopicPartition, shell: FollowerShell, link: FetchLink) -> None:
         self.key = key
-        self.following = following
+        self.shell = shell
         self.link = link
         self.lags = True
         """In the last answer, the leader's high watermark was above the fetch offset. True before

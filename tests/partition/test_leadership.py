@@ -8,7 +8,7 @@ import pytest
 
 from penstock.metadata.model import Partition
 from penstock.partition.epochs import EpochEnd, EpochStart, LeaderEpochs, diverging_epoch
-from penstock.partition.replication import RETRY_MS, InSyncRules, Leadership
+from penstock.partition.leadership import RETRY_MS, InSyncRules, Leadership
 from penstock.wire.errors import ErrorCode, KafkaError
 
 BROKERS = {0: 10, 1: 11, 2: 12}
