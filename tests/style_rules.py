@@ -110,6 +110,10 @@ class Source:
 
 Rule = Callable[[Sequence[Source]], Iterator[str]]
 
+_SUPPRESSION = re.compile(
+    r"# *(noqa(: *[A-Z]+[0-9]+(, *[A-Z]+[0-9]+)*)?|type: *ignore(\[[^]]*\])?)(?P<reason>.*)$"
+)
+
 
 def parse(path: str, text: str) -> Source:
     return Source(path, text, ast.parse(text, path))
@@ -163,6 +167,19 @@ def leftovers(files: Sequence[Source]) -> Iterator[str]:
         for number, line in enumerate(file.text.splitlines(), start=1):
             if found := re.search(r"\b(TODO|FIXME)\b", line):
                 yield f"{file.path}:{number}: {found[0]}: do it now or write it in the plan"
+
+
+def unexplained_suppressions(files: Sequence[Source]) -> Iterator[str]:
+    """Reports suppressed checks without a reason, on the line or in a comment just above it."""
+    for file in files:
+        lines = file.text.splitlines()
+        for number, line in enumerate(lines, 1):
+            found = _SUPPRESSION.search(line)
+            if found is None or found["reason"].strip(" -#"):
+                continue
+            above = lines[max(0, number - 3) : number - 1]
+            if not any(each.lstrip().startswith("#") for each in above):
+                yield f"{file.path}:{number}: a check is suppressed: say why"
 
 
 def hard_words(files: Sequence[Source]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from style_rules import (
     orphans,
     parse,
     sources,
+    unexplained_suppressions,
     uses_of_banned,
 )
 
@@ -72,6 +73,11 @@ def test_texts_use_plain_words() -> None:
 def test_the_source_has_no_todo_notes() -> None:
     """No TODO and no FIXME in the source."""
     _complain(leftovers(sources("src")))
+
+
+def test_every_suppressed_check_has_a_reason() -> None:
+    """In the source. In tests the code of the check says enough."""
+    _complain(unexplained_suppressions(sources("src")))
 
 
 def test_the_outside_world_is_reached_only_through_ports() -> None:
@@ -137,6 +143,8 @@ BAD: Sequence[tuple[Rule, str, str, str]] = [
     (hard_words, "src/penstock/a.py", "x = 'Mended.'\n", "a.py:1: mended: write repaired"),
     (leftovers, "src/penstock/a.py", "x = 1\n# TODO: more\n", "a.py:2: TODO"),
     (leftovers, "src/penstock/a.py", "x = 'FIXME'\n", "a.py:1: FIXME"),
+    (unexplained_suppressions, "src/a.py", "x = f()  # type: ignore[misc]\n", "a.py:1: a check"),
+    (unexplained_suppressions, "src/a.py", "# Why.\n\n\nx = 1  # noqa: E731\n", "a.py:4: a check"),
     (banned_calls, "src/penstock/a.py", "import time\n\ntime.time()\n", "a.py:3: time.time:"),
     (banned_calls, "src/penstock/a.py", "import time as t\nt.sleep(1)\n", "a.py:2: time.sleep:"),
     (
@@ -207,6 +215,8 @@ GOOD: Sequence[tuple[Rule, str, str]] = [
     (banned_calls, "src/penstock/a.py", "import time\n\ntime.gmtime(0)\n"),
     (banned_calls, "src/penstock/cli/a.py", "print('x')\n"),
     (missing_docstrings, "src/penstock/__init__.py", ""),
+    (unexplained_suppressions, "src/a.py", "x = 1  # noqa: E731, B008 - why\n"),
+    (unexplained_suppressions, "src/a.py", "# Why.\nx = f()  # type: ignore[misc, no-any]\n"),
     (misnamed_tests, "tests/test_a.py", "def helper(): ...\ndef test_a():\n    helper()\n"),
     (empty_assertions, "tests/test_a.py", "def test_a():\n    assert False, 'unreachable'\n"),
 ]

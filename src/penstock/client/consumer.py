@@ -134,6 +134,7 @@ class Consumer(Generic[K, V]):
         self.deserializes = key is not None or value is not None
         self._core.listeners.set_users(listener)
         if offset_store is not None:
+            # `processing` imports this module, so it is imported only when it is needed.
             from penstock.client.processing.stores import StoreListener  # noqa: PLC0415
 
             self.hold_auto_commit()
@@ -478,6 +479,7 @@ class Consumer(Generic[K, V]):
         commit_interval_ms: int = 1_000,
     ) -> AtLeastOnce[K, V]:
         """Returns a loop that commits each record after the loop body has processed it."""
+        # See `__init__`.
         from penstock.client.processing.delivery import AtLeastOnce  # noqa: PLC0415
 
         return AtLeastOnce(
@@ -491,6 +493,7 @@ class Consumer(Generic[K, V]):
         self, *, max_records: int | None = None, idle_timeout_ms: int | None = None
     ) -> AtMostOnce[K, V]:
         """Returns a loop that commits each record before the loop body receives it."""
+        # See `__init__`.
         from penstock.client.processing.delivery import AtMostOnce  # noqa: PLC0415
 
         return AtMostOnce(self, max_records=max_records, idle_timeout_ms=idle_timeout_ms)

@@ -112,6 +112,7 @@ class ClientOptions:
                 others = {each.kind: each.names() for each in _ALL if each is not cls}
                 raise hints.unknown(name, known, others)
         values.bootstrap("bootstrap_servers", bootstrap_servers)
+        # mypy cannot match keywords from a mapping with fields of several types.
         return cls(bootstrap=bootstrap_servers, **cls._completed(keywords))  # type: ignore[arg-type]
 
     @classmethod

@@ -205,8 +205,8 @@ class PartitionMachine(Generic[W]):
         producers = self._log.producers
         if verification is None and header.attributes & TRANSACTIONAL:
             begin = partial(producers.begin_verification, header, now_ms)
-            # Batches of a producer share a guard, and whoever verifies takes it again. It is taken
-            # now so that it knows the lowest sequence.
+            # Batches of a producer share a guard, and verification takes it again. It is taken now
+            # so that it knows the lowest sequence.
             if begin() is not None:
                 return Verify(header.producer_id, header.producer_epoch, begin)
             verification = Verification()

@@ -167,11 +167,13 @@ class SimLoop(_Base):
             self._runnable.append(process)
         return handle
 
+    # This and the next ones return `SimHandle`, which does not inherit from asyncio's handles.
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimHandle:
         return self.call_soon(callback, *args, context=context)
 
+    # See `call_soon_threadsafe`.
     def call_at(  # type: ignore[override]
         self,
         when: float,
@@ -190,6 +192,7 @@ class SimLoop(_Base):
         heapq.heappush(self._timers, (when, self._sequence, handle))
         return handle
 
+    # See `call_soon_threadsafe`.
     def call_later(  # type: ignore[override]
         self,
         delay: float,
@@ -216,9 +219,10 @@ class SimLoop(_Base):
             context = copy_context()
         self._numbers += 1
         task = SimTask.__new__(SimTask)
-        # The number must be set before `__init__`, which registers the task by its hash.
         task.number = self._numbers
         task.process = context.get(PROCESS) or self.world
+        # Called by hand: the number must be set before, because this registers the task by its
+        # hash.
         task.__init__(  # type: ignore[misc]
             coro, loop=self, name=name or f"task-{self._numbers}", context=context
         )
@@ -237,6 +241,7 @@ class SimLoop(_Base):
             result: T = task.result()
             return result
 
+    # asyncio also accepts futures here. The simulator passes coroutines only.
     run_until_complete = run  # type: ignore[assignment]
 
     @contextmanager
@@ -393,6 +398,7 @@ class SimLoop(_Base):
     def _let_go(self) -> None:
         for task in {id(task): task for task in (*self._tasks(), *self._remains)}.values():
             if isinstance(task, SimTask) and not task.done():
+                # Not in the type stubs. Otherwise asyncio logs that the task never ended.
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 _end(task.get_coro())
         self._remains.clear()
@@ -427,6 +433,7 @@ class SimLoop(_Base):
 
     default_exception_handler = call_exception_handler
 
+    # It always raises, so it has no result.
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
         raise SimulationError("there are no threads here: go through the Executor port")
 

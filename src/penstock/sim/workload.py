@@ -246,6 +246,7 @@ def _last_step(world: World, check_every: int) -> Callable[[], int | None]:
 
 
 async def _in_client(node: ClientNode, work: object) -> None:
+    # `work` is a coroutine; which one differs from caller to caller.
     await node.spawn(work)  # type: ignore[arg-type]
 
 

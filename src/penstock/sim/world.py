@@ -269,4 +269,5 @@ def reexec_with_fixed_hashes() -> None:
     """Restarts this process with fixed string hashes, unless it has them already."""
     if not _hashes_are_fixed():
         environment = {**os.environ, "PYTHONHASHSEED": _FIXED_HASHES}
+        # The arguments are those of this process.
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)  # noqa: S606

@@ -54,6 +54,7 @@ class PenstockDataSource(DataSource):
         kind = FilteringBatchReader if options.filter_pushdown else BatchReader
         return kind(options, schema)
 
+    # Spark calls it by this name.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from penstock.spark.stream_reader import StreamReader  # noqa: PLC0415 -- only when used
 

@@ -75,6 +75,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with told_plainly():
             return to_spark(self._open().begin())
 
+    # Spark calls it by this name.
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> SparkOffsets:  # noqa: N802
         unlimited = isinstance(limit, ReadAllAvailable)
         with told_plainly():

@@ -1,10 +1,10 @@
 """Group commit: one fsync serves everything that was appended to a log before it began.
 
-Nobody waits here. Whoever appends calls `request`, and when a flush has ended, `on_flushed` is
-called with the log: in a broker it is `Replicas`, which tells the partition. Requests that come
-while a log is being flushed share the next flush. Different logs are flushed in parallel, a few at
-a time, on the executor's threads. `exclusive` keeps flushes out while a log is truncated, swapped
-or closed.
+Nobody waits here. A partition that has appended calls `request`, and when a flush has ended,
+`on_flushed` is called with the log: in a broker it is `Replicas`, which tells the partition.
+Requests that come while a log is being flushed share the next flush. Different logs are flushed in
+parallel, a few at a time, on the executor's threads. `exclusive` keeps flushes out while a log is
+truncated, swapped or closed.
 
 `run` owns every flush and runs in the broker's task group. If a write or fsync fails, the log goes
 offline, and the flush is never retried. If a flush could not open a file because no file descriptor

@@ -39,6 +39,7 @@ class FileSpan:
     def fileno(self) -> int:
         """Returns the file's descriptor. It is valid until the caller yields to the event loop."""
         self._check()
+        # Only files of the real disk have one, and only a real network asks for it.
         number: int = self._segment.file.fileno()  # type: ignore[attr-defined]
         return number
 

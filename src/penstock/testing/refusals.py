@@ -76,6 +76,7 @@ def refusal(request: Request, code: ErrorCode) -> Response | None:
         return made
     answer: Any = response_class(api)()
     answer.error_code = int(code)
+    # Every response without a maker has an error code; the type checker cannot know which.
     return answer  # type: ignore[no-any-return]
 
 
@@ -87,6 +88,7 @@ def spoil(answer: Response, code: ErrorCode) -> None:
             topic.partitions = []
         return
     if not _spoil_below(answer, int(code)) and _has_code(type(answer)):
+        # `_has_code` has found the field.
         answer.error_code = int(code)  # type: ignore[attr-defined]
 
 
@@ -105,6 +107,7 @@ def _spoil_below(struct: Struct, code: int) -> bool:
         if _spoil_below(part, code):
             spoiled = True
         elif _has_code(type(part)):
+            # `_has_code` has found the field.
             part.error_code = code  # type: ignore[attr-defined]
             spoiled = True
     return spoiled

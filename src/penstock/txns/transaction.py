@@ -228,6 +228,7 @@ class Transaction:
             self,
             state=state,
             update_ms=max(now_ms, self.update_ms),
+            # mypy cannot match keywords from a mapping with parameters of several types.
             **changes,  # type: ignore[arg-type]
         )
 

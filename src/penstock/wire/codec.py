@@ -154,6 +154,7 @@ def decode_request(
     if codec.flexible:
         position, elements_max = _skip_header_tags(frame, position, elements_max)
     message, _ = _decode_from(codec, frame, version, position, elements_max)
+    # The codec of a request class makes requests.
     return header, message  # type: ignore[return-value]
 
 
@@ -215,6 +216,7 @@ def decode_response(
     if codec.flexible and message_class.API_KEY != _API_VERSIONS:
         position, elements_max = _skip_header_tags(frame, position, elements_max)
     message, _ = _decode_from(codec, frame, version, position, elements_max)
+    # The codec of a response class makes responses.
     return correlation_id, message  # type: ignore[return-value]
 
 

@@ -218,6 +218,23 @@ def test_the_sequence_numbers_of_deleted_records_may_be_forgotten(
         assert breaks(cluster) == verdict
 
 
+def test_a_producer_may_continue_in_a_topic_that_was_deleted_and_created_again(
+    cluster: Cluster,
+) -> None:
+    """I9: it sends a batch for the deleted topic again. Afterwards none may be there twice."""
+    recreated = Topic("t", bytes(15) + b"\x08", (WHOLE,), {})
+    cluster.put(topic_key("t"), encode_topic(recreated))
+    for broker_id in (0, 1):
+        cluster.nodes[broker_id].hosted.topic_id = recreated.topic_id
+        cluster.write(broker_id, b"c", producer_id=5, producer_epoch=0, base_sequence=3)
+    cluster.commit(3)
+    cluster.check()
+    for broker_id in (0, 1):
+        cluster.write(broker_id, b"c", producer_id=5, producer_epoch=0, base_sequence=3)
+    cluster.commit(4)
+    assert breaks(cluster) == "I9"
+
+
 def test_sequence_numbers_in_order_break_no_rule(cluster: Cluster) -> None:
     """A new producer epoch begins at sequence zero again."""
     for epoch, sequence in ((0, 0), (0, 1), (1, 0)):

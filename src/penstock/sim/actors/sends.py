@@ -143,6 +143,7 @@ async def call(
 def batch_of(actor: Actor, values: Sequence[str], **more: int) -> bytes:
     now_ms = actor.env.clock.wall_ms()
     records = [Record(number, now_ms, None, value.encode()) for number, value in enumerate(values)]
+    # mypy cannot match keywords from a mapping with parameters of several types.
     return bytes(build_batch(records, **more))  # type: ignore[arg-type]
 
 

@@ -27,6 +27,8 @@ class CommittedLog:
     """The largest end offset that clients may have received."""
     sequences: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By producer: its epoch and its next sequence number."""
+    is_recreated: bool = False
+    """Another topic of this name was deleted before."""
     lasts: dict[int, int] = field(default_factory=dict)
     """By producer: the last offset of its last batch that has a sequence number."""
     batches: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -61,7 +63,10 @@ class CommittedLog:
             return
         # A replica whose log began after records had been deleted never saw the producer's last
         # sequence number. As leader it accepts any number, even if batches before it were given up.
-        is_forgotten = self.lasts.get(mark.producer_id, start_offset) < start_offset
+        # The leader of a topic that was created again does the same for a producer that wrote to
+        # the deleted one: requests name a topic by its name.
+        last = self.lasts.get(mark.producer_id)
+        is_forgotten = self.is_recreated if last is None else last < start_offset
         if mark.base_sequence != due and not (is_forgotten and mark.base_sequence > due):
             text = (
                 f"a batch of producer {mark.producer_id} with sequence {mark.base_sequence} was "

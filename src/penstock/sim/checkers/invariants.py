@@ -108,6 +108,7 @@ class Invariants:
         """Called when a leader has appended to a partition, before any other replica has
         the batch."""
         self._topic_ids: dict[str, bytes] = {}
+        self._recreated: dict[str, None] = {}
         self._switches = DurabilitySwitches(self._replica)
 
     def on_store(self, events: Sequence[WatchEvent]) -> None:
@@ -134,6 +135,7 @@ class Invariants:
         name = topic.name
         if self._topic_ids.setdefault(name, topic.topic_id) != topic.topic_id:
             self._topic_ids[name] = topic.topic_id
+            self._recreated[name] = None
             for partition_name in [*self.truths]:
                 if partition_name.rpartition("-")[0] == name:
                     del self.truths[partition_name]
@@ -234,7 +236,9 @@ class Invariants:
             return
         truth = self.truths.get(one.partition_name)
         if truth is None:
-            truth = self.truths[one.partition_name] = CommittedLog(one.partition_name)
+            truth = self.truths[one.partition_name] = CommittedLog(
+                one.partition_name, is_recreated=one.key[0] in self._recreated
+            )
         truth.synced_end = max(truth.synced_end, one.recovery_point)
         if not shadow.is_current:
             known, ended = shadow.end_offset, len(shadow.ended)

@@ -90,6 +90,7 @@ def _collect(
     done, left = wait(running, return_when=FIRST_COMPLETED)
     for future in done:
         total.merge(future.result())
+    # The number of a bar is a type of its own in the library.
     progress.update(bar, completed=total.cases)  # type: ignore[arg-type]
     return left
 

@@ -78,6 +78,7 @@ async def drive(asking: Asking, steps: Generator[Question, Any, T]) -> T:
             else:
                 question = steps.send(answer)
     except StopIteration as end:
+        # The type of `StopIteration.value` is not known to the type checker.
         return end.value  # type: ignore[no-any-return]
 
 

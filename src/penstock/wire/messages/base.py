@@ -19,6 +19,7 @@ class Struct:
     """A group of fields; equal when of one class and all fields are equal."""
 
     __slots__: tuple[str, ...] = ()
+    # As Python does for classes that define only `__eq__`: messages can be changed.
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
