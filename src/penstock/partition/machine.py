@@ -1,7 +1,7 @@
 """One partition on one broker: its role, its high watermark, what happens to each batch. Pure.
 
     append(header, now)     decides about a batch: Append | Duplicate | Refuse | Verify
-    on_appended             the leader's log has grown
+    on_appended             the leader's log has grown (only without fsync: then this counts)
     on_flushed              the log was synced, or has failed
     on_follower_fetch       a follower has everything below an offset
     lead, follow, resign    the metadata gives this broker another role, or takes it away

@@ -1,11 +1,11 @@
-"""Validates the records of a producer's batch before the leader appends it.
+"""Validates a producer's batch before the leader appends it: `validate_batch` is the entry.
 
-`batch_rules` checks a batch's header; this module checks the records after it. A batch that cannot
-be decoded must never get into a log: it would stop its readers, its cleaner and the search by time,
-on every replica. The CRC only shows that the batch is as its producer sent it. So the framing of
-every record is checked before the append, as in Kafka:
+It checks the CRC (`records.batch`), the header (`batch_rules`) and the records (here). A batch that
+cannot be decoded must never get into a log: it would stop its readers, its cleaner and the search
+by time, on every replica. The CRC only shows that the batch is as its producer sent it. So the
+framing of every record is checked before the append, as in Kafka:
 
-    uncompressed   `ordinary_batch.ordinary_fields` walks the records in place
+    uncompressed   `records.ordinary_batch.ordinary_fields` walks the records in place
     compressed     the batch is decompressed, up to a limit, and walked; the copy is dropped
 
 Malformed records are refused with INVALID_RECORD, which clients do not retry. So are records

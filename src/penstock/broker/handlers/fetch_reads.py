@@ -323,10 +323,8 @@ class FetchReads:
         hosted: HostedPartition,
         answer: FetchResponse.Partition,
     ) -> int:
-        """Returns the end of the log if the follower's log is a prefix of this one.
-
-        Returns `_NOTHING` if the logs diverge. Counts the fetch for the ISR and the high watermark.
-        """
+        """Counts a follower's fetch for the ISR and the high watermark, and returns the end of the
+        log. Returns `_NOTHING` if the follower's log is not a prefix of this one."""
         services, log = self._services, hosted.log
         each.term = None
         if not is_registered(replica, services):

@@ -354,14 +354,18 @@ class HostedPartition:
     # Waiting for appended records
 
     def when_committed(self, end_offset: int, tell: Tell) -> bool:
-        """Returns True if all below `end_offset` is committed. If not, calls `tell` once."""
+        """Returns whether all below `end_offset` is committed.
+
+        If not, calls `tell` once: now if that can never happen, otherwise when it is decided.
+        """
         outcome = self.machine.wait_for_commit(end_offset, tell)
         if outcome is not None and outcome != ErrorCode.NONE:
             tell(outcome)
         return outcome == ErrorCode.NONE
 
     def when_on_own_disk(self, end_offset: int, tell: Tell) -> bool:
-        """Returns True if this log counts up to `end_offset`. If not, calls `tell` once."""
+        """Returns whether this log counts up to `end_offset`. If not, calls `tell` once, as
+        `when_committed` does."""
         outcome = self.machine.wait_for_own_disk(end_offset, tell)
         if outcome is not None and outcome != ErrorCode.NONE:
             tell(outcome)

@@ -14,7 +14,7 @@ takes the regular path, because the coordinator must be asked. Later batches tak
 
 A lane handles only the common case. Everything else (an error, a request of another shape, an old
 version) is left to `handlers/produce.py`. It gets the error of a batch that was refused here, so
-the batch is not validated again.
+a small batch is not validated again.
 """
 
 from __future__ import annotations

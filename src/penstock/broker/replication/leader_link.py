@@ -129,7 +129,8 @@ class LeaderLink:
             lane.pause(linked)
 
     def offer(self, linked: LinkedPartition) -> None:
-        """Makes the partition ready to be fetched, as soon as all records that it has count."""
+        """Makes the partition ready to be fetched, once all its records count: synced with
+        `durability=fsync`, otherwise written."""
         key = linked.key
         if self._linked.get(key) is not linked:
             return

@@ -1,11 +1,13 @@
 """Fetches from the leaders of all partitions that this broker follows: one link per leader.
 
-A link asks for all its partitions in one request, again and again. If there is nothing new, the
-leader holds the request for a while, and no partition should have to wait for that. So partitions
-that become ready in the meantime (their records were flushed, they were just assigned to this
-broker, or their backoff has ended) go through a second connection, the express lane. The leader
-holds express requests only briefly. When the main lane's request is answered, the main lane takes
-all partitions again. As a result, `acks=all` costs only round trips in addition to the flushes.
+This module assigns partitions to links. A link (`leader_link`) sends the requests and takes in the
+answers. It asks for all its partitions in one request, again and again. If there is nothing new,
+the leader holds the request for a while, and no partition should have to wait for that. So
+partitions that become ready in the meantime (their records were flushed, they were just assigned to
+this broker, or their backoff has ended) go through a second connection, the express lane. The
+leader holds express requests only briefly. When the main lane's request is answered, the main lane
+takes all partitions again. As a result, `acks=all` costs only round trips in addition to the
+flushes.
 
 With `durability=fsync` a follower may ask for more only when the records it has are on disk. After
 each answer the lane waits a little for the flushes that the answer caused, so that the next request
