@@ -233,7 +233,7 @@ class Roles:
     def get(self, topic: str, index: int) -> HostedPartition | None:
         return self.hosted.get((topic, index))
 
-    def now_ms(self) -> int:
+    def monotonic_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
 
     def tell(self, hosted: HostedPartition) -> None:
