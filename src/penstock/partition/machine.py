@@ -57,7 +57,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 _NOTHING: Final = ()
 _PRODUCER_ID: Final = BatchHeader._fields.index("producer_id")
-_TELL_READERS: Final = (Do.TELL_READERS,)
+TELL_READERS: Final = (Do.TELL_READERS,)
+"""What an append mostly returns. The shell compares it by identity, to save calls."""
 _TELL_ALL: Final = (Do.TELL_READERS, Do.TELL_FOLLOWERS)
 
 
@@ -223,7 +224,7 @@ class PartitionMachine(Generic[W]):
         held = self.leadership
         if self.counts_synced or held is None or not held.on_own_end(end_offset):
             return _NOTHING
-        return self._moved(held) if self._waiting else _TELL_READERS
+        return self._moved(held) if self._waiting else TELL_READERS
 
     def wait_for_commit(self, end_offset: int, wait: W) -> ErrorCode | None:
         """Returns the outcome of a write up to `end_offset` with acks=all, if it is known.
@@ -428,7 +429,7 @@ class PartitionMachine(Generic[W]):
         if held is None or held.high_watermark == self._restored_high_watermark:
             return _NOTHING
         self._restored_high_watermark = held.high_watermark
-        return _TELL_READERS
+        return TELL_READERS
 
     def on_brokers(self, brokers: Mapping[int, int]) -> Sequence[Effect[W]]:
         """The registered brokers changed: the epochs of those that are not about to stop."""

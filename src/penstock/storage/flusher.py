@@ -7,8 +7,8 @@ parallel, a few at a time, on the executor's threads. `exclusive` keeps flushes 
 truncated, swapped or closed.
 
 `run` owns every flush and runs in the broker's task group. If a write or fsync fails, the log goes
-offline, and the flush is never retried. If a flush could not open a file because no file descriptor
-was free, nothing is lost: it is retried after a pause that doubles each time.
+offline, and the flush is never retried. If a flush could not open a file, mostly because no file
+descriptor was free, nothing is lost: it is retried after a pause that doubles each time.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Flusher:
         self.flushes = 0
         """How many flushes have ended. Under load there are far fewer flushes than requests."""
         self.retried = 0
-        """How many flushes were postponed because no file descriptor was free."""
+        """How many flushes were postponed because a file could not be opened."""
 
     async def run(self) -> None:
         """Runs until cancelled. Flushes that are running are finished first."""
@@ -115,7 +115,7 @@ class Flusher:
                     refused = await self._carry_out(log, plan)
                 except StorageError as error:
                     refused = error
-        if refused is not None and lacks_descriptors(refused.__cause__) and log.failure is None:
+        if refused is not None and log.failure is None:
             await self._pause(queue, refused)
             self.request(log)
             return

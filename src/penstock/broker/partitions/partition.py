@@ -24,7 +24,7 @@ from penstock.partition.decisions import Answer, Append, Begin, Do, Effect, Note
 from penstock.partition.follower import BACKOFF_MS, Follower, LogView
 from penstock.partition.guards import Verification
 from penstock.partition.leadership import AlterIsr, Leadership
-from penstock.partition.machine import PartitionMachine
+from penstock.partition.machine import TELL_READERS, PartitionMachine
 from penstock.partition.producer_state import Duplicate
 from penstock.partition.record_validation import Validated, validate_batch
 from penstock.records.batch import (
@@ -345,7 +345,10 @@ class HostedPartition:
             if self._flushes_by_policy and log.flush_due(now_ms):
                 self._flusher.request(log)
             effects = machine.on_appended(last_offset + 1)
-            if effects:
+            if effects is TELL_READERS:
+                if self._listeners:
+                    self._notify(self._listeners)
+            elif effects:
                 self._carry_out(effects)
         if self._append_listeners:
             self._notify(self._append_listeners)

@@ -125,7 +125,7 @@ class ProduceFastPath:
             )
         except EXPECTED as error:
             return error
-        machine, log_start = hosted.machine, hosted.log.log_start_offset
+        machine, log_start = hosted.machine, hosted.log.state.log_start_offset
         answer = lane.pack(
             lane.length,
             correlation_id,
