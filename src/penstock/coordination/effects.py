@@ -40,8 +40,8 @@ class LogRecord(NamedTuple):
 
 
 class TransactionalProducer(NamedTuple):
-    """The producer in whose transaction records are appended, and its `partition.guards`
-    guard."""
+    """The producer in whose transaction records are appended, and its guard
+    (`partition.guards`)."""
 
     producer_id: int
     producer_epoch: int

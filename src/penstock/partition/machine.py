@@ -1,7 +1,7 @@
 """One partition on one broker: its role, its high watermark, what happens to each batch. Pure.
 
     append(header, now)     decides about a batch: Append | Duplicate | Refuse | Verify
-    on_appended             the leader's log has grown (only without fsync: then this counts)
+    on_appended             the leader's log has grown; called only without fsync
     on_flushed              the log was synced, or has failed
     on_follower_fetch       a follower has everything below an offset
     lead, follow, resign    the metadata gives this broker another role, or takes it away
@@ -58,7 +58,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 _NOTHING: Final = ()
 _PRODUCER_ID: Final = BatchHeader._fields.index("producer_id")
 TELL_READERS: Final = (Do.TELL_READERS,)
-"""What an append mostly returns. The shell compares it by identity, to save calls."""
+"""What `on_appended` usually returns. The shell compares it by identity, and does nothing if no
+reader waits: this is on the path of every append."""
 _TELL_ALL: Final = (Do.TELL_READERS, Do.TELL_FOLLOWERS)
 
 

@@ -232,7 +232,7 @@ class HostedPartition:
         self._carry_out(self.machine.on_isr_refused(held, proposal, reason, now_ms))
 
     def on_flushed(self) -> None:
-        """The flusher has flushed the log: more is synced, or the log has failed."""
+        """A flush of the log has ended: more is synced, or the log has failed."""
         self._carry_out(self.machine.on_flushed())
         self._notify(self._flush_listeners)
 

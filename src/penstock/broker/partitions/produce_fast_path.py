@@ -125,6 +125,7 @@ class ProduceFastPath:
             )
         except EXPECTED as error:
             return error
+        # The log's property would cost a call.
         machine, log_start = hosted.machine, hosted.log.state.log_start_offset
         answer = lane.pack(
             lane.length,

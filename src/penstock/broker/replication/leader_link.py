@@ -115,7 +115,7 @@ class LeaderLink:
             held.pop(key, None)
         linked.shell.hosted.unlisten_flushed(_FLUSH_KEY)
         for lane in self._lanes:
-            lane.session.drop_followed(linked)
+            lane.session.drop_linked(linked)
         if linked.timer is not None:
             linked.timer.cancel()
         self.wake()
@@ -129,8 +129,8 @@ class LeaderLink:
             lane.pause(linked)
 
     def offer(self, linked: LinkedPartition) -> None:
-        """Makes the partition ready to be fetched, once all its records count: synced with
-        `durability=fsync`, otherwise written."""
+        """Makes the partition ready to be fetched, once all its records are written, and with
+        `durability=fsync` synced."""
         key = linked.key
         if self._linked.get(key) is not linked:
             return
@@ -381,7 +381,7 @@ class _Lane:
         return unbounded
 
     def pause(self, linked: LinkedPartition) -> None:
-        held = self.session.drop_followed(linked)
+        held = self.session.drop_linked(linked)
         if held is not None:
             self._conclude(linked, linked.shell.on_lost(held.fetch), b"")
 

@@ -146,7 +146,7 @@ class FetchSession:
             if key in self._sent:
                 self._gone[key] = None
 
-    def drop_followed(self, linked: LinkedPartition) -> Asked | None:
+    def drop_linked(self, linked: LinkedPartition) -> Asked | None:
         """Removes the pending fetch of this partition, and returns it."""
         hosted = linked.shell.hosted
         held = self._standing.get((hosted.topic_id, hosted.index))

@@ -157,7 +157,7 @@ class SqlOffsets:
             f"SELECT partition_index, next_offset FROM {table} "  # noqa: S608
             f"WHERE group_name = {mark} AND topic = {mark}"
         )
-        # See above.
+        # As above: the table's name was checked.
         self._upsert = (
             f"INSERT INTO {table} (group_name, topic, partition_index, next_offset) "  # noqa: S608
             f"VALUES ({mark}, {mark}, {mark}, {mark}) "

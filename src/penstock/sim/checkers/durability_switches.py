@@ -40,7 +40,7 @@ class DurabilitySwitches:
             self._pending[topic.name] = {}
 
     def is_pending(self, topic: Topic, truths: Mapping[str, CommittedLog]) -> bool:
-        """Returns whether records of the topic may count that are not synced on every replica."""
+        """Returns whether a record of the topic may count before every replica has synced it."""
         ends = self._pending.get(topic.name)
         if ends is None:
             return False
