@@ -256,6 +256,11 @@ class Broker:
                 await self._leave()
                 for task in (*running, *self._spawned):
                     task.cancel()
+        except (Exception, asyncio.CancelledError):
+            # Connections stay open until the process ends. No request may be served by a log that
+            # is being closed.
+            self.replicas.resign_all()
+            raise
         finally:
             self._tasks = None
             await self._close_logs()
@@ -433,12 +438,17 @@ class Broker:
                 )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        if self._tasks is None:
+        """Runs a coroutine in the task group, or closes it if the broker is ending."""
+        try:
+            task = self._tasks.create_task(work) if self._tasks is not None else None
+        except RuntimeError:
+            # The group cancels its tasks and takes no new ones, because one of them has failed.
+            task = None
+        if task is None:
             work.close()
-        else:
-            task = self._tasks.create_task(work)
-            self._spawned[task] = None
-            task.add_done_callback(lambda done: self._spawned.pop(done, None))
+            return
+        self._spawned[task] = None
+        task.add_done_callback(lambda done: self._spawned.pop(done, None))
 
     def _new_session(self, peer: Peer) -> Session:
         if self._services is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
 from penstock.broker.config import BrokerConfig
@@ -55,7 +56,7 @@ class Services:
     configs: Callable[[], BrokerConfigs]
     """The current broker settings: static, dynamic, default."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]
-    """Runs a coroutine in the broker's task group."""
+    """Runs a coroutine in the broker's task group, or closes it if the broker is ending."""
     apis: frozenset[ApiKey]
     creating: set[str]
     """Topics that are being created because a client asked for them."""
@@ -116,9 +117,15 @@ class RequestContext:
 
 
 def spawned(services: Services, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-    """Runs a coroutine in the broker's task group. The future gets its result or exception."""
+    """Runs a coroutine in the broker's task group. The future gets its result or exception.
+
+    The future is cancelled if the broker is ending and starts nothing more."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    services.spawn(_resolve(work, done))
+    resolving = _resolve(work, done)
+    services.spawn(resolving)
+    if getcoroutinestate(resolving) == CORO_CLOSED:
+        work.close()
+        done.cancel()
     return done
 
 
