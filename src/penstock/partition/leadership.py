@@ -118,10 +118,10 @@ class Leadership:
         "_unresolved",
         "broker_epoch",
         "broker_id",
-        "counts_alone",
         "epoch",
         "high_watermark",
         "isr",
+        "may_be_alone",
         "partition_epoch",
         "start_offset",
     )
@@ -168,8 +168,9 @@ class Leadership:
         self._retry_ms = now_ms
         self._began_ms = self._now_ms = now_ms
         self._is_only_replica = False
-        self.counts_alone = False
-        """Whether the maximal in-sync set consists of the leader only."""
+        self.may_be_alone = False
+        """Whether the in-sync set may consist of the leader only: now, or by a proposal that is
+        undecided."""
         self.on_partition(partition, now_ms)
 
     @property
@@ -366,12 +367,13 @@ class Leadership:
         return len(self.isr) >= self._min_insync() and not self._eligible
 
     def _settle(self) -> None:
-        """Recomputes the maximal set, and whether the leader counts alone."""
-        proposed = () if self._proposal is None else self._proposal.isr
-        self._maximal = self.isr | self._unresolved | {each for each, _ in proposed}
-        self.counts_alone = self._maximal == {self.broker_id}
+        """Recomputes the maximal set, and whether the leader may be alone in sync."""
+        held, own = self._proposal, {self.broker_id}
+        proposed = frozenset[int]() if held is None else {each for each, _ in held.isr}
+        self._maximal = self.isr | self._unresolved | proposed
+        self.may_be_alone = own in (self.isr, self._unresolved, proposed)
         self._is_only_replica = (
-            len(self._replicas) == 1 and self.counts_alone and self._may_commit()
+            len(self._replicas) == 1 and self._maximal == own and self._may_commit()
         )
 
     def _advance(self) -> bool:
@@ -398,18 +400,6 @@ class Leadership:
         )
 
     # What clients get
-
-    def waits_only_for_leader(self, end_offset: int) -> bool:
-        """Returns whether only the leader's own log keeps the high watermark below this offset.
-
-        That is the case where the leader is the only in-sync replica and no other is about to join.
-        """
-        if self._is_only_replica or not self.counts_alone:
-            return self._is_only_replica
-        return self._may_commit() and all(
-            follower.end_offset >= end_offset or not self._waits_for(each, follower)
-            for each, follower in self._followers.items()
-        )
 
     def require_insync(self) -> None:
         """Raises NOT_ENOUGH_REPLICAS if too few replicas are in sync for a write with acks=all."""

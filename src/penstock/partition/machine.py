@@ -241,14 +241,13 @@ class PartitionMachine(Generic[W]):
         return outcome
 
     def waits_for_own_flush(self, end_offset: int) -> bool:
-        """Returns whether the commit up to `end_offset` waits only for this leader's flush."""
+        """Returns whether a write up to `end_offset` with acks=1 must wait for this leader's flush.
+
+        It must if no other replica may be in sync: then the leader's disk is the only one that will
+        have the record.
+        """
         held = self.leadership
-        return (
-            held is not None
-            and held.counts_alone
-            and self.counted_end < end_offset
-            and held.waits_only_for_leader(end_offset)
-        )
+        return held is not None and held.may_be_alone and self.counted_end < end_offset
 
     def wait_for_own_disk(self, end_offset: int, wait: W) -> ErrorCode | None:
         """Returns NONE if this leader's log counts up to `end_offset`, or why it never will.

@@ -81,7 +81,10 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
         "epoch-of-deleted-records-forgotten",
         "watermark-rises-before-the-restart",
     ),
-    "acks_one": ("acks-one-answered-before-the-flush",),
+    "acks_one": (
+        "acks-one-answered-before-the-flush",
+        "acks-one-answered-while-another-joins",
+    ),
     "pipelining": ("reads-overtake-writes",),
 }
 """By focus: the bugs that need it. All others are searched for in ordinary seeds."""

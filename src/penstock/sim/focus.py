@@ -160,11 +160,11 @@ def pipelining(scenario: Scenario) -> Scenario:
 
 
 def acks_one(scenario: Scenario) -> Scenario:
-    """Producers with acks=1, on a partition whose only replica is the leader."""
+    """Producers with acks=1, on a partition whose only replica is the leader. It is moved."""
     plain = _plain(scenario, "fsync")
     alone = replace(plain.topics[0], replication_factor=1, min_insync=1)
     producers = ("raw_acks_1", "real_acks_1", "real_idempotent")
-    faults = ("bounce", "kill", "power_loss", "stall_disk", "clog")
+    faults = ("bounce", "kill", "power_loss", "stall_disk", "clog", "move")
     return replace(plain, topics=(alone,), producers=producers, faults=faults)
 
 

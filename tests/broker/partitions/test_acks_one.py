@@ -1,8 +1,8 @@
 """acks=1: when a produce request that waits only for the leader is answered.
 
 While other replicas are in sync, the response is sent as soon as the batch is in the leader's file.
-If the leader is the only replica that counts, the response waits for the leader's own flush, so
-that the record is visible to consumers when the producer gets the response.
+If the leader may be the only replica in sync, the response waits for the leader's own flush: no
+other disk has the record. Usually the record is then visible to consumers, too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from broker.followers import consume, create_on, epoch_of, follow, produce, shown, written
 from broker.harness import NOW_MS, BrokerHarness, with_harness, with_harness_of
+from penstock.partition.leadership import Leadership
 from penstock.records.record import Record, build_batch
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -35,12 +36,11 @@ async def latest(harness: BrokerHarness, topic: str = "orders") -> int:
 
 def set_isr(harness: BrokerHarness, *isr: int) -> None:
     """Makes the metadata show this ISR to the leader, broker 0."""
-    before = shown(harness)
-    after = replace(before, isr=isr, partition_epoch=before.partition_epoch + 1)
+    hosted = harness.hosted("orders")
+    assert hosted.leadership is not None
+    after = replace(shown(harness), isr=isr, partition_epoch=hosted.leadership.partition_epoch + 1)
     replicas, brokers = harness.broker.replicas, harness.broker.cluster.image.living
-    harness.hosted("orders").lead(
-        0, replicas.broker_epoch, after, brokers, replicas.monotonic_ms(), 30_000
-    )
+    hosted.lead(0, replicas.broker_epoch, after, brokers, replicas.monotonic_ms(), 30_000)
 
 
 @with_harness
@@ -95,26 +95,19 @@ async def test_the_last_in_sync_replica_makes_its_records_visible(harness: Broke
 
 
 @with_three_brokers
-async def test_below_min_insync_replicas_the_response_waits_for_nothing(
+async def test_below_min_insync_replicas_the_response_waits_for_the_flush_only(
     harness: BrokerHarness,
 ) -> None:
-    """The record cannot become visible however long the leader waits, and acks=1 does not depend on
-    any other replica.
-    """
+    """The record cannot become visible however long the leader waits, but it is on its disk."""
     await create_on(harness, 0, 1, 2, configs={"min.insync.replicas": "2"})
     set_isr(harness, 0)
     assert await produce(harness, acks=1) == (0, 0)
-    await written(harness.hosted("orders"), 1)
+    assert harness.hosted("orders").log.recovery_point == 1
     assert (await consume(harness, 0)).high_watermark == 0
 
 
-@with_three_brokers
-async def test_the_response_does_not_wait_for_a_replica_that_is_about_to_join_the_isr(
-    harness: BrokerHarness,
-) -> None:
-    """The high watermark waits for a caught-up follower as for an in-sync one, so waiting for it
-    would be waiting for the follower.
-    """
+async def with_a_caught_up_follower(harness: BrokerHarness) -> Leadership:
+    """Makes broker 0 the only in-sync replica, with broker 1 about to join."""
     await create_on(harness, 0, 1, 2)
     assert await produce(harness, acks=1) == (0, 0)
     set_isr(harness, 0)
@@ -122,5 +115,61 @@ async def test_the_response_does_not_wait_for_a_replica_that_is_about_to_join_th
     await follow(harness, 1, 1, broker_epoch=epoch_of(harness, 1))
     held = harness.hosted("orders").leadership
     assert held is not None
-    assert not held.waits_only_for_leader(2)
+    return held
+
+
+@with_three_brokers
+async def test_while_another_replica_is_about_to_join_the_response_waits_for_the_flush_only(
+    harness: BrokerHarness,
+) -> None:
+    """The high watermark waits for a caught-up follower as for an in-sync one. The response does
+    not, but the leader is still the only replica that is in sync.
+    """
+    held = await with_a_caught_up_follower(harness)
     assert await produce(harness, acks=1) == (0, 1)
+    assert harness.hosted("orders").log.recovery_point == 2
+    assert held.high_watermark == 1
+
+
+@with_three_brokers
+async def test_the_response_waits_for_the_flush_until_another_replica_has_joined(
+    harness: BrokerHarness,
+) -> None:
+    """While a proposal is undecided, and while its outcome is unknown, the in-sync set may consist
+    of the leader only. A move may even end with another replica as the only one.
+    """
+    held = await with_a_caught_up_follower(harness)
+    log = harness.hosted("orders").log
+    proposal = held.propose(harness.broker.replicas.monotonic_ms())
+    assert proposal is not None
+    assert [each for each, _ in proposal.isr] == [0, 1]
+    assert await produce(harness, acks=1) == (0, 1)
+    assert log.recovery_point == 2
+    held.on_isr_refused(proposal, ErrorCode.REQUEST_TIMED_OUT, 0)
+    assert held.maximal_isr == {0, 1}
+    assert await produce(harness, acks=1) == (0, 2)
+    assert log.recovery_point == 3
+    set_isr(harness, 0, 1)
+    assert not held.may_be_alone
+
+
+@with_three_brokers
+async def test_a_leader_that_proposes_to_be_alone_waits_for_its_flush(
+    harness: BrokerHarness,
+) -> None:
+    """The proposal may have taken effect before its answer arrives."""
+    await create_on(harness, 0, 1, 2)
+    hosted = harness.hosted("orders")
+    held = hosted.leadership
+    assert held is not None
+    assert not held.may_be_alone
+    lag_max_ms = harness.broker.configs().int_value("replica.lag.time.max.ms")
+    later_ms = harness.broker.replicas.monotonic_ms() + 2 * lag_max_ms
+    proposal = held.propose(later_ms)
+    assert proposal is not None
+    assert [each for each, _ in proposal.isr] == [0]
+    assert await produce(harness, acks=1) == (0, 0)
+    assert hosted.log.recovery_point == 1
+    held.on_isr_refused(proposal, ErrorCode.REQUEST_TIMED_OUT, later_ms)
+    assert await produce(harness, acks=1) == (0, 1)
+    assert hosted.log.recovery_point == 2

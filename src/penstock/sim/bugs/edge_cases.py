@@ -299,6 +299,19 @@ def _answers_unflushed(patches: ExitStack) -> None:
     patch(patches, PartitionMachine, "waits_for_own_flush", lambda self, end_offset: False)
 
 
+@_bug("acks-one-answered-while-another-joins")
+def _counts_on_the_joining(patches: ExitStack) -> None:
+    """A leader that is the only in-sync replica answers acks=1 before it has flushed while its
+    proposal to add another replica is undecided."""
+
+    def waits(self: PartitionMachine[Any], end_offset: int) -> bool:
+        held = self.leadership
+        alone = held is not None and held.maximal_isr == {held.broker_id}
+        return alone and self.counted_end < end_offset
+
+    patch(patches, PartitionMachine, "waits_for_own_flush", waits)
+
+
 @_bug("reads-overtake-writes")
 def _reads_overtake(patches: ExitStack) -> None:
     """A request starts before the previous request on its connection is answered."""
