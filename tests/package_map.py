@@ -16,7 +16,10 @@ PAGE = ROOT / "docs" / "PACKAGES.md"
 LAYERS: Mapping[str, tuple[str, ...]] = {
     "applications": ("cli", "console", "spark", "testing"),
     "shells": ("broker", "client", "net", "storage", "stores", "runtime"),
-    "pure": ("partition", "groups", "txns", "coordination", "metadata", "records", "wire", "ports"),
+    "pure": (
+        *("partition", "groups", "txns", "coordination", "metadata", "security"),
+        *("records", "wire", "ports"),
+    ),
 }
 LEFT_OUT = ("sim",)
 """It imports everything, so that its arrows would hide the others."""
