@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "produce": "penstock.cli.produce",
     "consume": "penstock.cli.consume",
     "log": "penstock.cli.log",
+    "cert": "penstock.cli.cert",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
     "sim": "penstock.cli.sim",

@@ -1,0 +1,485 @@
+"""The TLS contexts of one listener: built from its settings, tried, and replaced without a restart.
+
+A context is never changed once it is in use. A reload builds new contexts, tries them by a
+handshake in memory, and only then uses them for new connections. If anything is wrong with the new
+files, the old contexts stay in use. Open connections keep the context that they began with.
+
+A new context accepts no TLS session of an old one. So a client whose authority is no longer trusted
+cannot resume a session. Where clients show certificates, no session tickets are given out at all.
+
+`adapted` lets a receiver use a connection with TLS as it uses one without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from penstock.ports import Buffer, BufferedReceiver, Receiver, StreamReceiver, Transport
+from penstock.security.certificates import CertificatesInvalid, Description, describe
+from penstock.security.listener_security import (
+    PEM_CHARS_MAX,
+    ClientAuth,
+    Keystore,
+    Pem,
+    TlsProtocol,
+    TlsSettings,
+)
+from penstock.security.principal_rules import PrincipalRefused
+
+ReadFile = Callable[[str], bytes]
+"""Returns the contents of a file. Raises OSError."""
+
+_VERSIONS: Final = {
+    TlsProtocol.TLS_1_2: ssl.TLSVersion.TLSv1_2,
+    TlsProtocol.TLS_1_3: ssl.TLSVersion.TLSv1_3,
+}
+_VERIFY_MODES: Final = {
+    ClientAuth.NONE: ssl.CERT_NONE,
+    ClientAuth.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientAuth.REQUIRED: ssl.CERT_REQUIRED,
+}
+_FLIGHTS_MAX: Final = 10
+"""A handshake takes fewer turns than this."""
+
+
+class TlsRefused(ValueError):
+    """A key, certificate or truststore cannot be used. The message names the setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """What the settings refer to, as read."""
+
+    chain: str = field(repr=False)
+    private_key: str = field(repr=False)
+    trusted: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """Everything that a reload replaces."""
+
+    settings: TlsSettings
+    files: _Files
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+    chain: tuple[Description, ...]
+    trusted: tuple[Description, ...]
+
+
+class TlsContexts:
+    """The contexts of one listener. Loading and reloading read files, so call them on a thread."""
+
+    def __init__(
+        self,
+        settings: TlsSettings,
+        read_file: ReadFile,
+        now_ms: int,
+        *,
+        is_inter_broker: bool = False,
+    ) -> None:
+        """Loads the contexts. Raises `TlsRefused`.
+
+        With `is_inter_broker`, brokers use the certificate also as clients of each other, so it
+        must be one that the truststore accepts.
+        """
+        self._read_file = read_file
+        self._is_inter_broker = is_inter_broker
+        self._loaded = self._load(settings, _read(settings, read_file), now_ms)
+        self.reloads = 0
+        """How often new files were put to use."""
+        self.reloads_refused = 0
+        """How often new files were refused."""
+
+    def server(self) -> ssl.SSLContext:
+        """Returns the context for the next connection that is accepted."""
+        return self._loaded.server
+
+    def client(self) -> ssl.SSLContext:
+        """Returns the context for the next connection to another broker."""
+        return self._loaded.client
+
+    @property
+    def settings(self) -> TlsSettings:
+        return self._loaded.settings
+
+    @property
+    def certificate(self) -> Description:
+        """The certificate in use."""
+        return self._loaded.chain[0]
+
+    @property
+    def expires_ms(self) -> int:
+        """When the first certificate of the chain in use expires."""
+        return min(each.not_after_ms for each in self._loaded.chain)
+
+    @property
+    def trusted_expires_ms(self) -> int | None:
+        """When the first certificate of the truststore expires. None without a truststore."""
+        return min((each.not_after_ms for each in self._loaded.trusted), default=None)
+
+    def reload(self, now_ms: int, settings: TlsSettings | None = None) -> bool:
+        """Reads the files again, or those of new settings. Returns whether anything has changed.
+
+        Raises `TlsRefused` if the new files cannot be used. The old contexts then stay in use.
+        """
+        old = self._loaded
+        settings = settings or old.settings
+        try:
+            files = _read(settings, self._read_file)
+            if files == old.files and settings == old.settings:
+                return False
+            new = self._load(settings, files, now_ms)
+            _check_change(old.chain[0], new.chain[0], settings)
+            if self._is_inter_broker:
+                _check_pair(old, new)
+        except TlsRefused:
+            self.reloads_refused += 1
+            raise
+        self._loaded = new
+        self.reloads += 1
+        return True
+
+    def _load(self, settings: TlsSettings, files: _Files, now_ms: int) -> _Loaded:
+        keystore = _keystore_of(settings)
+        chain = _described(keystore.chain, files.chain)
+        if not chain[0].is_valid_at(now_ms):
+            raise TlsRefused(
+                f"{keystore.chain.key}: the certificate of {chain[0].subject} has expired, or is "
+                "not valid yet: replace it, and check the clock of this machine"
+            )
+        trusted: tuple[Description, ...] = ()
+        if settings.truststore is not None and files.trusted is not None:
+            trusted = _described(settings.truststore, files.trusted)
+        server = _server_context(settings, files)
+        client = _client_context(settings, files)
+        _try(keystore, server, _VERIFY_MODES[settings.client_auth])
+        loaded = _Loaded(settings, files, server, client, chain, trusted)
+        if self._is_inter_broker:
+            _check_pair(loaded, loaded)
+        return loaded
+
+
+def client_context(settings: TlsSettings, read_file: ReadFile) -> ssl.SSLContext:
+    """Returns a context for a client, which may have no certificate. Raises `TlsRefused`."""
+    return _client_context(settings, _read(settings, read_file))
+
+
+def peer_certificate(transport: Any, now_ms: int) -> bytes | None:
+    """Returns the certificate of a connection's client in DER, already verified. None without one.
+
+    Raises `PrincipalRefused` if it has expired: OpenSSL does not check this if a client of TLS 1.2
+    resumes a session. `transport` is the one that `connection_made` received.
+    """
+    connection = transport.get_extra_info("ssl_object")
+    if connection is None:
+        return None
+    certificate: bytes | None = connection.getpeercert(binary_form=True)
+    if certificate is not None and connection.session_reused:
+        (found,) = describe(ssl.DER_cert_to_PEM_cert(certificate))
+        if not found.is_valid_at(now_ms):
+            raise PrincipalRefused(
+                f"the certificate of {found.subject} has expired since its TLS session began"
+            )
+    return certificate
+
+
+class _Writing:
+    """Tells a receiver when to pause and to resume writing, as plain transports do.
+
+    A transport with TLS calls `resume_writing` from within `write`. A receiver that writes more
+    when it resumes would then call itself without end. So it resumes in the next turn of the loop.
+    """
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._paused = False
+        self._is_due = False
+
+    def pause(self) -> None:
+        self._paused = True
+        self._receiver.pause_writing()
+
+    def resume(self) -> None:
+        self._paused = False
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._is_due = False
+        if not self._paused:
+            self._receiver.resume_writing()
+
+    def end(self) -> None:
+        """After the connection is lost, nothing resumes."""
+        self._paused = True
+
+
+def adapted(receiver: Receiver) -> asyncio.BaseProtocol:
+    """Returns a protocol for the event loop that passes everything on to a receiver, with the
+    semantics of a connection without TLS."""
+    if hasattr(receiver, "get_buffer"):
+        return _Buffered(cast(BufferedReceiver, receiver))
+    return _Stream(cast(StreamReceiver, receiver))
+
+
+class _Buffered(asyncio.BufferedProtocol):
+    def __init__(self, receiver: BufferedReceiver) -> None:
+        self._receiver = receiver
+        self._writing = _Writing(receiver)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._receiver.connection_made(cast(Transport, transport))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._writing.end()
+        self._receiver.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._writing.pause()
+
+    def resume_writing(self) -> None:
+        self._writing.resume()
+
+    def get_buffer(self, size_hint: int) -> Buffer:
+        return self._receiver.get_buffer(size_hint)
+
+    def buffer_updated(self, size: int) -> None:
+        self._receiver.buffer_updated(size)
+
+    def eof_received(self) -> bool:
+        """Tells the receiver. TLS has no half-closed connections, so the connection closes."""
+        self._receiver.eof_received()
+        return False
+
+
+class _Stream(asyncio.Protocol):
+    def __init__(self, receiver: StreamReceiver) -> None:
+        self._receiver = receiver
+        self._writing = _Writing(receiver)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._receiver.connection_made(cast(Transport, transport))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._writing.end()
+        self._receiver.connection_lost(error)
+
+    def pause_writing(self) -> None:
+        self._writing.pause()
+
+    def resume_writing(self) -> None:
+        self._writing.resume()
+
+    def data_received(self, data: bytes) -> None:
+        self._receiver.data_received(data)
+
+
+def _keystore_of(settings: TlsSettings) -> Keystore:
+    if settings.keystore is None:
+        raise TlsRefused("ssl.keystore.location is missing: a listener needs a key and certificate")
+    return settings.keystore
+
+
+def _read(settings: TlsSettings, read_file: ReadFile) -> _Files:
+    chain = private_key = ""
+    if settings.keystore is not None:
+        chain = _text(settings.keystore.chain, read_file)
+        private_key = chain
+        if settings.keystore.private_key != settings.keystore.chain:
+            private_key = _text(settings.keystore.private_key, read_file)
+    trusted = None if settings.truststore is None else _text(settings.truststore, read_file)
+    return _Files(chain, private_key, trusted)
+
+
+def _text(pem: Pem, read_file: ReadFile) -> str:
+    """Returns the PEM text. Characters that are not ASCII are left out: they can only be in
+    comments."""
+    if pem.text is not None:
+        return pem.text.encode("ascii", "ignore").decode("ascii")
+    path = pem.path or ""
+    try:
+        data = read_file(path)
+    except OSError as error:
+        raise TlsRefused(f"{pem.key}: cannot read {path}: {error.strerror or error}") from error
+    if len(data) > PEM_CHARS_MAX:
+        raise TlsRefused(f"{pem.key}: {path} has more than {PEM_CHARS_MAX} bytes")
+    return data.decode("ascii", "ignore")
+
+
+def _described(pem: Pem, text: str) -> tuple[Description, ...]:
+    try:
+        return describe(text)
+    except CertificatesInvalid as error:
+        raise TlsRefused(f"{pem.key}: {error}") from error
+
+
+def _server_context(settings: TlsSettings, files: _Files) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    _limit_suites(context, settings)
+    _load_keystore(context, _keystore_of(settings), files)
+    if settings.client_auth is not ClientAuth.NONE:
+        if settings.truststore is None or files.trusted is None:
+            raise TlsRefused("ssl.truststore.location is missing: clients could not be checked")
+        _trust(context, settings.truststore, files.trusted)
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+    context.verify_mode = _VERIFY_MODES[settings.client_auth]
+    return context
+
+
+def _client_context(settings: TlsSettings, files: _Files) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = settings.verifies_host_name
+    context.verify_mode = ssl.CERT_REQUIRED
+    _limit_suites(context, settings)
+    if settings.keystore is not None:
+        _load_keystore(context, settings.keystore, files)
+    if settings.truststore is not None and files.trusted is not None:
+        _trust(context, settings.truststore, files.trusted)
+    else:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    return context
+
+
+def _limit_suites(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    versions = [_VERSIONS[protocol] for protocol in settings.protocols]
+    context.minimum_version = min(versions)
+    context.maximum_version = max(versions)
+    if settings.ciphers:
+        try:
+            context.set_ciphers(":".join(settings.ciphers))
+        except ssl.SSLError as error:
+            raise TlsRefused(
+                f"ssl.cipher.suites: OpenSSL has none of {', '.join(settings.ciphers)}"
+            ) from error
+
+
+def _trust(context: ssl.SSLContext, pem: Pem, text: str) -> None:
+    """Trusts these certificates, also if they are signed by others, as Java does."""
+    try:
+        context.load_verify_locations(cadata=text)
+    except ssl.SSLError as error:
+        raise TlsRefused(
+            f"{pem.key}: the certificates cannot be used ({_reason(error)})"
+        ) from error
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def _load_keystore(context: ssl.SSLContext, keystore: Keystore, files: _Files) -> None:
+    # Without a password, OpenSSL would ask for one on the terminal.
+    password = keystore.password or ""
+    try:
+        with _named(files.chain) as chain, _named(files.private_key) as private_key:
+            context.load_cert_chain(chain, private_key, password)
+    except (ssl.SSLError, ValueError) as error:
+        raise TlsRefused(
+            f"{keystore.private_key.key}: the key cannot be used ({_reason(error)}): it must "
+            f"belong to the first certificate of {keystore.chain.key}, and if it is encrypted, "
+            "ssl.key.password must be its password"
+        ) from error
+
+
+def _reason(error: ssl.SSLError | ValueError) -> str:
+    """Returns OpenSSL's reason in words."""
+    reason = getattr(error, "reason", None)
+    return reason.lower().replace("_", " ") if reason else str(error)
+
+
+@contextmanager
+def _named(text: str) -> Iterator[str]:
+    """Gives a text a path: `ssl` loads keys only from paths. On Linux it stays in memory."""
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("pem", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(text.encode("ascii"))
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.NamedTemporaryFile("w", encoding="ascii") as named:
+            named.write(text)
+            named.flush()
+            yield named.name
+
+
+def _try(keystore: Keystore, server: ssl.SSLContext, verify_mode: ssl.VerifyMode) -> None:
+    """Tries a handshake with a client that has no certificate and accepts every server."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_mode = ssl.CERT_NONE
+    server.verify_mode = ssl.CERT_NONE
+    try:
+        _shake_hands(server, client)
+    except ssl.SSLError as error:
+        raise TlsRefused(
+            f"{keystore.chain.key}: a trial handshake with the new key and certificate fails "
+            f"({_reason(error)})"
+        ) from error
+    finally:
+        server.verify_mode = verify_mode
+
+
+def _check_pair(old: _Loaded, new: _Loaded) -> None:
+    """Checks that brokers with the old and brokers with the new files can connect to each other,
+    because not all brokers reload at the same time."""
+    for server, client in ((old, new), (new, old)):
+        trial = _client_context(client.settings, client.files)
+        trial.check_hostname = False
+        try:
+            _shake_hands(server.server, trial)
+        except ssl.SSLError as error:
+            raise TlsRefused(
+                "brokers could not connect to each other: the truststore does not accept the "
+                f"certificate of a broker ({_reason(error)}); add its authority to the truststore "
+                "of all brokers first"
+            ) from error
+
+
+def _check_change(old: Description, new: Description, settings: TlsSettings) -> None:
+    if old.subject != new.subject and not settings.allows_dn_changes:
+        raise TlsRefused(
+            f"the new certificate is for {new.subject}, the one in use for {old.subject}: set "
+            "ssl.allow.dn.changes=true if this is intended"
+        )
+    if set(old.names) != set(new.names) and not settings.allows_san_changes:
+        raise TlsRefused(
+            f"the new certificate is for the hosts {', '.join(new.names)}, the one in use for "
+            f"{', '.join(old.names)}: set ssl.allow.san.changes=true if this is intended"
+        )
+
+
+def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
+    """Does a handshake in memory. Raises `ssl.SSLError` if one side refuses."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        client.wrap_bio(to_client, to_server),
+        server.wrap_bio(to_server, to_client, server_side=True),
+    ]
+    waiting = list(sides)
+    for _ in range(_FLIGHTS_MAX):
+        for side in tuple(waiting):
+            try:
+                side.do_handshake()
+                waiting.remove(side)
+            except ssl.SSLWantReadError:
+                pass
+        if not waiting:
+            break
+    else:
+        raise ssl.SSLError("the handshake does not end")
+    # A server of TLS 1.3 may refuse the client's certificate after the client is done.
+    with suppress(ssl.SSLWantReadError):
+        sides[0].read(1)

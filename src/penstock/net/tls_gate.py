@@ -1,0 +1,451 @@
+"""A network with TLS, which limits how many handshakes are under way.
+
+A handshake takes a millisecond or more of the event loop, and a client that never finishes one
+holds memory. So the number of handshakes is limited, in total and for each address, and each has a
+deadline. Further connections wait. The addresses that wait take turns, and a handshake that is
+older than `grace_s` ends as long as others wait for its place: an honest client is done by then,
+and one that keeps handshakes open must not keep others out.
+
+In each turn of the event loop, at most one client gets its first answer, so that a burst of
+connections does not delay the requests of clients that are connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import itertools
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Final, cast
+
+from penstock.net.sockets import BACKLOG, tune
+from penstock.net.tls import adapted
+from penstock.ports import Clock, Listener, Receiver, Transport
+
+LOG_INTERVAL_S: Final = 10.0
+"""Failed handshakes are logged at most this often."""
+SWEEP_S: Final = 0.1
+"""How often handshakes are checked while a connection waits."""
+ACCEPT_RETRY_S: Final = 0.5
+"""How long to wait after an accept that failed, usually because no file descriptor is left."""
+
+_SHORTEST_S: Final = 0.001
+
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeLimits:
+    """The limits of one listener."""
+
+    total: int = 128
+    per_address: int = 64
+    """For IPv6, an address is a network of 64 bits, because one client usually has all of it."""
+    waiting: int = 2048
+    """How many further connections may wait. Beyond it, those of the address with the most are
+    closed."""
+    waiting_per_address: int = 256
+    """How many of them may be of one address. Others are closed."""
+    timeout_s: float = 10.0
+    """The deadline of each handshake."""
+    grace_s: float = 2.0
+    """The age from which a handshake makes room for a connection that waits."""
+    shutdown_timeout_s: float = 5.0
+    """How long a connection waits for the peer's close_notify when it closes."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}; it must be above 0")
+
+
+DEFAULT_LIMITS: Final = HandshakeLimits()
+
+
+@dataclass(slots=True)
+class HandshakeCounters:
+    """Plain numbers, for metrics."""
+
+    pending: int = 0
+    """Handshakes that are under way."""
+    waiting: int = 0
+    """Accepted connections whose handshake has not begun."""
+    completed: int = 0
+    failed: int = 0
+    """Refused by one of the sides, or ended by the client."""
+    timed_out: int = 0
+    evicted: int = 0
+    """Ended because a connection waited."""
+    refused: int = 0
+    """Closed without a handshake, because too many connections waited."""
+    accept_errors: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Handshake:
+    address: str
+    since: float
+    sock: socket.socket
+    task: asyncio.Task[None] | None = None
+    evicted: bool = False
+    taken: bool = False
+    """Whether a transport owns the socket. Only the transport may close it then: otherwise its
+    descriptor could belong to another connection when the event loop uses it."""
+
+    def end(self) -> None:
+        """Ends the handshake soon.
+
+        The task is not cancelled once a transport exists: an event loop ignores this until the
+        transport has begun. Instead the handshake fails, as if the client had disconnected.
+        """
+        if self.taken:
+            with contextlib.suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+        elif self.task is not None:
+            self.task.cancel()
+
+
+class TlsGate:
+    """Implements `ports.Network` with TLS, for one listener and its settings.
+
+    `server_context` and `client_context` are called for each connection, so that a reloaded
+    certificate is used for new ones. `TlsContexts` has both.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        server_context: Callable[[], ssl.SSLContext],
+        client_context: Callable[[], ssl.SSLContext],
+        limits: HandshakeLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self.limits = limits
+        self.counters = HandshakeCounters()
+        self.clock = clock
+        self.server_context = server_context
+        self._client_context = client_context
+        self._logged_at: float | None = None
+        self._unlogged = 0
+
+    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+        """Starts listening. A receiver is called once its handshake is complete.
+
+        An empty host listens on every address of the machine, IPv4 and IPv6.
+        """
+        return TlsListener(self, await _bind(host, port), receiver)
+
+    async def connect(
+        self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
+    ) -> Transport:
+        """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
+        async with asyncio.timeout(timeout_s):
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                cast(Callable[[], asyncio.Protocol], lambda: adapted(receiver())),
+                host,
+                port,
+                ssl=self._client_context(),
+                server_hostname=host,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=self.limits.shutdown_timeout_s,
+            )
+        try:
+            tune(transport.get_extra_info("socket"))
+        except BaseException:
+            transport.abort()
+            raise
+        return cast(Transport, transport)
+
+    def log_failure(self, address: str, reason: str) -> None:
+        """Logs a failed handshake, unless one was logged a moment ago."""
+        now = self.clock.monotonic()
+        if self._logged_at is not None and now - self._logged_at < LOG_INTERVAL_S:
+            self._unlogged += 1
+            return
+        more = f"; {self._unlogged} more since the last such message" if self._unlogged else ""
+        _log.warning("a TLS handshake with %s failed: %s%s", address, reason, more)
+        self._logged_at = now
+        self._unlogged = 0
+
+
+class TlsListener:
+    """The sockets of one listener and the handshakes of the connections they accepted."""
+
+    def __init__(
+        self, gate: TlsGate, sockets: list[socket.socket], receiver: Callable[[], Receiver]
+    ) -> None:
+        self._gate = gate
+        self._limits = gate.limits
+        self._counters = gate.counters
+        self._receiver = receiver
+        self._loop = asyncio.get_running_loop()
+        self._sockets = sockets
+        self._address: tuple[str, int] = sockets[0].getsockname()[:2]
+        self._handshakes: dict[_Handshake, None] = {}
+        self._by_address: dict[str, dict[_Handshake, None]] = {}
+        self._waiting: dict[str, deque[_Handshake]] = {}
+        self._accepting = False
+        self._closed = False
+        self._turns: deque[asyncio.Future[None]] = deque()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._accept_more()
+
+    def address(self) -> tuple[str, int]:
+        return self._address
+
+    async def close(self) -> None:
+        """Accepts no more connections and ends the handshakes. Open connections belong to their
+        receivers and stay open."""
+        self._closed = True
+        self._pause()
+        for handle in (self._sweeper, self._retry):
+            if handle is not None:
+                handle.cancel()
+        for sock in self._sockets:
+            sock.close()
+        for queue in self._waiting.values():
+            for each in queue:
+                each.sock.close()
+            self._counters.waiting -= len(queue)
+        self._waiting.clear()
+        for each in self._handshakes:
+            each.end()
+        tasks = [each.task for each in self._handshakes if each.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _accept_more(self) -> None:
+        if not self._accepting and not self._closed:
+            self._accepting = True
+            for sock in self._sockets:
+                self._loop.add_reader(sock.fileno(), self._on_ready, sock)
+
+    def _pause(self) -> None:
+        if self._accepting:
+            self._accepting = False
+            for sock in self._sockets:
+                self._loop.remove_reader(sock.fileno())
+
+    def _on_ready(self, sock: socket.socket) -> None:
+        """Accepts one connection."""
+        try:
+            accepted, peer = sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self._counters.accept_errors += 1
+            self._gate.log_failure("a client", f"accepting its connection failed ({error})")
+            self._pause()
+            self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._accept_more)
+            return
+        accepted.setblocking(False)
+        self._wait(_Handshake(counted_address(peer[0]), self._gate.clock.monotonic(), accepted))
+        self._start_next()
+
+    def _wait(self, handshake: _Handshake) -> None:
+        queue = self._waiting.setdefault(handshake.address, deque())
+        queue.append(handshake)
+        self._counters.waiting += 1
+        if self._counters.waiting > self._limits.waiting:
+            queue = max(self._waiting.values(), key=len)
+        elif len(queue) <= self._limits.waiting_per_address:
+            return
+        refused = queue.pop()
+        if not queue:
+            del self._waiting[refused.address]
+        self._counters.waiting -= 1
+        self._counters.refused += 1
+        refused.sock.close()
+        self._gate.log_failure(
+            refused.address, f"{len(queue)} of its connections already wait for a handshake"
+        )
+
+    def _start_next(self) -> None:
+        """Starts handshakes as far as the limits allow. The addresses that wait take turns."""
+        while len(self._handshakes) < self._limits.total:
+            address = next(filter(self._may_start, self._waiting), None)
+            if address is None:
+                break
+            queue = self._waiting.pop(address)
+            if len(queue) > 1:
+                self._waiting[address] = queue  # now at the end
+            self._counters.waiting -= 1
+            self._start(queue.popleft())
+        if self._waiting and self._sweeper is None:
+            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
+
+    def _may_start(self, address: str) -> bool:
+        return len(self._by_address.get(address, ())) < self._limits.per_address
+
+    def _start(self, handshake: _Handshake) -> None:
+        handshake.since = self._gate.clock.monotonic()
+        self._handshakes[handshake] = None
+        self._by_address.setdefault(handshake.address, {})[handshake] = None
+        self._counters.pending += 1
+        handshake.task = self._loop.create_task(self._run(handshake))
+        handshake.task.add_done_callback(lambda _: self._on_done(handshake))
+
+    async def _run(self, handshake: _Handshake) -> None:
+        counters = self._counters
+        try:
+            await self._shake_hands(handshake)
+        except asyncio.CancelledError:
+            counters.evicted += handshake.evicted
+            raise
+        except OSError as error:
+            self._on_failed(handshake, error)
+        except Exception:  # noqa: BLE001 - one connection must not end the listener
+            counters.failed += 1
+            _log.exception("cannot set up a TLS connection from %s", handshake.address)
+        else:
+            counters.completed += 1
+
+    def _on_failed(self, handshake: _Handshake, error: OSError) -> None:
+        if self._closed:
+            return
+        if handshake.evicted:
+            self._counters.evicted += 1
+        elif isinstance(error, TimeoutError | ConnectionAbortedError):
+            # The event loop raises the second one when its part takes too long.
+            self._counters.timed_out += 1
+            self._gate.log_failure(
+                handshake.address, f"it was not complete after {self._limits.timeout_s:g} s"
+            )
+        else:
+            self._counters.failed += 1
+            self._gate.log_failure(handshake.address, _reason(error))
+
+    async def _shake_hands(self, handshake: _Handshake) -> None:
+        """Waits for the first bytes of the client, which costs little, and for its turn, because
+        the answer to them takes long to compute. Then the event loop does the handshake."""
+        deadline = self._loop.time() + self._limits.timeout_s
+        tune(handshake.sock)
+        async with asyncio.timeout_at(deadline):
+            await self._first_bytes(handshake.sock)
+            turn = self._loop.create_future()
+            self._turns.append(turn)
+            if len(self._turns) == 1:
+                self._loop.call_soon(self._give_turn)
+            await turn
+        protocol = adapted(self._receiver())
+        handshake.taken = True
+        await self._loop.connect_accepted_socket(
+            cast(Callable[[], asyncio.Protocol], lambda: protocol),
+            handshake.sock,
+            ssl=self._gate.server_context(),
+            ssl_handshake_timeout=max(deadline - self._loop.time(), _SHORTEST_S),
+            ssl_shutdown_timeout=self._limits.shutdown_timeout_s,
+        )
+
+    async def _first_bytes(self, sock: socket.socket) -> None:
+        ready = self._loop.create_future()
+        self._loop.add_reader(sock.fileno(), _finish, ready)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(sock.fileno())
+        if not sock.recv(1, socket.MSG_PEEK):
+            raise ConnectionResetError("the client closed the connection")
+
+    def _give_turn(self) -> None:
+        """Lets one client go on in this turn of the event loop."""
+        while self._turns:
+            turn = self._turns.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
+        if self._turns:
+            self._loop.call_soon(self._give_turn)
+
+    def _on_done(self, handshake: _Handshake) -> None:
+        """Lets the next connection begin its handshake."""
+        if not handshake.taken:
+            handshake.sock.close()
+        self._counters.pending -= 1
+        del self._handshakes[handshake]
+        of_address = self._by_address[handshake.address]
+        del of_address[handshake]
+        if not of_address:
+            del self._by_address[handshake.address]
+        if not self._closed:
+            self._start_next()
+
+    def _sweep(self) -> None:
+        """Ends old handshakes while others wait for their places."""
+        self._sweeper = None
+        for address, queue in self._waiting.items():
+            if not self._may_start(address):
+                self._evict(self._by_address[address], len(queue))
+        if len(self._handshakes) >= self._limits.total:
+            self._evict(self._handshakes, self._counters.waiting)
+        self._start_next()
+
+    def _evict(self, oldest_first: Iterable[_Handshake], count: int) -> None:
+        """Ends up to `count` handshakes that are older than the grace."""
+        old = self._gate.clock.monotonic() - self._limits.grace_s
+        for each in itertools.islice(oldest_first, count):
+            if each.since > old:
+                return
+            if not each.evicted:
+                each.evicted = True
+                each.end()
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def counted_address(host: str) -> str:
+    """Returns what counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.version == 4:
+        return str(address)
+    mapped = address.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((int(address), 64), strict=False))
+
+
+def _reason(error: OSError) -> str:
+    """Says why a handshake failed, for the operator."""
+    reason = getattr(error, "reason", None)
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"):
+        return "the client does not use TLS, but this listener does: check its security.protocol"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted ({error.verify_message})"
+    return str(error) or "the client closed the connection"
+
+
+async def _bind(host: str, port: int) -> list[socket.socket]:
+    """Returns sockets that listen on every address of the host."""
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sockets: list[socket.socket] = []
+    with contextlib.ExitStack() as undo:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                sock = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # the system has no IPv6
+            undo.callback(sock.close)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # With port 0, all addresses get the port that the first one got.
+            chosen = sockets[0].getsockname()[1] if sockets else port
+            sock.bind((address[0], chosen, *address[2:]))
+            sock.listen(BACKLOG)
+            sockets.append(sock)
+        if not sockets:
+            raise OSError(f"{host!r} has no address to listen on")
+        undo.pop_all()
+    return sockets
