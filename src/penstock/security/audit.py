@@ -1,0 +1,490 @@
+"""The audit record: who did what, from where, and which rule allowed or denied it.
+
+An `AuditEvent` is one line of JSON, in the audit log and in the topic `__audit`. It is made by one
+of the functions here, one per kind of event. None of them takes a password, a token, a key or the
+value of a setting, so an event cannot contain one.
+
+Much of an event is text that a client has chosen. It is shortened, and JSON escapes line breaks and
+everything that is not ASCII, so a client cannot forge a line.
+
+`AuditThrottle` combines repeated refusals into one event with a count. `AuditQuery` selects events
+for `penstock audit`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
+
+TEXT_CHARS_MAX: Final = 512
+"""The length of each text in an event. A longer one is shortened and ends with `...`."""
+NAMES_MAX: Final = 20
+"""How many names of settings one event lists."""
+_VERSION: Final = 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999."""
+
+
+class Outcome(StrEnum):
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    """A rule, a wrong password or a limit does not allow it."""
+    FAILED = "failed"
+    """It was allowed but did not succeed."""
+
+
+class Action(StrEnum):
+    """What was done. The part before the dot is the group: a query for `topic` finds all of it.
+
+    Checks of rights are `access` and the operation of the ACL, such as `access.write`.
+    """
+
+    LOGIN = "login"
+    REAUTHENTICATION = "login.again"
+    CONNECTION_REFUSED = "connection.refused"
+    TOPIC_CREATE = "topic.create"
+    TOPIC_DELETE = "topic.delete"
+    TOPIC_ALTER = "topic.alter"
+    RECORDS_DELETE = "topic.delete-records"
+    GROUP_DELETE = "group.delete"
+    CONFIG_ALTER = "config.alter"
+    ACL_CREATE = "acl.create"
+    ACL_DELETE = "acl.delete"
+    ROLE_GRANT = "role.grant"
+    ROLE_REVOKE = "role.revoke"
+    ROLE_ALTER = "role.alter"
+    USER_ALTER = "user.alter"
+    USER_DELETE = "user.delete"
+    QUOTA_ALTER = "quota.alter"
+    KEY_ALTER = "key.alter"
+    CLUSTER_ALTER = "cluster.alter"
+
+
+class LoginFailure(StrEnum):
+    """Why a login was denied. It is in the audit record only: a client is told nothing of it."""
+
+    CREDENTIALS = "unknown user or wrong password"
+    BEARER = "token not accepted"
+    EXPIRED = "token or session expired"
+    MECHANISM = "mechanism not enabled"
+    CERTIFICATE = "certificate not accepted"
+    PRINCIPAL = "re-authentication as another user"
+    PROTOCOL = "message not valid"
+    TIMEOUT = "took too long"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a request came from."""
+
+    user: str | None
+    """The user that the connection is authenticated as, without `User:`."""
+    address: str
+    listener: str
+    request_id: str | None = None
+    """The API and correlation id, such as `CreateTopics 17`."""
+    client_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    time_ms: int
+    """Milliseconds since 1970."""
+    action: str
+    outcome: Outcome
+    user: str | None
+    address: str
+    listener: str
+    resource: str | None = None
+    """Type and name, such as `topic:orders`."""
+    rule: str | None = None
+    """The rule that decided, as the authorizer names it, or why a login was denied."""
+    detail: str | None = None
+    """What changed."""
+    request_id: str | None = None
+    client_id: str | None = None
+    count: int = 1
+    """How many events this one stands for. The others differ in time, request and client id."""
+
+    def to_json(self) -> str:
+        """Returns one line without a line break. Fields without a value are left out."""
+        texts = {name: getattr(self, name) for name in _TEXT_FIELDS}
+        fields = {"v": _VERSION, "time": format_time(self.time_ms), **texts, "count": self.count}
+        present = {name: value for name, value in fields.items() if value is not None}
+        return json.dumps(present, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(line: str | bytes) -> AuditEvent:
+        """Reads an event. Unknown fields are ignored. Raises `ValueError` if it is not valid."""
+        try:
+            fields = json.loads(line)
+        except RecursionError:
+            raise ValueError("an audit event is nested too deeply") from None
+        if not isinstance(fields, dict) or fields.get("v") != _VERSION:
+            raise ValueError(f"an audit event is not an object of version {_VERSION}")
+        count = fields.get("count", 1)
+        if type(count) is not int or count < 1:
+            raise ValueError("count is not a whole number above 0 in an audit event")
+        texts: dict[str, Any] = {name: _text_field(fields, name) for name in _TEXT_FIELDS}
+        if None in (texts["action"], texts["address"], texts["listener"]):
+            raise ValueError("action, address or listener is missing in an audit event")
+        texts["outcome"] = Outcome(texts["outcome"])
+        return AuditEvent(time_ms=_iso_ms(_text_field(fields, "time") or ""), count=count, **texts)
+
+
+_TEXT_FIELDS: Final = (
+    "action",
+    "outcome",
+    "user",
+    "address",
+    "listener",
+    "resource",
+    "rule",
+    "detail",
+    "request_id",
+    "client_id",
+)
+
+
+def _text_field(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} is not a text in an audit event")
+    return value
+
+
+def _event(
+    origin: Origin,
+    now_ms: int,
+    action: str,
+    outcome: Outcome,
+    resource: str | None = None,
+    rule: str | None = None,
+    detail: str | None = None,
+) -> AuditEvent:
+    return AuditEvent(
+        time_ms=min(max(now_ms, 0), _TIME_MS_MAX),
+        action=action,
+        outcome=outcome,
+        user=_short(origin.user),
+        address=_short(origin.address) or "",
+        listener=_short(origin.listener) or "",
+        resource=_short(resource),
+        rule=_short(rule),
+        detail=_short(detail),
+        request_id=_short(origin.request_id),
+        client_id=_short(origin.client_id),
+    )
+
+
+def _short(text: str | None) -> str | None:
+    if text is None or len(text) <= TEXT_CHARS_MAX:
+        return text
+    return text[: TEXT_CHARS_MAX - 3] + "..."
+
+
+def login(origin: Origin, now_ms: int, mechanism: str, again: bool = False) -> AuditEvent:
+    """A user has authenticated. `again`: the connection was authenticated before."""
+    action = Action.REAUTHENTICATION if again else Action.LOGIN
+    return _event(origin, now_ms, action, Outcome.ALLOWED, detail=f"mechanism {mechanism}")
+
+
+def login_denied(
+    origin: Origin, now_ms: int, mechanism: str, why: LoginFailure, again: bool = False
+) -> AuditEvent:
+    """An authentication failed. The user of `origin` is the name that the client claimed.
+
+    It is None if the client sent no name, and for OAUTHBEARER: a name in a token that was not
+    accepted means nothing.
+    """
+    action = Action.REAUTHENTICATION if again else Action.LOGIN
+    detail = f"mechanism {mechanism}"
+    return _event(origin, now_ms, action, Outcome.DENIED, rule=str(why), detail=detail)
+
+
+def access(
+    origin: Origin, now_ms: int, allowed: bool, operation: str, resource: str, rule: str
+) -> AuditEvent:
+    """The authorizer has decided. `operation` is the one of the ACL, such as `WRITE`."""
+    name = operation.lower() if operation.isascii() and operation.isidentifier() else "unknown"
+    outcome = Outcome.ALLOWED if allowed else Outcome.DENIED
+    return _event(origin, now_ms, f"access.{name}", outcome, resource, rule)
+
+
+def connection_refused(address: str, listener: str, now_ms: int, limit: str) -> AuditEvent:
+    """A connection was closed because of a limit, such as `max.connections.per.ip`."""
+    origin = Origin(None, address, listener)
+    return _event(origin, now_ms, Action.CONNECTION_REFUSED, Outcome.DENIED, rule=limit)
+
+
+def topic_change(
+    origin: Origin, now_ms: int, action: Action, topic: str, outcome: Outcome, detail: str
+) -> AuditEvent:
+    """A topic was created, deleted or altered. `detail`: numbers, such as `6 partitions`."""
+    return _event(origin, now_ms, action, outcome, f"topic:{topic}", detail=detail)
+
+
+def config_change(
+    origin: Origin, now_ms: int, resource: str, settings: Iterable[str], outcome: Outcome
+) -> AuditEvent:
+    """Settings were changed. The event has their names and never their values."""
+    return _event(origin, now_ms, Action.CONFIG_ALTER, outcome, resource, detail=_listed(settings))
+
+
+def acl_change(
+    origin: Origin, now_ms: int, created: bool, acl: str, resource: str, outcome: Outcome
+) -> AuditEvent:
+    """An ACL was created or deleted. `acl` is its text."""
+    action = Action.ACL_CREATE if created else Action.ACL_DELETE
+    return _event(origin, now_ms, action, outcome, resource, detail=acl)
+
+
+def role_change(
+    origin: Origin, now_ms: int, action: Action, role: str, grantee: str | None, outcome: Outcome
+) -> AuditEvent:
+    """A role was granted, revoked or altered."""
+    detail = None if grantee is None else f"user {grantee}"
+    return _event(origin, now_ms, action, outcome, f"role:{role}", detail=detail)
+
+
+def user_change(
+    origin: Origin, now_ms: int, name: str, mechanism: str, deleted: bool, outcome: Outcome
+) -> AuditEvent:
+    """A user's password for a mechanism was set or deleted."""
+    action = Action.USER_DELETE if deleted else Action.USER_ALTER
+    return _event(origin, now_ms, action, outcome, f"user:{name}", detail=f"mechanism {mechanism}")
+
+
+def quota_change(
+    origin: Origin,
+    now_ms: int,
+    entity: str,
+    limits: Mapping[str, float | None],
+    outcome: Outcome,
+) -> AuditEvent:
+    """Quotas of an entity were changed; None for those that were removed."""
+    texts = (
+        f"{key} removed" if limit is None else f"{key}={limit:.15g}"
+        for key, limit in limits.items()
+    )
+    return _event(
+        origin, now_ms, Action.QUOTA_ALTER, outcome, f"quota:{entity}", detail=_listed(texts)
+    )
+
+
+def cluster_change(
+    origin: Origin, now_ms: int, action: Action, resource: str, detail: str, outcome: Outcome
+) -> AuditEvent:
+    """Another change by an administrator: a group, an encryption key's name, a reassignment."""
+    return _event(origin, now_ms, action, outcome, resource, detail=detail)
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    listed = ", ".join(known[:NAMES_MAX])
+    more = len(known) - NAMES_MAX
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+INTERVAL_MS: Final = 60_000
+"""How often the same refusal is written."""
+KEYS_MAX: Final = 1_000
+"""How many different refusals are told apart. Beyond that, only this many users are told apart, and
+then only the actions."""
+SEVERAL: Final = "(several)"
+"""Stands for the values of a field in which the combined events differ."""
+
+
+class _Key(NamedTuple):
+    action: str
+    outcome: Outcome
+    user: str | None = None
+    rest: tuple[str | None, ...] | None = None
+    """Address, listener, resource and rule; None if they are not told apart."""
+
+
+@dataclass(slots=True)
+class _Repeats:
+    since_ms: int
+    last: AuditEvent | None = None
+    count: int = 0
+    """How many events `last` stands for. None of them was written."""
+
+    def add(self, event: AuditEvent) -> None:
+        self.last = event
+        self.count += event.count
+
+
+class AuditThrottle:
+    """Writes the same refusal once per interval, with the number of its repeats.
+
+    A refusal is an event that was not allowed. Logins are combined in the same way: a client may
+    connect very often. Other events are always written. No event is lost: the counts of what is
+    written add up to the number of events.
+    """
+
+    def __init__(self, interval_ms: int = INTERVAL_MS, keys_max: int = KEYS_MAX) -> None:
+        self._interval_ms = interval_ms
+        self._keys_max = keys_max
+        self._repeats: dict[_Key, _Repeats] = {}
+        self._counts = [0, 0, 0]
+        """How many keys tell apart everything, users, and actions only."""
+
+    def __len__(self) -> int:
+        return len(self._repeats)
+
+    def offer(self, event: AuditEvent, now_ms: int) -> AuditEvent | None:
+        """Returns what to write now. Call `flush` every few seconds for what was held back."""
+        if event.outcome is Outcome.ALLOWED and not _is_login(event.action):
+            return event
+        keys = _keys(event)
+        for level, key in enumerate(keys):
+            repeats = self._repeats.get(key)
+            if repeats is not None:
+                repeats.add(event)
+                if now_ms - repeats.since_ms < self._interval_ms:
+                    return None
+                return self._take(key, repeats, now_ms)
+            if level == len(keys) - 1 or self._counts[level] < self._keys_max:
+                self._repeats[key] = _Repeats(now_ms)
+                self._counts[level] += 1
+                break
+        return event
+
+    def flush(self, now_ms: int, everything: bool = False) -> list[AuditEvent]:
+        """Returns what was held back for the whole interval; with `everything`, all of it."""
+        events = []
+        for key, repeats in list(self._repeats.items()):
+            if not everything and now_ms - repeats.since_ms < self._interval_ms:
+                continue
+            if event := self._take(key, repeats, now_ms):
+                events.append(event)
+            else:
+                del self._repeats[key]
+                self._counts[_level(key)] -= 1
+        return events
+
+    def _take(self, key: _Key, repeats: _Repeats, now_ms: int) -> AuditEvent | None:
+        event, count = repeats.last, repeats.count
+        repeats.since_ms, repeats.last, repeats.count = now_ms, None, 0
+        if event is None or count == event.count:
+            return event
+        event = replace(event, count=count)
+        level = _level(key)
+        if level > 0:
+            event = replace(event, address=SEVERAL, listener=SEVERAL, resource=SEVERAL)
+            event = replace(event, rule=None, detail=None)
+        return replace(event, user=SEVERAL) if level > 1 else event
+
+
+def _is_login(action: str) -> bool:
+    return action in {Action.LOGIN, Action.REAUTHENTICATION}
+
+
+def _keys(event: AuditEvent) -> tuple[_Key, _Key, _Key]:
+    """Client id and request id are not in a key: a client could make every event a new one."""
+    rest = (event.address, event.listener, event.resource, event.rule)
+    action, outcome, user = event.action, event.outcome, event.user
+    # Without a user, the event needs another key than all users together.
+    return (
+        _Key(action, outcome, user, rest),
+        _Key(action, outcome, user or ""),
+        _Key(action, outcome),
+    )
+
+
+def _level(key: _Key) -> int:
+    if key.rest is not None:
+        return 0
+    return 1 if key.user is not None else 2
+
+
+_UNITS_MS: Final = (7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)
+_DURATION: Final = re.compile(
+    r"(?:([0-9]{1,9})w)?(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9})s)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditQuery:
+    """Which events to show. None does not restrict."""
+
+    since_ms: int | None = None
+    until_ms: int | None = None
+    """Not included."""
+    user: str | None = None
+    action: str | None = None
+    """An action such as `topic.create`, or a group such as `topic`."""
+    outcome: Outcome | None = None
+
+    @staticmethod
+    def parse(
+        now_ms: int,
+        since: str | None = None,
+        until: str | None = None,
+        user: str | None = None,
+        action: str | None = None,
+        outcome: str | None = None,
+    ) -> AuditQuery:
+        """Reads the options of `penstock audit`. Raises `ValueError` with what to write instead."""
+        since_ms = None if since is None else parse_time(since, now_ms)
+        until_ms = None if until is None else parse_time(until, now_ms)
+        if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+            raise ValueError(f"{since} is not before {until}: exchange since and until")
+        if outcome is not None and outcome not in list(Outcome):
+            raise ValueError(f"the outcome {outcome} is unknown: use {', '.join(Outcome)}")
+        name = None if user is None else user.removeprefix("User:")
+        return AuditQuery(
+            since_ms, until_ms, name, action, None if outcome is None else Outcome(outcome)
+        )
+
+    def matches(self, event: AuditEvent) -> bool:
+        return (
+            (self.since_ms is None or event.time_ms >= self.since_ms)
+            and (self.until_ms is None or event.time_ms < self.until_ms)
+            and (self.user is None or event.user == self.user)
+            and (self.outcome is None or event.outcome == self.outcome)
+            and (
+                self.action is None
+                or event.action == self.action
+                or event.action.startswith(f"{self.action}.")
+            )
+        )
+
+
+def parse_time(text: str, now_ms: int) -> int:
+    """Returns the milliseconds since 1970 of a time such as `2026-11-17T12:30`, or of `1h` ago.
+
+    A duration has weeks, days, hours, minutes and seconds: `1h`, `30m`, `1d12h`. A time without a
+    time zone is UTC.
+    """
+    found = _DURATION.fullmatch(text)
+    if found is None or not text:
+        return _iso_ms(text)
+    ago_ms = sum(int(n or 0) * unit for n, unit in zip(found.groups(), _UNITS_MS, strict=True))
+    return max(0, now_ms - ago_ms)
+
+
+def format_time(time_ms: int) -> str:
+    """Returns the time in UTC, such as `2026-11-17T12:30:00.000Z`."""
+    time = _EPOCH + timedelta(milliseconds=time_ms)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _iso_ms(text: str) -> int:
+    try:
+        time = datetime.fromisoformat(text)
+        if time.tzinfo is None:
+            time = time.replace(tzinfo=UTC)
+        return (time - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            f"{text[:40]!a} is not a time: write 1h or 30m for a time ago, or "
+            "2026-11-17T12:30 for a time in UTC"
+        ) from None

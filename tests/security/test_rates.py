@@ -1,0 +1,495 @@
+"""Rates, token buckets and meters, compared with a slow model of Kafka's rules."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.security import rates
+from penstock.security.quotas import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+    Client,
+    Limits,
+    QuotaEntity,
+    Quotas,
+    Sharer,
+)
+from penstock.security.rates import FetchVerdict, QuotaMeters, TokenBucket, WindowedRate
+
+ALICE = Client("alice", "app")
+ANY_CLIENT = QuotaEntity.of((CLIENT_ID, None))
+ANY_USER = QuotaEntity.of((USER, None))
+OF_ALICE = QuotaEntity.of((USER, "alice"))
+LEVELS = [
+    QuotaEntity.of(*user, *client)
+    for user in ([(USER, "alice")], [(USER, None)], [])
+    for client in ([(CLIENT_ID, "app")], [(CLIENT_ID, None)], [])
+    if user or client
+]
+
+
+# The model
+
+
+@dataclass
+class _Sample:
+    start_ms: int
+    last_ms: int
+    value: Fraction = Fraction(0)
+
+
+@dataclass
+class _KafkaRate:
+    """The rules of Kafka's Rate, SampledStat and ClientQuotaManager, with exact numbers."""
+
+    limit: Fraction
+    samples: list[_Sample] = field(default_factory=list)
+    current: int = 0
+
+    def record(self, amount: Fraction, now_ms: int) -> Fraction:
+        if not self.samples:
+            self.samples.append(_Sample(now_ms, now_ms))
+        if now_ms - self.samples[self.current].start_ms >= 1000:
+            self.current = (self.current + 1) % 12
+            if self.current >= len(self.samples):
+                self.samples.append(_Sample(now_ms, now_ms))
+            else:
+                self.samples[self.current] = _Sample(now_ms, now_ms)
+        sample = self.samples[self.current]
+        sample.value += amount
+        sample.last_ms = now_ms
+        return self._throttle_ms(now_ms)
+
+    def _throttle_ms(self, now_ms: int) -> Fraction:
+        for index, sample in enumerate(self.samples):
+            if now_ms - sample.last_ms >= 11 * 1000:
+                self.samples[index] = _Sample(now_ms, now_ms)
+        window_ms = now_ms - min(sample.start_ms for sample in self.samples)
+        full_windows = window_ms // 1000
+        if full_windows < 10:
+            window_ms += (10 - full_windows) * 1000
+        rate = sum((sample.value for sample in self.samples), Fraction(0)) * 1000 / window_ms
+        return max(Fraction(0), (rate - self.limit) / self.limit * window_ms)
+
+
+@given(
+    st.integers(1, 10_000),
+    st.lists(
+        st.tuples(
+            st.one_of(st.integers(0, 30), st.integers(0, 1500), st.integers(9_000, 25_000)),
+            st.integers(0, 200_000),
+        ),
+        max_size=60,
+    ),
+)
+def test_a_rate_throttles_as_kafka_does(limit: int, steps: list[tuple[int, int]]) -> None:
+    now_ms = 1_000_000
+    rate = WindowedRate(limit, now_ms)
+    model = _KafkaRate(Fraction(limit), [_Sample(now_ms, now_ms)])
+    for pause_ms, amount in steps:
+        now_ms += pause_ms
+        expected = model.record(Fraction(amount), now_ms)
+        assert abs(rate.record(amount, now_ms) - expected) <= 1
+
+
+@pytest.mark.parametrize("pause_ms", [40, 333, 999, 1000, 1001, 1099])
+def test_a_steady_client_is_measured_as_kafka_does(pause_ms: int) -> None:
+    rate, model = WindowedRate(100, 0), _KafkaRate(Fraction(100), [_Sample(0, 0)])
+    for now_ms in range(0, 40_000, pause_ms):
+        expected = model.record(Fraction(pause_ms), now_ms)
+        assert abs(rate.record(pause_ms, now_ms) - expected) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 12_000), st.floats(0, 1000), st.booleans()), max_size=60))
+def test_fractions_do_not_drift_and_reading_changes_nothing(
+    steps: list[tuple[int, float, bool]],
+) -> None:
+    now_ms = 5
+    rate = WindowedRate(50.0, now_ms)
+    model = _KafkaRate(Fraction(50), [_Sample(now_ms, now_ms)])
+    for pause_ms, amount, is_read in steps:
+        now_ms += pause_ms
+        expected = model.record(Fraction(amount), now_ms)
+        assert abs(rate.record(amount, now_ms) - expected) <= 1
+        if is_read:
+            assert rate.rate(now_ms + pause_ms) >= 0
+
+
+def test_a_new_client_may_use_the_quota_of_ten_seconds_at_once() -> None:
+    assert WindowedRate(100, 0).record(1000, 0) == 0
+    assert WindowedRate(100, 0).record(1001, 0) == 10
+
+
+def test_a_client_that_obeys_stays_at_its_limit() -> None:
+    """A client that waits as it is told gets what its quota says, plus the first ten seconds."""
+    rate, now_ms, sent = WindowedRate(1000, 0), 0, 0
+    while now_ms < 300_000:
+        sent += 700
+        now_ms += rate.record(700, now_ms) or 1
+    assert 0.9 * 300_000 <= sent <= 1.1 * 310_000
+
+
+def test_a_client_that_is_idle_for_eleven_seconds_is_like_a_new_one() -> None:
+    rate = WindowedRate(100, 0)
+    rate.record(1000, 0)
+    assert not rate.is_idle(10_999)
+    assert rate.is_idle(11_000)
+    assert rate.rate(11_000) == 0
+    assert rate.record(1000, 11_000) == 0
+
+
+def test_what_is_unrecorded_leaves_no_trace() -> None:
+    rate = WindowedRate(100, 0)
+    rate.record(900, 0)
+    throttled_ms = rate.record(500, 400)
+    rate.unrecord(500, 400)
+    assert (rate.recorded, rate.throttled_ms) == (900, throttled_ms)
+    assert rate.record(100, 400) == 0
+
+
+@pytest.mark.parametrize("limit", [5e-324, 1e-300, 1e-9])
+def test_a_tiny_limit_throttles_as_long_as_a_response_can_say(limit: float) -> None:
+    assert WindowedRate(limit, 0).record(10**9, 0) == rates.THROTTLE_MAX_MS
+    assert TokenBucket(limit, 0).record(10**9, 0) == rates.THROTTLE_MAX_MS
+
+
+def test_a_huge_limit_never_throttles() -> None:
+    assert WindowedRate(1.7e308, 0).record(2**62, 0) == 0
+    bucket = TokenBucket(1.7e308, 0)
+    assert bucket.record(2**62, 0) == 0
+    assert bucket.admit(2**62, 1) == 0
+
+
+# Token buckets
+
+
+@given(
+    st.integers(1, 50),
+    st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 800), st.booleans()), max_size=50),
+)
+def test_a_bucket_gives_tokens_as_kafka_does(
+    limit: int, steps: list[tuple[int, int, bool]]
+) -> None:
+    now_ms, bucket = 0, TokenBucket(limit, 0)
+    tokens = Fraction(11 * limit)
+    for pause_ms, amount, is_strict in steps:
+        now_ms += pause_ms
+        tokens = min(Fraction(11 * limit), tokens + Fraction(limit * pause_ms, 1000))
+        if is_strict and tokens < 0:
+            expected = -tokens / limit * 1000
+            assert abs(bucket.admit(amount, now_ms) - expected) <= 1
+            continue
+        tokens -= amount
+        if is_strict:
+            assert bucket.admit(amount, now_ms) == 0
+        else:
+            expected = max(Fraction(0), -tokens / limit * 1000)
+            assert abs(bucket.record(amount, now_ms) - expected) <= 1
+
+
+def test_a_refused_client_that_waits_as_told_is_admitted() -> None:
+    """A request larger than the whole bucket succeeds too: retries do not go on forever."""
+    bucket, now_ms = TokenBucket(2, 0), 0
+    for _ in range(20):
+        if wait_ms := bucket.admit(500, now_ms):
+            now_ms += wait_ms
+            assert bucket.admit(500, now_ms) == 0
+    assert now_ms == pytest.approx(19 * 250_000 - 11_000, abs=20)
+
+
+def test_a_refusal_never_tells_the_client_to_retry_at_once() -> None:
+    bucket = TokenBucket(1000, 0)
+    bucket.record(11_000 + 0.01, 0)
+    assert bucket.admit(1, 0) == 1
+
+
+def test_a_full_bucket_is_idle() -> None:
+    bucket = TokenBucket(10, 0)
+    assert bucket.is_idle(0)
+    bucket.record(5, 0)
+    assert not bucket.is_idle(499)
+    assert bucket.rate(0) == pytest.approx(5 / 11)
+    assert bucket.is_idle(500)
+
+
+# Meters
+
+
+def _meters(entities: Mapping[QuotaEntity, Limits], **limits: int) -> QuotaMeters:
+    return QuotaMeters(Quotas(entities), **limits)
+
+
+def _produce(
+    meters: QuotaMeters, user: str, client_id: str | None, size: int, now_ms: int = 0
+) -> int:
+    return meters.record_and_throttle(PRODUCER_BYTE_RATE, Client(user, client_id), size, now_ms)
+
+
+def test_without_quotas_nothing_is_measured() -> None:
+    meters = _meters({})
+    assert _produce(meters, *ALICE, 10**12) == 0
+    assert meters.record_fetch(ALICE, 10**12, 0) == FetchVerdict(0, False)
+    assert meters.fetch_bytes_max(ALICE, 0) == rates.FETCH_BYTES_MAX
+    assert meters.admit_mutations(ALICE, 10**9, 0) == 0
+    assert meters.record_mutations(ALICE, 10**9, 0) == 0
+    assert meters.record_connection("10.0.0.1", 0) == 0
+    assert len(meters) == 0
+
+
+def test_clients_share_a_limit_as_its_entity_says() -> None:
+    for entity, other, waits in [
+        (OF_ALICE, Client("alice", "b"), [0, 10_000]),
+        (OF_ALICE, Client("bob", "a"), [0, 0]),
+        (ANY_USER, Client("alice", None), [0, 10_000]),
+        (ANY_USER, Client("bob", "a"), [0, 0]),
+        (ANY_CLIENT, Client("bob", "a"), [0, 10_000]),
+        (ANY_CLIENT, Client("alice", "b"), [0, 0]),
+    ]:
+        meters = _meters({entity: {PRODUCER_BYTE_RATE: 100}})
+        assert [_produce(meters, "alice", "a", 1000), _produce(meters, *other, 1000)] == waits
+
+
+@given(
+    st.sets(st.sampled_from(range(8))),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["alice", "bob"]),
+            st.sampled_from(["app", "other", None]),
+            st.integers(0, 5000),
+            st.integers(0, 3000),
+        ),
+        max_size=30,
+    ),
+)
+def test_meters_measure_by_the_entity_that_shares_the_limit(
+    levels: set[int], steps: list[tuple[str, str | None, int, int]]
+) -> None:
+    all_quotas = Quotas({LEVELS[level]: {PRODUCER_BYTE_RATE: 100.0 + level} for level in levels})
+    meters = QuotaMeters(all_quotas)
+    models: dict[Sharer, _KafkaRate] = {}
+    now_ms = 0
+    for user, client_id, amount, pause_ms in steps:
+        now_ms += pause_ms
+        limit = all_quotas.limit(user, client_id, PRODUCER_BYTE_RATE)
+        expected = Fraction(0)
+        if limit is not None:
+            model = models.setdefault(limit.sharer, _KafkaRate(Fraction(limit.rate)))
+            expected = model.record(Fraction(amount), now_ms)
+        assert abs(_produce(meters, user, client_id, amount, now_ms) - expected) <= 1
+
+
+def test_request_time_is_throttled_for_a_second_at_most() -> None:
+    meters = _meters({OF_ALICE: {REQUEST_PERCENTAGE: 50}})
+    five_seconds = 5_000_000_000 * rates.PERCENT_PER_NANOSECOND
+    assert meters.record_and_throttle(REQUEST_PERCENTAGE, ALICE, five_seconds, 0) == 0
+    assert meters.record_and_throttle(REQUEST_PERCENTAGE, ALICE, five_seconds / 100, 0) == 100
+    throttle_ms = meters.record_and_throttle(REQUEST_PERCENTAGE, ALICE, five_seconds, 0)
+    assert throttle_ms == rates.SHORT_THROTTLE_MAX_MS
+
+
+def test_a_fetch_over_the_quota_is_answered_without_records() -> None:
+    meters = _meters({OF_ALICE: {CONSUMER_BYTE_RATE: 100}})
+    assert meters.fetch_bytes_max(ALICE, 0) == 1000
+    assert meters.record_fetch(ALICE, 900, 0) == FetchVerdict(0, False)
+    assert meters.record_fetch(ALICE, 600, 0) == FetchVerdict(5000, True)
+    # The bytes that were not sent are not recorded.
+    assert meters.record_fetch(ALICE, 100, 0) == FetchVerdict(0, False)
+
+
+def test_a_consumer_gets_past_a_batch_larger_than_its_quota() -> None:
+    meters = _meters({OF_ALICE: {CONSUMER_BYTE_RATE: 100}})
+    assert meters.record_fetch(ALICE, 5000, 0) == FetchVerdict(40_000, False)
+    assert meters.record_fetch(ALICE, 5000, 1000).is_empty
+    assert meters.record_fetch(ALICE, 5000, 40_000) == FetchVerdict(40_000, False)
+
+
+def test_a_fetch_that_request_time_throttles_can_be_unrecorded() -> None:
+    meters = _meters({OF_ALICE: {CONSUMER_BYTE_RATE: 100}})
+    assert not meters.record_fetch(ALICE, 1000, 0).is_empty
+    meters.unrecord(CONSUMER_BYTE_RATE, ALICE, 1000, 0)
+    assert meters.record_fetch(ALICE, 1000, 0) == FetchVerdict(0, False)
+
+
+def test_mutations_are_refused_or_only_throttled() -> None:
+    meters = _meters({OF_ALICE: {CONTROLLER_MUTATION_RATE: 2}})
+    assert meters.admit_mutations(ALICE, 30, 0) == 0
+    assert meters.admit_mutations(ALICE, 1, 0) == 4000
+    assert meters.record_mutations(ALICE, 2, 0) == 5000
+    assert meters.admit_mutations(ALICE, 1, 5000) == 0
+
+
+def test_an_address_that_connects_too_often_is_held_back() -> None:
+    address = QuotaEntity.of((IP, "10.0.0.1"))
+    meters = _meters({address: {CONNECTION_CREATION_RATE: 1}})
+    assert [meters.record_connection("10.0.0.1", 0) for _ in range(10)] == [0] * 10
+    # A refused connection is not recorded: the next one waits no longer.
+    waits = [meters.record_connection("::ffff:10.0.0.1", 0) for _ in range(3)]
+    assert waits == [rates.SHORT_THROTTLE_MAX_MS] * 3
+    assert meters.record_connection("10.0.0.2", 0) == 0
+
+
+def test_changed_quotas_apply_to_what_was_measured_before() -> None:
+    meters = _meters({OF_ALICE: {PRODUCER_BYTE_RATE: 100, CONTROLLER_MUTATION_RATE: 1}})
+    assert _produce(meters, *ALICE, 1000) == 0
+    assert meters.record_mutations(ALICE, 21, 0) == 10_000
+    meters.update(Quotas({OF_ALICE: {PRODUCER_BYTE_RATE: 50, CONTROLLER_MUTATION_RATE: 2}}))
+    assert _produce(meters, *ALICE, 0) == 10_000
+    assert meters.admit_mutations(ALICE, 1, 0) == 5000
+    meters.update(Quotas({}))
+    assert _produce(meters, *ALICE, 10**9) == 0
+
+
+def test_the_usage_shows_each_meter() -> None:
+    meters = _meters({OF_ALICE: {PRODUCER_BYTE_RATE: 100}})
+    _produce(meters, *ALICE, 3000)
+    (usage,) = meters.usage(0)
+    assert (usage.key, usage.user, usage.client_id) == (PRODUCER_BYTE_RATE, "alice", None)
+    assert (usage.limit, usage.rate, usage.throttled_ms) == (100, 300, 20_000)
+
+
+# Hostile clients
+
+
+def test_idle_meters_are_dropped() -> None:
+    meters = _meters({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100, CONTROLLER_MUTATION_RATE: 1}})
+    for number in range(2500):
+        _produce(meters, "alice", str(number), 1)
+    meters.record_mutations(ALICE, 30, 0)
+    _produce(meters, "alice", "7", 999, 5000)
+    assert sum(meters.drop_idle(11_000) for _ in range(4)) == 2499
+    assert len(meters) == 2
+    assert _produce(meters, "alice", "7", 1, 11_000) == 0
+    assert _produce(meters, "alice", "7", 10, 11_000) > 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 8000), st.integers(0, 2500))))
+def test_dropping_meters_changes_no_answer(steps: list[tuple[int, int, int]]) -> None:
+    entities = {ANY_CLIENT: {PRODUCER_BYTE_RATE: 100.0, CONTROLLER_MUTATION_RATE: 20.0}}
+    kept, dropped = _meters(entities), _meters(entities)
+    now_ms = 0
+    for number, pause_ms, amount in steps:
+        now_ms += pause_ms
+        dropped.drop_idle(now_ms)
+        client = Client("alice", str(number))
+        answers = [
+            (
+                meters.record_and_throttle(PRODUCER_BYTE_RATE, client, amount, now_ms),
+                meters.admit_mutations(client, amount // 5, now_ms),
+            )
+            for meters in (kept, dropped)
+        ]
+        assert answers[0] == answers[1]
+    assert len(dropped) <= len(kept)
+
+
+def test_a_user_with_many_client_ids_has_a_limited_number_of_meters() -> None:
+    """Beyond the limit its client ids share one quota, and other users keep their own."""
+    meters = _meters({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100}}, user_max=10)
+    waits = [_produce(meters, "mallory", str(number), 1000) for number in range(100)]
+    assert waits[:11] == [0] * 11
+    assert waits[11:] == [10_000 * shared for shared in range(1, 90)]
+    assert _produce(meters, "bob", "mine", 1000) == 0
+    assert len(meters) == 12
+    assert meters.shared == 90
+
+
+def test_many_users_have_a_limited_number_of_meters() -> None:
+    meters = _meters({ANY_USER: {PRODUCER_BYTE_RATE: 100}}, meters_max=10)
+    waits = [_produce(meters, f"user{number}", "a", 1000) for number in range(100)]
+    assert waits[:11] == [0] * 11
+    assert all(wait > 0 for wait in waits[11:])
+    assert len(meters) == 11
+
+
+def test_a_quota_of_its_own_always_has_its_own_meter() -> None:
+    named = QuotaEntity.of((CLIENT_ID, "important"))
+    quota = {PRODUCER_BYTE_RATE: 100.0}
+    meters = _meters({ANY_CLIENT: quota, named: quota}, user_max=3)
+    for number in range(100):
+        _produce(meters, "mallory", str(number), 10**6)
+    assert _produce(meters, "mallory", "important", 1000) == 0
+    assert _produce(meters, "alice", "important", 1000) == 10_000
+
+
+def test_a_client_gets_its_own_meter_once_there_is_room_again() -> None:
+    meters = _meters({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100}}, meters_max=3)
+    for number in range(10):
+        _produce(meters, "mallory", str(number), 10**6)
+    assert _produce(meters, "alice", "late", 10, 500) > 0
+    assert meters.drop_idle(12_000) > 0
+    assert _produce(meters, "alice", "late", 1000, 12_000) == 0
+    assert _produce(meters, "alice", "later", 1000, 12_000) == 0
+
+
+def test_clients_find_the_same_meter_after_it_was_dropped() -> None:
+    meters = _meters({OF_ALICE: {PRODUCER_BYTE_RATE: 100}})
+    _produce(meters, "alice", "old", 1)
+    assert meters.drop_idle(20_000) == 1
+    assert _produce(meters, "alice", "new", 1000, 20_000) == 0
+    assert _produce(meters, "alice", "old", 1000, 20_000) == 10_000
+
+
+def test_a_flood_does_not_search_for_idle_meters_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full of meters that are in use, the search runs once a second, not once a client."""
+    searches: list[int] = []
+    monkeypatch.setattr(QuotaMeters, "drop_idle", lambda _, now_ms: searches.append(now_ms))
+    meters = _meters({ANY_CLIENT: {PRODUCER_BYTE_RATE: 100}}, meters_max=5)
+    for number in range(2000):
+        _produce(meters, "mallory", str(number), 1, number)
+    assert searches == [5, 1005]
+
+
+def test_addresses_have_a_limited_number_of_meters() -> None:
+    anywhere = QuotaEntity.of((IP, None))
+    meters = _meters({anywhere: {CONNECTION_CREATION_RATE: 1}}, meters_max=10)
+    waits = [meters.record_connection(f"2001:db8::{number:x}", 0) for number in range(500)]
+    assert waits[:20] == [0] * 20
+    assert waits[20:] == [rates.SHORT_THROTTLE_MAX_MS] * 480
+    assert len(meters) == 11
+
+
+@pytest.mark.parametrize("entity", [ANY_CLIENT, QuotaEntity.of((USER, None), (CLIENT_ID, None))])
+def test_long_client_ids_share_a_meter_and_are_not_kept(entity: QuotaEntity) -> None:
+    meters = _meters({entity: {PRODUCER_BYTE_RATE: 100, CONTROLLER_MUTATION_RATE: 1}})
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            client = Client("mallory", f"{number:032768d}")
+            wait_ms = meters.record_and_throttle(PRODUCER_BYTE_RATE, client, 100, 0)
+            assert (wait_ms > 0) == (number >= 10)
+            meters.record_mutations(client, 1, 0)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(meters) == 2
+    # One such client id has 32 KiB.
+    assert kept < 5 * 32 * 1024
+    assert _produce(meters, "bob", "b", 1000) == 0
+
+
+def test_client_ids_do_not_grow_the_memory_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user quota has one meter, and still each client id is remembered for a while."""
+    monkeypatch.setattr(rates, "_ROUTES_MAX", 100)
+    meters = _meters({QuotaEntity.of((USER, "mallory")): {PRODUCER_BYTE_RATE: 10**9}})
+    tracemalloc.start()
+    try:
+        for number in range(3000):
+            _produce(meters, "mallory", f"{number:0512d}", 1)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(meters) == 1
+    assert kept < 3 * 100 * 512
