@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 MODULES = (
     "penstock",
     "penstock.aio",
+    "penstock.encryption",
     "penstock.errors",
     "penstock.interceptors",
     "penstock.routers",

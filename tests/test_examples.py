@@ -102,7 +102,10 @@ def make_module(name: str) -> ModuleType:
     names = vars(module)
     names.update({each: getattr(penstock, each) for each in penstock.__all__})
     names.update(asyncio=asyncio, sqlite3=sqlite3, threading=threading)
-    for room in ("aio", "errors", "interceptors", "routers", "serializers", "testing", "tracing"):
+    for room in (
+        *("aio", "encryption", "errors", "interceptors", "routers", "serializers"),
+        *("testing", "tracing"),
+    ):
         names[room] = importlib.import_module(f"penstock.{room}")
     return module
 

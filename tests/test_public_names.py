@@ -17,7 +17,10 @@ from public_examples import MODULES, public_names
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "tests" / "sample_project"
-ROOMS = ("aio", "errors", "interceptors", "routers", "serializers", "testing", "tracing")
+ROOMS = (
+    *("aio", "encryption", "errors", "interceptors", "routers", "serializers"),
+    *("testing", "tracing"),
+)
 
 
 def test_the_package_exports_few_names() -> None:

@@ -23,7 +23,9 @@
       NoOffset             there is no position to read from, and no reset policy to find one
         OutsideLog         a range is no longer, or not yet, in the log; has the log's bounds
 
-`ErrorCode` has the error codes of Kafka's protocol, which a `BrokerError` names.
+`penstock.encryption` has errors of its own, `EncryptionFailed` and its subclasses; they are
+`ClientError`s too. `ErrorCode` has the error codes of Kafka's protocol, which a `BrokerError`
+names.
 """
 
 from __future__ import annotations

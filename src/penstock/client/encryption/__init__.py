@@ -1,0 +1,1 @@
+"""Encryption of values in the client. `penstock.encryption` explains it."""
