@@ -175,6 +175,12 @@ def test_the_same_host_in_another_spelling_is_a_duplicate() -> None:
     assert len(change.acls) == 1
 
 
+def test_a_filter_selects_an_address_with_and_without_its_zone() -> None:
+    local = acl("a", host="fe80::1%eth0")
+    for host in ("fe80::1", "fe80::1%eth0", "FE80:0::1%2"):
+        assert describe_acls(frozenset({local, LITERAL}), AclFilter(host=host)) == [local]
+
+
 def test_creating_too_many_acls_creates_none() -> None:
     many = [acl(f"t{number}") for number in range(CHANGES_MAX + 1)]
     change = create_acls(EXISTING, [acl(""), *many])

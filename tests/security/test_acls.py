@@ -31,6 +31,7 @@ from penstock.security.acls import (
     decode_acls,
     denied_bits,
     encode_acls,
+    host_warning,
     normalized_host,
     operation_bits,
     parse_principal,
@@ -132,6 +133,9 @@ def test_an_allow_implies_describe_and_a_deny_implies_nothing() -> None:
         ("0:0:0:0:0:0:0:1", "::1"),
         ("2001:DB8:0:0::0001", "2001:db8::1"),
         ("fe80::1%eth0", "FE80:0::1%eth0"),
+        ("fe80::1%eth0", "fe80::1"),
+        ("fe80::1%eth0", "fe80::1%2"),
+        ("::ffff:10.0.0.1%eth0", "10.0.0.1"),
     ],
 )
 def test_spellings_of_one_address_are_the_same_host(one: str, other: str) -> None:
@@ -144,7 +148,9 @@ def test_spellings_of_one_address_are_the_same_host(one: str, other: str) -> Non
     [
         ("10.0.0.1", "10.0.0.2"),
         ("::10.0.0.1", "10.0.0.1"),
-        ("fe80::1%eth0", "fe80::1%eth1"),
+        ("fe80::1%eth0", "fe80::2%eth0"),
+        ("fe80::1%", "fe80::1"),
+        ("10.0.0.1%eth0", "10.0.0.1"),
         ("*", "0.0.0.0"),
         ("example.org", "EXAMPLE.org"),
         ("010.0.0.1", "10.0.0.1"),
@@ -155,7 +161,10 @@ def test_different_hosts_stay_different(one: str, other: str) -> None:
     assert normalized_host(one) != normalized_host(other)
 
 
-@given(st.one_of(st.text(), st.ip_addresses().map(str)))
+SCOPED = st.builds("{}%{}".format, st.ip_addresses(v=6), st.text())
+
+
+@given(st.one_of(st.text(), st.ip_addresses().map(str), SCOPED))
 @settings(deadline=None)
 def test_a_normalized_host_does_not_change_again(host: str) -> None:
     assert normalized_host(normalized_host(host)) == normalized_host(host)
@@ -191,6 +200,31 @@ def test_valid_acls_are_accepted(changed: dict[str, Any]) -> None:
     acl = replace(READ_ORDERS, **changed)
     check_binding(acl)
     assert decode_acls(encode_acls([acl])) == {acl}
+
+
+@pytest.mark.parametrize(
+    "host", ["example.org", "10.0.0.0/8", "10.0.0.*", "010.0.0.1", " 10.0.0.1", "", "fe80::1%"]
+)
+def test_a_host_that_no_client_has_gets_a_warning_that_says_what_to_use(host: str) -> None:
+    for permission in (PermissionType.ALLOW, PermissionType.DENY):
+        acl = replace(READ_ORDERS, host=host, permission=permission)
+        check_binding(acl)
+        warning = host_warning(acl)
+        assert warning is not None
+        assert repr(host) in warning
+        assert "use an address" in warning
+
+
+@pytest.mark.parametrize("host", ["*", "10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "2001:DB8::"])
+def test_a_host_that_is_an_address_or_an_asterisk_gets_no_warning(host: str) -> None:
+    assert host_warning(replace(READ_ORDERS, host=host)) is None
+
+
+def test_a_warning_about_a_host_is_one_short_line() -> None:
+    warning = host_warning(replace(READ_ORDERS, host="x\n" * 10_000))
+    assert warning is not None
+    assert "\n" not in warning
+    assert len(warning) < 600
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from penstock.security.acls import (
     normalized_host,
 )
 from penstock.security.authorizer import (
+    MEMO_BYTES_MAX,
     MEMO_ENTRIES_MAX,
     MEMO_KEY_LENGTH_MAX,
     AccessReason,
@@ -102,15 +104,18 @@ ACLS = st.frozensets(
         st.sampled_from([LITERAL, PREFIXED]),
         st.sampled_from(NAMES),
         st.sampled_from(["User:a", "User:b", "User:*"]),
-        st.sampled_from(["*", "10.0.0.1", "::ffff:10.0.0.2"]),
+        st.sampled_from(["*", "10.0.0.1", "::ffff:10.0.0.2", "fe80::1%eth0", ""]),
         st.sampled_from([READ, WRITE, DESCRIBE, AclOperation.ALTER_CONFIGS, AclOperation.ALL]),
         st.sampled_from([ALLOW, ALLOW, DENY]),
     ),
     max_size=8,
 )
+NAMED_HOSTS = ["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "fe80::1", "fe80::1%2", ""]
+OTHER_HOSTS = ["::1", "10.0.0.3", "::ffff:10.0.0.4", "*", "not an address"]
+"""No ACL of these tests names them, except by `*`."""
 CLIENTS = st.tuples(
-    st.sampled_from(["User:a", "User:b", "User:root", "User:*"]),
-    st.sampled_from(["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "::1"]),
+    st.sampled_from(["User:a", "User:b", "User:c", "User:root", "User:*"]),
+    st.sampled_from([*NAMED_HOSTS, *OTHER_HOSTS]),
 )
 
 
@@ -132,6 +137,24 @@ def test_every_decision_is_that_of_the_rules(
                 assert decision.rule in acls
                 assert names_resource(decision.rule, TOPIC, name)
                 assert (decision.rule.permission == ALLOW) == expected
+
+
+@given(ACLS, st.booleans(), st.lists(CLIENTS, max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_a_remembered_answer_is_never_that_of_another_client(
+    acls: frozenset[AclBinding], everyone: bool, clients: list[tuple[str, str]]
+) -> None:
+    """One authorizer answers for clients with hosts that ACLs name and for others, in any order."""
+    subject = Authorizer(acls, frozenset({"User:root"}), everyone)
+    for client in clients:
+        for operation in (READ, DESCRIBE, AclOperation.CREATE):
+            answers = []
+            for name in ["?", *NAMES, *(f"{name}?" for name in NAMES)]:
+                expected = oracle(acls, everyone, client, operation, TOPIC, name)
+                answers.append(expected)
+                assert subject.authorize(*client, operation, TOPIC, name) == expected
+                assert subject.filter(*client, operation, TOPIC, [name]) == [name] * expected
+            assert subject.authorize_any(*client, operation, TOPIC) == any(answers)
 
 
 @given(ACLS, st.booleans(), CLIENTS, st.sampled_from([READ, DESCRIBE]))
@@ -202,6 +225,8 @@ def test_hosts_are_compared_as_addresses() -> None:
     assert may([acl(host="2001:db8::1")], host="2001:DB8:0:0:0:0:0:1")
     assert not may([acl(), acl(host="10.0.0.1", permission=DENY)], host="::ffff:10.0.0.1")
     assert not may([acl(host="10.0.0.1")], host="10.0.0.2")
+    assert may([acl(host="fe80::1%eth0")], host="fe80::1")
+    assert not may([acl(), acl(host="fe80::1", permission=DENY)], host="fe80::1%eth0")
 
 
 def test_a_prefix_names_itself_and_longer_names() -> None:
@@ -254,9 +279,18 @@ def test_super_users_are_parsed_as_in_kafka() -> None:
         parse_super_users("User:a,b;admin")
 
 
+@pytest.mark.parametrize("entry", ["admin", ""])
+def test_a_super_user_that_is_not_a_principal_is_refused(entry: str) -> None:
+    """It would never match, and nobody would know why."""
+    with pytest.raises(AclRefused, match="User:alice"):
+        Authorizer([], frozenset({"User:root", entry}))
+
+
 def test_a_super_user_with_an_asterisk_is_not_everybody() -> None:
     subject = Authorizer([], parse_super_users("User:*"))
     assert not subject.authorize(ALICE, HOST, READ, TOPIC, "orders")
+    assert not subject.authorize_any(ALICE, HOST, READ, TOPIC)
+    assert subject.authorize_any("User:*", HOST, READ, TOPIC)
 
 
 def test_nobody_may_do_an_operation_that_is_not_a_single_one() -> None:
@@ -268,6 +302,7 @@ def test_nobody_may_do_an_operation_that_is_not_a_single_one() -> None:
     )
     for operation in (AclOperation.UNKNOWN, AclOperation.ANY, AclOperation.ALL):
         for principal in (ALICE, "User:root"):
+            assert not subject.authorize_any(principal, HOST, operation, TOPIC)
             for name in ("orders", "free"):
                 assert not subject.authorize(principal, HOST, operation, TOPIC, name)
                 assert not subject.decide(principal, HOST, operation, TOPIC, name).allowed
@@ -343,14 +378,16 @@ def test_changed_acls_take_effect_with_the_new_authorizer() -> None:
 def test_remembered_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client can ask for as many names as it likes, and as long ones."""
     monkeypatch.setattr(authorizer, "MEMO_ENTRIES_MAX", 50)
-    subject = Authorizer([acl("t1", pattern_type=PREFIXED)])
-    for number in range(500):
-        name, host = f"t{number}", f"10.0.{number // 250}.{number % 250}"
+    hosts = [f"10.0.{number // 250}.{number % 250}" for number in range(500)]
+    subject = Authorizer(acl("t1", pattern_type=PREFIXED, host=host) for host in hosts)
+    for number, host in enumerate(hosts):
+        name = f"t{number}"
         expected = name.startswith("t1")
         assert subject.authorize(ALICE, HOST, READ, TOPIC, name) is expected
         assert subject.authorize_any(ALICE, host, READ, TOPIC)
         assert len(subject._memo) <= 50
         assert len(subject._any_memo) <= 50
+        assert len(subject._host_memo) <= 50
     names = [f"t{number}" for number in range(500)]
     expected_names = [name for name in names if name.startswith("t1")]
     assert subject.filter(ALICE, HOST, READ, TOPIC, names) == expected_names
@@ -362,9 +399,87 @@ def test_answers_for_long_names_are_not_remembered() -> None:
     long = "t" * MEMO_KEY_LENGTH_MAX
     assert subject.authorize(ALICE, HOST, READ, TOPIC, long)
     assert subject.filter(ALICE, HOST, READ, TOPIC, [long]) == [long]
-    assert subject.authorize_any(f"User:{long}", HOST, READ, TOPIC) is False
+    assert subject.authorize_any(f"User:{long}", f"{HOST}{long}", READ, TOPIC) is False
     assert not subject._memo
-    assert not subject._any_memo
+    assert not any(long in text for key in subject._any_memo for text in key[:2])
+    assert not any(long in text for text in subject._host_memo)
+
+
+def test_remembered_answers_take_at_most_the_stated_bytes() -> None:
+    """Characters outside the basic plane take four bytes each."""
+    subject = Authorizer([acl("*", host=HOST)])
+    fill = MEMO_KEY_LENGTH_MAX - len(HOST) - 6
+    for number in range(MEMO_ENTRIES_MAX):
+        letter = chr(0x10000 + number)
+        principal, name = f"User:{letter}", letter * fill
+        assert not subject.authorize(principal, HOST, READ, TOPIC, name)
+        assert not subject.authorize_any(principal, HOST, READ, TOPIC)
+        assert not subject.authorize(principal, f"{letter}{number}", READ, TOPIC, "x" * fill * 2)
+    assert len(subject._memo) == MEMO_ENTRIES_MAX
+    assert all(map(str.isascii, subject._host_memo))
+    size = 0
+    for memo in (subject._memo, subject._any_memo, subject._host_memo):
+        size += sys.getsizeof(memo)
+        for key, value in memo.items():
+            parts = key if isinstance(key, tuple) else ()
+            size += sum(sys.getsizeof(each) for each in (key, value, *parts[:2], *parts[3:]))
+    assert size <= MEMO_BYTES_MAX
+
+
+def test_clients_with_addresses_that_no_acl_names_share_their_answers() -> None:
+    """Else each new address would push out what is remembered for others."""
+    subject = Authorizer([acl(), acl("other", host="10.0.0.2")])
+    for number in range(1000):
+        host = f"10.1.{number // 250}.{number % 250}"
+        assert subject.authorize(ALICE, host, READ, TOPIC, "orders")
+        assert subject.operations(ALICE, host, TOPIC, "orders") == 1 << READ | 1 << DESCRIBE
+        assert subject.filter(ALICE, host, READ, TOPIC, ["orders", "other"]) == ["orders"]
+        assert subject.authorize_any(ALICE, host, READ, TOPIC)
+    assert len(subject._memo) == 2
+    assert len(subject._any_memo) == 1
+    assert subject.authorize(ALICE, "::ffff:10.0.0.2", READ, TOPIC, "other")
+
+
+@pytest.mark.parametrize(
+    ("extra", "operation", "expected"),
+    [
+        ([], WRITE, True),
+        ([], READ, False),
+        ([acl("last", operation=READ)], READ, True),
+        ([acl("last", operation=READ), acl("last", permission=DENY)], READ, False),
+        ([acl("t", pattern_type=PREFIXED, principal="User:bob", permission=DENY)], WRITE, True),
+        ([acl("*", operation=WRITE, permission=DENY)], WRITE, False),
+        ([acl("*", operation=WRITE)], WRITE, True),
+    ],
+)
+def test_an_answer_for_any_name_looks_at_few_of_many_patterns(
+    extra: list[AclBinding],
+    operation: AclOperation,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    everyone = [acl(f"t{number}", operation=WRITE, principal="User:*") for number in range(1000)]
+    subject = Authorizer([*everyone, *extra])
+    looked_at: list[str] = []
+    compute = Authorizer._bits
+
+    def counted(self: Any, rules: Any, of: Any, name: str, is_literal: bool = True) -> int:
+        looked_at.append(name)
+        return compute(self, rules, of, name, is_literal)
+
+    monkeypatch.setattr(Authorizer, "_bits", counted)
+    assert subject.authorize_any(ALICE, HOST, operation, TOPIC) is expected
+    assert len(looked_at) <= 3
+
+
+def test_principals_that_no_acl_names_share_the_answer_for_any_name() -> None:
+    subject = Authorizer([acl(principal="User:*"), acl(permission=DENY)], frozenset({"User:root"}))
+    for number in range(100):
+        assert subject.authorize_any(f"User:{number}", HOST, READ, TOPIC)
+    assert len(subject._any_memo) == 1
+    assert not subject.authorize_any(ALICE, HOST, READ, TOPIC)
+    assert subject.authorize_any("User:root", HOST, WRITE, TOPIC)
+    assert not subject.authorize_any("User:*", HOST, WRITE, TOPIC)
 
 
 def test_filtering_many_names_leaves_room_for_other_answers() -> None:

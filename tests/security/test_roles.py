@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -364,6 +365,51 @@ def test_the_number_of_roles_and_assignments_is_limited(monkeypatch: pytest.Monk
     with pytest.raises(RoleRefused) as refused:
         cluster.grant(WRITES)
     assert refused.value.code == ErrorCode.POLICY_VIOLATION
+
+
+def test_a_change_of_a_role_is_limited_in_acls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is added and what is removed count together."""
+    monkeypatch.setattr(roles, "CHANGES_MAX", 3)
+    cluster = Cluster()
+    cluster.apply(define_role(cluster.book, cluster.acls, custom(READ)))
+    for principal in (ALICE, BOB):
+        cluster.grant(RoleAssignment("custom", principal, topic("orders")))
+    for wanted in ((READ, WRITE, DESCRIBE), (WRITE,)):
+        with pytest.raises(RoleRefused, match="revoke the role from some principals") as refused:
+            define_role(cluster.book, cluster.acls, custom(*wanted))
+        assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    cluster.apply(define_role(cluster.book, cluster.acls, custom(READ, WRITE)))
+    monkeypatch.setattr(roles, "CHANGES_MAX", 1)
+    with pytest.raises(RoleRefused):
+        define_role(cluster.book, cluster.acls, custom(READ))
+
+
+def test_a_change_that_is_too_large_is_refused_before_all_its_acls_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(roles, "CHANGES_MAX", 10)
+    users = [f"User:{number}" for number in range(100)]
+    made = frozenset(RoleAssignment("custom", user, topic("orders")) for user in users)
+    book = RoleBook({"custom": custom(READ)}, made)
+    counted = Mock(wraps=expand)
+    monkeypatch.setattr(roles, "expand", counted)
+    with pytest.raises(RoleRefused):
+        define_role(book, frozenset(), custom(READ, WRITE))
+    assert counted.call_count <= 22
+
+
+def test_revoking_all_roles_is_limited_in_acls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roles are then revoked one by one: no single one is too large."""
+    monkeypatch.setattr(roles, "CHANGES_MAX", 2)
+    cluster = Cluster()
+    cluster.grant(READS)
+    cluster.grant(WRITES)
+    with pytest.raises(RoleRefused, match="one by one") as refused:
+        revoke_all_roles(cluster.book, cluster.acls, ALICE)
+    assert refused.value.code == ErrorCode.POLICY_VIOLATION
+    cluster.revoke(READS)
+    cluster.apply(revoke_all_roles(cluster.book, cluster.acls, ALICE))
+    assert not cluster.acls
 
 
 RESOURCES = st.sampled_from([topic("a"), topic("b"), prefix("a"), prefix("a", ResourceType.TOPIC)])

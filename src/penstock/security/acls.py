@@ -5,8 +5,9 @@ resource is one name, every name (`*`), or every name with a prefix. The numbers
 checks are Kafka's. `authorizer` decides by ACLs, and `acl_filters` lists, creates and deletes them.
 
 Hosts are IP addresses, compared as addresses: `::ffff:10.0.0.1` is the same host as `10.0.0.1`, and
-all spellings of an IPv6 address are equal. As in Kafka, a host that is not an address is accepted,
-but no client ever matches it.
+all spellings of an IPv6 address are equal. The zone of an address, such as `%eth0`, does not count.
+As in Kafka, a host that is not an address is accepted, but no client ever matches it:
+`host_warning` says so.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import IPv6Address, ip_address
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final
 
+from penstock.security.addresses import canonical
 from penstock.wire.errors import ErrorCode
 
 
@@ -195,16 +197,16 @@ def denied_bits(operation: AclOperation) -> int:
 
 
 def normalized_host(host: str) -> str:
-    """Returns the one spelling of an IP address. A text that is not an address is unchanged."""
+    """Returns the one spelling of an IP address. A text that is not an address is unchanged.
+
+    The zone of an IPv6 address is dropped, because the address of a client can come without it.
+    """
     if host == WILDCARD:
         return host
     try:
-        address = ip_address(host)
+        return canonical(host)
     except ValueError:
         return host
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(address)
 
 
 class AclRefused(ValueError):
@@ -333,6 +335,23 @@ def check_binding(binding: AclBinding) -> None:
             f"the principal has {len(binding.principal)} characters and the host "
             f"{len(binding.host)}: use at most {TEXT_LENGTH_MAX} for each"
         )
+
+
+def host_warning(binding: AclBinding) -> str | None:
+    """Returns a warning if no client ever matches the host of this ACL, else None.
+
+    Kafka accepts such an ACL, so `check_binding` does too. A DENY of this kind denies nothing.
+    """
+    if binding.host == WILDCARD:
+        return None
+    try:
+        ip_address(binding.host)
+    except ValueError:
+        return (
+            f"the host {_shown(binding.host)} is not an IP address, so this ACL never matches a "
+            "client: use an address, such as 10.0.0.1, or * for every host"
+        )
+    return None
 
 
 def check_pattern(resource_type: ResourceType, pattern_type: PatternType, name: str) -> None:

@@ -7,9 +7,10 @@ matters.
 
 An `Authorizer` does not change: when the ACLs change, the broker builds a new one and swaps it, so
 the next request sees the new ACLs and no answer of the old ones survives. It remembers one bit
-field of allowed operations for each principal, host and resource, so a repeated check is one
-lookup in a dict. A check that is not remembered takes a number of lookups that depends on the
-number of different prefix lengths, not on the number of ACLs.
+field of allowed operations for each principal, host and resource, so a repeated check is two
+lookups in a dict. All hosts that no ACL names share their answers, so a client with a new address
+gets remembered answers. A check that is not remembered takes a number of lookups that depends on
+the number of different prefix lengths, not on the number of ACLs.
 """
 
 from __future__ import annotations
@@ -39,8 +40,18 @@ from penstock.security.acls import (
 MEMO_ENTRIES_MAX: Final = 16_384
 """How many answers an `Authorizer` remembers. When it has as many, it forgets them all."""
 
-MEMO_KEY_LENGTH_MAX: Final = 512
+MEMO_KEY_LENGTH_MAX: Final = 256
 """An answer is not remembered if principal, host and name together have more characters."""
+
+MEMO_BYTES_MAX: Final = 32 * 1024 * 1024
+"""What the remembered answers of an `Authorizer` take at most, in bytes.
+
+A character takes at most 4 bytes, so an answer takes less than 1.5 KiB with its key, and all
+together less than 24 MiB. Answers for any name and hosts take less than 256 bytes each.
+"""
+
+_HOST_LENGTH_MAX: Final = 64
+"""The longest text of a client's host that is remembered. Every IP address is shorter."""
 
 
 def parse_super_users(setting: str) -> frozenset[str]:
@@ -112,10 +123,13 @@ class _TypeRules:
         self.literals: dict[str, _Rules] = {}
         self.prefixes: dict[str, _Rules] = {}
         self.wildcard: _Rules = {}
-        self.patterns_of: dict[_Subject, set[tuple[bool, str]]] = {}
-        """Subject -> the literal names (True) and the prefixes (False) with an ALLOW for it."""
+        self.patterns_of: dict[_Subject, dict[int, list[tuple[bool, str]]]] = {}
+        """Subject -> allowed operations -> the literal names (True) and prefixes (False)."""
         for binding in bindings:
             self._add(binding)
+        for is_literal, patterns in ((True, self.literals), (False, self.prefixes)):
+            for name, rules in patterns.items():
+                self._add_patterns(is_literal, name, rules)
         self.prefix_lengths: tuple[int, ...] = tuple(sorted({len(name) for name in self.prefixes}))
 
     def _add(self, binding: AclBinding) -> None:
@@ -126,12 +140,25 @@ class _TypeRules:
             rules = self.wildcard
         else:
             rules = (self.literals if is_literal else self.prefixes).setdefault(name, {})
-            if binding.permission != _DENY:
-                self.patterns_of.setdefault(subject, set()).add((is_literal, name))
         entry = rules.get(subject)
         if entry is None:
             entry = rules[subject] = _Entry()
         entry.add(binding)
+
+    def _add_patterns(self, is_literal: bool, name: str, rules: _Rules) -> None:
+        for subject, entry in rules.items():
+            if entry.allowed:
+                by_operations = self.patterns_of.setdefault(subject, {})
+                by_operations.setdefault(entry.allowed, []).append((is_literal, name))
+
+    def patterns_with(
+        self, subjects: tuple[_Subject, ...], operation: AclOperation
+    ) -> Iterator[tuple[bool, str]]:
+        """Yields the patterns with an ALLOW of the operation for one of the subjects."""
+        for subject in subjects:
+            for allowed, patterns in self.patterns_of.get(subject, {}).items():
+                if allowed >> operation & 1:
+                    yield from patterns
 
     def rules_of(self, name: str, is_literal: bool = True) -> Iterator[_Rules]:
         """Yields the ACLs that name a resource, or all resources below a prefix."""
@@ -153,12 +180,22 @@ _NO_RULES: Final = _TypeRules(())
 class Authorizer:
     """Answers whether principals may act, by one set of ACLs.
 
-    Principals are texts such as `User:alice`. Hosts are IP addresses in any spelling. The ACLs must
-    be valid, else `AclRefused` is raised. Building takes several microseconds for each ACL: use a
-    thread if there are many.
+    Principals are texts such as `User:alice`. Hosts are IP addresses in any spelling. The ACLs and
+    super users must be valid, else `AclRefused` is raised. Building takes several microseconds for
+    each ACL: use a thread if there are many.
     """
 
-    __slots__ = ("_any_memo", "_default_bits", "_memo", "_super_users", "_types", "acls")
+    __slots__ = (
+        "_any_memo",
+        "_default_bits",
+        "_host_memo",
+        "_hosts",
+        "_memo",
+        "_principals",
+        "_super_users",
+        "_types",
+        "acls",
+    )
 
     def __init__(
         self,
@@ -166,6 +203,8 @@ class Authorizer:
         super_users: frozenset[str] = frozenset(),
         allow_everyone_if_no_acl_found: bool = False,
     ) -> None:
+        for principal in super_users:
+            parse_principal(principal)
         self.acls = frozenset(acls)
         self._super_users = super_users
         self._default_bits = ALL_BITS if allow_everyone_if_no_acl_found else 0
@@ -174,8 +213,14 @@ class Authorizer:
             check_binding(binding)
             by_type.setdefault(binding.resource_type, []).append(binding)
         self._types = {kind: _TypeRules(bindings) for kind, bindings in by_type.items()}
+        self._principals = {acl.principal: acl.principal for acl in self.acls}
+        """The principals that ACLs name. All others get the same answers from ACLs."""
+        self._hosts = {acl.host: acl.host for acl in self.acls if acl.host != WILDCARD}
+        """The hosts that ACLs name. All others get the same answers."""
+        self._host_memo: dict[str, str] = {}
+        """The host of a client -> the host of ACLs that it is, or `*` if no ACL names it."""
         self._memo: dict[tuple[str, str, ResourceType, str], int] = {}
-        self._any_memo: dict[tuple[str, str, ResourceType], int] = {}
+        self._any_memo: dict[tuple[str, str, ResourceType, AclOperation], bool] = {}
 
     def authorize(
         self,
@@ -186,9 +231,10 @@ class Authorizer:
         name: str,
     ) -> bool:
         """Returns whether the principal may perform the operation on the resource."""
-        bits = self._memo.get((principal, host, resource_type, name))
+        named_host = self._host_memo.get(host) or self._named_host(host)
+        bits = self._memo.get((principal, named_host, resource_type, name))
         if bits is None:
-            bits = self._remember(principal, host, resource_type, name)
+            bits = self._remember(principal, named_host, resource_type, name)
         return bits >> operation & 1 == 1
 
     def filter(
@@ -205,16 +251,17 @@ class Authorizer:
         """
         memo = self._memo
         rules = self._types.get(resource_type, _NO_RULES)
-        subjects = _subjects(principal, host)
+        named_host = self._host_memo.get(host) or self._named_host(host)
+        subjects = _subjects(principal, named_host)
         is_super_user = principal in self._super_users
         allowed = []
         for name in names:
-            bits = memo.get((principal, host, resource_type, name))
+            bits = memo.get((principal, named_host, resource_type, name))
             if bits is None:
                 bits = ALL_BITS if is_super_user else self._bits(rules, subjects, name)
-                size = len(principal) + len(host) + len(name)
+                size = len(principal) + len(named_host) + len(name)
                 if len(memo) < MEMO_ENTRIES_MAX // 2 and size <= MEMO_KEY_LENGTH_MAX:
-                    memo[principal, host, resource_type, name] = bits
+                    memo[principal, named_host, resource_type, name] = bits
             if bits >> operation & 1:
                 allowed.append(name)
         return allowed
@@ -226,25 +273,32 @@ class Authorizer:
 
         This is Kafka's authorizeByResourceType. An ALLOW does not count if a DENY covers all of it:
         a DENY of `*`, of the same literal name, or of a prefix that the name or prefix starts with.
+        An answer that is not remembered looks at ALLOWs until one counts: at all of them only if
+        DENYs cover all.
         """
-        key = (principal, host, resource_type)
-        bits = self._any_memo.get(key)
-        if bits is None:
-            bits = self._any_bits(principal, host, resource_type)
-            if len(principal) + len(host) <= MEMO_KEY_LENGTH_MAX:
-                if len(self._any_memo) >= MEMO_ENTRIES_MAX:
-                    self._any_memo.clear()
-                self._any_memo[key] = bits
-        return bits >> operation & 1 == 1
+        if principal in self._super_users:
+            return _bit_of(operation) != 0
+        named_host = self._host_memo.get(host) or self._named_host(host)
+        named_principal = self._principals.get(principal, ANY_PRINCIPAL)
+        key = (named_principal, named_host, resource_type, operation)
+        allowed = self._any_memo.get(key)
+        if allowed is None:
+            rules = self._types.get(resource_type, _NO_RULES)
+            allowed = self._is_any_allowed(rules, _subjects(named_principal, named_host), operation)
+            if len(self._any_memo) >= MEMO_ENTRIES_MAX:
+                self._any_memo.clear()
+            self._any_memo[key] = allowed
+        return allowed
 
     def operations(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
         """Returns the bit field of authorized operations that responses contain.
 
         As in Kafka it is 0 for the cluster if the principal may not describe it.
         """
-        bits = self._memo.get((principal, host, resource_type, name))
+        named_host = self._host_memo.get(host) or self._named_host(host)
+        bits = self._memo.get((principal, named_host, resource_type, name))
         if bits is None:
-            bits = self._remember(principal, host, resource_type, name)
+            bits = self._remember(principal, named_host, resource_type, name)
         if resource_type == ResourceType.CLUSTER and not bits >> AclOperation.DESCRIBE & 1:
             return 0
         return bits & SUPPORTED_BITS.get(resource_type, 0)
@@ -265,7 +319,7 @@ class Authorizer:
         if principal in self._super_users:
             return AccessDecision(bit != 0, AccessReason.SUPER_USER)
         found = list(self._types.get(resource_type, _NO_RULES).rules_of(name))
-        subjects = _subjects(principal, host)
+        subjects = _subjects(principal, self._named_host(host))
         entries = [rules[subject] for rules in found for subject in subjects if subject in rules]
         bindings = sorted(binding for entry in entries for binding in entry.bindings)
         for rule in bindings:
@@ -280,17 +334,30 @@ class Authorizer:
             return AccessDecision(True, AccessReason.NO_ACL_ALLOWS)
         return AccessDecision(False, AccessReason.NO_ACL_DENIES)
 
-    def _remember(self, principal: str, host: str, resource_type: ResourceType, name: str) -> int:
+    def _named_host(self, host: str) -> str:
+        """Returns the host of ACLs that a client's host is, or `*` if no ACL names it."""
+        named_host = WILDCARD
+        if self._hosts:
+            named_host = self._hosts.get(normalized_host(host), WILDCARD)
+        if len(host) <= _HOST_LENGTH_MAX and host.isascii():
+            if len(self._host_memo) >= MEMO_ENTRIES_MAX:
+                self._host_memo.clear()
+            self._host_memo[host] = named_host
+        return named_host
+
+    def _remember(
+        self, principal: str, named_host: str, resource_type: ResourceType, name: str
+    ) -> int:
         """Computes the allowed operations, and remembers them unless the key is too long."""
         if principal in self._super_users:
             bits = ALL_BITS
         else:
             rules = self._types.get(resource_type, _NO_RULES)
-            bits = self._bits(rules, _subjects(principal, host), name)
-        if len(principal) + len(host) + len(name) <= MEMO_KEY_LENGTH_MAX:
+            bits = self._bits(rules, _subjects(principal, named_host), name)
+        if len(principal) + len(named_host) + len(name) <= MEMO_KEY_LENGTH_MAX:
             if len(self._memo) >= MEMO_ENTRIES_MAX:
                 self._memo.clear()
-            self._memo[principal, host, resource_type, name] = bits
+            self._memo[principal, named_host, resource_type, name] = bits
         return bits
 
     def _bits(
@@ -312,30 +379,37 @@ class Authorizer:
                     denied |= entry.denied
         return allowed & ~denied if has_rules else self._default_bits
 
-    def _any_bits(self, principal: str, host: str, resource_type: ResourceType) -> int:
-        """Returns the operations that are allowed on at least one name.
+    def _is_any_allowed(
+        self, type_rules: _TypeRules, subjects: tuple[_Subject, ...], operation: AclOperation
+    ) -> bool:
+        """Returns whether the operation is allowed on at least one name.
 
-        It is enough to look at each pattern with an ALLOW, and at a name that no pattern but `*`
-        matches.
+        It is enough to look at a name that no pattern but `*` matches, and at each pattern with an
+        ALLOW of the operation.
         """
-        if principal in self._super_users:
-            return ALL_BITS
-        type_rules = self._types.get(resource_type, _NO_RULES)
-        subjects = _subjects(principal, host)
-        bits = self._bits(type_rules, subjects, "", is_literal=False)
+        if self._bits(type_rules, subjects, "", is_literal=False) >> operation & 1:
+            return True
         for subject in subjects:
-            for is_literal, name in type_rules.patterns_of.get(subject, ()):
-                bits |= self._bits(type_rules, subjects, name, is_literal)
-        return bits
+            entry = type_rules.wildcard.get(subject)
+            if entry is not None and entry.denied >> operation & 1:
+                return False
+        return any(
+            self._bits(type_rules, subjects, name, is_literal) >> operation & 1
+            for is_literal, name in type_rules.patterns_with(subjects, operation)
+        )
 
 
-def _subjects(principal: str, host: str) -> tuple[_Subject, ...]:
-    """Returns the principals and hosts in ACLs that match a client."""
-    address = normalized_host(host)
+def _subjects(principal: str, named_host: str) -> tuple[_Subject, ...]:
+    """Returns the principals and hosts in ACLs that match a client.
+
+    `named_host` is the host of the client if an ACL names it, else `*`.
+    """
+    if named_host == WILDCARD:
+        return ((principal, WILDCARD), (ANY_PRINCIPAL, WILDCARD))
     return (
-        (principal, address),
+        (principal, named_host),
         (principal, WILDCARD),
-        (ANY_PRINCIPAL, address),
+        (ANY_PRINCIPAL, named_host),
         (ANY_PRINCIPAL, WILDCARD),
     )
 

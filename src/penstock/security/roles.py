@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from penstock.security.acl_filters import CHANGES_MAX
 from penstock.security.acls import (
     CLUSTER_NAME,
     WILDCARD,
@@ -315,24 +316,26 @@ def revoke_role(
             f"{assignment.principal[:120]!r} does not have the role {assignment.role[:64]!r} on "
             "this resource: list the roles of the principal to see what it has"
         )
-    return _without(book, existing, frozenset({assignment}))
+    return _without(book, existing, assignment.principal, frozenset({assignment}))
 
 
 def revoke_all_roles(book: RoleBook, existing: Set[AclBinding], principal: str) -> RoleChange:
-    """Removes all assignments of a principal, for example because the user is deleted."""
-    return _without(book, existing, book.assignments_of(principal))
+    """Removes all assignments of a principal, for example because the user is deleted.
+
+    Raises `RoleRefused` if that removes more than `CHANGES_MAX` ACLs. Then the user must not be
+    deleted either: a new user of that name would have its ACLs.
+    """
+    return _without(book, existing, principal, book.assignments_of(principal))
 
 
 def _without(
-    book: RoleBook, existing: Set[AclBinding], revoked: frozenset[RoleAssignment]
+    book: RoleBook, existing: Set[AclBinding], principal: str, revoked: frozenset[RoleAssignment]
 ) -> RoleChange:
-    principals = {assignment.principal for assignment in revoked}
-    others = {
-        assignment
-        for assignment in book.assignments - revoked
-        if assignment.principal in principals
-    }
-    dropped = book.needed(revoked) - book.needed(others)
+    kept = book.needed(book.assignments_of(principal) - revoked)
+    dropped: set[AclBinding] = set()
+    for assignment in revoked:
+        dropped.update(acl for acl in book.acls_of(assignment) if acl not in kept)
+        _check_changes(len(dropped), "revoke the roles of the principal one by one")
     changed = replace(
         book,
         assignments=book.assignments - revoked,
@@ -345,7 +348,8 @@ def _without(
 def define_role(book: RoleBook, existing: Set[AclBinding], role: Role) -> RoleChange:
     """Creates a custom role, or replaces it: its assignments then get the new ACLs.
 
-    Raises `RoleRefused` if the role is not valid or does not fit one of its assignments.
+    Raises `RoleRefused` if the role is not valid or does not fit one of its assignments, or if
+    its assignments gain and lose more than `CHANGES_MAX` ACLs together.
     """
     check_role(role)
     roles = {**book.custom_roles, role.name: role}
@@ -354,15 +358,39 @@ def define_role(book: RoleBook, existing: Set[AclBinding], role: Role) -> RoleCh
             f"there are {ROLES_MAX} custom roles: delete some", ErrorCode.POLICY_VIOLATION
         )
     changed = replace(book, custom_roles=MappingProxyType(roles))
-    principals = {each.principal for each in book.assignments if each.role == role.name}
-    affected = [each for each in book.assignments if each.principal in principals]
-    before, after = book.needed(affected), changed.needed(affected)
-    gained, dropped = after - before, before - after
+    gained, dropped = _difference(book, changed, role.name)
     added = gained - existing
     removed = (dropped & existing) - book.made_by_hand
     by_hand = (book.made_by_hand | (gained - added)) - dropped - added
     changed = replace(changed, made_by_hand=by_hand)
     return RoleChange(changed, frozenset(added), frozenset(removed))
+
+
+def _difference(book: RoleBook, changed: RoleBook, role: str) -> tuple[set[AclBinding], ...]:
+    """Returns the ACLs that are needed only after the change of a role, and only before it."""
+    advice = "revoke the role from some principals first, or create another role"
+    of_principal: dict[str, list[RoleAssignment]] = {}
+    for each in book.assignments:
+        of_principal.setdefault(each.principal, []).append(each)
+    gained, dropped = set[AclBinding](), set[AclBinding]()
+    for principal in {each.principal for each in book.assignments if each.role == role}:
+        assignments = of_principal[principal]
+        before, after = book.needed(assignments), set[AclBinding]()
+        for each in assignments:
+            needed = changed.acls_of(each)
+            after.update(needed)
+            gained.update(acl for acl in needed if acl not in before)
+            _check_changes(len(gained) + len(dropped), advice)
+        dropped |= before - after
+    _check_changes(len(gained) + len(dropped), advice)
+    return gained, dropped
+
+
+def _check_changes(count: int, advice: str) -> None:
+    if count > CHANGES_MAX:
+        raise RoleRefused(
+            f"this changes more than {CHANGES_MAX} ACLs: {advice}", ErrorCode.POLICY_VIOLATION
+        )
 
 
 def delete_role(book: RoleBook, name: str) -> RoleBook:

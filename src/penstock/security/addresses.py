@@ -1,0 +1,44 @@
+"""IP addresses: their one form, and the networks that one client can have all of."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+_NETWORK_BITS: Final = 64
+_SITE_BITS: Final = 48
+
+
+def canonical(address: str) -> str:
+    """Returns the one form of an address, without the zone of an IPv6 address.
+
+    An IPv4 address in IPv6 form is the IPv4 address. Raises `ValueError` if it is no address.
+    """
+    parsed = ipaddress.ip_address(address)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        return str(parsed.ipv4_mapped or ipaddress.IPv6Address(int(parsed)))
+    return str(parsed)
+
+
+def network_of(address: str) -> str:
+    """Returns the /64 network of an IPv6 address: one client can use all addresses of it.
+
+    Of an IPv4 address, it is the address. A text that is no address stays as it is.
+    """
+    return _prefix(address, _NETWORK_BITS)
+
+
+def site_of(address: str) -> str:
+    """Returns the /48 network of an IPv6 address: one organization can use all of it.
+
+    Other texts are treated as in `network_of`.
+    """
+    return _prefix(address, _SITE_BITS)
+
+
+def _prefix(address: str, bits: int) -> str:
+    try:
+        name = canonical(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((name, bits), strict=False)) if ":" in name else name
