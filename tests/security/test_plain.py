@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.security.decoys import CredentialClass, Decoys
 from penstock.security.exchange import Accepted, Exchange, PasswordHash, Rejected, Step, Wait
 from penstock.security.plain import (
     JAAS_CHARS_MAX,
@@ -15,12 +16,12 @@ from penstock.security.plain import (
     JaasInvalid,
     PlainScramServer,
     PlainTableServer,
+    PlainUsers,
     client_message,
     jaas_entry,
     plain_users,
     users_table,
 )
-from penstock.security.scram import Decoys
 from penstock.security.scram_credentials import (
     PASSWORD_BYTES_MAX,
     ScramCredential,
@@ -28,6 +29,7 @@ from penstock.security.scram_credentials import (
     from_salted_password,
     password_hash,
 )
+from penstock.security.user_names import name_problem
 
 DECOYS = Decoys(b"a secret of the cluster")
 SALT = b"salt of the user"
@@ -91,6 +93,12 @@ def test_a_user_with_the_right_password_is_accepted(message: bytes, user: str) -
         b"alice \0alice\0wonder",
         b"\0\xff\0wonder",
         b"\0alice\0\xff",
+        b"\0*\0wonder",
+        b"\0ANONYMOUS\0wonder",
+        b"\0alice \0wonder",
+        b"\0 alice\0wonder",
+        b"\0ali\nce\0wonder",
+        b"\0alice\x1b[2J\0wonder",
         b"\0alice\0" + b"x" * (PASSWORD_BYTES_MAX + 1),
         b"\0" + b"x" * 256 + b"\0wonder",
         b"x" * (MESSAGE_BYTES_MAX + 1),
@@ -103,6 +111,32 @@ def test_every_other_message_is_rejected(message: bytes) -> None:
         assert "wonder" not in repr(answer)
         again = _finish(exchange, b"\0alice\0wonder")
         assert isinstance(again, Rejected), "there is one attempt"
+
+
+@pytest.mark.parametrize("name", ["*", "ANONYMOUS", " alice", "alice ", "al\nice", "\x1b[2J"])
+def test_a_stored_password_does_not_help_a_name_that_no_user_may_have(name: str) -> None:
+    everyone = PlainUsers(TABLE.secret, {name: TABLE.digests["alice"]})
+    scram = PlainScramServer(lambda _: USERS["alice"], DECOYS)
+    for exchange in (PlainTableServer(everyone), scram):
+        answer = _finish(exchange, b"\0%b\0wonder" % name.encode())
+        assert isinstance(answer, Rejected)
+        assert answer.reason.isprintable()
+
+
+def test_an_unknown_user_needs_the_work_of_its_decoy() -> None:
+    classes = (
+        CredentialClass(ScramMechanism.SHA_256, 4096, None, plain_weight=1),
+        CredentialClass(ScramMechanism.SHA_512, 8192, 32, plain_weight=1),
+    )
+    works = set()
+    for user in map(str, range(50)):
+        step = PlainScramServer(USERS.get, Decoys(b"a secret of the cluster", classes)).step(
+            b"\0%b\0x" % user.encode(), 0
+        )
+        assert isinstance(step, Wait)
+        assert isinstance(step.work, PasswordHash)
+        works.add((step.work.hash_name, step.work.iterations))
+    assert works == {("sha256", 4096), ("sha512", 8192)}
 
 
 def test_an_unknown_user_needs_the_same_work_as_a_known_one() -> None:
@@ -122,7 +156,7 @@ def test_an_unknown_user_needs_the_same_work_as_a_known_one() -> None:
 
 def test_a_password_that_fits_an_unknown_user_is_rejected() -> None:
     class Guessed:
-        def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
+        def plain_credential(self, user: str) -> ScramCredential:
             return USERS["alice"]
 
     exchange = PlainScramServer(USERS.get, cast(Decoys, Guessed()))
@@ -153,11 +187,12 @@ def test_an_exchange_cannot_be_resumed_before_it_waits() -> None:
         assert isinstance(_finish(exchange, b"\0alice\0wonder"), Rejected)
 
 
-_NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30)
+_TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30)
+_NAMES = _TEXTS.filter(lambda name: name_problem(name) is None)
 
 
 @settings(max_examples=30, deadline=None)
-@given(_NAMES, _NAMES)
+@given(_NAMES, _TEXTS)
 def test_what_our_client_sends_is_accepted(user: str, password: str) -> None:
     users = {user: _credential(password, ScramMechanism.SHA_256)}
     table = PlainTableServer(users_table({user: password}, bytes(32)))
@@ -175,7 +210,7 @@ def test_any_bytes_are_rejected_without_an_error(message: bytes) -> None:
     ("user", "password"), [("", "x"), ("a\0", "x"), ("a", ""), ("a", "b\0c"), ("a", "\ud800")]
 )
 def test_our_client_refuses_what_plain_cannot_send(user: str, password: str) -> None:
-    with pytest.raises(ValueError, match=r"empty|NUL|Unicode|0 bytes"):
+    with pytest.raises(ValueError, match=r"empty|printed|NUL|Unicode|0 bytes"):
         client_message(user, password)
 
 
@@ -186,6 +221,8 @@ def test_the_table_does_not_show_passwords() -> None:
         users_table({}, b"short")
     with pytest.raises(JaasInvalid, match="empty"):
         users_table({"": "x"}, bytes(32))
+    with pytest.raises(JaasInvalid, match="every user"):
+        users_table({"*": "x"}, bytes(32))
 
 
 def test_the_users_of_a_jaas_text_are_read() -> None:
@@ -237,7 +274,7 @@ def test_a_jaas_text_that_cannot_be_read_is_refused(jaas: str, problem: str) -> 
     assert "hunter2" not in str(raised.value)
 
 
-@given(st.dictionaries(st.from_regex(r"\A[a-z][a-z0-9.@-]*\Z"), _NAMES, max_size=5))
+@given(st.dictionaries(st.from_regex(r"\A[a-z][a-z0-9.@-]*\Z"), _TEXTS, max_size=5))
 def test_quoted_passwords_are_read_as_they_are(users: dict[str, str]) -> None:
     options = " ".join(f'user_{user}="{_escape(password)}"' for user, password in users.items())
     assert plain_users(f"Module required {options};") == users

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.security.decoys import Decoys
 from penstock.security.exchange import Accepted, Challenge, KeyFetch, Rejected, Step, Wait
 from penstock.security.plain import PlainScramServer
 from penstock.security.sasl_session import (
@@ -28,7 +29,7 @@ from penstock.security.sasl_session import (
     SaslSettings,
     TokenReply,
 )
-from penstock.security.scram import Decoys, ScramClient, ScramServer
+from penstock.security.scram import ScramClient, ScramServer
 from penstock.security.scram_credentials import (
     ScramCredential,
     ScramMechanism,
@@ -46,8 +47,7 @@ SALTED = password_hash(SHA_256, "pencil", SALT, 4096).run()
 CREDENTIAL = from_salted_password(SHA_256, SALTED, SALT, 4096)
 USERS = {"alice": CREDENTIAL, "bob": CREDENTIAL}
 DECOYS = Decoys(b"a secret of the cluster")
-NONCE = b"a-nonce-of-the-client"
-WALL = 1_000_000_000
+NONCE, WALL = b"a-nonce-of-the-client", 1_000_000_000
 OFFERED = (SCRAM, FAKE)
 FAILURE = TokenReply(ErrorCode.SASL_AUTHENTICATION_FAILED, FAILED_TEXT)
 

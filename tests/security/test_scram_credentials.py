@@ -112,9 +112,18 @@ def test_a_credential_with_which_nobody_could_log_in_is_refused(changes: dict[st
     assert _codes([], [_upsertion("carol", **changes)]) == {"carol": 93}
 
 
-@pytest.mark.parametrize("user", ["a\0b", "\ud800", "x" * (NAME_BYTES_MAX + 1)])
+@pytest.mark.parametrize(
+    "user",
+    ["a\0b", "\ud800", "x" * (NAME_BYTES_MAX + 1), "*", "ANONYMOUS", " x", "x ", "a\nb", "\x1b[2J"],
+)
 def test_a_name_with_which_nobody_could_log_in_is_refused(user: str) -> None:
     assert _codes([], [_upsertion(user)]) == {user: 93}
+    assert _codes([Deletion(user, 1)], []) == {user: 93}
+
+
+def test_a_stored_credential_with_such_a_name_can_be_deleted() -> None:
+    outcome = alter({("*", SHA_256): ALICE}, [Deletion("*", 1)], [])
+    assert outcome.deleted == (("*", SHA_256),)
 
 
 def test_a_user_that_occurs_twice_is_not_changed_and_others_are() -> None:

@@ -13,11 +13,11 @@ from aiokafka.conn import ScramAuthenticator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.security.decoys import Decoys
 from penstock.security.exchange import Accepted, Challenge, Rejected
 from penstock.security.scram import (
     MESSAGE_BYTES_MAX,
     NONCE_CHARS_MAX,
-    Decoys,
     ScramServer,
     nonce_text,
 )
@@ -46,7 +46,7 @@ def _credential(password: str, mechanism: ScramMechanism = SHA_256) -> ScramCred
 
 
 PENCIL = _credential("pencil")
-USERS = {"user": PENCIL, "a,b=c": PENCIL, "zoë": PENCIL}
+USERS = {"*": PENCIL, "user": PENCIL, "a,b=c": PENCIL, "zoë": PENCIL}
 
 
 def _server(nonce: bytes = SERVER_NONCE) -> ScramServer:
@@ -130,6 +130,12 @@ def test_optional_extensions_are_part_of_the_signed_message() -> None:
         b"n,,n=user,r=",
         b"n,,n=us\0er,r=abc",
         b"n,,n=\xff\xfe,r=abc",
+        b"n,,n=*,r=abc",
+        b"n,,n=ANONYMOUS,r=abc",
+        b"n,,n= user,r=abc",
+        b"n,,n=user ,r=abc",
+        b"n,,n=us\ner,r=abc",
+        b"n,,n=us\x1b[2Jer,r=abc",
         b"n,,n=a=2cb,r=abc",
         b"n,,n=a=,r=abc",
         b"n,,n=a=b,r=abc",
@@ -231,13 +237,6 @@ def test_the_salt_of_an_unknown_user_stays_and_differs_from_others() -> None:
     assert salt(b"nobody") != salt(b"nobody", mechanism=SHA_512)
 
 
-def test_unknown_users_have_salts_of_all_usual_lengths_and_the_given_iterations() -> None:
-    decoys = Decoys(b"a secret of the cluster", (4096, 8192))
-    made = [decoys.credential(SHA_512, f"user{each}") for each in range(200)]
-    assert {len(each.salt) for each in made} == {25, 26, 32, 64}
-    assert {each.iterations for each in made} == {4096, 8192}
-
-
 def test_a_user_without_a_password_for_this_mechanism_is_unknown() -> None:
     server = ScramServer(SHA_512, USERS.get, DECOYS, SERVER_NONCE)
     _, challenge = _begin(b"n,,n=user,r=abc", server)
@@ -258,15 +257,10 @@ def test_a_proof_made_with_the_keys_of_an_unknown_user_is_rejected() -> None:
     assert isinstance(server.step(_final(bare, challenge), 0), Rejected)
 
 
-def test_secrets_are_too_long_to_guess() -> None:
-    with pytest.raises(ValueError, match="at least 16"):
-        Decoys(b"short")
-    with pytest.raises(ValueError, match="iteration count"):
-        Decoys(bytes(16), ())
+def test_nonces_are_too_long_to_guess() -> None:
     for nonce in (b"short", b"nineteen characters", b"x" * 20 + b",", b"x" * 20 + b" "):
         with pytest.raises(ValueError, match="can be guessed"):
             _server(nonce)
-    assert "secret" not in repr(DECOYS).replace("secret=", "")
 
 
 def test_no_answer_shows_the_credential_in_its_text() -> None:

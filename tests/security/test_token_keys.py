@@ -80,15 +80,47 @@ def test_unknown_kids_cause_one_fetch_a_minute() -> None:
     assert refresh.on_unknown_kid("b", MINUTE) == FETCH
 
 
-def test_a_kid_that_was_not_found_causes_no_fetch_for_ten_minutes() -> None:
+def test_a_kid_that_was_asked_for_too_early_is_fetched_again_after_a_minute() -> None:
+    """The issuer signs with a new key shortly before its key set has that key."""
+    refresh = fetched()
+    assert refresh.on_unknown_kid("new", 0) == FETCH
+    refresh.on_fetched(["k1"], 1)
+    assert "no key with this kid" in reason(refresh.on_unknown_kid("new", MINUTE))
+    assert refresh.on_unknown_kid("new", MINUTE + 1) == FETCH
+    refresh.on_fetched(["k1", "new"], MINUTE + 2)
+    assert refresh.remembered == 0
+
+
+def test_a_kid_that_was_not_found_leaves_the_fetch_of_the_minute_to_others() -> None:
     refresh = fetched()
     assert refresh.on_unknown_kid("a", 0) == FETCH
-    refresh.on_fetched(["k1"], 1)
-    for minutes in range(1, 10):
-        assert "no key with this kid" in reason(refresh.on_unknown_kid("a", minutes * MINUTE))
+    refresh.on_fetched(["k1"], SECOND)
+    assert "no key with this kid" in reason(refresh.on_unknown_kid("a", MINUTE))
     assert refresh.on_unknown_kid("b", MINUTE) == FETCH
-    refresh.on_fetched(["k1"], MINUTE + 1)
-    assert refresh.on_unknown_kid("a", 10 * MINUTE + 1) == FETCH
+
+
+def test_a_fetch_whose_end_is_not_reported_counts_as_failed_after_its_timeout() -> None:
+    by_timer, by_kid = KeyRefresh(), KeyRefresh()
+    for refresh in (by_timer, by_kid):
+        assert refresh.on_timer(0) == FETCH
+        assert refresh.on_timer(5 * SECOND - 1) == AwaitFetch()
+        assert refresh.on_unknown_kid("k1", 5 * SECOND - 1) == AwaitFetch()
+    assert by_timer.on_timer(5 * SECOND) == WaitUntil(6 * SECOND)
+    assert by_timer.on_timer(6 * SECOND) == FETCH
+    assert by_timer.on_timer(HOUR) == FETCH, "this fetch has no end either"
+    assert "could not be fetched" in reason(by_kid.on_unknown_kid("k1", 5 * SECOND))
+    assert by_kid.remembered == 0
+    assert by_kid.on_unknown_kid("k1", 6 * SECOND) == FETCH
+
+
+def test_the_end_of_a_fetch_may_be_reported_after_its_timeout() -> None:
+    failed, good = KeyRefresh(), KeyRefresh()
+    for refresh in (failed, good):
+        refresh.on_timer(0)
+        assert refresh.on_timer(5 * SECOND) == WaitUntil(6 * SECOND)
+    assert failed.on_fetch_failed(5 * SECOND, 0) == WaitUntil(6 * SECOND), "it failed once"
+    assert good.on_fetched(["k1"], 5 * SECOND) == WaitUntil(5 * SECOND + HOUR)
+    assert good.keys_usable(5 * SECOND)
 
 
 def test_a_remembered_kid_is_forgotten_when_the_issuer_has_it() -> None:
@@ -190,13 +222,15 @@ events = st.lists(
 
 @given(events)
 def test_the_limits_hold_for_any_events(steps: list[tuple[str, int, str]]) -> None:
-    """A fetch for a kid is at least a minute after the last; no two fetches overlap."""
+    """A fetch for a kid is at least a minute after the last. No fetch begins before the one before
+    it has ended, or was to end."""
     refresh = KeyRefresh()
-    now, fetching = 0, False
+    now, fetching, gives_up = 0, False, 0
     fetches_for_kids: list[int] = []
     last_success: int | None = None
     for kind, later, kid in steps:
         now += later
+        fetching = fetching and now < gives_up
         decision: object = None
         if kind == "timer":
             decision = refresh.on_timer(now)
@@ -212,7 +246,8 @@ def test_the_limits_hold_for_any_events(steps: list[tuple[str, int, str]]) -> No
             assert now < refresh.on_fetch_failed(now, 0.9).at_ms <= now + MINUTE
         assert (decision == AwaitFetch()) == (fetching and kind == "timer") or kind == "kid"
         assert not (fetching and decision == FETCH)
-        fetching = fetching or decision == FETCH
+        if decision == FETCH:
+            fetching, gives_up = True, now + FETCH.timeout_ms
         assert refresh.remembered <= KIDS_REMEMBERED_MAX
         assert refresh.keys_usable(now) == (
             last_success is not None and now - last_success < 24 * HOUR
@@ -264,6 +299,25 @@ def test_keys_of_no_use_are_skipped(changed: dict[str, Any]) -> None:
 )
 def test_entries_that_are_no_key_are_skipped(entry: Any) -> None:
     assert key_set(entry, jwk("RS256", "other")).kids == {"other"}
+
+
+def test_keys_with_the_same_kid_and_type_are_skipped_and_the_others_stay() -> None:
+    """Nobody can know which of them a token means."""
+    for copies in (2, 3):
+        keys = key_set(*[jwk("ES256", "twice")] * copies, jwk("RS256"), jwk("RS256", "twice"))
+        assert keys.kids == {"k1", "twice"}
+        assert keys.find("twice", "EC") is None
+        assert keys.find("twice", "RSA") is not None
+        assert keys.skipped == copies
+        assert TokenChecker(RULES).check(good_token(), keys, NOW_MS) == ACCEPTED
+    assert key_set(jwk("ES256", "twice"), jwk("ES256", "twice"), jwk("RS256")).kids == {"k1"}
+    with pytest.raises(KeySetRefused, match="same kid"):
+        key_set(jwk("RS256"), jwk("RS256"))
+
+
+def test_a_key_for_encryption_may_have_the_kid_of_a_key_for_signatures() -> None:
+    keys = key_set(jwk("RS256", use="enc"), jwk("RS256"))
+    assert TokenChecker(RULES).check(good_token(), keys, NOW_MS) == ACCEPTED
 
 
 def test_the_private_half_of_a_key_is_not_needed_or_kept() -> None:

@@ -135,8 +135,6 @@ def test_keys_of_different_types_may_share_a_kid() -> None:
     keys = key_set(jwk("RS256"), jwk("ES256"))
     assert check(make(algorithm="RS256"), keys) == ACCEPTED
     assert check(make(algorithm="ES256"), keys) == ACCEPTED
-    with pytest.raises(KeySetRefused, match="same kid"):
-        key_set(jwk("RS256"), jwk("RS256"))
 
 
 def test_a_token_of_another_key_is_refused() -> None:
@@ -269,9 +267,13 @@ def test_one_of_several_audiences_is_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    "subject", ["", 7, None, ["alice"], "a\nb", "\ud800", "a" * 256, "é" * 128]
+    "subject",
+    [
+        *("", 7, None, ["alice"], "a\nb", "\ud800", "a" * 256, "é" * 128),
+        *("*", "ANONYMOUS", " alice", "alice "),
+    ],
 )
-def test_a_principal_is_a_printable_text(subject: Any) -> None:
+def test_a_principal_is_the_name_of_a_user(subject: Any) -> None:
     assert "claim sub" in reason(check(make({**CLAIMS, "sub": subject})))
     assert "claim sub" in reason(check(make(without("sub"))))
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 from penstock.security.exchange import (
-    NAME_BYTES_MAX,
     Accepted,
     Challenge,
     KeyFetch,
@@ -31,6 +30,7 @@ from penstock.security.token_verdict import (
     TokenRejected,
     TokenVerdict,
 )
+from penstock.security.user_names import name_problem
 
 MECHANISM: Final = "OAUTHBEARER"
 MESSAGE_BYTES_MAX: Final = TOKEN_BYTES_MAX + 16 * 1024
@@ -193,6 +193,6 @@ def _read_header(header: bytes) -> str | None:
         text = name.replace(b"=2C", b",").replace(b"=3D", b"=").decode()
     except UnicodeDecodeError:
         text = ""
-    if not text.isprintable() or not 0 < len(text.encode()) <= NAME_BYTES_MAX:
-        raise _Malformed(f"the name in the message is not 1 to {NAME_BYTES_MAX} bytes of text")
+    if (problem := name_problem(text)) is not None:
+        raise _Malformed(f"the message cannot be used: {problem}")
     return text

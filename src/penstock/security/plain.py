@@ -2,8 +2,8 @@
 
 `PlainScramServer` checks the password against the user's SCRAM credential, so that PLAIN and SCRAM
 have the same users. The check costs as much as setting a password, and runs on a thread. An unknown
-user costs the same. `PlainTableServer` checks it against users in the settings, as Kafka does;
-`plain_users` reads them from `sasl.jaas.config`.
+user costs as much as one of the others, by a decoy. `PlainTableServer` checks it against users in
+the settings, as Kafka does; `plain_users` reads them from `sasl.jaas.config`.
 
 The password crosses the network as it is. Offer PLAIN only on listeners with TLS.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.security.decoys import Decoys
 from penstock.security.exchange import (
     NAME_BYTES_MAX,
     Accepted,
@@ -23,15 +24,13 @@ from penstock.security.exchange import (
     Step,
     Wait,
 )
-from penstock.security.scram import Decoys
 from penstock.security.scram_credentials import (
     PASSWORD_BYTES_MAX,
     PasswordUnfit,
     ScramCredential,
-    ScramMechanism,
-    name_problem,
     password_bytes,
 )
+from penstock.security.user_names import name_problem
 
 PLAIN: Final = "PLAIN"
 
@@ -42,7 +41,7 @@ JAAS_CHARS_MAX: Final = 1 << 20
 """The longest `sasl.jaas.config` that is read."""
 
 Lookup = Callable[[str], ScramCredential | None]
-"""Returns a SCRAM credential of a user, whatever its mechanism, or None."""
+"""Returns a SCRAM credential of a user, or None: the first one in `decoys.PLAIN_ORDER`."""
 
 
 class JaasInvalid(ValueError):
@@ -85,15 +84,12 @@ _WRONG: Final = "the user is unknown or the password is wrong"
 class PlainScramServer:
     """The broker's side of one authentication, with the users of SCRAM. It is an `Exchange`.
 
-    It waits once, for a `PasswordHash`. An unknown user costs as much as a user whose credential is
-    for the mechanism `usual`, so look up that one first.
+    It waits once, for a `PasswordHash`. Users with different iterations need different times, and
+    so do decoys: the session answers a failure at a time that does not show it.
     """
 
-    def __init__(
-        self, lookup: Lookup, decoys: Decoys, usual: ScramMechanism = ScramMechanism.SHA_512
-    ) -> None:
+    def __init__(self, lookup: Lookup, decoys: Decoys) -> None:
         self._lookup = lookup
-        self._usual = usual
         self._decoys = decoys
         self._is_over = False
         self._user = ""
@@ -108,7 +104,7 @@ class PlainScramServer:
         login = _login(token)
         if isinstance(login, Rejected):
             return login
-        decoy = self._decoys.credential(self._usual, login.user)
+        decoy = self._decoys.plain_credential(login.user)
         found = self._lookup(login.user)
         self._user = login.user
         self._is_known = found is not None
@@ -258,7 +254,7 @@ def plain_users(jaas: str) -> Mapping[str, str]:
         try:
             _check_password(password)
         except PasswordUnfit as unfit:
-            raise JaasInvalid(f"user_{user} in sasl.jaas.config: {unfit}") from None
+            raise JaasInvalid(f"{_USER_OPTION + user!r} in sasl.jaas.config: {unfit}") from None
     return users
 
 

@@ -4,6 +4,10 @@ Before a client is authenticated it may send ApiVersions, SaslHandshake, and the
 nothing else. All failures look the same to a client, and are answered late. `exchange` describes
 the mechanisms, which this machine runs.
 
+The delay of a failure is counted from the arrival of the token, so that the time of the answer does
+not show how long the check took. If it took longer than the delay, the answer is due at the next
+multiple of the delay.
+
 Events go in as calls, and each call returns effects to be carried out in order. The caller decodes
 the requests, encodes the answers, runs the timers, and does the work of `Wait`. It processes the
 frames of a connection one after the other: it stops reading during a `Wait`, and after a `Close` or
@@ -31,6 +35,7 @@ from penstock.security.exchange import (
     Step,
     Wait,
 )
+from penstock.security.user_names import name_problem
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
 
@@ -71,7 +76,7 @@ class SaslSettings:
     """The settings of the listener."""
 
     failure_delay_ms: int = 100
-    """`connection.failed.authentication.delay.ms`."""
+    """`connection.failed.authentication.delay.ms`. Set it above the time that PLAIN needs."""
 
     deadline_ms: int = 10_000
     """How long a whole authentication may take."""
@@ -138,6 +143,12 @@ class DelayThenClose:
     """Stop reading, wait, send the reply if there is one, and close the connection."""
 
     delay_ms: int
+    """How long to wait from now on."""
+
+    due_ms: int
+    """The end of the wait, on the clock of `now_ms`. Prefer it to `delay_ms` if the clock of the
+    caller is finer than a millisecond: it does not depend on the time of the check at all."""
+
     reply: HandshakeReply | TokenReply | Refuse | None
     reason: str
     """For the audit log. The client does not get it."""
@@ -184,6 +195,8 @@ class SaslSession:
         self._exchange: Exchange | None = None
         self._is_raw = False
         self._steps = 0
+        self._began_ms = now_ms
+        """When the token arrived that is being answered."""
         self._refused_handshakes = 0
         self._refused_versions = 0
         self._principal: str | None = None
@@ -225,11 +238,11 @@ class SaslSession:
             return self._close(_TOO_LATE)
         if self._state not in {_State.START, _State.HANDSHAKE}:
             reply = HandshakeReply(ErrorCode.ILLEGAL_SASL_STATE)
-            return self._fail(reply, "a second SaslHandshake during authentication")
+            return self._fail(reply, "a second SaslHandshake during authentication", now_ms)
         if version not in _HANDSHAKE_VERSIONS:
             return self._close(f"SaslHandshake version {version} is not supported")
         if (chosen := self._mechanisms.get(mechanism)) is None:
-            return self._refuse_mechanism()
+            return self._refuse_mechanism(now_ms)
         return self._begin(version, chosen)
 
     def on_token(self, token: bytes, now_ms: int, wall_ms: int) -> Effects:
@@ -245,6 +258,7 @@ class SaslSession:
         if self._state is not _State.TOKENS or self._exchange is None:
             return self._close("a token before SaslHandshake, or before the last was answered")
         self._steps += 1
+        self._began_ms = now_ms
         if len(token) > self._settings.frame_bytes_max or self._steps > STEPS_MAX:
             return self._on_step(Rejected("a token too many, or too long"), now_ms, wall_ms)
         return self._on_step(self._exchange.step(token, wall_ms), now_ms, wall_ms)
@@ -274,7 +288,7 @@ class SaslSession:
             return self._close(_TOO_LATE)
         if self._state in {_State.TOKENS, _State.WAIT}:
             refusal = Refuse(ErrorCode.ILLEGAL_SASL_STATE)
-            return self._fail(refusal, f"a request of API {api_key} during authentication")
+            return self._fail(refusal, f"a request of API {api_key} during authentication", now_ms)
         if api_key != ApiKey.API_VERSIONS or self._state is not _State.START:
             return self._close(f"a request of API {api_key} before authentication")
         if is_version_supported:
@@ -310,7 +324,8 @@ class SaslSession:
         self._deadline_ms = now_ms + self._settings.deadline_ms
         if mechanism != self._chosen.name:
             reply = HandshakeReply(ErrorCode.UNSUPPORTED_SASL_MECHANISM, (self._chosen.name,))
-            return self._fail(reply, "re-authentication with another mechanism", self._principal)
+            reason = "re-authentication with another mechanism"
+            return self._fail(reply, reason, now_ms, claimed=self._principal)
         return self._begin(version, self._chosen)
 
     def _begin(self, version: int, chosen: OfferedMechanism) -> Effects:
@@ -321,13 +336,13 @@ class SaslSession:
         self._state = _State.TOKENS
         return (HandshakeReply(ErrorCode.NONE, tuple(self._mechanisms)),)
 
-    def _refuse_mechanism(self) -> Effects:
+    def _refuse_mechanism(self, now_ms: int) -> Effects:
         self._refused_handshakes += 1
         self._state = _State.HANDSHAKE
         reply = HandshakeReply(ErrorCode.UNSUPPORTED_SASL_MECHANISM, tuple(self._mechanisms))
         if self._refused_handshakes <= REFUSED_HANDSHAKES_MAX:
             return (reply,)
-        return self._fail(reply, "the client asks for mechanisms that are not enabled")
+        return self._fail(reply, "the client asks for mechanisms that are not enabled", now_ms)
 
     def _on_step(self, step: Step, now_ms: int, wall_ms: int) -> Effects:
         if isinstance(step, Wait):
@@ -338,7 +353,7 @@ class SaslSession:
         if isinstance(step, Accepted):
             return self._accept(step, now_ms, wall_ms)
         reply = None if self._is_raw else TokenReply(_FAILED, FAILED_TEXT)
-        return self._fail(reply, step.reason, step.claimed)
+        return self._fail(reply, step.reason, now_ms, began_ms=self._began_ms, claimed=step.claimed)
 
     def _accept(self, accepted: Accepted, now_ms: int, wall_ms: int) -> Effects:
         """Ends an authentication, unless it must not count.
@@ -351,15 +366,15 @@ class SaslSession:
         if accepted.expires_at_ms is not None:
             limits.append(accepted.expires_at_ms - wall_ms)
         lifetime_ms = min(limits, default=None)
-        problem = None
-        if not principal:
-            problem = "the mechanism accepted a client without a name"
-        elif before is not None and before != principal:
-            problem = f"re-authentication of {before} as another user"
-        elif lifetime_ms is not None and lifetime_ms <= 0:
+        problem = name_problem(principal)
+        is_name = problem is None
+        if is_name and before is not None and before != principal:
+            problem = f"re-authentication of {before!r} as another user"
+        elif is_name and lifetime_ms is not None and lifetime_ms <= 0:
             problem = "the token has expired"
         if problem is not None:
-            return self._on_step(Rejected(problem, principal), now_ms, wall_ms)
+            claimed = principal if is_name else None
+            return self._on_step(Rejected(problem, claimed), now_ms, wall_ms)
         self._principal = principal
         self._expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
         self._deadline_ms = None
@@ -370,9 +385,20 @@ class SaslSession:
             TokenReply(token=accepted.token, lifetime_ms=lifetime_ms or 0, is_raw=self._is_raw),
         )
 
-    def _fail(self, reply: Reply | None, reason: str, claimed: str | None = None) -> Effects:
+    def _fail(
+        self,
+        reply: Reply | None,
+        reason: str,
+        now_ms: int,
+        *,
+        began_ms: int | None = None,
+        claimed: str | None = None,
+    ) -> Effects:
+        """Ends the connection late. `began_ms` is when the delay began, if that was not now."""
         self._close(reason)
-        return (DelayThenClose(self._settings.failure_delay_ms, reply, reason, claimed),)
+        passed_ms = 0 if began_ms is None else now_ms - began_ms
+        delay_ms = _remaining_ms(self._settings.failure_delay_ms, passed_ms)
+        return (DelayThenClose(delay_ms, now_ms + delay_ms, reply, reason, claimed),)
 
     def _close(self, reason: str) -> Effects:
         self._state = _State.CLOSED
@@ -385,6 +411,13 @@ class SaslSession:
 
     def _is_late(self, now_ms: int) -> bool:
         return self._deadline_ms is not None and now_ms >= self._deadline_ms
+
+
+def _remaining_ms(delay_ms: int, passed_ms: int) -> int:
+    """Returns the time to the end of the delay, or to its next multiple if it has passed."""
+    if delay_ms <= 0:
+        return 0
+    return delay_ms - passed_ms if passed_ms <= delay_ms else -passed_ms % delay_ms
 
 
 _FAILED: Final = ErrorCode.SASL_AUTHENTICATION_FAILED

@@ -1,8 +1,9 @@
 """SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the broker's side and the client's side.
 
 The broker's side is stricter than Kafka's: it compares `c=` with the header of the first message,
-and an unknown user gets a salt and an iteration count like every other user. The exchange with an
-unknown user fails at the same step and with the same answer as the exchange with a wrong password.
+and an unknown user gets a salt and an iteration count like every other user (`decoys`). The
+exchange with an unknown user fails at the same step and with the same answer as the exchange with
+a wrong password.
 
 Neither side supports channel binding. Names and passwords are not normalized; `scram_credentials`
 says why.
@@ -13,12 +14,11 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from penstock.security.decoys import Decoys
 from penstock.security.exchange import (
-    NAME_BYTES_MAX,
     Accepted,
     Challenge,
     PasswordHash,
@@ -27,16 +27,15 @@ from penstock.security.exchange import (
 )
 from penstock.security.scram_credentials import (
     ITERATIONS_MIN,
-    SALT_BYTES,
     SALT_BYTES_MAX,
     ScramCredential,
     ScramMechanism,
     client_key,
-    name_problem,
     password_bytes,
     server_key,
     stored_key,
 )
+from penstock.security.user_names import name_problem
 
 MESSAGE_BYTES_MAX: Final = 4096
 """The longest message that either side reads. A real one has a few hundred bytes."""
@@ -46,9 +45,6 @@ NONCE_CHARS_MIN: Final = 20
 
 NONCE_CHARS_MAX: Final = 256
 """The longest nonce of the other side. Kafka's clients send up to 36 characters."""
-
-DECOY_SECRET_BYTES_MIN: Final = 16
-"""The shortest secret from which the credentials of unknown users are made."""
 
 CLIENT_ITERATIONS_MAX: Final = 1_000_000
 """The most iterations that a client does for a broker: about a second on a thread."""
@@ -65,59 +61,9 @@ class _MessageInvalid(Exception):
     """A message breaks RFC 5802. The text is for the audit log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decoys:
-    """Makes credentials for users that do not exist, so that clients cannot tell them from others.
-
-    A decoy depends only on the secret and the name, so it is the same each time and on each broker
-    with the same secret. It looks as if one of the usual tools had made it: ours, Kafka's or
-    librdkafka's, which differ in the length of the salt. No password fits it.
-    """
-
-    secret: bytes = field(repr=False)
-    iterations: tuple[int, ...] = (ITERATIONS_MIN,)
-    """The iteration counts that the users of this cluster have."""
-
-    def __post_init__(self) -> None:
-        if len(self.secret) < DECOY_SECRET_BYTES_MIN:
-            raise ValueError(
-                f"the secret for unknown users has {len(self.secret)} bytes: it needs at least "
-                f"{DECOY_SECRET_BYTES_MIN} random bytes, the same on all brokers"
-            )
-        if not self.iterations:
-            raise ValueError("decoys need an iteration count: pass those of the cluster's users")
-
-    def credential(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        draws = self._digest("choice", mechanism, user)
-        salt = self._digest("salt", mechanism, user)
-        tool = draws[0] % 3
-        if tool == 1:
-            salt = bytes(_BASE_36[each % 36] for each in salt[: 25 + draws[1] % 2])
-        elif tool == 2:
-            salt = salt[:64]
-        else:
-            salt = salt[:SALT_BYTES]
-        size = mechanism.digest_size
-        return ScramCredential(
-            mechanism,
-            self.iterations[draws[2] % len(self.iterations)],
-            salt,
-            self._digest("stored key", mechanism, user)[:size],
-            self._digest("server key", mechanism, user)[:size],
-        )
-
-    def _digest(self, purpose: str, mechanism: ScramMechanism, user: str) -> bytes:
-        message = f"{purpose}\0{mechanism.sasl_name}\0{user}".encode()
-        return hmac.digest(self.secret, message, "sha512")
-
-
 def nonce_text(random_bytes: bytes) -> bytes:
     """Returns a nonce for an exchange. Pass 24 random bytes, new for each exchange."""
     return base64.urlsafe_b64encode(random_bytes).rstrip(b"=")
-
-
-_BASE_36: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
-"""Kafka's tools make salts of these characters."""
 
 
 class _ClientFirst(NamedTuple):
@@ -303,10 +249,8 @@ def _unescape_name(name: bytes) -> str:
     if any(part[:2] not in {"2C", "3D"} for part in parts[1:]):
         raise _MessageInvalid("a name has an = that is not followed by 2C or 3D")
     user = parts[0] + "".join(("," if part[:2] == "2C" else "=") + part[2:] for part in parts[1:])
-    if not user or "\0" in user:
-        raise _MessageInvalid("a name is empty or has a NUL character")
-    if len(user.encode()) > NAME_BYTES_MAX:
-        raise _MessageInvalid(f"a name has more than {NAME_BYTES_MAX} bytes")
+    if (problem := name_problem(user)) is not None:
+        raise _MessageInvalid(problem)
     return user
 
 

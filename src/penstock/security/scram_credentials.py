@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
-from penstock.security.exchange import NAME_BYTES_MAX, PasswordHash
+from penstock.security.exchange import PasswordHash
+from penstock.security.user_names import name_problem
 from penstock.wire.errors import ErrorCode
 
 ITERATIONS_MIN: Final = 4096
@@ -343,7 +344,7 @@ def alter(
                     "the request alters this user twice: send one change for each user",
                 )
             continue
-        error = _check_change(change)
+        error = _check_change(existing, change)
         if error is None and isinstance(change, Deletion):
             key = user, ScramMechanism(change.mechanism)
             if key in existing:
@@ -368,29 +369,19 @@ def alter(
     )
 
 
-def _check_change(change: Deletion | Upsertion) -> tuple[ErrorCode, str] | None:
-    if (problem := name_problem(change.user)) is not None:
+def _check_change(
+    existing: Credentials, change: Deletion | Upsertion
+) -> tuple[ErrorCode, str] | None:
+    # A credential whose name is not allowed may come from a Kafka cluster: it can be deleted.
+    is_stored = (change.user, change.mechanism) in existing
+    problem = name_problem(change.user)
+    if problem is not None and not (isinstance(change, Deletion) and is_stored):
         return ErrorCode.UNACCEPTABLE_CREDENTIAL, problem
     if change.mechanism not in ScramMechanism.__members__.values():
         return (
             ErrorCode.UNSUPPORTED_SASL_MECHANISM,
             "the SCRAM mechanism is unknown: use 1 for SCRAM-SHA-256 or 2 for SCRAM-SHA-512",
         )
-    return None
-
-
-def name_problem(user: str) -> str | None:
-    """Returns why nobody could log in with this name, or None."""
-    if not user:
-        return "the name of the user is empty: give it a name"
-    if "\0" in user:
-        return "the name of the user contains a NUL character: remove it"
-    try:
-        size = len(user.encode())
-    except UnicodeEncodeError:
-        return "the name of the user is not valid Unicode: choose another"
-    if size > NAME_BYTES_MAX:
-        return f"the name of the user has {size} bytes: use at most {NAME_BYTES_MAX}"
     return None
 
 

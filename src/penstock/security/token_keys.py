@@ -7,10 +7,12 @@ and key ids only. The caller holds the key set, and fetches it from an address o
 - A token with an unknown `kid` makes the broker fetch at once: the issuer may have a new key. A
   client can send such tokens before it is authenticated, so this happens once a minute at most,
   whatever the key ids are. A kid that was still unknown after a fetch is remembered, and causes no
-  fetch for `kid_absent_ms`. Only 16 are remembered, so a client cannot fill the memory.
+  fetch for `kid_absent_ms`: a minute, because the issuer may publish the key a little later. Only
+  16 are remembered, so a client cannot fill the memory.
 - While fetches fail, the old keys stay in use, and the caller tries again after a pause that
   doubles. Keys older than `age_max_ms` are not used: the issuer may have revoked them. Then nobody
   can authenticate with a token.
+- A fetch whose end was not reported within its timeout counts as failed.
 
 All times are of a monotonic clock, in milliseconds.
 """
@@ -33,7 +35,7 @@ class RefreshPolicy:
     """The pause between two fetches that succeed."""
     unknown_kid_ms: int = 60 * 1000
     """The pause between two fetches because of unknown key ids."""
-    kid_absent_ms: int = 10 * 60 * 1000
+    kid_absent_ms: int = 60 * 1000
     """How long a kid that was not found causes no fetch."""
     age_max_ms: int = 24 * 60 * 60 * 1000
     """How long keys are used when no fetch succeeds."""
@@ -59,7 +61,10 @@ class RefreshPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FetchNow:
-    """Fetch the key set now, and report `on_fetched` or `on_fetch_failed`."""
+    """Fetch the key set now, and report `on_fetched` or `on_fetch_failed`.
+
+    Without a report within the timeout the fetch counts as failed: call `on_timer` then.
+    """
 
     timeout_ms: int
     """Give up after this time."""
@@ -89,7 +94,8 @@ class KeyRefresh:
 
     def __init__(self, policy: RefreshPolicy | None = None) -> None:
         self._policy = policy or RefreshPolicy()
-        self._fetching = False
+        self._fetch_began_ms: int | None = None
+        """When the current fetch began; None if there is none."""
         self._fetched_at_ms: int | None = None
         self._failures = 0
         self._next_at_ms: int | None = None
@@ -114,11 +120,11 @@ class KeyRefresh:
 
     def on_timer(self, now_ms: int) -> FetchNow | WaitUntil | AwaitFetch:
         """Starts the scheduled fetch if it is due."""
-        if self._fetching:
+        if self._is_fetching(now_ms):
             return AwaitFetch()
         if self._next_at_ms is not None and now_ms < self._next_at_ms:
             return WaitUntil(self._next_at_ms)
-        return self._fetch()
+        return self._fetch(now_ms)
 
     def on_unknown_kid(self, kid: str, now_ms: int) -> FetchNow | AwaitFetch | RefuseKid:
         """Decides what a valid-looking token with an unknown key causes.
@@ -128,7 +134,7 @@ class KeyRefresh:
         """
         if self._absent.get(kid, now_ms) > now_ms:
             return RefuseKid("the issuer has no key with this kid")
-        if self._fetching:
+        if self._is_fetching(now_ms):
             self._ask(kid)
             return AwaitFetch()
         if self._failures and self._next_at_ms is not None and now_ms < self._next_at_ms:
@@ -137,11 +143,11 @@ class KeyRefresh:
             return RefuseKid("the keys of the issuer were fetched less than a minute ago")
         self._next_for_kid_ms = now_ms + self._policy.unknown_kid_ms
         self._ask(kid)
-        return self._fetch()
+        return self._fetch(now_ms)
 
     def on_fetched(self, kids: Collection[str], now_ms: int) -> WaitUntil:
         """Records that a key set with these key ids is in use from now on."""
-        self._fetching = False
+        self._fetch_began_ms = None
         self._failures = 0
         self._fetched_at_ms = now_ms
         for kid in self._asked:
@@ -156,9 +162,22 @@ class KeyRefresh:
         """Records that the fetch failed, and that the old keys stay in use.
 
         `spread` is a random number in [0, 1). It shortens the pause by up to a half, so that many
-        brokers do not ask the issuer at the same moment.
+        brokers do not ask the issuer at the same moment. The report of a fetch that already counts
+        as failed changes nothing.
         """
-        self._fetching = False
+        if self._next_at_ms is not None and self._fetch_began_ms is None:
+            return WaitUntil(self._next_at_ms)
+        return self._fail(now_ms, spread)
+
+    def _is_fetching(self, now_ms: int) -> bool:
+        """Returns whether a fetch is under way, and records its failure if it took too long."""
+        began = self._fetch_began_ms
+        if began is not None and now_ms >= began + self._policy.fetch_timeout_ms:
+            self._fail(began + self._policy.fetch_timeout_ms, 0)
+        return self._fetch_began_ms is not None
+
+    def _fail(self, now_ms: int, spread: float) -> WaitUntil:
+        self._fetch_began_ms = None
         self._asked.clear()
         # 2**30 is beyond every bound: a larger power would only be a large number.
         doubled = self._policy.retry_ms << min(self._failures, 30)
@@ -167,8 +186,8 @@ class KeyRefresh:
         self._next_at_ms = now_ms + max(1, pause - int(spread * pause / 2))
         return WaitUntil(self._next_at_ms)
 
-    def _fetch(self) -> FetchNow:
-        self._fetching = True
+    def _fetch(self, now_ms: int) -> FetchNow:
+        self._fetch_began_ms = now_ms
         return FetchNow(self._policy.fetch_timeout_ms)
 
     def _ask(self, kid: str) -> None:

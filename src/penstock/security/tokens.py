@@ -28,7 +28,6 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 
-from penstock.security.exchange import NAME_BYTES_MAX
 from penstock.security.token_verdict import (
     TOKEN_BYTES_MAX,
     KeyUnknown,
@@ -36,6 +35,7 @@ from penstock.security.token_verdict import (
     TokenRejected,
     TokenVerdict,
 )
+from penstock.security.user_names import name_problem
 
 ALGORITHMS: Final = frozenset(
     {
@@ -188,7 +188,8 @@ def load_key_set(text: bytes) -> KeySet:
     """Reads a JSON Web Key Set (RFC 7517). Raises `KeySetRefused`.
 
     Keys that cannot check a signature here are skipped, as RFC 7517 asks: a new type of key must
-    not make the others unusable.
+    not make the others unusable. Keys with the same kid and type are skipped too, because nobody
+    can know which of them a token means.
     """
     if len(text) > KEY_SET_BYTES_MAX:
         raise KeySetRefused(
@@ -206,14 +207,22 @@ def load_key_set(text: bytes) -> KeySet:
     if len(entries) > KEYS_MAX:
         raise KeySetRefused(f"the key set has {len(entries)} keys, the limit is {KEYS_MAX}")
     keys: dict[tuple[str, str], RSAKey | ECKey | OKPKey] = {}
+    repeated: set[tuple[str, str]] = set()
     for entry in entries:
         key = _import_key(entry)
         if key is None:
             continue
         name = (entry["kid"], entry["kty"])
         if name in keys:
-            raise KeySetRefused("two keys of the key set have the same kid: the issuer must fix it")
+            repeated.add(name)
         keys[name] = key
+    for name in repeated:
+        del keys[name]
+    if not keys and repeated:
+        raise KeySetRefused(
+            "the key set has only keys with the same kid and type: the issuer must give each its "
+            "own kid"
+        )
     if not keys:
         raise KeySetRefused(
             f"none of the {len(entries)} keys of the key set can check a signature: a key needs a "
@@ -387,15 +396,10 @@ def _check_claims(claims: Mapping[str, Any], rules: TokenRules, now_ms: int) -> 
     if rules.audiences is not AcceptAny.AUDIENCE and not _audiences(claims) & rules.audiences:
         raise _Refused("the token is not for an audience of sasl.oauthbearer.expected.audience")
     principal = claims.get(rules.principal_claim)
-    if (
-        not isinstance(principal, str)
-        or not _is_label(principal, NAME_BYTES_MAX)
-        or len(principal.encode()) > NAME_BYTES_MAX
-    ):
-        raise _Refused(
-            f"the claim {rules.principal_claim} is not a user name of 1 to {NAME_BYTES_MAX} bytes "
-            "of printable text"
-        )
+    if not isinstance(principal, str):
+        raise _Refused(f"the claim {rules.principal_claim} is not the name of a user")
+    if (problem := name_problem(principal)) is not None:
+        raise _Refused(f"the claim {rules.principal_claim} is not allowed: {problem}")
     return TokenAccepted(principal, expires_at_ms)
 
 
