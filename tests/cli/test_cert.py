@@ -118,6 +118,27 @@ def test_a_name_that_is_no_file_name_is_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["certs"]
 
 
+@pytest.mark.parametrize("name", ["ca", "CA", "ca-key", "bob-key"])
+def test_a_name_whose_files_are_those_of_another_certificate_is_refused(
+    penstock: Runner, tmp_path: Path, name: str
+) -> None:
+    """`ca` would replace the authority, and `bob-key` the key of bob."""
+    penstock("cert", "new", str(tmp_path), "--user", "bob")
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    ended = penstock("cert", "new", str(tmp_path), "--user", name, "--force")
+    assert ended.code == 2
+    assert "would replace others: use another name" in ended.err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_a_key_without_its_certificate_is_kept(penstock: Runner, tmp_path: Path) -> None:
+    key = tmp_path / "alice-key.pem"
+    key.write_text("the key of alice")
+    ended = penstock("cert", "new", str(tmp_path), "--user", "alice")
+    assert ended.code == 2
+    assert key.read_text() == "the key of alice"
+
+
 def test_host_and_user_together_are_refused(penstock: Runner, tmp_path: Path) -> None:
     ended = penstock("cert", "new", str(tmp_path), "--host", "a", "--user", "b")
     assert ended.code == 2

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import ssl
+import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,7 +92,7 @@ def shake_hands(
     return there, here
 
 
-class _Transport:
+class HasTls:
     def __init__(self, connection: ssl.SSLObject | None) -> None:
         self._connection = connection
 
@@ -107,11 +109,11 @@ def test_clients_of_both_versions_get_in(version: str) -> None:
     contexts = pki.contexts()
     there, here = shake_hands(contexts.server(), pki.client(ssl_enabled_protocols=version))
     assert there.version() == here.version() == version
-    assert peer_certificate(_Transport(there), NOW_MS) is None
+    assert peer_certificate(HasTls(there), NOW_MS) is None
 
 
 def test_a_listener_without_tls_has_no_certificates() -> None:
-    assert peer_certificate(_Transport(None), NOW_MS) is None
+    assert peer_certificate(HasTls(None), NOW_MS) is None
 
 
 def test_a_version_that_is_off_is_refused() -> None:
@@ -129,10 +131,15 @@ def test_the_suites_of_the_settings_are_used() -> None:
     assert there.version() == "TLSv1.2"
 
 
-def test_suites_that_do_not_fit_the_key_are_refused_at_once() -> None:
-    """The trial handshake finds it: the key is an EC key."""
-    with pytest.raises(TlsRefused, match="trial handshake"):
-        Pki().contexts(ssl_cipher_suites="TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384")
+TLS_1_3_SUITES = "TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256,TLS_AES_128_GCM_SHA256"
+
+
+@pytest.mark.parametrize("more", ["", "," + TLS_1_3_SUITES])
+def test_suites_that_do_not_fit_the_key_are_refused_at_once(more: str) -> None:
+    """The trial handshake finds it: the key is an EC key. Suites of TLS 1.3 fit it, but
+    clients of TLS 1.2 could not connect."""
+    with pytest.raises(TlsRefused, match=r"trial handshake of TLSv1\.2"):
+        Pki().contexts(ssl_cipher_suites="TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384" + more)
 
 
 @pytest.mark.parametrize("version", ["TLSv1.2", "TLSv1.3"])
@@ -140,7 +147,7 @@ def test_a_client_with_a_certificate_is_known_by_its_subject(version: str) -> No
     pki = Pki()
     server = pki.contexts(ssl_client_auth="required").server()
     there, _ = shake_hands(server, pki.client(ALICE, ssl_enabled_protocols=version))
-    certificate = peer_certificate(_Transport(there), NOW_MS)
+    certificate = peer_certificate(HasTls(there), NOW_MS)
     assert certificate is not None
     assert distinguished_name(certificate) == "CN=alice,O=Acme\\, Inc"
 
@@ -149,7 +156,7 @@ def test_unicode_and_special_characters_of_a_subject_survive() -> None:
     pki = Pki()
     zoe = new_client(CA, Subject('Zoë "日本" +=,', unit=" \\"), NOW_MS, RANDOM)
     there, _ = shake_hands(pki.contexts(ssl_client_auth="required").server(), pki.client(zoe))
-    certificate = peer_certificate(_Transport(there), NOW_MS)
+    certificate = peer_certificate(HasTls(there), NOW_MS)
     assert certificate is not None
     assert distinguished_name(certificate) == 'CN=Zoë \\"日本\\" \\+\\=\\,,OU=\\ \\\\'
 
@@ -180,7 +187,7 @@ def test_a_client_without_a_certificate_gets_in_only_where_none_is_required(vers
     pki = Pki()
     client = pki.client(ssl_enabled_protocols=version)
     there, _ = shake_hands(pki.contexts(ssl_client_auth="requested").server(), client)
-    assert peer_certificate(_Transport(there), NOW_MS) is None
+    assert peer_certificate(HasTls(there), NOW_MS) is None
     with pytest.raises(ssl.SSLError, match="PEER_DID_NOT_RETURN_A_CERTIFICATE"):
         shake_hands(pki.contexts(ssl_client_auth="required").server(), client)
 
@@ -196,11 +203,14 @@ def test_a_client_refuses_a_server_of_another_authority_or_name() -> None:
     shake_hands(server, pki.client(ssl_endpoint_identification_algorithm=""), host="b2")
 
 
-def test_a_client_does_not_accept_a_clients_certificate_from_a_server() -> None:
+def test_a_client_does_not_accept_a_clients_certificate_from_a_server(tmp_path: Path) -> None:
     pki = Pki()
-    pki.put("server", ALICE)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    path = tmp_path / "alice.pem"
+    path.write_bytes(_pem(ALICE))
+    server.load_cert_chain(path)
     with pytest.raises(ssl.SSLCertVerificationError, match="unsuitable certificate purpose"):
-        shake_hands(pki.contexts().server(), pki.client(ssl_endpoint_identification_algorithm=""))
+        shake_hands(server, pki.client(ssl_endpoint_identification_algorithm=""))
 
 
 def test_where_clients_show_certificates_no_tickets_are_given_out() -> None:
@@ -239,9 +249,9 @@ def test_a_resumed_session_does_not_outlive_the_certificate() -> None:
     _, here = shake_hands(server, client)
     there, _ = shake_hands(server, client, here.session)
     assert there.session_reused
-    assert peer_certificate(_Transport(there), NOW_MS)
+    assert peer_certificate(HasTls(there), NOW_MS)
     with pytest.raises(PrincipalRefused, match="expired since"):
-        peer_certificate(_Transport(there), NOW_MS + 366 * DAY_MS)
+        peer_certificate(HasTls(there), NOW_MS + 366 * DAY_MS)
 
 
 def _serial(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
@@ -268,6 +278,26 @@ def _pem(issued: Issued) -> bytes:
     return (issued.certificate + issued.key).encode()
 
 
+OLD_CA = new_authority(Subject("authority"), NOW_MS - 40 * DAY_MS, RANDOM, days=10)
+
+
+def _cut(issued: Issued) -> bytes:
+    """Returns a certificate whose first line lacks a dash."""
+    return issued.certificate[1:].encode()
+
+
+def _both(old: str, new: str) -> bytes:
+    """Returns two authorities. Something is replaced in the second one."""
+    return (CA.certificate + OTHER_CA.certificate.replace(old, new)).encode()
+
+
+def _of_version_8(issued: Issued) -> str:
+    """Returns a certificate with a version that does not exist."""
+    encoded = ssl.PEM_cert_to_DER_cert(issued.certificate)
+    changed = encoded.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x07", 1)
+    return ssl.DER_cert_to_PEM_cert(changed)
+
+
 @pytest.mark.parametrize(
     ("path", "content", "problem"),
     [
@@ -280,12 +310,22 @@ def _pem(issued: Issued) -> bytes:
         ("server", _pem(broker()) * 2_000, "more than"),
         ("server", _pem(broker(now_ms=NOW_MS - 900 * DAY_MS)), "has expired"),
         ("server", _pem(broker(now_ms=NOW_MS + 9 * DAY_MS)), "not valid yet"),
-        ("server", _pem(ALICE), "ssl.allow.dn.changes"),
+        ("server", _pem(broker()) + OLD_CA.certificate.encode(), "has expired"),
+        ("server", _pem(ALICE), "serverAuth"),
+        ("server", _pem(broker()) + _cut(OTHER_CA), "damaged"),
+        ("server", _pem(new_server(CA, Subject("b"), HOSTS, NOW_MS, RANDOM)), "allow.dn.changes"),
         ("server", _pem(broker(hosts=("b2",))), "ssl.allow.san.changes"),
         ("trusted", b"", "ssl.truststore.location: no certificate"),
         ("trusted", CA.certificate[:200].encode(), "ssl.truststore.location"),
+        ("trusted", OLD_CA.certificate.encode(), "all certificates have expired"),
+        ("trusted", CA.certificate.encode() + _cut(OTHER_CA), "1 of its certificates"),
+        ("trusted", CA.certificate.encode() + b"-----BEGIN", "damaged"),
+        ("trusted", _both("CERTIFICATE", "TRUSTED CERTIFICATE"), "damaged"),
+        ("trusted", _both("BEGIN", "Begin"), "damaged"),
+        ("trusted", _both("-----BEGIN CERTIFICATE-----\n", ""), "damaged"),
+        ("trusted", CA.certificate.encode() + _of_version_8(OTHER_CA).encode(), "version"),
     ],
-    ids=range(13),
+    ids=range(23),
 )
 def test_a_bad_reload_is_refused_and_the_old_files_stay_in_use(
     path: str, content: bytes, problem: str
@@ -311,6 +351,70 @@ def test_a_file_that_is_gone_is_named() -> None:
     del pki.files["server"]
     with pytest.raises(TlsRefused, match="cannot read server: No such file"):
         contexts.reload(NOW_MS)
+
+
+def test_a_reload_without_free_file_descriptors_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pki = Pki()
+    contexts = pki.contexts()
+
+    def fail(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    pki.put("server", broker())
+    monkeypatch.setattr(os, "memfd_create", fail)
+    with pytest.raises(TlsRefused, match="Too many open files"):
+        contexts.reload(NOW_MS)
+    assert contexts.reloads_refused == 1
+    monkeypatch.undo()
+    assert contexts.reload(NOW_MS)
+
+
+def test_an_older_reload_does_not_undo_a_newer_one() -> None:
+    """The older one has read the old truststore when the newer one is asked for."""
+    pki = Pki()
+    older_reads, newer_reads, go_on = (threading.Event() for _ in range(3))
+
+    def read(path: str) -> bytes:
+        content = pki.read(path)
+        if path == "trusted" and threading.current_thread().name == "older":
+            older_reads.set()
+            go_on.wait(60)
+        elif threading.current_thread().name == "newer":
+            newer_reads.set()
+        return content
+
+    contexts = TlsContexts(pki.settings(), read, NOW_MS)
+    threads = [
+        threading.Thread(target=contexts.reload, args=(NOW_MS,), name=name)
+        for name in ("older", "newer")
+    ]
+    pki.put("server", broker())
+    threads[0].start()
+    assert older_reads.wait(60)
+    pki.files["trusted"] = OLD_CA.certificate.encode() + OTHER_CA.certificate.encode()
+    threads[1].start()
+    # If the newer one did not wait for the older one, it would read, and end, before it.
+    if newer_reads.wait(0.2):
+        threads[1].join()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert contexts.reloads == 2
+    assert contexts.trusted_expires_ms == (NOW_MS - 30 * DAY_MS) // 1000 * 1000
+
+
+def test_a_client_whose_certificate_cannot_be_read_is_refused() -> None:
+    class Resumed:
+        session_reused = True
+
+        def getpeercert(self, binary_form: bool) -> bytes:
+            return ssl.PEM_cert_to_DER_cert(_of_version_8(ALICE))
+
+    connection: Any = Resumed()
+    with pytest.raises(PrincipalRefused, match="version"):
+        peer_certificate(HasTls(connection), NOW_MS)
 
 
 def test_other_names_are_accepted_where_the_settings_allow_it() -> None:

@@ -16,6 +16,7 @@ from penstock.security.linear_matcher import (
     Matcher,
     PatternRefused,
     TooMuchWork,
+    Work,
 )
 
 ATOM_LIST = r"a b c . \. \d \D \w \W \s \S [ab] [^a] [a-c] [\d.] [^\Wb] [-a] [a-] [\]a] = , ^ $ } ]"
@@ -155,5 +156,41 @@ def test_patterns_that_backtrack_badly_elsewhere_read_each_character_once() -> N
 
 def test_too_much_work_is_an_error_and_not_a_long_wait() -> None:
     matcher = Matcher("(?:a|b|c|d|e|f){100}")
-    with pytest.raises(TooMuchWork, match="simpler pattern"):
+    with pytest.raises(TooMuchWork, match="simpler patterns"):
         matcher.find_all("a" * WORK_MAX)
+
+
+def _steps(pattern: str, text: str) -> int:
+    work = Work()
+    Matcher(pattern).full_match(text, work)
+    return WORK_MAX - work.left
+
+
+def test_searches_that_share_their_work_stop_together() -> None:
+    matcher, text = Matcher("(.*?),(.*?),x"), "a,b," * 100
+    steps = _steps("(.*?),(.*?),x", text)
+    work = Work(2 * steps)
+    assert matcher.full_match(text, work) is None
+    assert matcher.full_match(text, work) is None
+    assert work.left == 0
+    with pytest.raises(TooMuchWork):
+        matcher.find_all(text, work)
+
+
+def test_groups_that_the_text_does_not_reach_cost_nothing() -> None:
+    """To store a position takes one step, however many groups the pattern has."""
+    unused = "".join(f"|b{number}(c)" for number in range(100))
+    text = "a" * 500
+    assert _steps(f"(?:(a))*x{unused}", text) <= _steps("(?:(a))*x", text) + 2 * 100
+
+
+def test_a_match_costs_as_much_as_it_has_groups() -> None:
+    """So many short matches of a pattern with many groups are limited, too."""
+    work = Work()
+    Matcher("a(?:x" + "(b)" * 100 + ")?").find_all("a" * 100, work)
+    assert WORK_MAX - work.left >= 100 * 2 * 101
+
+
+def test_a_class_with_many_ranges_costs_more() -> None:
+    wide = "".join(f"{chr(code)}" for code in range(0x100, 0x100 + 2 * 80, 2))
+    assert _steps(f"[{wide}a]*", "a" * 100) >= _steps("[a]*", "a" * 100) + 10 * 100

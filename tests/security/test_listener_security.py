@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.metadata.broker_configs import BROKER_CONFIGS
+from penstock.metadata.kafka_only_configs import KAFKA_ONLY_CONFIGS
 from penstock.security.listener_security import (
     PEM_CHARS_MAX,
     ClientAuth,
@@ -21,6 +23,7 @@ SECRET = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----\n"
 STORES = {"ssl.keystore.location": "/etc/b1.pem", "ssl.truststore.location": "/etc/ca.pem"}
 SCRAM = {"sasl.enabled.mechanisms": "SCRAM-SHA-256"}
 X = "listener.name.x."
+S = f"{X}scram-sha-256."
 
 
 def _parse(protocol: str, **settings: str) -> ListenerSecurity:
@@ -78,13 +81,101 @@ def test_listeners_do_not_see_each_others_settings() -> None:
 
 
 def test_with_sasl_the_broker_wide_client_auth_is_ignored() -> None:
+    """This causes a warning: clients are not asked for the certificate."""
     shared = {**STORES, **SCRAM, "ssl.client.auth": "required"}
-    tls = _security("SASL_SSL", shared).tls
-    assert tls is not None
-    assert tls.client_auth is ClientAuth.NONE
-    tls = _security("SASL_SSL", {**shared, f"{X}ssl.client.auth": "requested"}).tls
-    assert tls is not None
-    assert tls.client_auth is ClientAuth.REQUESTED
+    found = _security("SASL_SSL", shared)
+    assert found.tls is not None
+    assert found.tls.client_auth is ClientAuth.NONE
+    (warning,) = found.warnings
+    assert warning == (
+        "ssl.client.auth has no effect on X: with SASL, only listener.name.x.ssl.client.auth asks "
+        "clients for a certificate"
+    )
+    found = _security("SASL_SSL", {**shared, f"{X}ssl.client.auth": "requested"})
+    assert found.tls is not None
+    assert found.tls.client_auth is ClientAuth.REQUESTED
+    assert found.warnings == ()
+    assert _security("SASL_SSL", {**shared, "ssl.client.auth": "none"}).warnings == ()
+    assert _security("SSL", {**STORES, "ssl.client.auth": "required"}).warnings == ()
+
+
+GAPS = {  # refused: checks would be left out
+    "sasl.oauthbearer.jwt.validator.class",
+    "sasl.server.callback.handler.class",
+    "ssl.engine.factory.class",
+    "ssl.protocol",
+}
+NOT_FOR_PEM = {"ssl.keystore.password", "ssl.truststore.password"}
+VALUES = {
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    "ssl.client.auth": "none",
+    "ssl.enabled.protocols": "TLSv1.3",
+    "ssl.cipher.suites": "",
+    "ssl.endpoint.identification.algorithm": "https",
+    "ssl.keystore.certificate.chain": "",
+    "ssl.keystore.key": "",
+    "ssl.principal.mapping.rules": "DEFAULT",
+    "ssl.truststore.certificates": "",
+    "ssl.allow.dn.changes": "true",
+    "ssl.allow.san.changes": "true",
+    "ssl.keystore.type": "PEM",
+    "ssl.truststore.type": "PEM",
+}
+KAFKA = sorted(
+    name
+    for name in (*KAFKA_ONLY_CONFIGS, *BROKER_CONFIGS)
+    if name.startswith(("ssl.", "sasl.", "connection", "max.connection"))
+)
+
+
+@pytest.mark.parametrize("name", [name for name in KAFKA if name not in GAPS | NOT_FOR_PEM])
+def test_settings_of_kafka_are_accepted_if_security_does_not_depend_on_them(name: str) -> None:
+    """So the settings of a broker of Kafka can be used as they are."""
+    shared = {**STORES, "sasl.enabled.mechanisms": "OAUTHBEARER", name: VALUES.get(name, "1")}
+    found = _security("SASL_SSL", shared)
+    assert all(name in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("ssl.provider", "OpenSSL"),
+        (f"{X}ssl.trustmanager.algorithm", "OpenSSL"),
+        ("sasl.kerberos.service.name", "GSSAPI"),
+        (f"{S}sasl.login.class", "logins"),
+        ("sasl.oauthbearer.token.endpoint.url", "logins"),
+        ("sasl.mechanism.controller.protocol", "controllers"),
+        ("sasl.jaas.config", "write listener.name.x.MECHANISM.sasl.jaas.config"),
+    ],
+)
+def test_settings_of_kafka_without_effect_cause_a_warning(key: str, reason: str) -> None:
+    (warning,) = _security("SASL_SSL", {**STORES, **SCRAM, key: "hush"}).warnings
+    assert warning.startswith(f"{key} has no effect on X: ")
+    assert reason in warning
+    assert "hush" not in warning
+
+
+def test_only_settings_that_concern_the_protocol_are_refused_or_cause_a_warning() -> None:
+    shared = {"ssl.protocol": "TLS", "ssl.provider": "x", "sasl.jaas.config": "x"}
+    assert _security("PLAINTEXT", shared).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "key", ["sasl.server.callback.handler.class", "sasl.oauthbearer.jwt.validator.class"]
+)
+def test_the_classes_of_kafka_itself_may_be_named(key: str) -> None:
+    """They make the checks that are made here in any case."""
+    name = "org.apache.kafka.common.security.oauthbearer.OAuthBearerValidatorCallbackHandler"
+    shared = {"sasl.enabled.mechanisms": "OAUTHBEARER", f"{X}oauthbearer.{key}": name, key: name}
+    assert _security("SASL_PLAINTEXT", shared).warnings == ()
+
+
+def test_settings_of_oauth_can_follow_the_mechanism() -> None:
+    key = "sasl.oauthbearer.expected.issuer"
+    shared = {"sasl.enabled.mechanisms": "OAUTHBEARER", f"{X}oauthbearer.{key}": "https://a"}
+    sasl = _security("SASL_PLAINTEXT", shared).sasl
+    assert sasl is not None
+    assert sasl.of_mechanism["OAUTHBEARER"][key] == "https://a"
 
 
 def test_keys_and_certificates_can_be_texts() -> None:
@@ -183,6 +274,35 @@ def test_a_protocol_without_a_suite_is_off(
         ("SSL", {**STORES, f"{X}log.dirs": "/"}, "is not a setting of a listener"),
         ("SSL", {**STORES, "listener.name.y.ssl.client.auth": "required"}, "does not exist"),
         ("SSL", {**STORES, "listener.name.X.ssl.client.auth": "required"}, "in lower case"),
+        # Names that are misspelled, or unknown.
+        ("SSL", {**STORES, "ssl.client.auht": "required"}, "mean ssl.client.auth"),
+        ("SSL", {**STORES, "SSL.client.auth": "required"}, "mean ssl.client.auth"),
+        ("SSL", {**STORES, "ssl.principal.mapping.rule": "x"}, "mean ssl.principal.mapping.rules"),
+        ("SSL", {**STORES, "ssl.crl.location": "/etc/crl"}, "ssl.crl.location is not a setting"),
+        ("PLAINTEXT", {"ssl.client.auht": "required"}, "mean ssl.client.auth"),
+        ("SASL_PLAINTEXT", {**SCRAM, "connection.max.reauth.ms": "1"}, "mean connections.max"),
+        ("SASL_PLAINTEXT", {**SCRAM, "sasl.server.max.receive.sizes": "1"}, "mean sasl.server.max"),
+        ("SASL_PLAINTEXT", {**SCRAM, "sasl.oauthbearer.expected.audiences": "a"}, "mean sasl"),
+        ("SASL_PLAINTEXT", {**SCRAM, f"{X}sasl.oauthbearer.expected.isuer": "a"}, "mean listener"),
+        ("SASL_PLAINTEXT", {**SCRAM, "plain.connections.max.reauth.ms": "1"}, "is not a setting"),
+        ("SSL", {**STORES, "listener.names.x.ssl.client.auth": "required"}, "is not a setting"),
+        ("SSL", {**STORES, "Listener.name.x.ssl.client.auth": "required"}, "is not a setting"),
+        # Names after a mechanism.
+        ("SASL_PLAINTEXT", {**SCRAM, f"{S}connections.max.reauth.mss": "1"}, "mean listener"),
+        ("SASL_PLAINTEXT", {**SCRAM, f"{S}sasl.jaas.confg": "x"}, "mean .*sha-256.sasl.jaas"),
+        ("SASL_PLAINTEXT", {**SCRAM, f"{S}sasl.server.max.receive.size": "1"}, "not a setting"),
+        ("SASL_PLAINTEXT", {**SCRAM, f"{S}sasl.oauthbearer.expected.issuer": "i"}, "not a setting"),
+        ("SASL_SSL", {**STORES, **SCRAM, f"{S}ssl.client.auth": "required"}, "not a setting"),
+        # Settings of Kafka whose checks would be left out.
+        ("SSL", {**STORES, "ssl.protocol": "TLSv1.3"}, "ssl.protocol has no effect: .*ssl.enabled"),
+        ("SSL", {**STORES, f"{X}ssl.protocol": "TLSv1.3"}, "listener.name.x.ssl.protocol has no"),
+        ("SSL", {**STORES, "ssl.engine.factory.class": "com.acme.Tls"}, "checks would be left out"),
+        ("SASL_PLAINTEXT", {**SCRAM, "sasl.server.callback.handler.class": "com.acme.Ldap"},
+         "checks would be left out"),
+        ("SASL_PLAINTEXT", {**SCRAM, f"{S}sasl.server.callback.handler.class": "com.acme.Ldap"},
+         "listener.name.x.scram-sha-256.sasl.server.callback.handler.class is a class in Java"),
+        ("SASL_PLAINTEXT", {**SCRAM, "sasl.oauthbearer.jwt.validator.class": "com.acme.Jwt"},
+         "checks would be left out"),
         # Stores.
         ("SSL", {**STORES, "ssl.keystore.type": "JKS"}, "ssl.keystore.type must be PEM"),
         ("SSL", {**STORES, "ssl.truststore.type": "PKCS12"}, "ssl.truststore.type must be PEM"),
@@ -227,3 +347,10 @@ def test_a_client_needs_no_certificate() -> None:
     tls = parse_client_tls({**STORES, "ssl.client.auth": "required"})
     assert tls.keystore is not None
     assert tls.verifies_host_name
+
+
+@pytest.mark.parametrize("key", ["ssl.truststore.locaton", "SSL.truststore.location"])
+def test_a_client_does_not_trust_others_because_of_a_misspelled_setting(key: str) -> None:
+    """Without a truststore, it would trust the authorities of its system."""
+    with pytest.raises(SecurityInvalid, match=r"did you mean ssl\.truststore\.location\?"):
+        parse_client_tls({key: "/etc/ca.pem"})

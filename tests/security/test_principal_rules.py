@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.security.principal_rules import (
     NAME_CHARS_MAX,
     RULES_MAX,
+    SUBJECT_BYTES_MAX,
     CertificateInvalid,
     PrincipalRefused,
     RulesInvalid,
@@ -63,7 +64,6 @@ PRINTED: list[tuple[list[list[Part]], str]] = [
       [(NameOID.LOCALITY_NAME, "l")], [(NameOID.SERIAL_NUMBER, "12")], [(NameOID.SURNAME, "Doe")]],
      "2.5.4.4=#0c03446f65,2.5.4.5=#13023132,L=l,ST=st,STREET=s"),
     ([[(ObjectIdentifier("1.2.3.4.99999"), "x")]], "1.2.3.4.99999=#0c0178"),
-    ([[(CN, "bmp", _ASN1Type.BMPString)]], "CN=\\00b\\00m\\00p"),
     ([[(CN, "univ", _ASN1Type.UniversalString)]], "CN=#1c10000000750000006e0000006900000076"),
     ([], ""),
 ]  # fmt: skip
@@ -72,6 +72,65 @@ PRINTED: list[tuple[list[list[Part]], str]] = [
 @pytest.mark.parametrize(("levels", "printed"), PRINTED)
 def test_a_subject_is_printed_as_java_prints_it(levels: list[list[Part]], printed: str) -> None:
     assert distinguished_name(_certificate(*levels)) == printed
+
+
+def _replaced(text: str, of_type: _ASN1Type, body: bytes) -> bytes:
+    """Returns a certificate whose common name has these bytes instead of the text."""
+    assert len(text) == len(body)
+    return _certificate([(CN, text, of_type)]).replace(text.encode(), body)
+
+
+def test_text_in_utf_16_does_not_become_the_user_that_its_bytes_spell() -> None:
+    """Java prints these Chinese characters as `kafka-admin1`."""
+    text = b"kafka-admin1".decode("utf-16-be")
+    printed = distinguished_name(_certificate([(CN, text, _ASN1Type.BMPString)]))
+    assert printed == f"CN=#1e0c{b'kafka-admin1'.hex()}"
+
+
+@pytest.mark.parametrize(
+    ("of_type", "tag"), [(_ASN1Type.T61String, 0x14), (_ASN1Type.UTF8String, 0x1B)]
+)
+def test_text_in_an_old_character_set_is_printed_as_its_bytes(of_type: _ASN1Type, tag: int) -> None:
+    """So names that differ in one byte stay different."""
+    printed = set()
+    for body in (b"m\xfcller", b"m\xf6ller"):
+        certificate = _replaced("mxller", of_type, body)
+        old_type = bytes((of_type.value, len(body)))
+        certificate = certificate.replace(old_type + body, bytes((tag, len(body))) + body)
+        printed.add(distinguished_name(certificate))
+    assert printed == {f"CN=#{tag:02x}066d{byte}6c6c6572" for byte in ("fc", "f6")}
+
+
+@pytest.mark.parametrize(
+    ("of_type", "body"),
+    [
+        (_ASN1Type.UTF8String, b"m\xfcller"),
+        (_ASN1Type.UTF8String, b"m\xc1\xa1lle"),  # two bytes for a letter that needs one
+        (_ASN1Type.UTF8String, b"m\xed\xa0\x80ll"),  # half of a pair
+        (_ASN1Type.PrintableString, "müler".encode()),
+        (_ASN1Type.IA5String, b"m\xfcller"),
+    ],
+)
+def test_text_that_is_not_valid_for_its_type_is_refused(of_type: _ASN1Type, body: bytes) -> None:
+    with pytest.raises(CertificateInvalid, match="CN that is not valid"):
+        distinguished_name(_replaced("mxller", of_type, body))
+
+
+@pytest.mark.parametrize(
+    "oid", [b"\x80\x04\x03", b"\x55\x80\x03", b"\x55\x04\x83"], ids=["first", "second", "last"]
+)
+def test_the_type_of_an_attribute_has_only_one_encoding(oid: bytes) -> None:
+    certificate = _certificate([(ORG, "x")])
+    damaged = certificate.replace(b"\x06\x03\x55\x04\x0a", b"\x06\x03" + oid)
+    with pytest.raises(CertificateInvalid, match="invalid attribute type"):
+        distinguished_name(damaged)
+
+
+def test_a_subject_that_is_too_large_is_refused() -> None:
+    longest = 64  # the library refuses longer values
+    levels: list[list[Part]] = [[(ORG, "o" * longest)]] * (SUBJECT_BYTES_MAX // longest)
+    with pytest.raises(CertificateInvalid, match="shorten it"):
+        distinguished_name(_certificate(*levels))
 
 
 @settings(max_examples=30, deadline=None)
@@ -141,11 +200,54 @@ def test_the_first_rule_that_matches_makes_the_user(rules: str, name: str, user:
         ("DEFAULT", "C" * (NAME_CHARS_MAX + 1)),
         ("RULE:.*(.*)/$0$0$0$0$0/", "C" * NAME_CHARS_MAX),
         ("RULE:(?:.*,.*){90}/x/", "," * NAME_CHARS_MAX),
+        ("RULE:(.)*(b)?/$1$2$2/", "C" * (NAME_CHARS_MAX - 1) + "\n"),
     ],
 )
 def test_a_client_without_a_user_name_is_refused(rules: str, name: str) -> None:
     with pytest.raises(PrincipalRefused):
         parse_rules(rules).user(name)
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [("L", "CN=\u212aafka"), ("U", "CN=adm\u0131n"), ("U", "CN=\u017fuper"), ("L", "CN=\u0130"),
+     ("U", "CN=stra\u00dfe"), ("L", "CN=Zo\u00eb")],
+)  # fmt: skip
+def test_a_change_of_case_does_not_make_another_user(case: str, name: str) -> None:
+    """The lower case of the Kelvin sign is `k`; the upper case of a dotless i is `I`."""
+    with pytest.raises(PrincipalRefused, match="only for ASCII names"):
+        parse_rules(f"RULE:CN=(.*)/$1/{case}").user(name)
+    assert parse_rules("RULE:CN=(.*)/$1/").user(name) == name.removeprefix("CN=")
+
+
+def test_a_change_of_case_concerns_only_the_user_name() -> None:
+    rules = parse_rules("RULE:CN=([^,]*),.*/$1/L")
+    assert rules.user("CN=Alice,O=Z\u00fcrich AG") == "alice"
+
+
+SIX_GROUPS = "^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)"
+
+
+def test_all_rules_share_the_steps_of_one_client() -> None:
+    """One such rule is within the limit, ten are not."""
+    name = ("CN=" + ",OU=,O=,L=,ST=,C=" * 100)[:600]
+    one = f"RULE:{SIX_GROUPS},X$/$1/L"
+    assert parse_rules(f"{one},DEFAULT").user(name) == name
+    with pytest.raises(PrincipalRefused, match="fewer or simpler patterns"):
+        parse_rules(",".join([one] * 10 + ["DEFAULT"])).user(name)
+
+
+def test_ten_rules_with_many_groups_are_within_the_limit_for_an_ordinary_name() -> None:
+    other = ",".join(f"RULE:{SIX_GROUPS},X{number}$/$1/L" for number in range(9))
+    rules = parse_rules(f"{other},RULE:{SIX_GROUPS}$/$1@$2/L")
+    name = "CN=Alice.Smith,OU=Platform Engineering,O=Acme Incorporated,L=Lausanne,ST=Vaud,C=CH"
+    assert rules.user(name) == "alice.smith@platform engineering"
+
+
+def test_an_ordinary_rule_is_within_the_limit_for_the_longest_name() -> None:
+    user = "a" * (NAME_CHARS_MAX - len("CN=,OU=people"))
+    rules = parse_rules("RULE:^CN=(.*?),OU=people.*$/$1/L,DEFAULT")
+    assert rules.user(f"CN={user},OU=people") == user
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,10 @@ def new(
     folder.mkdir(parents=True, exist_ok=True)
     hosts = [] if user else host or _own_names()
     subject = Subject(user or hosts[0], organization=organization)
-    certificate_path, key_path = _paths(folder, user or hosts[0])
-    if certificate_path.exists() and not force:
-        raise CommandFailed(f"{certificate_path} exists: use --force to replace it")
+    certificate_path, key_path = _own_paths(folder, user or hosts[0])
+    for path in (certificate_path, key_path):
+        if path.exists() and not force:
+            raise CommandFailed(f"{path} exists: use --force to replace it")
     try:
         authority, is_new = _authority(folder, organization, now_ms)
         if user:
@@ -138,8 +139,8 @@ def new(
     if json:
         emit_json({"files": written, "certificate": _as_json(made, now_ms)})
         return
-    for path in written:
-        emit(f"wrote {path}")
+    for name in written:
+        emit(f"wrote {name}")
     _show_one(made, now_ms)
 
 
@@ -216,6 +217,14 @@ def _own_names() -> list[str]:
     """Returns the names that clients on this machine and in its network use for a broker here."""
     name = socket.gethostname()
     return ["localhost", *([name] if name not in ("", "localhost") else []), "127.0.0.1", "::1"]
+
+
+def _own_paths(folder: Path, name: str) -> tuple[Path, Path]:
+    """Returns the files of a broker or user. They are never those of the authority, nor a file of
+    another certificate."""
+    if name.lower() == "ca" or name.lower().endswith("-key"):
+        raise CommandFailed(f"the files of {name!r} would replace others: use another name")
+    return _paths(folder, name)
 
 
 def _paths(folder: Path, name: str) -> tuple[Path, Path]:

@@ -6,23 +6,24 @@ files, the old contexts stay in use. Open connections keep the context that they
 
 A new context accepts no TLS session of an old one. So a client whose authority is no longer trusted
 cannot resume a session. Where clients show certificates, no session tickets are given out at all.
-
-`adapted` lets a receiver use a connection with TLS as it uses one without.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
+import re
 import ssl
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from penstock.ports import Buffer, BufferedReceiver, Receiver, StreamReceiver, Transport
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
 from penstock.security.certificates import CertificatesInvalid, Description, describe
 from penstock.security.listener_security import (
     PEM_CHARS_MAX,
@@ -37,6 +38,11 @@ from penstock.security.principal_rules import PrincipalRefused
 ReadFile = Callable[[str], bytes]
 """Returns the contents of a file. Raises OSError."""
 
+CONTEXT_USES_MAX: Final = 16
+"""For how many connections a context is used that keeps the certificates of clients. OpenSSL
+accepts 100 KiB of certificates from a client and keeps them in up to 600 KiB. So while a connection
+is open, its context holds 10 MiB at most."""
+
 _VERSIONS: Final = {
     TlsProtocol.TLS_1_2: ssl.TLSVersion.TLSv1_2,
     TlsProtocol.TLS_1_3: ssl.TLSVersion.TLSv1_3,
@@ -48,6 +54,8 @@ _VERIFY_MODES: Final = {
 }
 _FLIGHTS_MAX: Final = 10
 """A handshake takes fewer turns than this."""
+_PEM_LINE: Final = re.compile(r"--\s*(BEGIN|END)\b(?!.*(KEY|PARAMETERS))", re.IGNORECASE)
+"""Finds the first and the last line of everything but keys, also if the line is damaged."""
 
 
 class TlsRefused(ValueError):
@@ -63,13 +71,35 @@ class _Files:
     trusted: str | None = field(repr=False)
 
 
+class _Server:
+    """Returns the contexts of a listener's connections: one after the other, all alike."""
+
+    def __init__(self, settings: TlsSettings, files: _Files) -> None:
+        self._settings = settings
+        self._files = files
+        self._context = _server_context(settings, files)
+        self._uses = 0
+        self._keeps_certificates = (
+            settings.client_auth is not ClientAuth.NONE
+            and TlsProtocol.TLS_1_2 in settings.protocols
+        )
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the context for one more connection."""
+        if self._keeps_certificates and self._uses >= CONTEXT_USES_MAX:
+            self._context = _server_context(self._settings, self._files)
+            self._uses = 0
+        self._uses += 1
+        return self._context
+
+
 @dataclass(frozen=True, slots=True)
 class _Loaded:
     """Everything that a reload replaces."""
 
     settings: TlsSettings
     files: _Files
-    server: ssl.SSLContext
+    server: _Server
     client: ssl.SSLContext
     chain: tuple[Description, ...]
     trusted: tuple[Description, ...]
@@ -93,6 +123,7 @@ class TlsContexts:
         """
         self._read_file = read_file
         self._is_inter_broker = is_inter_broker
+        self._reloading = threading.Lock()
         self._loaded = self._load(settings, _read(settings, read_file), now_ms)
         self.reloads = 0
         """How often new files were put to use."""
@@ -100,8 +131,11 @@ class TlsContexts:
         """How often new files were refused."""
 
     def server(self) -> ssl.SSLContext:
-        """Returns the context for the next connection that is accepted."""
-        return self._loaded.server
+        """Returns the context for the next connection that is accepted. Do not use it for others.
+
+        Raises `TlsRefused` if no file descriptor is left: at times a new context is made.
+        """
+        return self._loaded.server.context()
 
     def client(self) -> ssl.SSLContext:
         """Returns the context for the next connection to another broker."""
@@ -130,38 +164,45 @@ class TlsContexts:
         """Reads the files again, or those of new settings. Returns whether anything has changed.
 
         Raises `TlsRefused` if the new files cannot be used. The old contexts then stay in use.
+        If another reload is under way, this one begins after it.
         """
-        old = self._loaded
-        settings = settings or old.settings
-        try:
-            files = _read(settings, self._read_file)
-            if files == old.files and settings == old.settings:
+        with self._reloading:
+            try:
+                new = self._reloaded(self._loaded, settings or self._loaded.settings, now_ms)
+            except TlsRefused:
+                self.reloads_refused += 1
+                raise
+            if new is None:
                 return False
-            new = self._load(settings, files, now_ms)
-            _check_change(old.chain[0], new.chain[0], settings)
-            if self._is_inter_broker:
-                _check_pair(old, new)
-        except TlsRefused:
-            self.reloads_refused += 1
-            raise
-        self._loaded = new
-        self.reloads += 1
-        return True
+            self._loaded = new
+            self.reloads += 1
+            return True
+
+    def _reloaded(self, old: _Loaded, settings: TlsSettings, now_ms: int) -> _Loaded | None:
+        files = _read(settings, self._read_file)
+        if files == old.files and settings == old.settings:
+            return None
+        new = self._load(settings, files, now_ms)
+        _check_change(old.chain[0], new.chain[0], settings)
+        if self._is_inter_broker:
+            _check_pair(old, new)
+        return new
 
     def _load(self, settings: TlsSettings, files: _Files, now_ms: int) -> _Loaded:
         keystore = _keystore_of(settings)
         chain = _described(keystore.chain, files.chain)
-        if not chain[0].is_valid_at(now_ms):
-            raise TlsRefused(
-                f"{keystore.chain.key}: the certificate of {chain[0].subject} has expired, or is "
-                "not valid yet: replace it, and check the clock of this machine"
-            )
+        _check_chain(keystore.chain, files.chain, chain, now_ms)
         trusted: tuple[Description, ...] = ()
         if settings.truststore is not None and files.trusted is not None:
             trusted = _described(settings.truststore, files.trusted)
-        server = _server_context(settings, files)
+            if not any(each.is_valid_at(now_ms) for each in trusted):
+                raise TlsRefused(
+                    f"{settings.truststore.key}: all certificates have expired, or are not valid "
+                    "yet: replace them, and check the clock of this machine"
+                )
+        server = _Server(settings, files)
         client = _client_context(settings, files)
-        _try(keystore, server, _VERIFY_MODES[settings.client_auth])
+        _try(keystore, settings, files)
         loaded = _Loaded(settings, files, server, client, chain, trusted)
         if self._is_inter_broker:
             _check_pair(loaded, loaded)
@@ -184,105 +225,15 @@ def peer_certificate(transport: Any, now_ms: int) -> bytes | None:
         return None
     certificate: bytes | None = connection.getpeercert(binary_form=True)
     if certificate is not None and connection.session_reused:
-        (found,) = describe(ssl.DER_cert_to_PEM_cert(certificate))
+        try:
+            (found,) = describe(ssl.DER_cert_to_PEM_cert(certificate))
+        except (CertificatesInvalid, x509.InvalidVersion) as error:
+            raise PrincipalRefused(f"the certificate cannot be read: {error}") from error
         if not found.is_valid_at(now_ms):
             raise PrincipalRefused(
                 f"the certificate of {found.subject} has expired since its TLS session began"
             )
     return certificate
-
-
-class _Writing:
-    """Tells a receiver when to pause and to resume writing, as plain transports do.
-
-    A transport with TLS calls `resume_writing` from within `write`. A receiver that writes more
-    when it resumes would then call itself without end. So it resumes in the next turn of the loop.
-    """
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-        self._loop = asyncio.get_running_loop()
-        self._paused = False
-        self._is_due = False
-
-    def pause(self) -> None:
-        self._paused = True
-        self._receiver.pause_writing()
-
-    def resume(self) -> None:
-        self._paused = False
-        if not self._is_due:
-            self._is_due = True
-            self._loop.call_soon(self._resume)
-
-    def _resume(self) -> None:
-        self._is_due = False
-        if not self._paused:
-            self._receiver.resume_writing()
-
-    def end(self) -> None:
-        """After the connection is lost, nothing resumes."""
-        self._paused = True
-
-
-def adapted(receiver: Receiver) -> asyncio.BaseProtocol:
-    """Returns a protocol for the event loop that passes everything on to a receiver, with the
-    semantics of a connection without TLS."""
-    if hasattr(receiver, "get_buffer"):
-        return _Buffered(cast(BufferedReceiver, receiver))
-    return _Stream(cast(StreamReceiver, receiver))
-
-
-class _Buffered(asyncio.BufferedProtocol):
-    def __init__(self, receiver: BufferedReceiver) -> None:
-        self._receiver = receiver
-        self._writing = _Writing(receiver)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._receiver.connection_made(cast(Transport, transport))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._writing.end()
-        self._receiver.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._writing.pause()
-
-    def resume_writing(self) -> None:
-        self._writing.resume()
-
-    def get_buffer(self, size_hint: int) -> Buffer:
-        return self._receiver.get_buffer(size_hint)
-
-    def buffer_updated(self, size: int) -> None:
-        self._receiver.buffer_updated(size)
-
-    def eof_received(self) -> bool:
-        """Tells the receiver. TLS has no half-closed connections, so the connection closes."""
-        self._receiver.eof_received()
-        return False
-
-
-class _Stream(asyncio.Protocol):
-    def __init__(self, receiver: StreamReceiver) -> None:
-        self._receiver = receiver
-        self._writing = _Writing(receiver)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._receiver.connection_made(cast(Transport, transport))
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._writing.end()
-        self._receiver.connection_lost(error)
-
-    def pause_writing(self) -> None:
-        self._writing.pause()
-
-    def resume_writing(self) -> None:
-        self._writing.resume()
-
-    def data_received(self, data: bytes) -> None:
-        self._receiver.data_received(data)
 
 
 def _keystore_of(settings: TlsSettings) -> Keystore:
@@ -319,9 +270,38 @@ def _text(pem: Pem, read_file: ReadFile) -> str:
 
 def _described(pem: Pem, text: str) -> tuple[Description, ...]:
     try:
-        return describe(text)
-    except CertificatesInvalid as error:
+        found = describe(text)
+    except (CertificatesInvalid, x509.InvalidVersion) as error:
         raise TlsRefused(f"{pem.key}: {error}") from error
+    lines = [match[1].upper() for match in _PEM_LINE.finditer(text)]
+    for line in ("BEGIN", "END"):
+        if lines.count(line) != len(found):
+            raise TlsRefused(
+                f"{pem.key}: only {len(found)} of its certificates can be read, but it has "
+                f"{lines.count(line)} lines with -----{line}: it is damaged, or contains something "
+                "other than certificates and keys"
+            )
+    return found
+
+
+def _check_chain(pem: Pem, text: str, chain: tuple[Description, ...], now_ms: int) -> None:
+    """Checks that clients can accept the certificates."""
+    for each in chain:
+        if not each.is_valid_at(now_ms):
+            raise TlsRefused(
+                f"{pem.key}: the certificate of {each.subject} has expired, or is not valid yet: "
+                "replace it, and check the clock of this machine"
+            )
+    extensions = x509.load_pem_x509_certificates(text.encode())[0].extensions
+    try:
+        uses = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return  # it may be used for everything
+    if not {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE} & {*uses}:
+        raise TlsRefused(
+            f"{pem.key}: the certificate of {chain[0].subject} is not for servers, so clients "
+            "would refuse it: use one whose extended key usage has serverAuth"
+        )
 
 
 def _server_context(settings: TlsSettings, files: _Files) -> ssl.SSLContext:
@@ -383,7 +363,7 @@ def _load_keystore(context: ssl.SSLContext, keystore: Keystore, files: _Files) -
     try:
         with _named(files.chain) as chain, _named(files.private_key) as private_key:
             context.load_cert_chain(chain, private_key, password)
-    except (ssl.SSLError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise TlsRefused(
             f"{keystore.private_key.key}: the key cannot be used ({_reason(error)}): it must "
             f"belong to the first certificate of {keystore.chain.key}, and if it is encrypted, "
@@ -391,7 +371,7 @@ def _load_keystore(context: ssl.SSLContext, keystore: Keystore, files: _Files) -
         ) from error
 
 
-def _reason(error: ssl.SSLError | ValueError) -> str:
+def _reason(error: OSError | ValueError) -> str:
     """Returns OpenSSL's reason in words."""
     reason = getattr(error, "reason", None)
     return reason.lower().replace("_", " ") if reason else str(error)
@@ -415,21 +395,23 @@ def _named(text: str) -> Iterator[str]:
             yield named.name
 
 
-def _try(keystore: Keystore, server: ssl.SSLContext, verify_mode: ssl.VerifyMode) -> None:
-    """Tries a handshake with a client that has no certificate and accepts every server."""
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_mode = ssl.CERT_NONE
+def _try(keystore: Keystore, settings: TlsSettings, files: _Files) -> None:
+    """Tries a handshake of each protocol with a client that accepts every server. The client has no
+    certificate, so the server does not ask for one."""
+    server = _server_context(settings, files)
     server.verify_mode = ssl.CERT_NONE
-    try:
-        _shake_hands(server, client)
-    except ssl.SSLError as error:
-        raise TlsRefused(
-            f"{keystore.chain.key}: a trial handshake with the new key and certificate fails "
-            f"({_reason(error)})"
-        ) from error
-    finally:
-        server.verify_mode = verify_mode
+    for protocol in sorted(settings.protocols):
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.verify_mode = ssl.CERT_NONE
+        client.minimum_version = client.maximum_version = _VERSIONS[protocol]
+        try:
+            _shake_hands(server, client)
+        except ssl.SSLError as error:
+            raise TlsRefused(
+                f"{keystore.chain.key}: a trial handshake of {protocol} with the new key and "
+                f"certificate fails ({_reason(error)})"
+            ) from error
 
 
 def _check_pair(old: _Loaded, new: _Loaded) -> None:
@@ -439,7 +421,7 @@ def _check_pair(old: _Loaded, new: _Loaded) -> None:
         trial = _client_context(client.settings, client.files)
         trial.check_hostname = False
         try:
-            _shake_hands(server.server, trial)
+            _shake_hands(server.server.context(), trial)
         except ssl.SSLError as error:
             raise TlsRefused(
                 "brokers could not connect to each other: the truststore does not accept the "

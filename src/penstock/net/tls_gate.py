@@ -4,7 +4,10 @@ A handshake takes a millisecond or more of the event loop, and a client that nev
 holds memory. So the number of handshakes is limited, in total and for each address, and each has a
 deadline. Further connections wait. The addresses that wait take turns, and a handshake that is
 older than `grace_s` ends as long as others wait for its place: an honest client is done by then,
-and one that keeps handshakes open must not keep others out.
+and one that keeps handshakes open must not keep others out. If more connections wait than there are
+places, the grace is shorter. So with the default limits, whatever the others do, the first
+connection of an address waits for about 3 s if 800 other addresses wait, and for 7 s if 2000 do.
+If more than `waiting` wait, connections are closed, perhaps also those of honest clients.
 
 In each turn of the event loop, at most one client gets its first answer, so that a burst of
 connections does not delay the requests of clients that are connected.
@@ -25,13 +28,15 @@ from dataclasses import dataclass, fields
 from typing import Final, cast
 
 from penstock.net.sockets import BACKLOG, tune
-from penstock.net.tls import adapted
+from penstock.net.tls_receiver import adapted
 from penstock.ports import Clock, Listener, Receiver, Transport
 
 LOG_INTERVAL_S: Final = 10.0
 """Failed handshakes are logged at most this often."""
 SWEEP_S: Final = 0.1
 """How often handshakes are checked while a connection waits."""
+GRACE_MIN_S: Final = 0.3
+"""The grace is not shorter than this, so that clients far away can complete their handshakes."""
 ACCEPT_RETRY_S: Final = 0.5
 """How long to wait after an accept that failed, usually because no file descriptor is left."""
 
@@ -55,7 +60,8 @@ class HandshakeLimits:
     timeout_s: float = 10.0
     """The deadline of each handshake."""
     grace_s: float = 2.0
-    """The age from which a handshake makes room for a connection that waits."""
+    """The age from which a handshake makes room for a connection that waits, if not more wait than
+    there are places."""
     shutdown_timeout_s: float = 5.0
     """How long a connection waits for the peer's close_notify when it closes."""
 
@@ -63,6 +69,11 @@ class HandshakeLimits:
         for field in fields(self):
             if getattr(self, field.name) <= 0:
                 raise ValueError(f"{field.name} is {getattr(self, field.name)}; it must be above 0")
+
+    def grace(self, places: int, waiting: int) -> float:
+        """Returns the age from which a handshake makes room if so many wait for so many places. It
+        is such that all of them get a place within `grace_s`, or as short as it may be."""
+        return max(min(self.grace_s, GRACE_MIN_S), self.grace_s * places / max(places, waiting))
 
 
 DEFAULT_LIMITS: Final = HandshakeLimits()
@@ -333,11 +344,12 @@ class TlsListener:
                 self._loop.call_soon(self._give_turn)
             await turn
         protocol = adapted(self._receiver())
+        context = self._gate.server_context()
         handshake.taken = True
         await self._loop.connect_accepted_socket(
             cast(Callable[[], asyncio.Protocol], lambda: protocol),
             handshake.sock,
-            ssl=self._gate.server_context(),
+            ssl=context,
             ssl_handshake_timeout=max(deadline - self._loop.time(), _SHORTEST_S),
             ssl_shutdown_timeout=self._limits.shutdown_timeout_s,
         )
@@ -380,15 +392,15 @@ class TlsListener:
         self._sweeper = None
         for address, queue in self._waiting.items():
             if not self._may_start(address):
-                self._evict(self._by_address[address], len(queue))
+                self._evict(self._by_address[address], self._limits.per_address, len(queue))
         if len(self._handshakes) >= self._limits.total:
-            self._evict(self._handshakes, self._counters.waiting)
+            self._evict(self._handshakes, self._limits.total, self._counters.waiting)
         self._start_next()
 
-    def _evict(self, oldest_first: Iterable[_Handshake], count: int) -> None:
-        """Ends up to `count` handshakes that are older than the grace."""
-        old = self._gate.clock.monotonic() - self._limits.grace_s
-        for each in itertools.islice(oldest_first, count):
+    def _evict(self, oldest_first: Iterable[_Handshake], places: int, waiting: int) -> None:
+        """Ends up to `waiting` handshakes that are older than the grace."""
+        old = self._gate.clock.monotonic() - self._limits.grace(places, waiting)
+        for each in itertools.islice(oldest_first, waiting):
             if each.since > old:
                 return
             if not each.evicted:

@@ -4,7 +4,7 @@ The pattern comes from an operator, but the text comes from a client. Python's `
 to match one after the other, so a client could choose a text that takes exponential time. This
 matcher follows all ways at once: one search takes at most (size of the pattern) x (length of the
 text) steps. It prefers the same way that Java's and Python's matchers find first, so its groups are
-the same.
+the same. `Work` limits the steps of all searches for one client together.
 
 Supported is this subset of Java's syntax:
 
@@ -32,8 +32,10 @@ PROGRAM_SIZE_MAX: Final = 2_000
 PATTERN_CHARS_MAX: Final = 2_000
 GROUP_DEPTH_MAX: Final = 20
 """How deep groups may be nested."""
-WORK_MAX: Final = 300_000
-"""How many steps one call may take, over all its searches: a fraction of a second."""
+WORK_MAX: Final = 50_000
+"""How many steps all searches for one client may take together: a few hundredths of a second."""
+_RANGES_PER_STEP: Final = 8
+"""How many ranges of a class are compared in the time of one step."""
 
 Spans = tuple[int, ...]
 """Where the groups are: begin and end of group 0 (the whole match), of group 1, and so on. -1 for a
@@ -48,7 +50,20 @@ class PatternRefused(ValueError):
 
 
 class TooMuchWork(ValueError):
-    """The text is too long for this pattern."""
+    """The text is too long for these patterns."""
+
+
+class Work:
+    """Counts the steps of all searches that share it."""
+
+    def __init__(self, steps: int = WORK_MAX) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises `TooMuchWork` if fewer steps are left."""
+        self.left -= steps
+        if self.left < 0:
+            raise TooMuchWork("the text takes too long to match: use fewer or simpler patterns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +113,15 @@ class _Group:
 
 _Node = _Chars | _Edge | _Sequence | _Choice | _Repeat | _Group
 
-_DIGITS: Final = (("0", "9"),)
-_SPACES: Final = (("\t", "\r"), (" ", " "))
-_WORD: Final = (("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z"))
-_CLASSES: Final = {
-    "d": _Chars(_DIGITS),
-    "D": _Chars(_DIGITS, negated=True),
-    "s": _Chars(_SPACES),
-    "S": _Chars(_SPACES, negated=True),
-    "w": _Chars(_WORD),
-    "W": _Chars(_WORD, negated=True),
+_RANGES: Final = {
+    "d": (("0", "9"),),
+    "s": (("\t", "\r"), (" ", " ")),
+    "w": (("0", "9"), ("A", "Z"), ("_", "_"), ("a", "z")),
 }
+_CLASSES: Final = {name: _Chars(ranges) for name, ranges in _RANGES.items()} | {
+    name.upper(): _Chars(ranges, negated=True) for name, ranges in _RANGES.items()
+}
+_QUANTIFIERS: Final = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ANY: Final = _Chars(tuple((end, end) for end in sorted(_LINE_ENDS)), negated=True)
 
@@ -195,12 +208,10 @@ class _Parser:
 
     def _group(self) -> _Node:
         number = 0
-        if self._take("?"):
-            if not self._take(":"):
+        if not self._take("?:"):
+            if self._peek() == "?":
                 raise self._refused("of the groups that begin with '(?', only '(?:' is supported")
-        else:
-            self.groups += 1
-            number = self.groups
+            self.groups = number = self.groups + 1
         self._depth += 1
         if self._depth > GROUP_DEPTH_MAX:
             raise self._refused(f"groups are nested more than {GROUP_DEPTH_MAX} deep")
@@ -214,11 +225,9 @@ class _Parser:
         char = self._next()
         if char in _CLASSES:
             return _CLASSES[char]
-        if char in _CONTROLS:
-            return _CONTROLS[char]
-        if char.isascii() and char.isalnum():
+        if char not in _CONTROLS and char.isascii() and char.isalnum():
             raise self._refused(f"'\\{char}'")
-        return char
+        return _CONTROLS.get(char, char)
 
     def _class(self) -> _Chars:
         negated = self._take("^")
@@ -229,10 +238,7 @@ class _Parser:
             low = self._class_char()
             if isinstance(low, _Chars):
                 ranges += _positive(low)
-            elif self._peek() == "-" and self._pattern[self._at + 1 : self._at + 2] not in (
-                "]",
-                "",
-            ):
+            elif self._peek() == "-" and not self._pattern.startswith("-]", self._at):
                 self._at += 1
                 high = self._class_char()
                 if isinstance(high, _Chars) or high < low:
@@ -253,23 +259,13 @@ class _Parser:
         return char
 
     def _quantified(self, body: _Node) -> _Node:
-        low, high = 0, None
-        match self._peek():
-            case "*":
-                self._at += 1
-            case "+":
-                self._at += 1
-                low = 1
-            case "?":
-                self._at += 1
-                high = 1
-            case "{":
-                self._at += 1
-                low, high = self._counts()
-            case _:
-                return body
+        char = self._peek()
+        if char != "{" and char not in _QUANTIFIERS:
+            return body
+        self._at += 1
+        low, high = self._counts() if char == "{" else _QUANTIFIERS[char]
         lazy = self._take("?")
-        if self._peek() in ("*", "+", "?", "{"):
+        if self._peek() == "{" or self._peek() in _QUANTIFIERS:
             raise self._refused("two quantifiers in a row")
         if isinstance(body, _Edge) or (high != 1 and _can_be_empty(body)):
             raise self._refused("it repeats something that can match nothing")
@@ -324,6 +320,7 @@ class _Step:
     second: int = 0
     slot: int = 0
     at_end: bool = False
+    cost: int = 1
 
 
 class _Compiler:
@@ -343,7 +340,8 @@ class _Compiler:
     def emit(self, node: _Node) -> None:
         match node:
             case _Chars():
-                self._add(_Step(_Kind.CHARS, node))
+                cost = 1 + len(node.ranges) // _RANGES_PER_STEP
+                self._add(_Step(_Kind.CHARS, node, cost=cost))
             case _Edge(at_end):
                 self._add(_Step(_Kind.EDGE, at_end=at_end))
             case _Sequence(parts):
@@ -405,19 +403,15 @@ class Matcher:
         """How many groups the pattern has, not counting the whole match."""
         self._steps = (*compiler.steps, _Step(_Kind.MATCH))
 
-    def full_match(self, text: str) -> Spans | None:
-        """Returns where the groups are if the whole text matches, otherwise None.
+    def full_match(self, text: str, work: Work | None = None) -> Spans | None:
+        """Returns where the groups are if the whole text matches, otherwise None. Raises
+        `TooMuchWork` if that takes more steps than are left in `work`."""
+        return _Search(self._steps, self.groups, text, work or Work()).run(0, whole=True)
 
-        Raises `TooMuchWork` if that takes too long.
-        """
-        return _Search(self._steps, self.groups, text).run(0, whole=True)
-
-    def find_all(self, text: str) -> list[Spans]:
-        """Returns all matches from left to right that do not overlap, as Java's `find` does.
-
-        Raises `TooMuchWork` if that takes too long.
-        """
-        search = _Search(self._steps, self.groups, text)
+    def find_all(self, text: str, work: Work | None = None) -> list[Spans]:
+        """Returns all matches from left to right that do not overlap, as Java's `find` does. Raises
+        `TooMuchWork` if that takes more steps than are left in `work`."""
+        search = _Search(self._steps, self.groups, text, work or Work())
         found: list[Spans] = []
         begin = 0
         while begin <= len(text) and (spans := search.run(begin, whole=False)) is not None:
@@ -426,70 +420,77 @@ class Matcher:
         return found
 
 
-class _Search:
-    """Searches one text. All searches together may take `WORK_MAX` steps."""
+_Saved = tuple[int, int, "_Saved"] | None
+"""A slot, the position stored in it, and what was stored before. So SAVE copies nothing."""
 
-    def __init__(self, steps: tuple[_Step, ...], groups: int, text: str) -> None:
+
+class _Search:
+    """Searches one text."""
+
+    def __init__(self, steps: tuple[_Step, ...], groups: int, text: str, work: Work) -> None:
         self._steps = steps
+        self._slots = 2 * groups + 2
         self._text = text
-        self._unset: Spans = (-1,) * (2 * groups + 2)
-        self._work = 0
+        self._work = work
 
     def run(self, begin: int, whole: bool) -> Spans | None:
         """Returns the leftmost match from `begin` on, or only a match up to the end (`whole`)."""
         text, steps = self._text, self._steps
-        best: Spans | None = None
-        threads: dict[int, Spans] = {}
+        best: _Saved = None
+        threads: dict[int, _Saved] = {}
         seen: set[int] = set()
         for at in range(begin, len(text) + 1):
             if best is None and (at == begin or not whole):
-                self._follow(threads, seen, 0, self._unset, at)
+                self._follow(threads, seen, 0, None, at)
             if not threads and (whole or best is not None):
                 break
             char = text[at] if at < len(text) else None
-            following: dict[int, Spans] = {}
+            following: dict[int, _Saved] = {}
             seen = set()
-            for number, spans in threads.items():
+            for number, saved in threads.items():
                 step = steps[number]
                 if step.chars is None:  # a match
                     if char is None or not whole:
-                        best = spans
+                        best = saved
                         break  # the other threads are less preferred
                 elif char is not None and char in step.chars:
-                    self._follow(following, seen, step.first, spans, at + 1)
+                    self._follow(following, seen, step.first, saved, at + 1)
             threads = following
-        return best
+        return None if best is None else self._spans(best)
+
+    def _spans(self, saved: _Saved) -> Spans:
+        self._work.spend(self._slots)
+        spans = [-1] * self._slots
+        while saved is not None:
+            slot, at, saved = saved
+            if spans[slot] < 0:  # the newest position of a slot comes first
+                spans[slot] = at
+        return tuple(spans)
 
     def _follow(
-        self, threads: dict[int, Spans], seen: set[int], number: int, spans: Spans, at: int
+        self, threads: dict[int, _Saved], seen: set[int], number: int, saved: _Saved, at: int
     ) -> None:
         """Adds all steps that wait for a character and can be reached from `number`, in the order
         of preference. The dictionary keeps the order. No step is followed twice at one position."""
-        stack = [(number, spans)]
+        stack = [(number, saved)]
         while stack:
-            number, spans = stack.pop()
+            number, saved = stack.pop()
             if number in seen:
                 continue
             seen.add(number)
-            self._work += 1
-            if self._work > WORK_MAX:
-                raise TooMuchWork(
-                    f"a text of {len(self._text)} characters takes too long to match: use a "
-                    "simpler pattern"
-                )
             step = self._steps[number]
+            self._work.spend(step.cost)
             match step.kind:
                 case _Kind.CHARS | _Kind.MATCH:
-                    threads[number] = spans
+                    threads[number] = saved
                 case _Kind.SPLIT:
-                    stack.append((step.second, spans))
-                    stack.append((step.first, spans))
+                    stack.append((step.second, saved))
+                    stack.append((step.first, saved))
                 case _Kind.SAVE:
-                    changed = (*spans[: step.slot], at, *spans[step.slot + 1 :])
-                    stack.append((step.first, changed))
+                    stack.append((step.first, (step.slot, at, saved)))
                 case _Kind.EDGE:
                     if self._is_end(at) if step.at_end else at == 0:
-                        stack.append((step.first, spans))
+                        stack.append((step.first, saved))
 
     def _is_end(self, at: int) -> bool:
         """Whether `$` matches here: at the end, or before the last end of a line, as in Java."""

@@ -18,7 +18,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from penstock.security.listeners import Listener
+from penstock.security.listeners import Listener, SecurityProtocol
 from penstock.security.principal_rules import PrincipalRules, RulesInvalid, parse_rules
 
 PREFIX: Final = "listener.name."
@@ -34,45 +34,69 @@ _TLS_1_3_SUITES: Final = (
     "TLS_AES_128_GCM_SHA256",
 )
 _TLS_1_2_SUITES: Final = {
-    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
-    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
-    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
-    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
-    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
-    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
-    "TLS_DHE_RSA_WITH_AES_128_GCM_SHA256": "DHE-RSA-AES128-GCM-SHA256",
-    "TLS_DHE_RSA_WITH_AES_256_GCM_SHA384": "DHE-RSA-AES256-GCM-SHA384",
-    "TLS_DHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "DHE-RSA-CHACHA20-POLY1305",
+    f"TLS_{exchange}_WITH_{cipher}": f"{exchange.replace('_', '-')}-{openssl}"
+    for exchange in ("ECDHE_ECDSA", "ECDHE_RSA", "DHE_RSA")
+    for cipher, openssl in (
+        ("AES_128_GCM_SHA256", "AES128-GCM-SHA256"),
+        ("AES_256_GCM_SHA384", "AES256-GCM-SHA384"),
+        ("CHACHA20_POLY1305_SHA256", "CHACHA20-POLY1305"),
+    )
 }
 """Kafka's names for the suites of TLS 1.2 -> OpenSSL's. Older suites are not supported."""
 
-_TLS_KEYS: Final = (
-    "ssl.allow.dn.changes",
-    "ssl.allow.san.changes",
-    "ssl.cipher.suites",
-    "ssl.client.auth",
-    "ssl.enabled.protocols",
-    "ssl.endpoint.identification.algorithm",
-    "ssl.key.password",
-    "ssl.keystore.certificate.chain",
-    "ssl.keystore.key",
-    "ssl.keystore.location",
-    "ssl.keystore.password",
-    "ssl.keystore.type",
-    "ssl.principal.mapping.rules",
-    "ssl.protocol",
-    "ssl.truststore.certificates",
-    "ssl.truststore.location",
-    "ssl.truststore.password",
-    "ssl.truststore.type",
-)
+_TLS_NAMES: Final = """
+    ssl.allow.dn.changes ssl.allow.san.changes ssl.cipher.suites ssl.client.auth
+    ssl.enabled.protocols ssl.endpoint.identification.algorithm ssl.key.password
+    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+    ssl.keystore.type ssl.principal.mapping.rules ssl.truststore.certificates
+    ssl.truststore.location ssl.truststore.password ssl.truststore.type"""
+_OAUTH_NAMES: Final = """
+    sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
+    sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.endpoint.refresh.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.scope sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name"""
+_TLS_KEYS: Final = tuple(_TLS_NAMES.split())
+_OAUTH_KEYS: Final = tuple(_OAUTH_NAMES.split())
+_AUTH: Final = "ssl.client.auth"
 _REAUTH: Final = "connections.max.reauth.ms"
 _MECHANISM_LIST: Final = "sasl.enabled.mechanisms"
 _RECEIVE_SIZE: Final = "sasl.server.max.receive.size"
 _DELAY: Final = "connection.failed.authentication.delay.ms"
-_SASL_KEYS: Final = (_MECHANISM_LIST, _RECEIVE_SIZE, _REAUTH)
+_SASL_KEYS: Final = (_MECHANISM_LIST, _RECEIVE_SIZE, _REAUTH, *_OAUTH_KEYS)
 _LIMIT_KEYS: Final = (_DELAY, "max.connections", "max.connection.creation.rate")
 _JAAS: Final = "sasl.jaas.config"
+
+_NO_EFFECT: Final = {
+    "OpenSSL does this, not Java": """ssl.keymanager.algorithm ssl.provider
+        ssl.secure.random.implementation ssl.trustmanager.algorithm""",
+    "GSSAPI is not supported": "sasl.kerberos.",
+    "there is no listener for controllers": "sasl.mechanism.controller.protocol",
+    "it is for the logins of Kafka's brokers to others": """sasl.client.callback.handler.class
+        sasl.login. sasl.oauthbearer.assertion. sasl.oauthbearer.client.credentials.
+        sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwt.retriever.class
+        sasl.oauthbearer.token.endpoint.url""",
+}
+"""Why a setting of Kafka has no effect -> the begins of such settings. None of them is a check, so
+without them a broker is as secure. They cause a warning."""
+_JAVA_CLASS: Final = "is a class in Java, whose checks would be left out: remove the setting"
+_REFUSED: Final = {
+    "ssl.protocol": "has no effect: write the protocols into ssl.enabled.protocols",
+    "ssl.engine.factory.class": _JAVA_CLASS,
+    "sasl.oauthbearer.jwt.validator.class": _JAVA_CLASS,
+    "sasl.server.callback.handler.class": _JAVA_CLASS,
+}
+"""Settings of Kafka that would leave a gap if they were ignored -> the error."""
+_KAFKA_CLASSES: Final = "org.apache.kafka.common.security."
+"""Kafka's own classes make the checks that Penstock makes too, so naming one is no error."""
+_ELSEWHERE: Final = ("connections.max.idle.ms", "sasl.mechanism.inter.broker.protocol")
+_OF_BROKER: Final = (*_TLS_KEYS, *_SASL_KEYS, *_REFUSED, *_ELSEWHERE, _DELAY, _JAAS)
+_OF_LISTENER: Final = (*_TLS_KEYS, *_SASL_KEYS, *_REFUSED, *_LIMIT_KEYS)
+_OF_MECHANISM: Final = (_JAAS, _REAUTH, *(name for name in _REFUSED if name.startswith("sasl.")))
+_MISPLACED: Final = ("listener.n", "listeners.", *(f"{name.lower()}." for name in MECHANISMS))
+_CHECKED: Final = ("ssl.", "sasl.", "connection", *_MISPLACED)
+"""A setting outside of a listener that begins so must be known. It may be a setting of a listener
+whose prefix is misspelled or missing."""
 
 
 class SecurityInvalid(ValueError):
@@ -149,6 +173,8 @@ class ListenerSecurity:
     """The limit of this listener. The broker-wide `max.connections` holds in addition."""
     max_connection_creation_rate: int | None
     """The same, in connections per second."""
+    warnings: tuple[str, ...] = ()
+    """Settings that have no effect on this listener, and why."""
 
 
 def parse_security(
@@ -156,14 +182,19 @@ def parse_security(
 ) -> Mapping[str, ListenerSecurity]:
     """Returns the security settings of each listener by its name. Raises `SecurityInvalid`."""
     own = _by_listener(settings, listeners)
+    for key in settings:
+        if key.lower().startswith(_CHECKED) and not key.startswith(PREFIX):
+            _check_known("", key, _OF_BROKER)
     return MappingProxyType(
         {each.name: _security(each, settings, own[each.name]) for each in listeners}
     )
 
 
 def parse_client_tls(settings: Mapping[str, str]) -> TlsSettings:
-    """Reads the `ssl.` settings of a client. Its certificate is optional. Raises
-    `SecurityInvalid`."""
+    """Reads the `ssl.` settings of a client. Raises `SecurityInvalid`."""
+    for key in settings:
+        if key.lower().startswith("ssl."):
+            _check_known("", key, _TLS_KEYS)
     return _tls(_Values(settings, {}, ""), ClientAuth.NONE, is_server=False)
 
 
@@ -238,60 +269,81 @@ def _security(
     if listener.protocol.uses_sasl:
         sasl = _sasl(values)
     # Limits of a listener have only the prefixed name: the other one is the limit of the broker.
-    limits = {
-        key: _number(prefix + key, own[key], 0)
-        for key in ("max.connections", "max.connection.creation.rate")
-        if key in own
-    }
-    return ListenerSecurity(
-        listener,
-        tls,
-        sasl,
-        values.number(_DELAY, 100),
-        limits.get("max.connections"),
-        limits.get("max.connection.creation.rate"),
+    most, rate = (
+        _number(prefix + key, own[key], 0) if key in own else None for key in _LIMIT_KEYS[1:]
     )
+    delay = values.number(_DELAY, 100)
+    return ListenerSecurity(listener, tls, sasl, delay, most, rate, _warnings(listener, values))
+
+
+def _check_known(prefix: str, key: str, known: Sequence[str]) -> None:
+    if key not in known and _no_effect(key) is None:
+        place = "a listener" if prefix else "the broker or client"
+        similar = get_close_matches(key, known, n=1)
+        hint = f": did you mean {prefix}{similar[0]}?" if similar else ": remove it"
+        raise SecurityInvalid(f"{prefix}{key} is not a setting of {place}{hint}")
+
+
+def _no_effect(key: str) -> str | None:
+    """Returns why the setting has no effect."""
+    found = (why for why, begins in _NO_EFFECT.items() if key.startswith((*begins.split(),)))
+    return next(found, None)
+
+
+def _is_used(key: str, protocol: SecurityProtocol) -> bool:
+    is_sasl = key.startswith("sasl.") or key == _REAUTH
+    return protocol.uses_sasl if is_sasl else protocol.uses_tls and key.startswith("ssl.")
 
 
 def _check_names(listener: Listener, values: _Values) -> None:
     """Refuses settings of the listener that are unknown or would have no effect."""
-    protocol = listener.protocol
     for key in values.own:
-        mechanism = _mechanism_of(key)
-        is_sasl = mechanism is not None or key in _SASL_KEYS or key.startswith("sasl.oauthbearer.")
-        if key in _LIMIT_KEYS:
+        mechanism, name = _mechanism_of(key)
+        known = _OF_MECHANISM if mechanism else _OF_LISTENER
+        oauth = _OAUTH_KEYS if mechanism == "OAUTHBEARER" else ()
+        _check_known(values.prefix + key.removesuffix(name), name, (*known, *oauth))
+        if name not in _LIMIT_KEYS and not _is_used(name, listener.protocol):
+            problem = f"has no effect: {listener.name} uses {listener.protocol}; remove the setting"
+            raise values.invalid(key, problem)
+
+
+def _warnings(listener: Listener, values: _Values) -> tuple[str, ...]:
+    """Returns which settings have no effect. Raises `SecurityInvalid` if that leaves a gap."""
+    found: list[str] = []
+    for key, value in {**values.shared, **values.own}.items():
+        name = _mechanism_of(key)[1]
+        if not _is_used(name, listener.protocol):
             continue
-        if key not in _TLS_KEYS and not is_sasl:
-            similar = get_close_matches(key, (*_TLS_KEYS, *_SASL_KEYS, *_LIMIT_KEYS), n=1)
-            hint = f": did you mean {values.prefix}{similar[0]}?" if similar else ""
-            raise values.invalid(key, f"is not a setting of a listener{hint}")
-        if not (protocol.uses_sasl if is_sasl else protocol.uses_tls):
-            raise values.invalid(
-                key,
-                f"has no effect: the listener {listener.name} uses {protocol}; change it in "
-                "listener.security.protocol.map, or remove the setting",
-            )
+        if name in _REFUSED and not value.strip().startswith(_KAFKA_CLASSES):
+            raise values.invalid(key, _REFUSED[name])
+        why = _no_effect(name)
+        if key == _JAAS:
+            why = f"write {values.prefix}MECHANISM.{_JAAS}"
+        elif key == _AUTH and _client_auth(listener, values) != value.strip():
+            why = f"with SASL, only {values.prefix}{_AUTH} asks clients for a certificate"
+        if why:
+            found.append(f"{values.name(key)} has no effect on {listener.name}: {why}")
+    return tuple(found)
 
 
-def _mechanism_of(key: str) -> str | None:
-    """Returns the mechanism of a setting such as `scram-sha-256.sasl.jaas.config`."""
-    name, dot, _ = key.partition(".")
+def _mechanism_of(key: str) -> tuple[str | None, str]:
+    """Returns the mechanism of a setting such as `scram-sha-256.sasl.jaas.config`, and the rest."""
+    name, dot, rest = key.partition(".")
     if dot and name.upper() in MECHANISMS and name == name.lower():
-        return name.upper()
-    return None
+        return name.upper(), rest
+    return None, key
 
 
 def _client_auth(listener: Listener, values: _Values) -> ClientAuth:
     """With SASL, only the listener's own setting counts, as in Kafka: the users there are those of
     SASL, and their clients usually have no certificate."""
-    key = "ssl.client.auth"
-    value = values.own.get(key) if listener.protocol.uses_sasl else values.get(key)
+    value = values.own.get(_AUTH) if listener.protocol.uses_sasl else values.get(_AUTH)
     if value is None:
         return ClientAuth.NONE
     try:
         return ClientAuth(value.strip())
     except ValueError:
-        raise values.invalid(key, "must be none, requested or required") from None
+        raise values.invalid(_AUTH, "must be none, requested or required") from None
 
 
 def _tls(values: _Values, client_auth: ClientAuth, is_server: bool) -> TlsSettings:
@@ -301,11 +353,12 @@ def _tls(values: _Values, client_auth: ClientAuth, is_server: bool) -> TlsSettin
             f"{values.prefix}ssl.keystore.location is missing: a listener with TLS needs a PEM "
             "file with its key and certificates"
         )
-    truststore = _truststore(values)
+    authorities = _pem_text(values, "ssl.truststore.certificates")
+    truststore = _store(values, "ssl.truststore", authorities) or authorities
     if client_auth is not ClientAuth.NONE and truststore is None:
         raise SecurityInvalid(
             f"{values.prefix}ssl.truststore.location is missing: to check the certificates of "
-            f"clients ({values.name('ssl.client.auth')}={client_auth}), a listener needs a PEM "
+            f"clients ({values.name(_AUTH)}={client_auth}), a listener needs a PEM "
             "file with the authorities to trust"
         )
     protocols, ciphers = _suites(values, _protocols(values))
@@ -314,16 +367,10 @@ def _tls(values: _Values, client_auth: ClientAuth, is_server: bool) -> TlsSettin
         parsed = parse_rules("DEFAULT" if rules is None else rules)
     except RulesInvalid as error:
         raise SecurityInvalid(f"{values.name('ssl.principal.mapping.rules')}: {error}") from error
+    verifies = _verifies_host_name(values)
+    dn, san = (values.boolean(f"ssl.allow.{kind}.changes") for kind in ("dn", "san"))
     return TlsSettings(
-        keystore,
-        truststore,
-        client_auth,
-        protocols,
-        ciphers,
-        parsed,
-        _verifies_host_name(values),
-        values.boolean("ssl.allow.dn.changes"),
-        values.boolean("ssl.allow.san.changes"),
+        keystore, truststore, client_auth, protocols, ciphers, parsed, verifies, dn, san
     )
 
 
@@ -336,56 +383,35 @@ def _verifies_host_name(values: _Values) -> bool:
 
 
 def _keystore(values: _Values) -> Keystore | None:
-    _check_pem(values, "ssl.keystore")
     password = values.get("ssl.key.password")
     chain = _pem_text(values, "ssl.keystore.certificate.chain")
     private_key = _pem_text(values, "ssl.keystore.key")
-    location = values.get("ssl.keystore.location")
-    if location:
-        if chain or private_key:
-            raise values.invalid(
-                "ssl.keystore.location", "is set, and so is a key or certificate: use one of them"
-            )
-        both = Pem(values.name("ssl.keystore.location"), path=location)
+    if (both := _store(values, "ssl.keystore", chain or private_key)) is not None:
         return Keystore(both, both, password)
-    if not chain and not private_key:
+    if chain is not None and private_key is not None:
+        return Keystore(chain, private_key, password)
+    if chain is None and private_key is None:
         return None
-    if chain is None:
-        raise SecurityInvalid(
-            f"{values.prefix}ssl.keystore.certificate.chain is missing: ssl.keystore.key is set, "
-            "and a key needs its certificate"
-        )
-    if private_key is None:
-        raise SecurityInvalid(
-            f"{values.prefix}ssl.keystore.key is missing: ssl.keystore.certificate.chain is set, "
-            "and a certificate needs its key"
-        )
-    return Keystore(chain, private_key, password)
+    missing, given = ("certificate.chain", "key") if private_key else ("key", "certificate.chain")
+    raise SecurityInvalid(
+        f"{values.prefix}ssl.keystore.{missing} is missing: ssl.keystore.{given} is set, and a key "
+        "and its certificate belong together"
+    )
 
 
-def _truststore(values: _Values) -> Pem | None:
-    _check_pem(values, "ssl.truststore")
-    text = _pem_text(values, "ssl.truststore.certificates")
-    location = values.get("ssl.truststore.location")
-    if not location:
-        return text
-    if text:
-        raise values.invalid(
-            "ssl.truststore.location", "is set, and so are certificates: use one of them"
-        )
-    return Pem(values.name("ssl.truststore.location"), path=location)
-
-
-def _check_pem(values: _Values, store: str) -> None:
+def _store(values: _Values, store: str, text: Pem | None) -> Pem | None:
+    """Returns the file of a store, which must be PEM, and the only source."""
     kind = values.get(f"{store}.type")
     if kind is not None and kind.strip().upper() != "PEM":
-        raise values.invalid(
-            f"{store}.type", "must be PEM: convert the store with keytool and openssl"
-        )
+        raise values.invalid(f"{store}.type", "must be PEM: convert it with keytool and openssl")
     if values.get(f"{store}.password"):
-        raise values.invalid(
-            f"{store}.password", "cannot be used with PEM: protect the key with ssl.key.password"
-        )
+        raise values.invalid(f"{store}.password", "is not for PEM: use ssl.key.password instead")
+    key = f"{store}.location"
+    if not (location := values.get(key)):
+        return None
+    if text is not None:
+        raise values.invalid(key, f"is set, and so is {text.key}: use one of them")
+    return Pem(values.name(key), path=location)
 
 
 def _pem_text(values: _Values, key: str) -> Pem | None:
@@ -403,13 +429,10 @@ def _protocols(values: _Values) -> frozenset[TlsProtocol]:
     key = "ssl.enabled.protocols"
     if values.get(key) is None:
         return frozenset(TlsProtocol)
-    try:
-        found = frozenset(TlsProtocol(item) for item in values.items(key))
-    except ValueError:
-        found = frozenset()
-    if not found:
+    found = values.items(key)
+    if not found or not {*found} <= {*TlsProtocol}:
         raise values.invalid(key, f"must be a list of {' and '.join(TlsProtocol)}")
-    return found
+    return frozenset(map(TlsProtocol, found))
 
 
 def _suites(
@@ -417,8 +440,7 @@ def _suites(
 ) -> tuple[frozenset[TlsProtocol], tuple[str, ...]]:
     """Returns the protocols that have a suite, and OpenSSL's names of the suites for TLS 1.2."""
     key = "ssl.cipher.suites"
-    names = values.items(key)
-    if not names:
+    if not (names := values.items(key)):
         return protocols, ()
     known = {*_TLS_1_3_SUITES, *_TLS_1_2_SUITES, *_TLS_1_2_SUITES.values()}
     for name in names:
@@ -446,42 +468,29 @@ def _sasl(values: _Values) -> SaslSettings:
             f"{values.prefix}{_MECHANISM_LIST} is missing: a listener with SASL needs at least one "
             f"of {', '.join(MECHANISMS)}"
         )
-    for mechanism in mechanisms:
-        if mechanism not in MECHANISMS:
-            raise values.invalid(
-                _MECHANISM_LIST,
-                f"has {mechanism}, which is not supported; use {', '.join(MECHANISMS)}",
-            )
+    if unknown := ", ".join(each for each in mechanisms if each not in MECHANISMS):
+        problem = f"has {unknown}, which is not supported; use {', '.join(MECHANISMS)}"
+        raise values.invalid(_MECHANISM_LIST, problem)
     for key in values.own:
-        if (mechanism := _mechanism_of(key) or "") and mechanism not in mechanisms:
-            raise values.invalid(key, f"has no effect: {mechanism} is not in {_MECHANISM_LIST}")
+        if (other := _mechanism_of(key)[0]) is not None and other not in mechanisms:
+            raise values.invalid(key, f"has no effect: {other} is not in {_MECHANISM_LIST}")
     receive = values.number(_RECEIVE_SIZE, 524_288)
     if receive == 0:
         raise values.invalid(_RECEIVE_SIZE, "must be above 0")
-    merged = {mechanism: _of_mechanism(values, mechanism) for mechanism in mechanisms}
-    return SaslSettings(
-        mechanisms,
-        receive,
-        MappingProxyType({each: _reauth(values, each) for each in mechanisms}),
-        MappingProxyType({each: MappingProxyType(found) for each, found in merged.items()}),
-    )
+    reauth = {each: _reauth(values, each) for each in mechanisms}
+    merged = {each: MappingProxyType(_of_mechanism(values, each)) for each in mechanisms}
+    return SaslSettings(mechanisms, receive, MappingProxyType(reauth), MappingProxyType(merged))
 
 
 def _of_mechanism(values: _Values, mechanism: str) -> dict[str, str]:
     """Returns the `sasl.` settings of a mechanism. Credentials (JAAS) must name the mechanism."""
     prefix = f"{mechanism.lower()}."
-    found = {
-        key: value
-        for source in (values.shared, values.own)
-        for key, value in source.items()
-        if key.startswith("sasl.") and key != _JAAS
+    both = {**values.shared, **values.own}
+    found = {key: both[key] for key in both if key.startswith("sasl.") and key != _JAAS}
+    own = {
+        key.removeprefix(prefix): values.own[key] for key in values.own if key.startswith(prefix)
     }
-    found.update(
-        (key.removeprefix(prefix), value)
-        for key, value in values.own.items()
-        if key.startswith(prefix)
-    )
-    return found
+    return found | own
 
 
 def _reauth(values: _Values, mechanism: str) -> int:

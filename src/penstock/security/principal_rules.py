@@ -6,7 +6,8 @@ whose pattern matches the whole name is applied. If none does, the client is ref
 `linear_matcher` lists what a pattern may contain.
 
 `distinguished_name` prints a subject as Java's `X500Principal.getName` does, because rules and ACLs
-that were written for Kafka contain names in that form.
+that were written for Kafka contain names in that form. It differs where Java prints two different
+names alike: text in old character sets is printed as `#` and its bytes in hexadecimal.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from penstock.security.linear_matcher import Matcher, PatternRefused, Spans, TooMuchWork
+from penstock.security.linear_matcher import Matcher, PatternRefused, Spans, TooMuchWork, Work
 
-NAME_CHARS_MAX: Final = 4_096
+NAME_CHARS_MAX: Final = 1_024
 """The longest distinguished name, and the longest user name, that is accepted."""
+SUBJECT_BYTES_MAX: Final = 8_192
+"""The largest subject of a certificate that is read. No name that is accepted takes more."""
+OID_BYTES_MAX: Final = 64
+"""The longest type of an attribute."""
 RULES_MAX: Final = 100
 _KEY: Final = "ssl.principal.mapping.rules"
 
@@ -41,9 +46,10 @@ _SEQUENCE: Final = 0x30
 _SET: Final = 0x31
 _OID: Final = 0x06
 _VERSION: Final = 0xA0
-_STRINGS: Final = frozenset((0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1E))
-"""The types that Java prints as text: UTF8String, PrintableString, T61String, IA5String,
-GeneralString and BMPString."""
+_ENCODINGS: Final = {0x0C: "utf-8", 0x13: "ascii", 0x16: "ascii"}
+"""The types that are printed as text, and their encodings: UTF8String, PrintableString and
+IA5String. Java also prints T61String, GeneralString and BMPString, all as if they were UTF-8: then
+a client could choose Chinese characters whose bytes spell the name of another user."""
 
 
 class RulesInvalid(ValueError):
@@ -76,34 +82,54 @@ class Rule:
     """Texts, and the numbers of the groups to insert."""
     case: Case = Case.KEEP
 
-    def apply(self, name: str) -> str | None:
-        """Returns the user name, or None if the rule does not match the whole name."""
+    def apply(self, name: str, work: Work) -> str | None:
+        """Returns the user name, or None if the rule does not match the whole name.
+
+        Raises `TooMuchWork`, or `PrincipalRefused` if the name cannot be made.
+        """
         if self.matcher is None:
             return name
-        if self.matcher.full_match(name) is None:
+        if self.matcher.full_match(name, work) is None:
             return None
-        result = self._replaced(name, self.matcher.find_all(name))
-        match self.case:
-            case Case.LOWER:
-                return result.lower()
-            case Case.UPPER:
-                return result.upper()
-        return result
+        result = self._replaced(name, self.matcher.find_all(name, work))
+        if self.case is Case.KEEP:
+            return result
+        if not result.isascii():
+            # Unicode makes an ASCII letter of some others: K of the Kelvin sign, I of a dotless i.
+            # To change only ASCII letters would give a name that a rule to deny does not expect.
+            raise PrincipalRefused(
+                f"the rule {self.text} of {_KEY} makes the user name {result!a}: L and U are only "
+                "for ASCII names; remove the letter, or add a rule without it before this one"
+            )
+        return result.lower() if self.case is Case.LOWER else result.upper()
 
     def _replaced(self, name: str, found: list[Spans]) -> str:
         """Replaces every match that is found, as Kafka does: a rule that ends with a lazy
         quantifier matches the whole name, but replaces only the begin."""
         parts: list[str] = []
-        end = 0
+        end = size = 0
         for spans in found:
             parts.append(name[end : spans[0]])
             for piece in self.replacement:
                 if isinstance(piece, str):
                     parts.append(piece)
-                elif spans[2 * piece] >= 0:
-                    parts.append(name[spans[2 * piece] : spans[2 * piece + 1]])
+                else:
+                    begin, after = spans[2 * piece : 2 * piece + 2]
+                    parts.append("" if begin < 0 else name[begin:after])
+                size += len(parts[-1])
+                if size > NAME_CHARS_MAX:
+                    raise self._too_long()
             end = spans[1]
-        return "".join((*parts, name[end:]))
+        result = "".join((*parts, name[end:]))
+        if len(result) > NAME_CHARS_MAX:
+            raise self._too_long()
+        return result
+
+    def _too_long(self) -> PrincipalRefused:
+        return PrincipalRefused(
+            f"the rule {self.text} of {_KEY} makes a user name of more than {NAME_CHARS_MAX} "
+            "characters: make the replacement shorter"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +149,17 @@ class PrincipalRules:
         if len(name) > NAME_CHARS_MAX:
             raise PrincipalRefused(
                 f"the subject of the client's certificate has {len(name)} characters; at most "
-                f"{NAME_CHARS_MAX} are accepted"
+                f"{NAME_CHARS_MAX} are accepted: issue a certificate with a shorter subject"
             )
+        work = Work()  # for all rules together: a client must not stop the broker for long
         for rule in self.rules:
             try:
-                user = rule.apply(name)
+                user = rule.apply(name, work)
             except TooMuchWork as error:
-                raise PrincipalRefused(f"the rule {rule.text} of {_KEY}: {error}") from error
+                raise PrincipalRefused(
+                    f"the rules of {_KEY} up to {rule.text}, for a subject of {len(name)} "
+                    f"characters: {error}"
+                ) from error
             if user is not None:
                 return _checked_user(user, name, rule)
         raise PrincipalRefused(
@@ -140,11 +170,6 @@ class PrincipalRules:
 def _checked_user(user: str, name: str, rule: Rule) -> str:
     if not user:
         raise PrincipalRefused(f"the rule {rule.text} of {_KEY} makes {name!r} an empty user name")
-    if len(user) > NAME_CHARS_MAX:
-        raise PrincipalRefused(
-            f"the rule {rule.text} of {_KEY} makes a user name of {len(user)} characters; at most "
-            f"{NAME_CHARS_MAX} are accepted"
-        )
     return user
 
 
@@ -268,6 +293,10 @@ def distinguished_name(certificate: bytes) -> str:
     # Then come the serial number, the signature algorithm, the issuer, the validity, the subject.
     if len(fields) < 5 or fields[4].tag != _SEQUENCE:
         raise CertificateInvalid("the certificate has no subject")
+    if len(fields[4].body) > SUBJECT_BYTES_MAX:
+        raise CertificateInvalid(
+            f"the subject of the certificate has more than {SUBJECT_BYTES_MAX} bytes: shorten it"
+        )
     parts = [_relative_name(part) for part in _parts(fields[4].body)]
     return ",".join(reversed(parts))
 
@@ -331,21 +360,33 @@ def _attribute(part: _Part) -> str:
         raise CertificateInvalid("the subject of the certificate is not valid")
     oid, value = _oid(pieces[0].body), pieces[1]
     keyword = _KEYWORDS.get(oid)
-    if keyword is None or value.tag not in _STRINGS:
+    encoding = _ENCODINGS.get(value.tag)
+    if keyword is None or encoding is None:
         return f"{keyword or oid}=#{value.encoded.hex()}"
-    return f"{keyword}={_escaped(value.body.decode('utf-8', 'replace'))}"
+    try:
+        return f"{keyword}={_escaped(value.body.decode(encoding))}"
+    except UnicodeDecodeError:
+        raise CertificateInvalid(
+            f"the subject of the certificate has a {keyword} that is not valid {encoding.upper()}: "
+            "issue a certificate with a valid subject"
+        ) from None
 
 
 def _oid(body: bytes) -> str:
+    invalid = CertificateInvalid("the subject of the certificate has an invalid attribute type")
+    if not 0 < len(body) <= OID_BYTES_MAX or body[-1] & 0x80:
+        raise invalid
     numbers: list[int] = []
     number = 0
+    is_first = True
     for byte in body:
+        if is_first and byte == 0x80:
+            raise invalid  # a number begins with zeros: one type must not have two encodings
         number = number << 7 | byte & 0x7F
-        if not byte & 0x80:
+        is_first = not byte & 0x80
+        if is_first:
             numbers.append(number)
             number = 0
-    if not numbers or len(body) > 64 or body[-1] & 0x80:
-        raise CertificateInvalid("the subject of the certificate has an invalid attribute type")
     first = min(numbers[0] // 40, 2)
     return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
