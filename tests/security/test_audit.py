@@ -1,11 +1,9 @@
-"""The audit record: its encoding, repeats, and queries."""
+"""The audit record: its encoding, and queries."""
 
 from __future__ import annotations
 
 import inspect
 import json
-from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -13,13 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.security import audit
 from penstock.security.audit import (
-    KEYS_MAX,
-    SEVERAL,
     TEXT_CHARS_MAX,
     Action,
     AuditEvent,
     AuditQuery,
-    AuditThrottle,
     LoginFailure,
     Origin,
     Outcome,
@@ -182,177 +177,6 @@ def test_a_line_that_is_not_an_event_is_refused(line: str) -> None:
 def test_fields_of_a_newer_version_are_ignored() -> None:
     fields = json.loads(_denied().to_json()) | {"new": [1, 2]}
     assert AuditEvent.from_json(json.dumps(fields)) == _denied()
-
-
-# Repeats
-
-
-def test_a_repeated_refusal_is_written_once_per_interval() -> None:
-    throttle = AuditThrottle(interval_ms=60_000)
-    assert throttle.offer(_denied(), 0) == _denied()
-    for second in range(1, 60):
-        assert throttle.offer(_denied(), second * 1000) is None
-    assert throttle.flush(59_999) == []
-    assert throttle.flush(60_000) == [replace(_denied(), count=59)]
-    # The next interval begins with what was written.
-    assert throttle.offer(_denied(), 61_000) is None
-    assert throttle.flush(120_000) == [_denied()]
-
-
-def test_a_refusal_after_a_quiet_interval_is_written_at_once() -> None:
-    throttle = AuditThrottle(interval_ms=60_000)
-    throttle.offer(_denied(), 0)
-    assert throttle.flush(60_000) == []
-    assert len(throttle) == 0
-    assert throttle.offer(_denied(), 60_001) == _denied()
-
-
-def test_the_end_of_an_interval_needs_no_flush() -> None:
-    throttle = AuditThrottle(interval_ms=1000)
-    throttle.offer(_denied(), 0)
-    throttle.offer(_denied(), 1)
-    assert throttle.offer(_denied(), 1000) == replace(_denied(), count=2)
-
-
-def test_the_count_comes_with_the_last_of_the_repeats() -> None:
-    throttle = AuditThrottle()
-    throttle.offer(_denied(), 0)
-    throttle.offer(_denied(), 1)
-    last = replace(_denied(), time_ms=NOW_MS + 5, request_id="Produce 99", client_id="other")
-    assert throttle.offer(last, 2) is None
-    assert throttle.flush(2, everything=True) == [replace(last, count=2)]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        _denied("topic:other"),
-        _denied(origin=replace(ALICE, user="bob")),
-        _denied(origin=replace(ALICE, address="10.0.0.2")),
-        _denied(origin=replace(ALICE, listener="BROKERS")),
-        replace(_denied(), rule="DENY"),
-        replace(_denied(), action="access.read"),
-        replace(_denied(), outcome=Outcome.FAILED),
-    ],
-)
-def test_a_different_refusal_is_written(other: AuditEvent) -> None:
-    throttle = AuditThrottle()
-    throttle.offer(_denied(), 0)
-    assert throttle.offer(other, 0) == other
-
-
-def test_a_changing_client_id_does_not_make_a_new_refusal() -> None:
-    throttle = AuditThrottle()
-    events = [
-        _denied(origin=replace(ALICE, client_id=str(number), request_id=str(number)))
-        for number in range(100)
-    ]
-    assert [event for event in events if throttle.offer(event, 0)] == events[:1]
-    assert len(throttle) == 1
-
-
-def test_changes_are_always_written_and_logins_are_combined() -> None:
-    throttle = AuditThrottle()
-    change = audit.config_change(ALICE, NOW_MS, "topic:a", ["x"], Outcome.ALLOWED)
-    assert [throttle.offer(change, 0) for _ in range(3)] == [change] * 3
-    login = audit.login(ALICE, NOW_MS, "PLAIN")
-    assert [throttle.offer(login, 0) for _ in range(3)] == [login, None, None]
-
-
-def test_a_user_that_probes_many_topics_is_summed_up() -> None:
-    throttle = AuditThrottle(keys_max=10)
-    written = [
-        event for number in range(1000) if (event := throttle.offer(_denied(f"topic:{number}"), 0))
-    ]
-    assert len(written) == 11
-    assert throttle.flush(0, everything=True) == [
-        replace(
-            _denied(), address=SEVERAL, listener=SEVERAL, resource=SEVERAL, rule=None, count=989
-        )
-    ]
-    # Another user's refusal is not lost among them.
-    assert throttle.offer(_denied(origin=replace(ALICE, user="bob")), 0) is not None
-
-
-def test_a_flood_of_user_names_is_summed_up() -> None:
-    throttle = AuditThrottle(keys_max=10)
-    for number in range(5000):
-        origin = Origin(f"user{number}", f"10.0.{number % 256}.1", "CLIENTS")
-        failure = LoginFailure.CREDENTIALS
-        throttle.offer(audit.login_denied(origin, NOW_MS, "PLAIN", failure), 0)
-    assert len(throttle) == 21
-    (event,) = throttle.flush(0, everything=True)
-    assert (event.action, event.user, event.address) == (Action.LOGIN, SEVERAL, SEVERAL)
-    assert event.count == 5000 - 21
-
-
-def test_clients_without_a_user_are_told_apart_from_users() -> None:
-    throttle = AuditThrottle(keys_max=1)
-    for number in range(10):
-        address = f"10.0.0.{number}"
-        throttle.offer(audit.connection_refused(address, "CLIENTS", NOW_MS, "limit"), 0)
-    (event,) = throttle.flush(0, everything=True)
-    assert (event.user, event.address, event.count) == (None, SEVERAL, 8)
-
-
-def test_a_single_event_that_was_held_back_keeps_its_fields() -> None:
-    throttle = AuditThrottle(keys_max=1)
-    for name in ("first", "second"):
-        throttle.offer(_denied(f"topic:{name}"), 0)
-    assert throttle.offer(_denied("topic:third"), 0) is None
-    assert throttle.flush(0, everything=True) == [_denied("topic:third")]
-
-
-def test_a_refusal_that_is_over_makes_room_for_another() -> None:
-    throttle = AuditThrottle(interval_ms=1000, keys_max=1)
-    throttle.offer(_denied("topic:first"), 0)
-    throttle.flush(1000)
-    for _ in range(3):
-        throttle.offer(_denied("topic:second"), 1000)
-    assert throttle.flush(2000) == [replace(_denied("topic:second"), count=2)]
-
-
-def test_the_memory_is_bounded_by_default() -> None:
-    throttle = AuditThrottle()
-    for number in range(3 * KEYS_MAX):
-        throttle.offer(_denied(f"topic:{number}", replace(ALICE, user=str(number))), 0)
-    assert len(throttle) == 2 * KEYS_MAX + 1
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["alice", "bob", "carol", None]),
-            st.sampled_from(["topic:a", "topic:b", "topic:c", None]),
-            st.integers(0, 700),
-            st.booleans(),
-        ),
-        max_size=60,
-    ),
-    st.integers(1, 4),
-)
-def test_no_event_is_lost_and_no_key_is_written_too_often(
-    steps: list[tuple[str | None, str | None, int, bool]], keys_max: int
-) -> None:
-    throttle = AuditThrottle(interval_ms=1000, keys_max=keys_max)
-    now_ms, offered, written = 0, 0, 0
-    times: Counter[tuple[str | None, str | None]] = Counter()
-    for user, resource, pause_ms, is_flush in steps:
-        now_ms += pause_ms
-        event = replace(_denied(origin=replace(ALICE, user=user)), resource=resource)
-        offered += 1
-        events = throttle.flush(now_ms) if is_flush else []
-        if found := throttle.offer(event, now_ms):
-            events.append(found)
-        written += sum(each.count for each in events)
-        times.update((each.user, each.resource) for each in events)
-        assert len(throttle) <= 2 * keys_max + 1
-    written += sum(each.count for each in throttle.flush(now_ms, everything=True))
-    assert written == offered
-    # Once for itself and once for each sum that it is part of, in each interval that has begun.
-    assert all(count <= 3 * (now_ms // 1000 + 1) for count in times.values())
-    throttle.flush(now_ms, everything=True)
-    assert len(throttle) == 0
 
 
 # Queries

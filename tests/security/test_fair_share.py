@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.security import fair_share
@@ -200,6 +200,7 @@ def test_a_tenant_that_waits_gets_its_share(
             assert broker.work(tenant, position) >= least - 1e-6
 
 
+@settings(deadline=None)  # A busy machine must not fail it.
 @given(st.integers(1, 60), _WEIGHTS, st.lists(_COSTS, min_size=1, max_size=15), st.data())
 def test_a_tenant_with_one_request_at_a_time_waits_for_a_bounded_amount(
     capacity: int, weights: dict[str, float], costs: list[int], data: st.DataObject
@@ -322,6 +323,33 @@ def test_a_canceled_request_does_not_clear_a_debt() -> None:
     assert started.index("again") == 20
 
 
+def test_a_tenant_that_disconnects_pays_what_its_request_has_cost() -> None:
+    """Each request of the liar is canceled while it is processed."""
+    share = FairShare[Ticket](1)
+    broker = _Broker(share)
+    for _ in range(150):
+        broker.send("liar", 1)
+        broker.send("honest", 1)
+    for _ in range(120):
+        ticket = broker.running.pop()
+        is_liar = ticket[0] == "liar"
+        tickets = share.cancel(ticket, actual=10) if is_liar else share.finish(ticket)
+        broker.started += tickets
+        broker.running += tickets
+    count = Counter(tenant for tenant, _ in broker.started)
+    assert count["honest"] == pytest.approx(10 * count["liar"], abs=20)
+
+
+def test_a_request_that_is_canceled_before_it_starts_costs_nothing() -> None:
+    share = FairShare[str](1)
+    share.arrive("other", 1, "running")
+    share.arrive("gone", 1, "canceled")
+    share.arrive("other", 1, "next")
+    assert share.cancel("canceled", actual=100) == []
+    share.arrive("gone", 1, "again")
+    assert share.finish("running") == ["again"]
+
+
 def test_the_dominant_resource_is_the_cost() -> None:
     assert dominant_cost([(10, 100), (0.5, 2)]) == 0.25
     assert dominant_cost([]) == 0
@@ -413,6 +441,28 @@ def test_numbers_that_make_no_sense_are_refused(value: float) -> None:
         share.set_capacity(value)
     with pytest.raises(ValueError, match="the weight is"):
         FairShare[int](1, {"a": value})
+
+
+@pytest.mark.parametrize("capacity", [fair_share.CAPACITY_MIN, 1.0, fair_share.CAPACITY_MAX])
+def test_huge_costs_do_not_break_the_order(capacity: float) -> None:
+    """They count as the largest cost, and the weights still decide."""
+    broker = _Broker(FairShare(capacity, {"light": fair_share.WEIGHT_MIN}))
+    for _ in range(20):
+        broker.send("light", 1.7e308)
+        broker.send("heavy", 1.7e308)
+    while broker.running:
+        tickets = broker.share.finish(broker.running.pop(), actual=1.7e308)
+        broker.started += tickets
+        broker.running += tickets
+    tenants = [tenant for tenant, _ in broker.started]
+    assert tenants == ["light"] + ["heavy"] * 20 + ["light"] * 19
+    assert broker.share.tenants == 0
+
+
+@pytest.mark.parametrize("capacity", [1e-300, 1e300])
+def test_a_capacity_that_makes_no_sense_is_refused(capacity: float) -> None:
+    with pytest.raises(ValueError, match="the capacity is"):
+        FairShare[int](capacity)
 
 
 def test_a_ticket_names_one_request() -> None:

@@ -125,6 +125,8 @@ def test_a_quota_is_a_finite_number_above_zero(key: str, value: float) -> None:
         (ALICE, KEY, 1e-7, "must be a whole number"),
         (ALICE, quotas.CONSUMER_BYTE_RATE, 0.5, "must be a whole number"),
         (ALICE, KEY, 1e19, "the largest value is"),
+        (ALICE, quotas.CONTROLLER_MUTATION_RATE, 1.7e308, "the largest value is 1000000000000000"),
+        (ALICE, quotas.REQUEST_PERCENTAGE, 1.1e15, "the largest value is 1000000000000000"),
         (LOCAL, quotas.CONNECTION_CREATION_RATE, 2.5, "must be a whole number"),
         (LOCAL, quotas.CONNECTION_CREATION_RATE, 2.0**31, "the largest value is 2147483647"),
         (LOCAL, quotas.CONNECTION_CREATION_RATE, math.nan, "finite"),
@@ -151,6 +153,7 @@ def test_a_limit_that_makes_no_sense_is_refused(
         (quotas.REQUEST_PERCENTAGE, 0.25, 0.25),
         (quotas.CONTROLLER_MUTATION_RATE, 1.5, 1.5),
         (quotas.CONTROLLER_MUTATION_RATE, 5e-324, 5e-324),
+        (quotas.CONTROLLER_MUTATION_RATE, 1e15, 1e15),
     ],
 )
 def test_a_limit_is_stored(key: str, value: float, stored: float) -> None:
@@ -229,6 +232,7 @@ def test_an_address_has_its_own_limit_or_the_default() -> None:
         ("127.0.0.1", 5.0, "127.0.0.1"),
         ("::ffff:127.0.0.1", 5.0, "127.0.0.1"),
         ("10.0.0.1", 9.0, "10.0.0.1"),
+        ("2001:db8::5:6:7:8", 9.0, "2001:db8::/64"),
         ("not an address", 9.0, "not an address"),
     ]:
         limit = found.ip_limit(address)
@@ -452,7 +456,7 @@ def test_a_name_that_this_version_does_not_write_is_refused(name: str) -> None:
 
 _LIMITS = st.dictionaries(
     st.sampled_from([quotas.REQUEST_PERCENTAGE, quotas.CONTROLLER_MUTATION_RATE]),
-    st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    st.floats(min_value=0, exclude_min=True, max_value=1e15),
 ) | st.dictionaries(st.sampled_from([KEY]), st.integers(1, 2**53).map(float))
 
 

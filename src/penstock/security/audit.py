@@ -7,7 +7,7 @@ value of a setting, so an event cannot contain one.
 Much of an event is text that a client has chosen. It is shortened, and JSON escapes line breaks and
 everything that is not ASCII, so a client cannot forge a line.
 
-`AuditThrottle` combines repeated refusals into one event with a count. `AuditQuery` selects events
+`audit_throttle` combines repeated refusals into one event with a count. `AuditQuery` selects events
 for `penstock audit`.
 """
 
@@ -16,10 +16,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 TEXT_CHARS_MAX: Final = 512
 """The length of each text in an event. A longer one is shortened and ends with `...`."""
@@ -290,119 +290,6 @@ def _listed(names: Iterable[str]) -> str:
     listed = ", ".join(known[:NAMES_MAX])
     more = len(known) - NAMES_MAX
     return f"{listed} and {more} more" if more > 0 else listed
-
-
-INTERVAL_MS: Final = 60_000
-"""How often the same refusal is written."""
-KEYS_MAX: Final = 1_000
-"""How many different refusals are told apart. Beyond that, only this many users are told apart, and
-then only the actions."""
-SEVERAL: Final = "(several)"
-"""Stands for the values of a field in which the combined events differ."""
-
-
-class _Key(NamedTuple):
-    action: str
-    outcome: Outcome
-    user: str | None = None
-    rest: tuple[str | None, ...] | None = None
-    """Address, listener, resource and rule; None if they are not told apart."""
-
-
-@dataclass(slots=True)
-class _Repeats:
-    since_ms: int
-    last: AuditEvent | None = None
-    count: int = 0
-    """How many events `last` stands for. None of them was written."""
-
-    def add(self, event: AuditEvent) -> None:
-        self.last = event
-        self.count += event.count
-
-
-class AuditThrottle:
-    """Writes the same refusal once per interval, with the number of its repeats.
-
-    A refusal is an event that was not allowed. Logins are combined in the same way: a client may
-    connect very often. Other events are always written. No event is lost: the counts of what is
-    written add up to the number of events.
-    """
-
-    def __init__(self, interval_ms: int = INTERVAL_MS, keys_max: int = KEYS_MAX) -> None:
-        self._interval_ms = interval_ms
-        self._keys_max = keys_max
-        self._repeats: dict[_Key, _Repeats] = {}
-        self._counts = [0, 0, 0]
-        """How many keys tell apart everything, users, and actions only."""
-
-    def __len__(self) -> int:
-        return len(self._repeats)
-
-    def offer(self, event: AuditEvent, now_ms: int) -> AuditEvent | None:
-        """Returns what to write now. Call `flush` every few seconds for what was held back."""
-        if event.outcome is Outcome.ALLOWED and not _is_login(event.action):
-            return event
-        keys = _keys(event)
-        for level, key in enumerate(keys):
-            repeats = self._repeats.get(key)
-            if repeats is not None:
-                repeats.add(event)
-                if now_ms - repeats.since_ms < self._interval_ms:
-                    return None
-                return self._take(key, repeats, now_ms)
-            if level == len(keys) - 1 or self._counts[level] < self._keys_max:
-                self._repeats[key] = _Repeats(now_ms)
-                self._counts[level] += 1
-                break
-        return event
-
-    def flush(self, now_ms: int, everything: bool = False) -> list[AuditEvent]:
-        """Returns what was held back for the whole interval; with `everything`, all of it."""
-        events = []
-        for key, repeats in list(self._repeats.items()):
-            if not everything and now_ms - repeats.since_ms < self._interval_ms:
-                continue
-            if event := self._take(key, repeats, now_ms):
-                events.append(event)
-            else:
-                del self._repeats[key]
-                self._counts[_level(key)] -= 1
-        return events
-
-    def _take(self, key: _Key, repeats: _Repeats, now_ms: int) -> AuditEvent | None:
-        event, count = repeats.last, repeats.count
-        repeats.since_ms, repeats.last, repeats.count = now_ms, None, 0
-        if event is None or count == event.count:
-            return event
-        event = replace(event, count=count)
-        level = _level(key)
-        if level > 0:
-            event = replace(event, address=SEVERAL, listener=SEVERAL, resource=SEVERAL)
-            event = replace(event, rule=None, detail=None)
-        return replace(event, user=SEVERAL) if level > 1 else event
-
-
-def _is_login(action: str) -> bool:
-    return action in {Action.LOGIN, Action.REAUTHENTICATION}
-
-
-def _keys(event: AuditEvent) -> tuple[_Key, _Key, _Key]:
-    """Client id and request id are not in a key: a client could make every event a new one."""
-    rest = (event.address, event.listener, event.resource, event.rule)
-    action, outcome, user = event.action, event.outcome, event.user
-    # Without a user, the event needs another key than all users together.
-    return (
-        _Key(action, outcome, user, rest),
-        _Key(action, outcome, user or ""),
-        _Key(action, outcome),
-    )
-
-
-def _level(key: _Key) -> int:
-    if key.rest is not None:
-        return 0
-    return 1 if key.user is not None else 2
 
 
 _UNITS_MS: Final = (7 * 86_400_000, 86_400_000, 3_600_000, 60_000, 1000)

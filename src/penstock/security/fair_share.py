@@ -18,7 +18,8 @@ capacity. Beyond that, with C(t) the largest cost of a request of tenant t:
   does not wait for small ones forever.
 - A tenant that was idle starts at the current virtual time: it gets no more for having waited.
 
-Costs are in any one unit. `dominant_cost` makes one cost of several resources.
+Costs are in any one unit. A cost above `COST_MAX` counts as `COST_MAX`. `dominant_cost` makes one
+cost of several resources.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ QUEUED_PER_TENANT_MAX: Final = 256
 COST_MIN: Final = 1e-4
 """The smallest cost of a request, as a part of the capacity. Requests without cost could go first
 forever."""
+COST_MAX: Final = 1000.0
+"""The largest cost of a request, as a multiple of the capacity. A larger one counts as this: a sum
+of costs must stay a number, and one request must not keep its tenant waiting for hours."""
+CAPACITY_MIN: Final = 1e-9
+CAPACITY_MAX: Final = 1e15
 _VIRTUAL_TIME_MAX: Final = 1e9
 """In capacities. Beyond it, all tags are reduced: rounding must not swallow the smallest cost."""
 WEIGHT_MIN: Final = 0.001
@@ -126,13 +132,16 @@ class FairShare(Generic[Ticket]):
 
     def set_capacity(self, capacity: float) -> list[Ticket]:
         """Changes the capacity. Returns the tickets of the requests that start now."""
-        if not (math.isfinite(capacity) and capacity > 0):
-            raise ValueError(f"the capacity is {capacity}: it must be a number above 0")
+        if not CAPACITY_MIN <= capacity <= CAPACITY_MAX:
+            raise ValueError(f"the capacity is {capacity}: use {CAPACITY_MIN} to {CAPACITY_MAX}")
         self._capacity = capacity
         return self._start()
 
     def arrive(self, tenant: str, cost: float, ticket: Ticket) -> Admission:
-        """Decides about a new request. `cost` is what it is expected to use."""
+        """Decides about a new request. `cost` is what it is expected to use.
+
+        A cost counts as `COST_MIN` at least and `COST_MAX` at most.
+        """
         if ticket in self._running or ticket in self._queued:
             raise ValueError(f"the ticket {ticket!r} is in use: finish or cancel it first")
         cost = self._checked_cost(cost)
@@ -166,14 +175,18 @@ class FairShare(Generic[Ticket]):
         self._settle(state)
         return self._start()
 
-    def cancel(self, ticket: Ticket) -> list[Ticket]:
+    def cancel(self, ticket: Ticket, actual: float | None = None) -> list[Ticket]:
         """Ends a request whose connection is gone, waiting or in progress.
+
+        `actual` is what a request in progress has cost, as for `finish`. Pass it if it is known: a
+        tenant must not avoid a charge by closing its connection. A request that has not started
+        costs nothing.
 
         Returns the tickets of the requests that start now. An unknown ticket is ignored: a request
         may end just before its connection.
         """
         if ticket in self._running:
-            return self.finish(ticket)
+            return self.finish(ticket, actual)
         state = self._queued.pop(ticket, None)
         if state is not None:
             del state.queue[ticket]
@@ -272,7 +285,7 @@ class FairShare(Generic[Ticket]):
     def _checked_cost(self, cost: float) -> float:
         if not (math.isfinite(cost) and cost >= 0):
             raise ValueError(f"the cost is {cost}: it must be a number of 0 or more")
-        return max(cost, COST_MIN * self._capacity)
+        return min(max(cost, COST_MIN * self._capacity), COST_MAX * self._capacity)
 
 
 def _is_active(state: _Tenant[Ticket]) -> bool:

@@ -10,7 +10,6 @@ AlterClientQuotas and DescribeClientQuotas do. `rates` measures how much of a li
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import math
 from collections import Counter
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, NoReturn
 from urllib.parse import quote, unquote
 
+from penstock.security.addresses import canonical, network_of
 from penstock.wire.errors import ErrorCode, KafkaError
 
 USER: Final = "user"
@@ -47,6 +47,8 @@ _WHOLE_NUMBER_MAX: Final = {
     CONSUMER_BYTE_RATE: 2.0**63,
     CONNECTION_CREATION_RATE: 2.0**31 - 1,
 }
+_RATE_MAX: Final = 1e15
+"""The largest limit of the other quotas. Sums of larger numbers could become infinite."""
 _FRACTION_MAX: Final = 1e-6
 """Kafka accepts a whole number that a client has computed with this error."""
 
@@ -135,20 +137,9 @@ def _checked_name(kind: str, name: str) -> str:
     if kind != IP:
         return name
     try:
-        return _canonical(name)
+        return canonical(name)
     except ValueError:
         _refuse(f"{_shown(name)} is not an IP address: host names are not resolved")
-
-
-def _canonical(address: str) -> str:
-    """Returns the one form of an address, without the zone of an IPv6 address.
-
-    An IPv4 address in IPv6 form is the IPv4 address.
-    """
-    parsed = ipaddress.ip_address(address)
-    if isinstance(parsed, ipaddress.IPv6Address):
-        return str(parsed.ipv4_mapped or ipaddress.IPv6Address(int(parsed)))
-    return str(parsed)
 
 
 def _shown(text: str) -> str:
@@ -169,15 +160,15 @@ def check_limit(entity: QuotaEntity, key: str, value: float) -> float:
         _refuse(f"{key} is {value}: a quota must be a finite number")
     if value <= 0:
         _refuse(f"{key} is {value}: a quota must be greater than 0. Remove it for no limit")
-    most = _WHOLE_NUMBER_MAX.get(key)
-    if most is None:
-        return value
-    whole = float(round(value))
-    if abs(whole - value) > _FRACTION_MAX or whole == 0:
-        _refuse(f"{key} is {value}: this quota must be a whole number")
-    if whole > most:
+    most = _WHOLE_NUMBER_MAX.get(key, _RATE_MAX)
+    if key in _WHOLE_NUMBER_MAX:
+        whole = float(round(value))
+        if abs(whole - value) > _FRACTION_MAX or whole == 0:
+            _refuse(f"{key} is {value}: this quota must be a whole number")
+        value = whole
+    if value > most:
         _refuse(f"{key} is {value}: the largest value is {most:.0f}")
-    return whole
+    return value
 
 
 class Quotas:
@@ -215,17 +206,18 @@ class Quotas:
     def ip_limit(self, address: str) -> Limit | None:
         """Returns how many connections per second the address may open.
 
-        The sharer has the address in place of a client id, in its one form.
+        The sharer has the address in place of a client id, in its one form. The default quota is
+        shared by the addresses of an IPv6 network: see `network_of`.
         """
         if not self._addresses:
             return None
         # The path of a socket is no IP address: the default applies.
         with suppress(ValueError):
-            address = _canonical(address)
-        for name in (address, None):
-            rate = self._addresses.get(name)
-            if rate is not None:
-                return Limit(rate, Sharer(None, address), QuotaEntity(((IP, name),)))
+            address = canonical(address)
+        if (rate := self._addresses.get(address)) is not None:
+            return Limit(rate, Sharer(None, address), QuotaEntity(((IP, address),)))
+        if (rate := self._addresses.get(None)) is not None:
+            return Limit(rate, Sharer(None, network_of(address)), QuotaEntity(((IP, None),)))
         return None
 
 
@@ -410,7 +402,7 @@ def _checked_filter(each: QuotaFilter) -> QuotaFilter:
     if each.entity_type != IP:
         return each
     try:
-        return each._replace(match=_canonical(each.match))
+        return each._replace(match=canonical(each.match))
     except ValueError:
         return each  # No quota has this name, so nothing matches.
 

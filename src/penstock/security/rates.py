@@ -1,29 +1,44 @@
 """Measures how much of its quota each client uses, and for how long to throttle it.
 
-`WindowedRate` is Kafka's rate: 11 windows of one second, measured over at least 10 seconds. So an
-idle client may use its quota of 10 seconds at once. `TokenBucket` is Kafka's limit on changes of
-topics. `QuotaMeters` has one of them for each group of clients that share a limit.
+`QuotaMeters` has one gauge (see `gauges`) for each group of clients that share a limit. Callers
+pass the milliseconds of a clock that never goes back. A throttled client is answered at once; then
+the broker stops reading from its connection for the throttle time.
 
-Callers pass the milliseconds of a clock that never goes back. A throttled client is answered at
-once; then the broker stops reading from its connection for the throttle time.
+Clients choose their client ids and can have many addresses, so the number of meters is limited:
 
-Clients choose their client ids, so `QuotaMeters` limits how many meters there are:
-
-- A user, client id or pair with a quota of its own always has its own meter.
+- A user, client id, pair or address with a quota of its own always has its own meter.
 - Clients with a default quota have their own meters up to `METERS_PER_USER_MAX` for one user and
-  `METERS_MAX` in total. Client ids longer than `ENTITY_NAME_CHARS_MAX` have none.
-- Beyond that, the clients of one user share one meter per default quota; once there are
-  `METERS_MAX`, the clients of all users do. More client ids do not allow more traffic then.
+  `METERS_MAX` in total. Client ids longer than `CLIENT_ID_CHARS_MAX` have none.
+- Addresses are counted apart from users: up to `METERS_PER_SITE_MAX` for one IPv6 site (a /48
+  network) and `ADDRESS_METERS_MAX` in total.
+- Beyond that, the clients of one user, or the addresses of one site, share one meter per default
+  quota. More client ids or addresses do not allow more then.
+- Once there are `METERS_MAX`, users share `SHARED_ROWS` times `SHARED_COLUMNS` meters per default
+  quota. A hash of its name gives each user one meter of each row. All of them measure what it
+  uses, and the shortest throttle time counts. So a user is throttled as with a meter of its own,
+  unless it shares every single one of its meters with a user that is over the limit. With 10 such
+  users, this happens to one user in 130,000.
 - A meter is dropped when it would measure the same as a new one: no answer changes.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import islice
 from typing import Final, NamedTuple
 
+from penstock.security.addresses import site_of
+from penstock.security.gauges import (
+    MEASURED_MIN_S,
+    WINDOW_MS,
+    JointBucket,
+    JointRate,
+    TokenBucket,
+    WindowedRate,
+)
 from penstock.security.quotas import (
     CLIENT_KEYS,
     CONNECTION_CREATION_RATE,
@@ -38,17 +53,6 @@ from penstock.security.quotas import (
     Sharer,
 )
 
-WINDOW_MS: Final = 1000
-WINDOWS: Final = 11
-"""Ten complete windows and the current one."""
-_MEASURED_MIN_MS: Final = (WINDOWS - 1) * WINDOW_MS
-_MEASURED_MIN_S: Final = _MEASURED_MIN_MS // 1000
-_EXPIRES_MS: Final = WINDOWS * WINDOW_MS
-_SLOTS: Final = WINDOWS + 1
-"""One more window is kept: the oldest one still overlaps the measured time."""
-
-THROTTLE_MAX_MS: Final = 2**31 - 1
-"""The longest throttle time that a response can express."""
 SHORT_THROTTLE_MAX_MS: Final = WINDOW_MS
 """The longest throttle time for request time and connections."""
 FETCH_BYTES_MAX: Final = 2**31 - 1
@@ -60,199 +64,23 @@ METERS_MAX: Final = 20_000
 """How many clients with a default quota are measured apart from each other."""
 METERS_PER_USER_MAX: Final = 5_000
 """How many of them can belong to one user."""
+ADDRESS_METERS_MAX: Final = 20_000
+"""How many addresses with the default quota are measured apart from each other."""
+METERS_PER_SITE_MAX: Final = 256
+"""How many of them can belong to one IPv6 site."""
+SHARED_ROWS: Final = 3
+SHARED_COLUMNS: Final = 512
+CLIENT_ID_CHARS_MAX: Final = 256
+"""The length of a client id that can have a meter of its own without a quota of its own."""
 _ROUTES_MAX: Final = 20_000
 """How many clients are remembered with their meter. Beyond that, all are looked up again."""
+ROUTE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""How much memory they may use, for each key."""
+_ROUTE_BYTES: Final = 200
+"""How much one uses, without its names."""
 _SWEEP_METERS: Final = 1_000
 """How many meters one call of `drop_idle` looks at."""
 _SWEEP_INTERVAL_MS: Final = 1000
-
-
-class WindowedRate:
-    """The rate of one quota. It looks at all windows only when one begins or expires."""
-
-    __slots__ = (
-        "_before",
-        "_index",
-        "_last_ms",
-        "_lasts",
-        "_oldest_ms",
-        "_starts",
-        "_throttle_max_ms",
-        "_turn_ms",
-        "_value",
-        "_values",
-        "limit",
-        "throttled_ms",
-    )
-
-    def __init__(self, limit: float, now_ms: int, throttle_max_ms: int = THROTTLE_MAX_MS) -> None:
-        self.limit = limit
-        self.throttled_ms = 0
-        """The sum of all throttle times."""
-        self._throttle_max_ms = throttle_max_ms
-        self._index = 0
-        self._starts = [now_ms]
-        self._lasts = [now_ms]
-        """When the last value of each window was recorded; of the current one: `_last_ms`."""
-        self._values: list[float] = [0]
-        """The sum of each window; of the current one: `_value`."""
-        self._value: float = 0
-        self._before: float = 0
-        """The sum of all windows but the current one."""
-        self._last_ms = self._oldest_ms = now_ms
-        self._turn_ms = now_ms + WINDOW_MS
-        """Until then no window is complete, and none expires."""
-
-    def record(self, amount: float, now_ms: int) -> int:
-        """Records what was used. Returns the throttle time in milliseconds."""
-        if now_ms >= self._turn_ms:
-            self._turn(now_ms)
-        self._last_ms = now_ms
-        self._value += amount
-        total = self._before + self._value
-        # The window has at least 10 seconds, so this is below the limit however long it is.
-        if total <= self.limit * _MEASURED_MIN_S:
-            return 0
-        return self._throttle(total, now_ms)
-
-    def unrecord(self, amount: float, now_ms: int) -> None:
-        """Takes back what `record` has recorded at the same time, for a response not sent."""
-        throttled_ms = self.throttled_ms
-        self.record(-amount, now_ms)
-        self.throttled_ms = throttled_ms
-
-    @property
-    def recorded(self) -> float:
-        """How much was used in the window, at the time of the last record."""
-        return self._before + self._value
-
-    def rate(self, now_ms: int) -> float:
-        """Returns what was used per second. Reading it changes nothing."""
-        self._save()
-        windows = zip(self._starts, self._values, self._lasts, strict=True)
-        kept = [(start, value) for start, value, last in windows if now_ms - last < _EXPIRES_MS]
-        oldest_ms = min((start for start, _ in kept), default=now_ms)
-        return sum(value for _, value in kept) * 1000 / _window_ms(now_ms - oldest_ms)
-
-    def is_idle(self, now_ms: int) -> bool:
-        """Returns whether a new meter would measure the same."""
-        return now_ms - self._last_ms >= _EXPIRES_MS
-
-    def _throttle(self, total: float, now_ms: int) -> int:
-        window_ms = _window_ms(now_ms - self._oldest_ms)
-        rate = total * 1000 / window_ms
-        if rate <= self.limit:
-            return 0
-        throttle_ms = (rate - self.limit) / self.limit * window_ms
-        # Compared as floats first: a tiny limit makes the quotient infinite.
-        rounded_ms = int(min(throttle_ms, self._throttle_max_ms) + 0.5)
-        self.throttled_ms += rounded_ms
-        return rounded_ms
-
-    def _save(self) -> None:
-        self._values[self._index] = self._value
-        self._lasts[self._index] = self._last_ms
-
-    def _turn(self, now_ms: int) -> None:
-        """Begins a window if the current one is complete, and drops the expired ones."""
-        self._save()
-        index = self._index
-        if now_ms - self._starts[index] >= WINDOW_MS:
-            index = self._index = (index + 1) % _SLOTS
-            if index == len(self._starts):
-                self._starts.append(now_ms)
-                self._lasts.append(now_ms)
-                self._values.append(0)
-            else:
-                self._clear(index, now_ms)
-        self._expire(now_ms)
-
-    def _expire(self, now_ms: int) -> None:
-        lasts, starts = self._lasts, self._starts
-        for index, last_ms in enumerate(lasts):
-            if now_ms - last_ms >= _EXPIRES_MS:
-                self._clear(index, now_ms)
-        current = self._index
-        self._value = self._values[current]
-        self._last_ms = lasts[current]
-        # Summed up from scratch, so that rounding errors do not accumulate.
-        self._values[current] = 0
-        self._before = sum(self._values)
-        self._oldest_ms = min(starts)
-        self._turn_ms = min(starts[current] + WINDOW_MS, min(lasts) + _EXPIRES_MS)
-
-    def _clear(self, index: int, now_ms: int) -> None:
-        self._values[index] = 0
-        self._starts[index] = self._lasts[index] = now_ms
-
-
-def _window_ms(elapsed_ms: int) -> int:
-    """Returns how long was measured. Windows that are missing count as empty."""
-    if elapsed_ms < _MEASURED_MIN_MS:
-        return _MEASURED_MIN_MS + elapsed_ms % WINDOW_MS
-    return elapsed_ms
-
-
-class TokenBucket:
-    """A limit on changes of topics: each created or deleted partition takes one token.
-
-    The bucket starts full with the tokens of 11 seconds. It may go below zero, so a request larger
-    than the bucket succeeds once, and the next one waits longer.
-    """
-
-    __slots__ = ("_last_ms", "_tokens", "limit", "throttled_ms")
-
-    def __init__(self, limit: float, now_ms: int) -> None:
-        self.limit = limit
-        self.throttled_ms = 0
-        self._tokens = self._burst
-        self._last_ms = now_ms
-
-    def admit(self, amount: float, now_ms: int) -> int:
-        """Takes tokens and returns 0, unless the bucket is below zero.
-
-        Then it takes none and returns the milliseconds until it is at zero again, at least 1.
-        """
-        if wait_ms := self._wait_ms(now_ms):
-            self.throttled_ms += wait_ms
-            return wait_ms
-        self._tokens -= amount
-        return 0
-
-    def record(self, amount: float, now_ms: int) -> int:
-        """Takes tokens in any case. Returns the milliseconds until the bucket is at zero again."""
-        self._refill(now_ms)
-        self._tokens -= amount
-        wait_ms = self._wait_ms(now_ms)
-        self.throttled_ms += wait_ms
-        return wait_ms
-
-    def rate(self, now_ms: int) -> float:
-        """Returns what was used per second in the last 11 seconds, as far as tokens show it."""
-        self._refill(now_ms)
-        return (self._burst - self._tokens) / WINDOWS
-
-    def is_idle(self, now_ms: int) -> bool:
-        """Returns whether the bucket is full, as a new one is."""
-        self._refill(now_ms)
-        return self._tokens >= self._burst
-
-    @property
-    def _burst(self) -> float:
-        return self.limit * WINDOWS
-
-    def _refill(self, now_ms: int) -> None:
-        refilled = self._tokens + self.limit * (now_ms - self._last_ms) / 1000
-        self._tokens = min(self._burst, refilled)
-        self._last_ms = now_ms
-
-    def _wait_ms(self, now_ms: int) -> int:
-        self._refill(now_ms)
-        if self._tokens >= 0:
-            return 0
-        wait_ms = min(-self._tokens / self.limit * 1000, THROTTLE_MAX_MS)
-        # Kafka rounds to 0 as well, and the client retries at once, in vain.
-        return max(1, int(wait_ms + 0.5))
 
 
 class FetchVerdict(NamedTuple):
@@ -271,7 +99,7 @@ class MeterUsage:
     key: str
     user: str | None
     client_id: str | None
-    """For connections: the IP address."""
+    """For connections: the IP address, or the IPv6 network that shares the default quota."""
     limit: float
     rate: float
     throttled_ms: int
@@ -282,15 +110,44 @@ class _MeterId(NamedTuple):
     sharer: Sharer
     entity: QuotaEntity | None = None
     """The default quota, if clients beyond the maximum number of meters share this one."""
+    row: int | None = None
+    """Of a meter that all users share."""
+    column: int | None = None
 
 
 _Gauge = WindowedRate | TokenBucket
+_RateGauge = WindowedRate | JointRate
+
+
+@dataclass(slots=True)
+class _Pool:
+    """How many meters with default quotas there are, for users or for addresses."""
+
+    most: int
+    owner_most: int
+    counted: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    """User or site -> how many meters count for it."""
+    sweep_ms: int | None = None
+
+    def has_room(self, owner: str) -> bool:
+        return self.counted < self.most and self.counts.get(owner, 0) < self.owner_most
+
+    def add(self, owner: str) -> None:
+        self.counted += 1
+        self.counts[owner] = self.counts.get(owner, 0) + 1
+
+    def remove(self, owner: str) -> None:
+        self.counted -= 1
+        self.counts[owner] -= 1
+        if not self.counts[owner]:
+            del self.counts[owner]
 
 
 class _Meter(NamedTuple):
     gauge: _Gauge
     counted_for: str | None
-    """The user whose share of the meters this is; None if it does not count."""
+    """The user or site whose share of the meters this is; None if it does not count."""
 
 
 _UNKNOWN: Final = WindowedRate(1, 0)
@@ -302,15 +159,18 @@ class QuotaMeters:
     """Measures all clients of a broker. The module says how many meters there can be."""
 
     def __init__(
-        self, quotas: Quotas, meters_max: int = METERS_MAX, user_max: int = METERS_PER_USER_MAX
+        self,
+        quotas: Quotas,
+        meters_max: int = METERS_MAX,
+        user_max: int = METERS_PER_USER_MAX,
+        addresses_max: int = ADDRESS_METERS_MAX,
+        salt: bytes = b"",
     ) -> None:
-        self._meters_max = meters_max
-        self._user_max = user_max
+        """`salt`: up to 64 random bytes. Nobody can then compute which users share a meter."""
+        self._users = _Pool(meters_max, user_max)
+        self._addresses = _Pool(addresses_max, METERS_PER_SITE_MAX)
+        self._salt = salt
         self._meters: dict[_MeterId, _Meter] = {}
-        self._counts: dict[str, int] = {}
-        """User -> how many meters count for it."""
-        self._counted = 0
-        self._sweep_ms: int | None = None
         self.shared = 0
         """How often a client was assigned to a shared meter, because there were too many."""
         self.update(quotas)
@@ -321,9 +181,10 @@ class QuotaMeters:
     def update(self, quotas: Quotas) -> None:
         """Applies changed quotas. What was measured before still counts."""
         self._quotas = quotas
-        self._routes: dict[str, dict[Client, WindowedRate | None]] = {
+        self._routes: dict[str, dict[Client, _RateGauge | None]] = {
             key: {} for key in CLIENT_KEYS if key != CONTROLLER_MUTATION_RATE and quotas.has(key)
         }
+        self._route_bytes = dict.fromkeys(self._routes, 0)
 
     def record_and_throttle(self, key: str, client: Client, amount: float, now_ms: int) -> int:
         """Records what a request used. Returns for how many milliseconds to throttle the client.
@@ -349,7 +210,7 @@ class QuotaMeters:
         meter = self._find(CONSUMER_BYTE_RATE, client, now_ms)
         if meter is None:
             return FETCH_BYTES_MAX
-        return int(min(meter.limit * _MEASURED_MIN_S, FETCH_BYTES_MAX))
+        return int(min(meter.limit * MEASURED_MIN_S, FETCH_BYTES_MAX))
 
     def record_fetch(self, client: Client, size: int, now_ms: int) -> FetchVerdict:
         """Decides whether a fetch is answered with its `size` bytes of records.
@@ -391,8 +252,7 @@ class QuotaMeters:
         limit = self._quotas.ip_limit(address)
         if limit is None:
             return 0
-        meter = self._meter(CONNECTION_CREATION_RATE, limit, "", now_ms)
-        assert isinstance(meter, WindowedRate)
+        meter = self._rate(CONNECTION_CREATION_RATE, limit, site_of(address), now_ms)
         if throttle_ms := meter.record(1, now_ms):
             meter.unrecord(1, now_ms)
         return throttle_ms
@@ -402,29 +262,34 @@ class QuotaMeters:
 
         Each call looks at a part of the meters. Returns how many were dropped.
         """
-        dropped = 0
+        dropped = []
         for each in list(islice(self._meters, _SWEEP_METERS)):
             meter = self._meters.pop(each)
             if not meter.gauge.is_idle(now_ms):
                 self._meters[each] = meter  # At the end: the next call looks at others.
                 continue
-            dropped += 1
-            if (user := meter.counted_for) is not None:
-                self._counted -= 1
-                self._counts[user] -= 1
-                if not self._counts[user]:
-                    del self._counts[user]
-        if dropped:
-            for routes in self._routes.values():
-                routes.clear()
-        return dropped
+            dropped.append(each.key)
+            if meter.counted_for is not None:
+                self._pool(each.key).remove(meter.counted_for)
+        for key in set(dropped):
+            self._forget_routes(key)
+        return len(dropped)
 
     def usage(self, now_ms: int) -> Iterator[MeterUsage]:
-        for (key, sharer, _), meter in self._meters.items():
-            gauge = meter.gauge
-            yield MeterUsage(key, *sharer, gauge.limit, gauge.rate(now_ms), gauge.throttled_ms)
+        """Returns an entry for each meter. The meters that all users share have one together."""
+        shared: dict[_MeterId, list[_Gauge]] = {}
+        for each, (gauge, _) in self._meters.items():
+            if each.row is None:
+                rate = gauge.rate(now_ms)
+                yield MeterUsage(each.key, *each.sharer, gauge.limit, rate, gauge.throttled_ms)
+            elif each.row == 0:  # Each user has one meter in this row.
+                shared.setdefault(each._replace(column=None), []).append(gauge)
+        for each, gauges in shared.items():
+            rate = sum(gauge.rate(now_ms) for gauge in gauges)
+            throttled_ms = sum(gauge.throttled_ms for gauge in gauges)
+            yield MeterUsage(each.key, None, None, gauges[0].limit, rate, throttled_ms)
 
-    def _find(self, key: str, client: Client, now_ms: int) -> WindowedRate | None:
+    def _find(self, key: str, client: Client, now_ms: int) -> _RateGauge | None:
         """Returns the meter of a client; None if it has no limit."""
         routes = self._routes.get(key)
         if routes is None:
@@ -432,52 +297,87 @@ class QuotaMeters:
         meter = routes.get(client, _UNKNOWN)
         return self._route(key, client, now_ms) if meter is _UNKNOWN else meter
 
-    def _route(self, key: str, client: Client, now_ms: int) -> WindowedRate | None:
+    def _route(self, key: str, client: Client, now_ms: int) -> _RateGauge | None:
         """Looks up the meter of a client, and remembers it."""
         user, client_id = client
         limit = self._quotas.limit(user, client_id, key)
-        gauge = None if limit is None else self._meter(key, limit, user, now_ms)
-        assert not isinstance(gauge, TokenBucket)
+        gauge = None if limit is None else self._rate(key, limit, user, now_ms)
         if len(user) <= ENTITY_NAME_CHARS_MAX and len(client_id or "") <= ENTITY_NAME_CHARS_MAX:
+            size = sys.getsizeof(user) + sys.getsizeof(client_id) + _ROUTE_BYTES
             routes = self._routes[key]
-            if len(routes) >= _ROUTES_MAX:
-                routes.clear()
+            if len(routes) >= _ROUTES_MAX or self._route_bytes[key] + size > ROUTE_BYTES_MAX:
+                self._forget_routes(key)
             routes[client] = gauge
+            self._route_bytes[key] += size
         return gauge
 
-    def _bucket(self, client: Client, now_ms: int) -> TokenBucket | None:
-        limit = self._quotas.limit(*client, CONTROLLER_MUTATION_RATE)
+    def _forget_routes(self, key: str) -> None:
+        if key in self._routes:
+            self._routes[key].clear()
+            self._route_bytes[key] = 0
+
+    def _rate(self, key: str, limit: Limit, owner: str, now_ms: int) -> _RateGauge:
+        gauges = [
+            gauge
+            for gauge in self._gauges(key, limit, owner, now_ms)
+            if isinstance(gauge, WindowedRate)
+        ]
+        return gauges[0] if len(gauges) == 1 else JointRate(gauges)
+
+    def _bucket(self, client: Client, now_ms: int) -> TokenBucket | JointBucket | None:
+        key = CONTROLLER_MUTATION_RATE
+        limit = self._quotas.limit(*client, key)
         if limit is None:
             return None
-        gauge = self._meter(CONTROLLER_MUTATION_RATE, limit, client.user, now_ms)
-        assert isinstance(gauge, TokenBucket)
-        return gauge
+        gauges = self._gauges(key, limit, client.user, now_ms)
+        buckets = [gauge for gauge in gauges if isinstance(gauge, TokenBucket)]
+        return buckets[0] if len(buckets) == 1 else JointBucket(buckets)
 
-    def _meter(self, key: str, limit: Limit, user: str, now_ms: int) -> _Gauge:
-        """Returns the meter of the clients that share this limit, with its current rate."""
+    def _gauges(self, key: str, limit: Limit, owner: str, now_ms: int) -> list[_Gauge]:
+        """Returns the gauges of the clients that share this limit, with its current rate.
+
+        There is one, unless all users share them. `owner` is the user, or the site of the address.
+        """
         own = _MeterId(key, limit.sharer)
+        rate = limit.rate
         if own in self._meters or all(name is not None for _, name in limit.entity.parts):
-            return self._get(own, limit.rate, None, now_ms)
-        is_short = all(len(name or "") <= ENTITY_NAME_CHARS_MAX for name in limit.sharer)
-        if is_short and self._has_room(user, now_ms):
-            return self._get(own, limit.rate, user, now_ms)
+            return [self._get(own, rate, None, now_ms)]
+        user, client_id = limit.sharer
+        is_short = len(user or "") <= ENTITY_NAME_CHARS_MAX
+        is_short = is_short and len(client_id or "") <= CLIENT_ID_CHARS_MAX
+        if is_short and self._has_room(key, owner, now_ms):
+            return [self._get(own, rate, owner, now_ms)]
         self.shared += 1
-        of_user = _MeterId(key, Sharer(user, None), limit.entity)
-        can_add = 0 < len(user) <= ENTITY_NAME_CHARS_MAX and self._counted < self._meters_max
-        if can_add or of_user in self._meters:
-            return self._get(of_user, limit.rate, user, now_ms)
-        return self._get(_MeterId(key, _EVERYONE, limit.entity), limit.rate, None, now_ms)
+        pool = self._pool(key)
+        sharer = Sharer(None, owner) if limit.entity.is_ip else Sharer(owner, None)
+        of_owner = _MeterId(key, sharer, limit.entity)
+        can_add = 0 < len(owner) <= ENTITY_NAME_CHARS_MAX and pool.counted < pool.most
+        if can_add or of_owner in self._meters:
+            return [self._get(of_owner, rate, owner, now_ms)]
+        return [
+            self._get(_MeterId(key, _EVERYONE, limit.entity, row, column), rate, None, now_ms)
+            for row, column in enumerate(self._columns(owner))
+        ]
 
-    def _has_room(self, user: str, now_ms: int) -> bool:
+    def _columns(self, owner: str) -> list[int]:
+        name = owner.encode("utf-8", "surrogatepass")
+        digest = blake2b(name, key=self._salt, digest_size=4 * SHARED_ROWS).digest()
+        return [
+            int.from_bytes(digest[4 * row : 4 * row + 4], "big") % SHARED_COLUMNS
+            for row in range(SHARED_ROWS)
+        ]
+
+    def _pool(self, key: str) -> _Pool:
+        return self._addresses if key == CONNECTION_CREATION_RATE else self._users
+
+    def _has_room(self, key: str, owner: str, now_ms: int) -> bool:
+        pool = self._pool(key)
         for _ in range(2):
-            if self._counted < self._meters_max and (
-                # Addresses do not belong to a user.
-                not user or self._counts.get(user, 0) < self._user_max
-            ):
+            if pool.has_room(owner):
                 return True
-            if self._sweep_ms is not None and now_ms - self._sweep_ms < _SWEEP_INTERVAL_MS:
+            if pool.sweep_ms is not None and now_ms - pool.sweep_ms < _SWEEP_INTERVAL_MS:
                 return False
-            self._sweep_ms = now_ms
+            pool.sweep_ms = now_ms
             self.drop_idle(now_ms)
         return False
 
@@ -494,6 +394,5 @@ class QuotaMeters:
             gauge = WindowedRate(rate, now_ms)
         self._meters[each] = _Meter(gauge, counted_for)
         if counted_for is not None:
-            self._counted += 1
-            self._counts[counted_for] = self._counts.get(counted_for, 0) + 1
+            self._pool(each.key).add(counted_for)
         return gauge
