@@ -4,6 +4,7 @@ A subject is the person, customer or device that a value is about. Its key is in
 yours: the brokers never see it. Erasing the key makes all values of the subject unreadable, in all
 topics, replicas and backups of the log, without rewriting any of them.
 
+    Path("keys.db").touch(mode=0o600)   # only you may read the keys
     keys = encryption.SqlKeyStore(sqlite3.connect("keys.db", check_same_thread=False))
     profiles = encryption.encrypted(
         serializers.json, keys, topic="profiles", subject=lambda profile: profile["customer"]
@@ -15,6 +16,7 @@ topics, replicas and backups of the log, without rewriting any of them.
     keys.erase("customer-7")    # no value of customer-7 can be read any more
 
 `encrypted` is for whole values, and `encrypted_fields` for fields of JSON objects and Avro records.
+A value that lacks a field which must be encrypted is refused.
 docs/ENCRYPTION.md says what is protected and what is not.
 """
 

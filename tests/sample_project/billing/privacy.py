@@ -14,6 +14,7 @@ def profiles(keys: encryption.KeyStore) -> encryption.Encrypted[Any, Any]:
         topic="profiles",
         subject=lambda profile: str(profile["customer"]),
         fields=["name"],
+        optional_fields=["address.street"],
         erased="(erased)",
     )
 

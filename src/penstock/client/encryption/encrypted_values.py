@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar, overload
 
 from penstock.client.encryption.envelope import (
     EncryptionFailed,
     KeyErased,
+    NotAuthentic,
     SubjectKey,
     context,
     key_id_of,
     seal,
     unseal,
 )
+from penstock.client.encryption.field_names import check_names
+from penstock.client.encryption.fields import FieldPath, Form, checked_paths, form_of
 from penstock.client.encryption.key_stores import KeyStore
 from penstock.client.errors import OptionError
-from penstock.client.serializers import Avro
 from penstock.ports import Random
 from penstock.runtime import SystemRandom
 
@@ -31,6 +34,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 _FIELD_PREFIX: Final = "enc:"
 """How the text of an encrypted field begins. The rest is an envelope in base64."""
+_DIGEST_BYTES: Final = 32
+"""How long the digest of the subject is, at the beginning of the plain data of a field."""
 _MISSING: Final[Any] = object()
 
 
@@ -110,8 +115,9 @@ def encrypted(
     """Encrypts whole values with the key of their subject.
 
     `subject` returns the subject of a value, such as the number of a customer. `topic` is the topic
-    of the values: in another topic they cannot be decrypted. After the subject was erased, reading
-    raises `KeyErased`, or returns `erased` if it is given.
+    of the values: a serializer with another topic cannot decrypt them. Nothing compares it with the
+    topic of the record, so use each serializer for its own topic only. After the subject was
+    erased, reading raises `KeyErased`, or returns `erased` if it is given.
 
     Example:
         from penstock import encryption
@@ -154,7 +160,7 @@ def encrypted(
             if erased is _MISSING:
                 raise
             return erased
-        return codec.deserialize(plain)
+        return _hiding_values(lambda: codec.deserialize(plain), "its serializer")
 
     return Encrypted(encrypt, decrypt)
 
@@ -166,6 +172,7 @@ def encrypted_fields(
     topic: str,
     subject: Callable[[T], str],
     fields: Collection[str],
+    optional_fields: Collection[str] = (),
     erased: Any = _MISSING,
     random: Random | None = None,
 ) -> Encrypted[T, T]:
@@ -173,9 +180,13 @@ def encrypted_fields(
 
     `codec` writes JSON objects, as `Json`, `Dataclass` and `Pydantic` do, or is `Avro` with
     records; there, the encrypted fields must have the type string. `fields` are names, with dots
-    for nested ones: `["name", "address.street"]`. A field that a value does not have is left out.
-    `subject` and `topic` are as in `encrypted`. After the subject was erased, reading raises
-    `KeyErased`, or the fields have the value `erased` if it is given.
+    for nested ones: `["name", "address.street"]`. A value without one of them is refused, when it
+    is sent and when it is read. Fields that only some values have belong in `optional_fields`.
+
+    `subject` and `topic` are as in `encrypted`. `subject` is also called for each value that is
+    read: the encrypted fields of another subject are refused. So it should use fields that are not
+    encrypted. After the subject was erased, reading raises `KeyErased`, or the fields have the
+    value `erased` if it is given.
 
     Example:
         from penstock import encryption
@@ -196,26 +207,11 @@ def encrypted_fields(
         #> tea Ann
         #> {'customer': '7', 'sku': 'tea', 'name': '(erased)'}
     """
-    paths = _checked_fields(fields)
+    paths = checked_paths(fields, optional_fields)
+    check_names(codec, paths)
     sealer = _Sealer(keys, _checked_topic(topic), random or SystemRandom())
-    form: _Form = _Records(codec) if isinstance(codec, Avro) else _Objects(codec)
-
-    def encrypt(value: T) -> bytes | None:
-        plain = form.plain(value)
-        if plain is None:
-            return None
-        key = keys.current(_subject_of(value, subject))
-        for path in paths:
-            plain = _change(plain, path, lambda found, at: sealer.seal_field(found, key, at))
-        return form.to_bytes(plain)
-
-    def decrypt(data: bytes) -> Any:
-        found = form.from_bytes(data)
-        for path in paths:
-            found = _change(found, path, lambda text, at: sealer.unseal_field(text, at, erased))
-        return form.value(found)
-
-    return Encrypted(encrypt, decrypt)
+    found = _Fields(sealer, form_of(codec), paths, subject, erased)
+    return Encrypted(found.encrypt, found.decrypt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +229,59 @@ class _Sealer:
         key = self.keys.get(key_id_of(data))
         return unseal(data, key, context(self.topic, path))
 
-    def seal_field(self, value: Any, key: SubjectKey, path: str) -> str:
+    def seal_field(self, value: Any, key: SubjectKey, subject: str, path: str) -> str:
         plain = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return _FIELD_PREFIX + base64.b64encode(self.seal(plain.encode(), key, path)).decode()
+        data = self.seal(_digest(subject) + plain.encode(), key, path)
+        return _FIELD_PREFIX + base64.b64encode(data).decode()
 
-    def unseal_field(self, text: Any, path: str, erased: Any) -> Any:
+
+@dataclass(frozen=True, slots=True)
+class _Fields(Generic[T]):
+    """Encrypts and decrypts the fields of values. `encrypted_fields` explains the arguments."""
+
+    sealer: _Sealer
+    form: Form
+    paths: Sequence[FieldPath]
+    subject: Callable[[T], str]
+    erased: Any
+
+    def encrypt(self, value: T) -> bytes | None:
+        plain = self.form.plain(value)
+        if plain is None:
+            return None
+        name = _subject_of(value, self.subject)
+        key = self.sealer.keys.current(name)
+        for path in self.paths:
+            plain = path.change(
+                plain, lambda found, at: self.sealer.seal_field(found, key, name, at)
+            )
+        return self.form.to_bytes(plain)
+
+    def decrypt(self, data: bytes) -> Any:
+        found = self.form.from_bytes(data)
+        opened = _OpenedFields(self.sealer, self.erased)
+        for path in self.paths:
+            found = path.change(found, opened.unseal)
+        opened.check_keys()
+        value = _hiding_values(lambda: self.form.value(found), "its serializer")
+        opened.check_subject(
+            lambda: _hiding_values(lambda: _subject_of(value, self.subject), "the argument subject")
+        )
+        return value
+
+
+class _OpenedFields:
+    """Decrypts the encrypted fields of one value, and checks that they belong to it."""
+
+    def __init__(self, sealer: _Sealer, erased: Any) -> None:
+        self._sealer = sealer
+        self._erased = erased
+        self._key_ids: set[str] = set()
+        self._subjects: set[bytes] = set()
+        self._error: KeyErased | None = None
+
+    def unseal(self, text: Any, path: str) -> Any:
+        """Returns the plain value of a field, or the argument `erased`."""
         if not isinstance(text, str) or not text.startswith(_FIELD_PREFIX):
             raise EncryptionFailed(
                 f"the field {path} is not encrypted: it may have been sent without encryption"
@@ -246,107 +290,55 @@ class _Sealer:
             data = base64.b64decode(text[len(_FIELD_PREFIX) :].encode("ascii"), validate=True)
         except (binascii.Error, ValueError):
             raise EncryptionFailed(f"the encrypted field {path} is not valid base64") from None
+        self._key_ids.add(key_id_of(data))
         try:
-            return json.loads(self.unseal(data, path))
-        except KeyErased:
-            if erased is _MISSING:
-                raise
-            return erased
+            plain = self._sealer.unseal(data, path)
+        except KeyErased as error:
+            self._error = error
+            return self._erased
+        self._subjects.add(plain[:_DIGEST_BYTES])
+        return _hiding_values(lambda: json.loads(plain[_DIGEST_BYTES:]), "JSON")
+
+    def check_keys(self) -> None:
+        """Raises `NotAuthentic` for fields of different keys, or `KeyErased`."""
+        if len(self._key_ids) > 1:
+            raise NotAuthentic("the encrypted fields have different keys: some are of other values")
+        if self._error is not None and self._erased is _MISSING:
+            raise self._error
+
+    def check_subject(self, subject: Callable[[], str]) -> None:
+        """Raises `NotAuthentic` if a field was encrypted for another subject.
+
+        An erased field cannot be checked: only its key could tell.
+        """
+        if self._subjects and self._subjects != {_digest(subject())}:
+            raise NotAuthentic(
+                "an encrypted field was written for another subject, or the argument subject "
+                "returns another subject than for the producer"
+            )
 
 
-class _Form(Protocol):
-    """How a codec's values become objects with fields, and back."""
-
-    def plain(self, value: Any) -> dict[str, Any] | None: ...
-
-    def to_bytes(self, fields: dict[str, Any]) -> bytes: ...
-
-    def from_bytes(self, data: bytes) -> dict[str, Any]: ...
-
-    def value(self, fields: dict[str, Any]) -> Any: ...
+def _digest(subject: str) -> bytes:
+    """Returns what an encrypted field begins with. It has the same length for all subjects, so that
+    the length of the field says nothing about the subject."""
+    return hashlib.sha256(subject.encode(errors="surrogatepass")).digest()
 
 
-class _Objects:
-    """JSON objects: the codec writes and reads them, and the fields are changed in between."""
+def _hiding_values(work: Callable[[], T], reader: str) -> T:
+    """Does work on decrypted data. Replaces errors, since their texts may show the data.
 
-    def __init__(self, codec: Codec[Any]) -> None:
-        self._codec = codec
-
-    def plain(self, value: Any) -> dict[str, Any] | None:
-        data = self._codec.serialize(value)
-        return None if data is None else self.from_bytes(data)
-
-    def to_bytes(self, fields: dict[str, Any]) -> bytes:
-        return json.dumps(
-            fields, ensure_ascii=False, allow_nan=False, separators=(",", ":")
-        ).encode()
-
-    def from_bytes(self, data: bytes) -> dict[str, Any]:
-        try:
-            found = json.loads(data)
-        except ValueError:
-            found = None
-        return _checked_object(found)
-
-    def value(self, fields: dict[str, Any]) -> Any:
-        return self._codec.deserialize(self.to_bytes(fields))
-
-
-class _Records:
-    """Avro records, which are dicts: the fields are changed before they are written."""
-
-    def __init__(self, codec: Avro) -> None:
-        self._codec = codec
-
-    def plain(self, value: Any) -> dict[str, Any]:
-        return _checked_object(value)
-
-    def to_bytes(self, fields: dict[str, Any]) -> bytes:
-        return self._codec.serialize(fields)
-
-    def from_bytes(self, data: bytes) -> dict[str, Any]:
-        return _checked_object(self._codec.deserialize(data))
-
-    def value(self, fields: dict[str, Any]) -> Any:
-        return fields
-
-
-def _change(
-    fields: dict[str, Any], path: Sequence[str], change: Callable[[Any, str], Any]
-) -> dict[str, Any]:
-    """Returns a copy in which the field at the path is changed. Leaves a missing one out.
-
-    Raises `EncryptionFailed` if the path leads through something else than objects: the field must
-    never be sent unencrypted because it was not found.
+    The new error does not refer to the old one: logs often have the whole chain.
     """
-    return _changed(fields, path, change, ".".join(path))
-
-
-def _changed(
-    fields: Mapping[str, Any], path: Sequence[str], change: Callable[[Any, str], Any], whole: str
-) -> dict[str, Any]:
-    first, *rest = path
-    if first not in fields:
-        return dict(fields)
-    found = fields[first]
-    if not rest:
-        return {**fields, first: change(found, whole)}
-    if found is None:
-        return dict(fields)
-    if not isinstance(found, dict):
-        raise EncryptionFailed(
-            f"the field {whole} cannot be encrypted: {first} is no object. Encrypt {first} as a "
-            "whole"
-        )
-    return {**fields, first: _changed(found, rest, change, whole)}
-
-
-def _checked_object(found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise EncryptionFailed(
-            "only values with fields can have encrypted fields: use encrypted for other values"
-        )
-    return found
+    try:
+        return work()
+    except EncryptionFailed:
+        raise
+    except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+        kind = type(error).__name__
+    raise EncryptionFailed(
+        f"the value was decrypted, but {reader} failed on it ({kind}). The details are left out "
+        "here, since they may show the value"
+    )
 
 
 def _subject_of(value: T, subject: Callable[[T], str]) -> str:
@@ -362,18 +354,3 @@ def _checked_topic(topic: str) -> str:
     if not isinstance(topic, str) or not topic:
         raise OptionError("the topic of encrypted values is empty: give topic=...")
     return topic
-
-
-def _checked_fields(fields: Collection[str]) -> list[list[str]]:
-    if isinstance(fields, str):
-        raise OptionError(f"fields is one text: give a list, fields=[{fields!r}]")
-    paths = sorted(field.split(".") for field in set(fields))
-    if not paths or not all(all(path) for path in paths):
-        raise OptionError("fields must be names such as name or address.street: give at least one")
-    for one in paths:
-        for other in paths:
-            if one is not other and other[: len(one)] == one:
-                raise OptionError(
-                    f"the field {'.'.join(other)} is within {'.'.join(one)}: leave it out"
-                )
-    return paths

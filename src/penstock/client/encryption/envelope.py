@@ -9,7 +9,7 @@ encrypts the data key in the same way, and the result is stored beside the value
 All but the data key and the value are in the clear, but none of it can be changed: both
 encryptions cover what comes before them. The encryption of the value also covers its context: the
 topic, and the field for a value that is one field. So a value that someone copies to another topic
-or field cannot be decrypted there.
+or field cannot be decrypted there, if the readers give the name of that topic or field.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class KeyNotFound(EncryptionFailed):
 
 
 class NotAuthentic(EncryptionFailed):
-    """The value was changed after it was encrypted, or belongs to another topic or field.
+    """The value was changed after it was encrypted, or is of another topic, field or subject.
 
     It is also raised if the key store has another key with the same id.
 
@@ -148,7 +148,7 @@ class SubjectKey:
     secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        if not (self.id and self.id.isascii() and self.id.isprintable()):
+        if not self.id or not _is_printable(self.id):
             raise ValueError("the id of a key must be printable ASCII: choose another id")
         if len(self.id) > KEY_ID_BYTES_MAX:
             raise ValueError(f"the id of a key may have {KEY_ID_BYTES_MAX} characters at most")
@@ -156,6 +156,11 @@ class SubjectKey:
             raise ValueError(
                 f"the key {self.id} has {len(self.secret)} bytes: it must have {SECRET_BYTES}"
             )
+
+
+def _is_printable(key_id: str) -> bool:
+    """Says whether errors and logs can repeat the id: it has no line ends or control characters."""
+    return key_id.isascii() and key_id.isprintable()
 
 
 def context(topic: str, path: str) -> bytes:
@@ -189,11 +194,12 @@ def key_id_of(data: bytes) -> str:
             f"the value has version {data[2]} of the format, but this client reads version "
             f"{_VERSION}: upgrade it"
         )
-    name = data[_NAME_AT : _NAME_AT + data[3]]
-    shortest = _NAME_AT + data[3] + _WRAPPED_BYTES + _NONCE_BYTES + _TAG_BYTES
-    if not 0 < len(name) <= KEY_ID_BYTES_MAX or len(data) < shortest or not name.isascii():
+    size = data[3]
+    name = data[_NAME_AT : _NAME_AT + size].decode("ascii", errors="replace")
+    shortest = _NAME_AT + size + _WRAPPED_BYTES + _NONCE_BYTES + _TAG_BYTES
+    if not 0 < size <= KEY_ID_BYTES_MAX or len(data) < shortest or not _is_printable(name):
         raise NotAuthentic("the encrypted value is damaged: its header cannot be read")
-    return name.decode("ascii")
+    return name
 
 
 def unseal(data: bytes, key: SubjectKey, bound_to: bytes) -> bytes:

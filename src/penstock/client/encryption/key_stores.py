@@ -7,18 +7,31 @@ erased: otherwise a late record of that person would get a new key and be readab
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
+from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Final, Literal, Protocol
 
 from penstock.client.encryption.envelope import SECRET_BYTES, KeyErased, KeyNotFound, SubjectKey
 from penstock.client.errors import OptionError
-from penstock.client.processing.stores import Connection, Cursor
+from penstock.client.processing.stores import Cursor
 from penstock.ports import Random
 from penstock.runtime import SystemRandom
 
 _ID_BYTES: Final = 16
 """Random bytes in the id of a key: two keys never have the same."""
+
+
+class KeyConnection(Protocol):
+    """A connection according to the Python database API (PEP 249)."""
+
+    def cursor(self) -> Any: ...
+
+    def commit(self) -> Any: ...
+
+    def rollback(self) -> Any: ...
 
 
 class KeyStore(Protocol):
@@ -111,7 +124,7 @@ class MemoryKeyStore:
             ids = self._subjects.setdefault(subject, [])
             if not ids:
                 # Nothing was encrypted yet. An erased key makes `current` refuse the subject.
-                ids.append(self._random.bytes(_ID_BYTES).hex())
+                ids.append(_new_id(self._random))
             for key_id in ids:
                 self._secrets[key_id] = None
 
@@ -134,13 +147,17 @@ class SqlKeyStore:
     """Keeps keys in a table of a database that supports the SQL of SQLite and PostgreSQL.
 
     Anyone who can read the table can decrypt all values: restrict access to it. Give the store a
-    connection of its own, since it commits. The clients use it on several threads, one at a time:
-    sqlite3 needs `check_same_thread=False`. `placeholder` is how the driver writes a parameter: `?`
-    for sqlite3, `%s` for psycopg. The table is created if it does not exist; a name that is no
-    table name raises `OptionError`.
+    connection of its own, since it commits and rolls back. The clients use it on several threads,
+    one at a time: sqlite3 needs `check_same_thread=False`. `placeholder` is how the driver writes a
+    parameter: `?` for sqlite3, `%s` for psycopg. The table is created if it does not exist; a name
+    that is no table name raises `OptionError`.
 
     An erased key is overwritten in the table. Backups of the database and its write-ahead log may
-    still have it: the erasure is complete when they have expired.
+    still have it: the erasure is complete when they have expired. A driver of SQLite other than
+    sqlite3 must be told to overwrite: execute `PRAGMA secure_delete = ON`.
+
+    An error of the database is raised after a rollback, so that the next call can succeed. If
+    `erase` raises one, call it again.
 
     Example:
         from penstock import encryption
@@ -155,7 +172,7 @@ class SqlKeyStore:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: KeyConnection,
         *,
         table: str = "penstock_subject_keys",
         placeholder: Literal["?", "%s"] = "?",
@@ -173,23 +190,27 @@ class SqlKeyStore:
             f"WHERE subject = {mark} "
             "ORDER BY CASE WHEN secret IS NULL THEN 0 ELSE 1 END, version DESC LIMIT 1"
         )
-        self._by_id = f"SELECT secret FROM {table} WHERE key_id = {mark}"  # noqa: S608 (see above)
+        # A row without a secret marks the erasure of its subject. It counts for all keys of the
+        # subject: one that another process was creating meanwhile must not be used either.
+        self._by_id = (
+            "SELECT CASE WHEN EXISTS (SELECT 1 "  # noqa: S608 (see above)
+            f"FROM {table} AS erased WHERE erased.subject = own.subject AND erased.secret IS NULL) "
+            f"THEN NULL ELSE own.secret END FROM {table} AS own WHERE own.key_id = {mark}"
+        )
         self._insert = (
             f"INSERT INTO {table} (key_id, subject, version, secret) "  # noqa: S608 (see above)
             f"VALUES ({mark}, {mark}, {mark}, {mark}) ON CONFLICT (subject, version) DO NOTHING"
         )
         self._forget = f"UPDATE {table} SET secret = NULL WHERE subject = {mark}"  # noqa: S608 (see above)
-        cursor: Cursor = connection.cursor()
-        if type(connection).__module__.partition(".")[0] == "sqlite3":
-            # SQLite leaves the bytes of an overwritten value in the file unless it is told not to.
-            cursor.execute("PRAGMA secure_delete = ON")
-        cursor.execute(
-            f"CREATE TABLE IF NOT EXISTS {table} (key_id TEXT NOT NULL UNIQUE, "
-            "subject TEXT NOT NULL, version INTEGER NOT NULL, secret TEXT, "
-            "PRIMARY KEY (subject, version))"
-        )
-        cursor.close()
-        connection.commit()
+        with self._transaction() as cursor:
+            if isinstance(connection, sqlite3.Connection):
+                # SQLite leaves the bytes of an overwritten value in the file otherwise.
+                cursor.execute("PRAGMA secure_delete = ON")
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {table} (key_id TEXT NOT NULL UNIQUE, "
+                "subject TEXT NOT NULL, version INTEGER NOT NULL, secret TEXT, "
+                "PRIMARY KEY (subject, version))"
+            )
 
     def current(self, subject: str, /) -> SubjectKey:
         """Returns the newest key of the subject. Creates the first one."""
@@ -218,7 +239,10 @@ class SqlKeyStore:
         """Overwrites all keys of the subject."""
         with self._lock:
             # A subject without keys gets one that is erased, so that it cannot get another later.
-            self._add(subject, 0)
+            self._change(self._insert, _new_id(self._random), subject, 0, None)
+            self._change(self._forget, subject)
+            # Another process may have added a key while the first statement ran, and not have seen
+            # the erasure. It sees the erasure from now on.
             self._change(self._forget, subject)
 
     def _current(self, subject: str) -> SubjectKey:
@@ -230,28 +254,50 @@ class SqlKeyStore:
         return _key(key_id, secret)
 
     def _add(self, subject: str, version: int) -> None:
-        """Adds a key, unless another process has just added this version."""
+        """Adds a key, unless another process has just added this version.
+
+        Destroys it if another process has erased the subject meanwhile.
+        """
         key = _new_key(self._random)
         self._change(self._insert, key.id, subject, version, key.secret.hex())
+        [(_, secret, _)] = self._select(self._newest, subject)
+        if secret is None:
+            self._change(self._forget, subject)
 
     def _select(self, statement: str, value: str) -> list[tuple[Any, ...]]:
-        cursor: Cursor = self._connection.cursor()
-        cursor.execute(statement, (value,))
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-        cursor.close()
-        # Ends the transaction, so that the next one sees what other processes have erased.
-        self._connection.commit()
+        with self._transaction() as cursor:
+            cursor.execute(statement, (value,))
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
     def _change(self, statement: str, *values: object) -> None:
-        cursor: Cursor = self._connection.cursor()
-        cursor.execute(statement, values)
-        cursor.close()
-        self._connection.commit()
+        with self._transaction() as cursor:
+            cursor.execute(statement, values)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Cursor]:
+        """Commits, also after reading: the next call then sees what other processes have erased.
+
+        Rolls back after an error: PostgreSQL refuses all statements until then.
+        """
+        try:
+            cursor: Cursor = self._connection.cursor()
+            yield cursor
+            cursor.close()
+            self._connection.commit()
+        except BaseException:
+            # If the connection is lost, this fails too. The first error says why.
+            with contextlib.suppress(Exception):
+                self._connection.rollback()
+            raise
+
+
+def _new_id(random: Random) -> str:
+    return random.bytes(_ID_BYTES).hex()
 
 
 def _new_key(random: Random) -> SubjectKey:
-    return SubjectKey(random.bytes(_ID_BYTES).hex(), random.bytes(SECRET_BYTES))
+    return SubjectKey(_new_id(random), random.bytes(SECRET_BYTES))
 
 
 def _key(key_id: str, secret: str | None) -> SubjectKey:
