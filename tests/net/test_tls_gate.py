@@ -20,7 +20,7 @@ from penstock.net.config import ServerConfig
 from penstock.net.server import Server
 from penstock.net.session import Answer, Peer
 from penstock.net.tls import TlsRefused
-from penstock.net.tls_gate import DEFAULT_LIMITS, HandshakeLimits, TlsGate, counted_address
+from penstock.net.tls_gate import DEFAULT_LIMITS, HandshakeLimits, TlsGate
 from penstock.ports import Buffer, Receiver, Transport
 from penstock.runtime import SystemClock
 from penstock.security.certificates import Issued
@@ -479,20 +479,6 @@ async def test_every_address_of_the_machine_gets_the_same_port(live: Live) -> No
     transport = await live.gate.connect("127.0.0.1", listener.address()[1], Quiet, 30.0)
     transport.abort()
     await listener.close()
-
-
-@pytest.mark.parametrize(
-    ("host", "counted"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("a name", "a name"),
-    ],
-)
-def test_an_ipv6_network_counts_as_one_address(host: str, counted: str) -> None:
-    assert counted_address(host) == counted
 
 
 def test_limits_must_be_above_zero() -> None:

@@ -73,7 +73,7 @@ Examples:
 
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PEM_BYTES_MAX: Final = 16 << 20
-"""A larger file is not read: certificates of all authorities of a system take 250 KiB."""
+"""The largest file that is read. The authorities that a system trusts take about 250 KiB."""
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 
 
@@ -105,7 +105,7 @@ def new(
         int, typer.Option(min=1, max=3650, metavar="N", help="How long it is valid.")
     ] = CERTIFICATE_DAYS,
     organization: Annotated[
-        str, typer.Option(metavar="TEXT", help="The organization in the subject.")
+        str, typer.Option(metavar="TEXT", help="The organization that the subject names.")
     ] = "Penstock",
     force: Annotated[
         bool, typer.Option("--force", help="Replace the certificate if it exists.")
@@ -134,8 +134,8 @@ def new(
     _write(key_path, issued.key, secret=True)
     _write(certificate_path, issued.certificate)
     made = describe(issued.certificate)[0]
-    written = [*([str(path) for path in _paths(folder, "ca")] if is_new else [])]
-    written += [str(certificate_path), str(key_path)]
+    paths = [*(_paths(folder, "ca") if is_new else ()), certificate_path, key_path]
+    written = [str(path) for path in paths]
     if json:
         emit_json({"files": written, "certificate": _as_json(made, now_ms)})
         return
@@ -164,7 +164,7 @@ def expiring(
     ],
     *,
     days: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Those that expire within N days.")
+        int, typer.Option(min=0, metavar="N", help="List what expires within N days.")
     ] = 30,
     json: Json = False,
 ) -> None:

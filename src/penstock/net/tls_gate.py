@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import itertools
 import logging
 import socket
@@ -30,6 +29,7 @@ from typing import Final, cast
 from penstock.net.sockets import BACKLOG, tune
 from penstock.net.tls_receiver import adapted
 from penstock.ports import Clock, Listener, Receiver, Transport
+from penstock.security.addresses import network_of
 
 LOG_INTERVAL_S: Final = 10.0
 """Failed handshakes are logged at most this often."""
@@ -168,6 +168,7 @@ class TlsGate:
         try:
             tune(transport.get_extra_info("socket"))
         except BaseException:
+            # The caller gets no transport, so it cannot close it.
             transport.abort()
             raise
         return cast(Transport, transport)
@@ -255,7 +256,7 @@ class TlsListener:
             self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._accept_more)
             return
         accepted.setblocking(False)
-        self._wait(_Handshake(counted_address(peer[0]), self._gate.clock.monotonic(), accepted))
+        self._wait(_Handshake(network_of(peer[0]), self._gate.clock.monotonic(), accepted))
         self._start_next()
 
     def _wait(self, handshake: _Handshake) -> None:
@@ -411,18 +412,6 @@ class TlsListener:
 def _finish(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def counted_address(host: str) -> str:
-    """Returns what counts as one address: an IPv4 address, or an IPv6 network of 64 bits."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.version == 4:
-        return str(address)
-    mapped = address.ipv4_mapped
-    return str(mapped or ipaddress.ip_network((int(address), 64), strict=False))
 
 
 def _reason(error: OSError) -> str:

@@ -243,8 +243,8 @@ class PartitionMachine(Generic[W]):
     def waits_for_own_flush(self, end_offset: int) -> bool:
         """Returns whether a write up to `end_offset` with acks=1 must wait for this leader's flush.
 
-        It must if no other replica may be in sync: then the leader's disk is the only one that will
-        have the record.
+        It must if the leader may be the only in-sync replica: perhaps no other disk will have the
+        record.
         """
         held = self.leadership
         return held is not None and held.may_be_alone and self.counted_end < end_offset
