@@ -35,6 +35,7 @@ from penstock.broker.coordinators.verification import TransactionVerification
 from penstock.broker.counters import BrokerCounters
 from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
 from penstock.broker.error_codes import EXPECTED
+from penstock.broker.identity import ANONYMOUS, Identity
 from penstock.broker.partitions.fetch_sessions import SESSION_ID_MAX, FetchSessions
 from penstock.broker.partitions.large_batches import LargeBatches
 from penstock.broker.partitions.maintenance import Maintenance
@@ -453,7 +454,8 @@ class Broker:
     def _new_session(self, peer: Peer) -> Session:
         if self._services is None:
             raise RuntimeError("the broker is not wired yet")
-        return BrokerSession(self._services, self._dispatcher, peer)
+        identity = Identity(ANONYMOUS, peer.host)
+        return BrokerSession(self._services, self._dispatcher, peer, identity)
 
 
 def _reachable(host: str) -> str:

@@ -19,6 +19,7 @@ from penstock.broker.coordinators.producer_ids import ProducerIds
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.coordinators.verification import TransactionVerification
 from penstock.broker.counters import BrokerCounters
+from penstock.broker.identity import Identity
 from penstock.broker.partitions.fetch_sessions import FetchSessions
 from penstock.broker.partitions.large_batches import LargeBatches
 from penstock.broker.partitions.pending_leadership import PendingLeadership
@@ -79,7 +80,7 @@ class Services:
 class RequestContext:
     __slots__ = (
         "client_id",
-        "host",
+        "identity",
         "is_appended",
         "is_large",
         "is_replica",
@@ -88,12 +89,15 @@ class RequestContext:
         "version",
     )
 
-    def __init__(self, services: Services, version: int, client_id: str, host: str) -> None:
+    def __init__(
+        self, services: Services, version: int, client_id: str, identity: Identity
+    ) -> None:
         self.services = services
         self.version = version
         self.client_id = client_id
         """Empty if the client sent none."""
-        self.host = host
+        self.identity = identity
+        """The user, the address and the listener of the connection."""
         self.is_appended = False
         """Set by a produce request when all its batches are in the log and only wait for their
         commit. The connection's next produce request may then begin."""
@@ -103,6 +107,10 @@ class RequestContext:
         """The error with which the fast path has refused the only batch of a produce request."""
         self.is_large = False
         """The response is large, so it is encoded on a thread. Read when the response is ready."""
+
+    @property
+    def host(self) -> str:
+        return self.identity.host
 
     @property
     def slicing(self) -> Slicing:

@@ -28,6 +28,7 @@ from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import free
+from penstock.broker.identity import Identity
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath, Served
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
@@ -169,7 +170,7 @@ class BrokerSession:
         "_counters",
         "_dispatcher",
         "_fast_path",
-        "_host",
+        "_identity",
         "_now",
         "_overlaps",
         "_peer",
@@ -178,7 +179,9 @@ class BrokerSession:
         "_waited",
     )
 
-    def __init__(self, services: Services, dispatcher: Dispatcher, peer: Peer) -> None:
+    def __init__(
+        self, services: Services, dispatcher: Dispatcher, peer: Peer, identity: Identity
+    ) -> None:
         self._services = services
         self._counters = counters = services.counters.requests
         self._answered, self._waited = counters.answered, counters.waited
@@ -187,7 +190,7 @@ class BrokerSession:
         self._slicing = services.env.slicing
         self._fast_path = ProduceFastPath(services.replicas.get, services.env.clock.wall_ms)
         self._peer = peer
-        self._host = peer.host
+        self._identity = identity
         self._overlaps = False
         """The last request was a produce request, and its batches are appended."""
 
@@ -252,7 +255,7 @@ class BrokerSession:
         except UnsupportedRequest as error:
             return _unsupported(error)
         context = RequestContext(
-            self._services, header.api_version, header.client_id or "", self._host
+            self._services, header.api_version, header.client_id or "", self._identity
         )
         context.refusal = refusal
         try:
@@ -283,7 +286,7 @@ class BrokerSession:
         except UnsupportedRequest as error:
             return _unsupported(error)
         context = RequestContext(
-            self._services, header.api_version, header.client_id or "", self._host
+            self._services, header.api_version, header.client_id or "", self._identity
         )
         context.is_large = True
         response: Response | asyncio.Future[Response] | None

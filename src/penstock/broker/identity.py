@@ -1,0 +1,22 @@
+"""Who sends the requests of a connection, and through which listener they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+"""The principal of a connection that is not authenticated, as in Kafka."""
+DEFAULT_LISTENER: Final = "PLAINTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A connection keeps one, so that no request has to make it."""
+
+    principal: str
+    """Such as `User:alice`."""
+    host: str
+    """The IP address of the client."""
+    listener: str = DEFAULT_LISTENER
+    """The name of the listener that accepted the connection."""

@@ -1,0 +1,1 @@
+"""The listeners of a broker: TLS, authentication, and the sessions of their connections."""
