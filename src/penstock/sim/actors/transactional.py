@@ -70,8 +70,14 @@ def transactional_id(actor: Actor, number: int) -> str:
     return f"tx-{number}"
 
 
-class _WantsAbort(Exception):
+class WantsAbort(Exception):
     """Raised within a transaction to abort it."""
+
+
+def was_aborted(wanted: WantsAbort) -> bool:
+    """Whether the coordinator has decided the abort. If it failed, the library has added a note,
+    and sending the marker "once more" would forge a decision that nobody made."""
+    return not getattr(wanted, "__notes__", ())
 
 
 class _Transactor:
@@ -153,9 +159,10 @@ class _Transactor:
                     ending = _ending_of(producer, name)
                     await self._fill(producer, work, timeout_s)
                     self._decide(work)
-            except _WantsAbort:
+            except WantsAbort as wanted:
                 work.end(FAIL, "the abort was intended")
-                self._last, self._last_partition_names = ending, work.partition_names
+                if was_aborted(wanted):
+                    self._last, self._last_partition_names = ending, work.partition_names
             except TransactionAborted as error:
                 work.end(FAIL, str(error))
             except ClientError as error:
@@ -205,7 +212,7 @@ class _Transactor:
 
     def _decide(self, work: Work) -> None:
         if self._actor.draws.random() > _COMMIT_SHARE:
-            raise _WantsAbort
+            raise WantsAbort
         work.asks_for_commit()
 
     async def _fill(self, producer: BytesProducer, work: Work, timeout_s: float) -> None:
