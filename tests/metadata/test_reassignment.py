@@ -117,6 +117,46 @@ def test_a_move_cannot_be_canceled_while_only_added_replicas_are_in_sync() -> No
     assert only(cluster).is_moving
 
 
+def short_of_copies() -> Cluster:
+    """Returns a partition that is being moved to broker 3. Only brokers 0 and 3 are in sync."""
+    cluster = Cluster(brokers=5)
+    cluster.create("t", 1, 3, min_insync_replicas="2")
+    move(cluster, 0, 1, 3)
+    ask(cluster, change(cluster, 0, 3))
+    assert only(cluster).isr == (0, 3)
+    return cluster
+
+
+def test_an_added_replica_is_not_dropped_while_it_is_one_of_the_last_copies() -> None:
+    """Broker 0 may be dead, and its death not yet noticed. Then broker 3 has the only copy."""
+    for replicas in ((0, 1, 4), (0, 1, 2)):
+        cluster = short_of_copies()
+        answer = move(cluster, *replicas)
+        assert answer.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "[0, 3]" in (answer.message or "") and "only [0]" in (answer.message or "")
+        assert only(cluster).isr == (0, 3)
+    cluster = short_of_copies()
+    assert cancel(cluster).error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    ask(cluster, change(cluster, 0, 2, 3))
+    assert cancel(cluster).error == ErrorCode.NONE
+    assert only(cluster).isr == (0, 2)
+
+
+def test_fewer_copies_are_kept_if_fewer_are_wanted() -> None:
+    """Whoever asks for one replica gets one, even with min.insync.replicas=2."""
+    cluster = short_of_copies()
+    assert move(cluster, 0).error == ErrorCode.NONE
+    assert (only(cluster).replicas, only(cluster).isr) == ((0,), (0,))
+
+
+def test_an_eligible_replica_counts_as_a_copy() -> None:
+    """After broker 3 was removed from the ISR, it still has everything that is committed."""
+    cluster = short_of_copies()
+    ask(cluster, change(cluster, 0))
+    assert (only(cluster).isr, only(cluster).eligible_leaders) == ((0,), (3,))
+    assert cancel(cluster).error == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
 def test_a_move_can_be_changed_while_it_runs() -> None:
     """A replica that is in neither the original nor the new set is removed at once, even the
     leader."""

@@ -9,7 +9,8 @@ than before. No other state is kept, so any controller can continue it.
 Cancelling a reassignment means moving back to the original replicas: the added ones are removed at
 once. Starting another reassignment also removes at once the added replicas that are not part of the
 new one. That is refused if only such replicas are in sync, because they have records that the
-others lack.
+others lack. It is also refused if fewer than min.insync.replicas would stay that have all committed
+records: one of those may be dead, and its death not yet noticed. Kafka does not refuse this.
 """
 
 from __future__ import annotations
@@ -152,9 +153,10 @@ def _moved(
     adding = tuple(each for each in target if each not in original)
     replicas = target + removing
     moved = replace(before, replicas=replicas, adding_replicas=adding, removing_replicas=removing)
-    members = sound_members(before, brokers, synced_from=edits.synced_from(topic))
-    members = {each: epoch for each, epoch in members.items() if each in replicas}
+    held = sound_members(before, brokers, synced_from=edits.synced_from(topic))
+    members = {each: epoch for each, epoch in held.items() if each in replicas}
     isr = [each for each in before.isr if each in members]
+    min_insync = edits.settings(topic).min_insync_replicas
     if not members or (before.isr and not isr):
         raise KafkaError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
@@ -162,5 +164,19 @@ def _moved(
             f"records, and none of them would stay a replica: wait until one of {list(replicas)} "
             "has caught up.",
         )
-    after = with_members(moved, isr, members, edits.settings(topic).min_insync_replicas)
+    least = fewest_members(min_insync, len(target), len(held))
+    if len(members) < least:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Only the brokers {list(held)} have all committed records, and of them only "
+            f"{list(members)} would stay. min.insync.replicas asks for {min_insync}: wait until "
+            f"more of {list(replicas)} have caught up.",
+        )
+    after = with_members(moved, isr, members, min_insync)
     return relead(before, completed(after), brokers)
+
+
+def fewest_members(min_insync: int, targets: int, members: int) -> int:
+    """Returns how many of the replicas that have all committed records must stay. Less than
+    min.insync.replicas is enough only if there are not more, or not more are wanted."""
+    return min(min_insync, targets, members)

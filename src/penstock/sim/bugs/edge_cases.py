@@ -243,6 +243,13 @@ def _counts_dropped(patches: ExitStack) -> None:
         patch(patches, module, "relead", same_epoch)
 
 
+@_bug("added-replica-dropped-with-the-last-copy")
+def _drops_added(patches: ExitStack) -> None:
+    """A reassignment that replaces another drops an added replica at once, although fewer than
+    min.insync.replicas remain that have all committed records."""
+    patch(patches, reassignment, "fewest_members", lambda _min_insync, _targets, _members: 1)
+
+
 @_bug("gaps-refused-without-compaction")
 def _refuses_gaps(patches: ExitStack) -> None:
     """A follower treats a gap in the offsets as an error, unless the topic is compacted now."""
