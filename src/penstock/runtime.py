@@ -70,3 +70,9 @@ def system_boot_id() -> str:
             return file.read().strip()
     except (OSError, ValueError):
         return ""
+
+
+def read_file(path: str, bytes_max: int = -1) -> bytes:
+    """Returns the content of a file, such as a certificate, or its beginning. Raises OSError."""
+    with open(path, "rb") as file:
+        return file.read(bytes_max)

@@ -56,7 +56,7 @@ from penstock.wire.messages import (
 from penstock.wire.messages.base import Buffer, Request, Response
 
 from .fuzz_corpus import NOW_MS, Ask, corpus, get_to_know, mutate
-from .harness import BrokerHarness, open_harness
+from .harness import BrokerHarness, HarnessPeer, open_harness
 
 R = TypeVar("R", bound=Response)
 Say = Callable[[str], None]
@@ -175,16 +175,6 @@ class Canary:
         self._sent += 1
 
 
-class _Peer:
-    host = "192.0.2.7"
-    port = 50_000
-    frame_bytes_max = 100 << 20
-    is_replica = False
-
-    def close(self) -> None:
-        pass
-
-
 class _Feeder:
     """Feeds frames to sessions of one broker and checks the responses."""
 
@@ -233,7 +223,7 @@ class _Feeder:
         if self._fed >= FRAMES_PER_CONNECTION:
             self._close_session()
         if self._session is None:
-            self._session = self._server.new_session(_Peer())
+            self._session = self._server.new_session(HarnessPeer())
             self._fed = 0
         self._fed += 1
         return self._session
@@ -348,7 +338,7 @@ async def _play(
 
 async def _warm_up(harness: BrokerHarness, seeds: Sequence[bytes]) -> None:
     """Compiles every codec and loads every handler, so that no frame is charged for that memory."""
-    session = harness.broker.server.new_session(_Peer())
+    session = harness.broker.server.new_session(HarnessPeer())
     for frame in seeds:
         with suppress(Exception):  # it occurs again when the frame is fed, and is reported then
             session.on_frame(memoryview(bytearray(frame)))

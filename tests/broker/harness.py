@@ -92,6 +92,12 @@ class HarnessPeer:
     frame_bytes_max = 100 << 20
     is_replica = False
 
+    def get_extra_info(self, name: str) -> None:
+        return None
+
+    def replace_session(self, session: Session) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -130,9 +130,8 @@ def test_brokers_accept_configs_that_only_kafka_has(cluster: Cluster) -> None:
     throttle = "replica.alter.log.dirs.io.max.bytes.per.second"
     edits = [
         ConfigEdit(throttle, SET, "1000"),
-        ConfigEdit("ssl.cipher.suites", APPEND, "a"),
-        ConfigEdit("listener.name.internal.ssl.keystore.location", SET, "/x"),
-        ConfigEdit("listener.name.internal.scram-sha-256.sasl.jaas.config", SET, "secret"),
+        ConfigEdit("config.providers", APPEND, "a"),
+        ConfigEdit("listener.name.internal.ssl.keymanager.algorithm", SET, "x"),
     ]
     cluster.commit(incremental_alter_configs(cluster.image, BROKER, "0", edits))
     stored = cluster.image.broker_configs[0]
@@ -142,10 +141,13 @@ def test_brokers_accept_configs_that_only_kafka_has(cluster: Cluster) -> None:
         1000,
         ConfigSource.DYNAMIC_BROKER_CONFIG,
     )
-    assert shown["listener.name.internal.scram-sha-256.sasl.jaas.config"].text is None
+    secret = "listener.name.internal.scram-sha-256.sasl.jaas.config"
+    assert BrokerConfigs(static={secret: "secret"}).broker()[secret].text is None
     assert "No effect in Penstock" in shown[throttle].documentation
     for edit, code in (
         (ConfigEdit("socket.listen.backlog.size", SET, "4"), ErrorCode.INVALID_REQUEST),
+        (ConfigEdit("ssl.cipher.suites", SET, "a"), ErrorCode.INVALID_REQUEST),
+        (ConfigEdit(secret, SET, "a"), ErrorCode.INVALID_REQUEST),
         (ConfigEdit("no.such.key", SET, "4"), ErrorCode.INVALID_CONFIG),
         (ConfigEdit(throttle, SET, "fast"), ErrorCode.INVALID_CONFIG),
     ):

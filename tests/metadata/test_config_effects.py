@@ -82,8 +82,27 @@ def fields_used(tree: ast.Module) -> Iterator[str]:
             yield node.attr
 
 
+@cache
+def names_of_listeners() -> frozenset[str]:
+    """Returns the words in the constants of the modules that read the settings of listeners.
+
+    These modules read a mapping of all settings, some of them with a prefix.
+    """
+    found: set[str] = set()
+    folders = (SOURCE / "security", SOURCE / "broker" / "listeners")
+    for path in (each for folder in folders for each in folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.update(node.value.split())
+            elif isinstance(node, ast.JoinedStr):
+                texts = [each.value for each in node.values if isinstance(each, ast.Constant)]
+                found.update(str(each) for each in texts)
+    return frozenset(found)
+
+
 def unread_broker_settings(trees: tuple[ast.Module, ...]) -> list[str]:
     read = {name for tree in trees for name in names_read(tree)}
+    read |= names_of_listeners() & {"listeners", "advertised.listeners"}
     of_topics = {synonym.name for each in TOPIC_CONFIGS.values() for synonym in each.synonyms}
     return [
         name
@@ -103,6 +122,12 @@ def unread_topic_settings(trees: tuple[ast.Module, ...]) -> list[str]:
 
 def test_every_broker_setting_is_read_or_documented_as_without_effect() -> None:
     assert sorted(set(unread_broker_settings(broker_trees())) - LATER.keys()) == []
+
+
+def test_every_setting_of_listeners_is_read_by_them() -> None:
+    used = [each.name for each in KAFKA_ONLY_CONFIGS.values() if not each.no_effect]
+    assert len(used) > 20
+    assert [name for name in used if name not in names_of_listeners()] == []
 
 
 def test_every_topic_setting_is_read_or_documented_as_without_effect() -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from penstock.broker.access.credentials import UserCredentials
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
@@ -36,6 +37,7 @@ from penstock.broker.counters import BrokerCounters
 from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.identity import ANONYMOUS, Identity
+from penstock.broker.listeners.listener_set import ListenerSet, stored_endpoints
 from penstock.broker.partitions.fetch_sessions import SESSION_ID_MAX, FetchSessions
 from penstock.broker.partitions.large_batches import LargeBatches
 from penstock.broker.partitions.maintenance import Maintenance
@@ -54,6 +56,7 @@ from penstock.groups.config import GroupConfig
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
+from penstock.metadata.users import create_decoy_secret
 from penstock.net.config import ServerConfig
 from penstock.net.server import Server
 from penstock.net.session import Peer, Session
@@ -132,6 +135,10 @@ class Broker:
         )
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._new_session)
+        self.credentials = UserCredentials(self.cluster)
+        self.listeners = ListenerSet(
+            env, config, self.credentials, self._dispatcher, self._session_of, self._spawn
+        )
         self._apply_limits()
         self.cluster.listen(lambda changed: self._apply_limits() if changed.configs else None)
         self._tasks: asyncio.TaskGroup | None = None
@@ -172,14 +179,14 @@ class Broker:
     def _own_settings(self) -> dict[str, str]:
         """Returns this broker's own settings under Kafka's names, for Kafka's tools."""
         config = self._config
-        listener = f"PLAINTEXT://{config.host}:{config.port}"
-        advertised = config.advertised_host or _reachable(config.host)
-        port = config.advertised_port or config.port
+        listeners = config.listeners
+        ports = {each.name: each.port for each in listeners.bound}
+        told = listeners.endpoints(ports, _reachable(""))
         return {
             "broker.id": str(config.broker_id),
             "node.id": str(config.broker_id),
-            "listeners": listener,
-            "advertised.listeners": f"PLAINTEXT://{advertised}:{port}",
+            "listeners": ",".join(map(str, listeners.bound)),
+            "advertised.listeners": ",".join(map(str, told)),
             "log.dirs": self._directory.root,
             "max.connections": str(config.connections_max),
             "max.connections.per.ip": str(config.connections_per_address_max),
@@ -223,6 +230,7 @@ class Broker:
             raise (_only(failures) or failures) from None
 
     async def _run(self, stop: asyncio.Event, on_ready: Callable[[str, int], None]) -> None:
+        await self.listeners.load()
         await self.cluster.load()
         await self._open_logs()
         try:
@@ -247,6 +255,7 @@ class Broker:
                     self._services.isr_proposals.run(),
                     self.fetchers.run(),
                     self._offset_keeper.run(),
+                    self.listeners.run(),
                     *self._repairs(),
                 )
                 self._take_up()
@@ -374,11 +383,13 @@ class Broker:
 
     async def _join(self) -> Endpoint:
         config, record, membership = self._config, self._record, self.membership
-        await self.server.start()
-        listening = self.server.address
-        host = config.advertised_host or _reachable(config.host)
-        port = config.advertised_port or listening[1]
-        endpoint = Endpoint(host, port, config.rack or None)
+        if self.listeners.logins is not None:
+            await self.controller.commit_own(
+                lambda image: create_decoy_secret(image, self._env.random.bytes)
+            )
+        told = await self.listeners.open(self.server, _reachable(""))
+        between = self.listeners.inter_broker(told)
+        endpoint = Endpoint(between.host, between.port, config.rack or None, stored_endpoints(told))
         if self._services is not None:
             self._services.endpoint = endpoint
         run = self._env.executor.run
@@ -452,9 +463,11 @@ class Broker:
         task.add_done_callback(lambda done: self._spawned.pop(done, None))
 
     def _new_session(self, peer: Peer) -> Session:
+        return self._session_of(peer, Identity(ANONYMOUS, peer.host))
+
+    def _session_of(self, peer: Peer, identity: Identity) -> Session:
         if self._services is None:
             raise RuntimeError("the broker is not wired yet")
-        identity = Identity(ANONYMOUS, peer.host)
         return BrokerSession(self._services, self._dispatcher, peer, identity)
 
 

@@ -17,6 +17,17 @@ from typing import Any, Final
 
 from penstock.metadata.broker_configs import broker_definition
 from penstock.metadata.configs import BROKER_CONFIGS, BrokerConfigs
+from penstock.metadata.model import PLAINTEXT
+from penstock.security.listener_security import ListenerSecurity, SecurityInvalid, parse_security
+from penstock.security.listeners import (
+    ADVERTISED,
+    LISTENERS,
+    Listener,
+    Listeners,
+    ListenersInvalid,
+    SecurityProtocol,
+    parse_listeners,
+)
 from penstock.stores.etcd_address import EtcdAddress, is_etcd, parse_address
 
 
@@ -135,6 +146,7 @@ class BrokerConfig:
             if definition.set_by:
                 raise ConfigError(f"{name} cannot be set directly: set {definition.set_by} instead")
         self._check_store()
+        self._check_listeners()
         _ = self.metrics_address
         for name, known in (("log_format", LogFormat), ("log_level", LogLevel)):
             if getattr(self, name) not in tuple(known):
@@ -155,13 +167,47 @@ class BrokerConfig:
         except ValueError as error:
             raise ConfigError(f"store: {error}") from error
 
+    def _check_listeners(self) -> None:
+        settings = dict(self.kafka)
+        if LISTENERS in settings and (self.advertised_host or self.advertised_port):
+            raise ConfigError(
+                f"{LISTENERS} and advertised_host or advertised_port are both set: set "
+                f"{ADVERTISED} instead of the latter"
+            )
+        if ADVERTISED in settings and LISTENERS not in settings:
+            raise ConfigError(f"{ADVERTISED} is set without {LISTENERS}: set {LISTENERS} too")
+        try:
+            _ = self.listener_security
+        except (ListenersInvalid, SecurityInvalid) as error:
+            raise ConfigError(str(error)) from error
+
+    @property
+    def listeners(self) -> Listeners:
+        """The listeners: those in Kafka's setting, or else one for host and port, in plain text."""
+        settings = dict(self.kafka)
+        if LISTENERS in settings:
+            return parse_listeners(settings)
+        plain = Listener(PLAINTEXT, self.host, self.port, SecurityProtocol.PLAINTEXT)
+        told = replace(plain, host=self.advertised_host or self.host, port=self.advertised_port)
+        return Listeners((plain,), (told,), PLAINTEXT)
+
+    @property
+    def listener_security(self) -> Mapping[str, ListenerSecurity]:
+        """The security settings of each listener, by its name."""
+        return parse_security(dict(self.kafka), self.listeners.bound)
+
+    @property
+    def main_port(self) -> int:
+        """The port of the first listener; 0 for any free one."""
+        return self.listeners.bound[0].port
+
     @property
     def metrics_address(self) -> tuple[str, int] | None:
         """The address of the metrics endpoint; None if it is off. Port 0 means any free port."""
         if self.metrics == METRICS_OFF:
             return None
         if self.metrics == METRICS_AUTO:
-            port = self.port + METRICS_OFFSET if self.port else 0
+            port = self.main_port + METRICS_OFFSET if self.main_port else 0
             return "127.0.0.1", port if port <= 65535 else 0
         host, _, port_text = self.metrics.rpartition(":")
         if not host or not port_text.isascii() or not port_text.isdigit():

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.metadata.model import PLAINTEXT
+
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a connection that is not authenticated, as in Kafka."""
-DEFAULT_LISTENER: Final = "PLAINTEXT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,5 +19,5 @@ class Identity:
     """Such as `User:alice`."""
     host: str
     """The IP address of the client."""
-    listener: str = DEFAULT_LISTENER
+    listener: str = PLAINTEXT
     """The name of the listener that accepted the connection."""

@@ -378,8 +378,6 @@ _SET_BY: Final = {
     "broker.id": "broker_id",
     "node.id": "broker_id",
     "broker.rack": "rack",
-    "listeners": "host and port",
-    "advertised.listeners": "advertised_host and advertised_port",
     "log.dir": "data_dir",
     "log.dirs": "data_dir",
 }

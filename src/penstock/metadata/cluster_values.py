@@ -23,12 +23,16 @@ from penstock.metadata.stored_fields import (
     revision_field,
 )
 from penstock.metadata.topic_ids import to_text
+from penstock.security.listeners import ListenersInvalid, decode_endpoints, encode_endpoints
 
 _TAKER_ID: Final = "taker_id"
 _LOSSLESS_SINCE: Final = "lossless_since"
 _SYNCED_SINCE: Final = "synced_since"
 _FSYNC_SINCE: Final = "fsync_since"
-_OPTIONAL_BROKER_FIELDS: Final = frozenset({_LOSSLESS_SINCE, _SYNCED_SINCE, _FSYNC_SINCE})
+_LISTENERS: Final = "listeners"
+_OPTIONAL_BROKER_FIELDS: Final = frozenset(
+    {_LOSSLESS_SINCE, _SYNCED_SINCE, _FSYNC_SINCE, _LISTENERS}
+)
 
 
 def encode_cluster(cluster_id: str) -> bytes:
@@ -56,6 +60,8 @@ def encode_broker(broker: BrokerInfo) -> bytes:
         fields[_SYNCED_SINCE] = broker.synced_since
     if broker.fsync_since != broker.synced_since:
         fields[_FSYNC_SINCE] = broker.fsync_since
+    if broker.listeners:
+        fields[_LISTENERS] = encode_endpoints(broker.listeners)
     return encode_fields(fields)
 
 
@@ -75,7 +81,11 @@ def decode_broker(key: str, value: bytes, revision: int) -> BrokerInfo:
     lossless = count_field(key, fields, _LOSSLESS_SINCE) if _LOSSLESS_SINCE in fields else -1
     synced = revision_field(key, fields, _SYNCED_SINCE, 0)
     since = (lossless, synced, revision_field(key, fields, _FSYNC_SINCE, synced))
-    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision, *since)
+    try:
+        listeners = decode_endpoints(fields.get(_LISTENERS, []))
+    except ListenersInvalid as error:
+        raise MetadataInvalid(key, str(error)) from error
+    return BrokerInfo(broker_id, host, port, rack, incarnation_id, revision, *since, listeners)
 
 
 def encode_stopping(broker_epoch: int) -> bytes:

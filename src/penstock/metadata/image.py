@@ -34,6 +34,7 @@ from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
 from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.metadata.topic_ids import to_text
 from penstock.metadata.topic_values import decode_chunk, decode_head, decode_topic, is_head
+from penstock.metadata.user_values import UserTable
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -67,9 +68,11 @@ class Changed:
     controller: bool = False
     configs: bool = False
     cluster: bool = False
+    users: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.topics or self.brokers or self.controller or self.configs or self.cluster)
+        others = self.controller or self.configs or self.cluster or self.users
+        return bool(self.topics or self.brokers or others)
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -84,6 +87,7 @@ _NOTHING = Changed()
 _CONTROLLER = Changed(controller=True)
 _CONFIGS = Changed(configs=True)
 _CLUSTER = Changed(cluster=True)
+_USERS = Changed(users=True)
 
 
 class ClusterImage:
@@ -108,6 +112,7 @@ class ClusterImage:
         self._names_by_metric: dict[str, dict[str, None]] = {}
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
+        self.users = UserTable()
         self.default_broker_configs: Mapping[str, str] = NO_CONFIGS
         self.default_synced_from = 0
         """The revision at which the default of `log.durability` last changed; 0 if it never did."""
@@ -217,6 +222,9 @@ class ClusterImage:
             return self._set_stopping(key, value)
         if key.startswith(keys.BROKER_CONFIGS_PREFIX):
             return self._set_broker_configs(key, value, revision)
+        if key.startswith(keys.USERS_PREFIX):
+            self.users.set_credential(key, value)
+            return _USERS
         single = _SINGLE_KEYS.get(key)
         # Ignore unknown keys: a newer version may have written them, and they must not stop this
         # broker.
@@ -349,12 +357,17 @@ class ClusterImage:
         self.next_producer_id = 0 if value is None else decode_producer_ids(value)
         return _NOTHING
 
+    def _set_decoy_secret(self, value: bytes | None, _revision: int) -> Changed:
+        self.users.set_decoy_secret(value)
+        return _USERS
+
 
 _SINGLE_KEYS: Mapping[str, Callable[[ClusterImage, bytes | None, int], Changed]] = {
     keys.CONTROLLER_KEY: ClusterImage._set_controller,
     keys.CONTROLLER_EPOCH_KEY: ClusterImage._set_controller_epoch,
     keys.CLUSTER_KEY: ClusterImage._set_cluster,
     keys.PRODUCER_IDS_KEY: ClusterImage._set_producer_ids,
+    keys.DECOY_SECRET_KEY: ClusterImage._set_decoy_secret,
 }
 
 
@@ -378,4 +391,5 @@ def _merged(changes: Iterable[Changed]) -> Changed:
         any(change.controller for change in kept),
         any(change.configs for change in kept),
         any(change.cluster for change in kept),
+        any(change.users for change in kept),
     )

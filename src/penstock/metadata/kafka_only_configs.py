@@ -1,11 +1,13 @@
-"""Broker settings that Kafka 4.3 knows and that have no effect in Penstock.
+"""Broker settings that Kafka 4.3 knows, and that have no effect in Penstock or are for listeners.
 
 Tools set and delete them: `kafka-reassign-partitions --verify` deletes the throttle of moves
 between directories, and configuration management sends complete lists. So they are accepted and
 stored, shown if they are set or requested by name, and described as having no effect. A setting of
 a listener (prefixed with `listener.name.NAME.`) is treated as the setting itself.
 
-As in Kafka, only the dynamic ones can be changed while a broker runs.
+As in Kafka, only the dynamic ones can be changed while a broker runs. Those that are marked with
+`listener` are used by the listeners of a broker (`security.listener_security`). They come from its
+config file only. Certificates are read again while a broker runs, from the same files.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ authorizer.class.name  string
 background.threads  int  dynamic
 client.quota.callback.class  class
 config.providers  list  dynamic
-connection.failed.authentication.delay.ms  int
-connections.max.reauth.ms  long
+connection.failed.authentication.delay.ms  int  listener
+connections.max.reauth.ms  long  listener
 controller.listener.names  list
 controller.performance.always.log.threshold.ms  long
 controller.performance.sample.period.ms  long
@@ -114,13 +116,13 @@ group.streams.min.session.timeout.ms  int
 group.streams.num.standby.replicas  int
 group.streams.session.timeout.ms  int
 initial.broker.registration.timeout.ms  int
-inter.broker.listener.name  string
+inter.broker.listener.name  string  listener
 internal.metadata.delete.delay.millis  long
 internal.metadata.log.segment.bytes  int
 internal.metadata.max.batch.size.in.bytes  int
 kafka.metrics.polling.interval.secs  int
 kafka.metrics.reporters  list
-listener.security.protocol.map  string  dynamic
+listener.security.protocol.map  string  listener
 log.cleaner.io.buffer.load.factor  double  dynamic
 log.cleaner.io.buffer.size  int  dynamic
 log.cleaner.io.max.bytes.per.second  double  dynamic
@@ -195,8 +197,8 @@ replication.quota.window.num  int
 replication.quota.window.size.seconds  int
 request.timeout.ms  int
 sasl.client.callback.handler.class  class
-sasl.enabled.mechanisms  list  dynamic
-sasl.jaas.config  password  dynamic
+sasl.enabled.mechanisms  list  listener
+sasl.jaas.config  password  listener
 sasl.kerberos.kinit.cmd  string  dynamic
 sasl.kerberos.min.time.before.relogin  long  dynamic
 sasl.kerberos.principal.to.local.rules  list  dynamic
@@ -214,7 +216,7 @@ sasl.login.refresh.window.jitter  double  dynamic
 sasl.login.retry.backoff.max.ms  long
 sasl.login.retry.backoff.ms  long
 sasl.mechanism.controller.protocol  string
-sasl.mechanism.inter.broker.protocol  string  dynamic
+sasl.mechanism.inter.broker.protocol  string  listener
 sasl.oauthbearer.assertion.algorithm  string
 sasl.oauthbearer.assertion.claim.aud  string
 sasl.oauthbearer.assertion.claim.exp.seconds  int
@@ -228,22 +230,22 @@ sasl.oauthbearer.assertion.private.key.passphrase  password
 sasl.oauthbearer.assertion.template.file  string
 sasl.oauthbearer.client.credentials.client.id  string
 sasl.oauthbearer.client.credentials.client.secret  password
-sasl.oauthbearer.clock.skew.seconds  int
-sasl.oauthbearer.expected.audience  list
-sasl.oauthbearer.expected.issuer  string
+sasl.oauthbearer.clock.skew.seconds  int  listener
+sasl.oauthbearer.expected.audience  list  listener
+sasl.oauthbearer.expected.issuer  string  listener
 sasl.oauthbearer.jwks.endpoint.refresh.ms  long
 sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms  long
 sasl.oauthbearer.jwks.endpoint.retry.backoff.ms  long
-sasl.oauthbearer.jwks.endpoint.url  string
+sasl.oauthbearer.jwks.endpoint.url  string  listener
 sasl.oauthbearer.jwt.retriever.class  class
 sasl.oauthbearer.jwt.validator.class  class
 sasl.oauthbearer.scope  string
 sasl.oauthbearer.scope.claim.name  string
-sasl.oauthbearer.sub.claim.name  string
+sasl.oauthbearer.sub.claim.name  string  listener
 sasl.oauthbearer.token.endpoint.url  string
 sasl.server.callback.handler.class  class
-sasl.server.max.receive.size  int
-security.inter.broker.protocol  string
+sasl.server.max.receive.size  int  listener
+security.inter.broker.protocol  string  listener
 security.providers  string
 server.max.startup.time.ms  long
 share.coordinator.append.linger.ms  int
@@ -265,29 +267,29 @@ socket.connection.setup.timeout.ms  long
 socket.listen.backlog.size  int
 socket.receive.buffer.bytes  int
 socket.send.buffer.bytes  int
-ssl.allow.dn.changes  boolean
-ssl.allow.san.changes  boolean
-ssl.cipher.suites  list  dynamic
-ssl.client.auth  string  dynamic
-ssl.enabled.protocols  list  dynamic
-ssl.endpoint.identification.algorithm  string  dynamic
+ssl.allow.dn.changes  boolean  listener
+ssl.allow.san.changes  boolean  listener
+ssl.cipher.suites  list  listener
+ssl.client.auth  string  listener
+ssl.enabled.protocols  list  listener
+ssl.endpoint.identification.algorithm  string  listener
 ssl.engine.factory.class  class  dynamic
-ssl.key.password  password  dynamic
+ssl.key.password  password  listener
 ssl.keymanager.algorithm  string  dynamic
-ssl.keystore.certificate.chain  password  dynamic
-ssl.keystore.key  password  dynamic
-ssl.keystore.location  string  dynamic
-ssl.keystore.password  password  dynamic
-ssl.keystore.type  string  dynamic
-ssl.principal.mapping.rules  string
+ssl.keystore.certificate.chain  password  listener
+ssl.keystore.key  password  listener
+ssl.keystore.location  string  listener
+ssl.keystore.password  password  listener
+ssl.keystore.type  string  listener
+ssl.principal.mapping.rules  string  listener
 ssl.protocol  string  dynamic
 ssl.provider  string  dynamic
 ssl.secure.random.implementation  string  dynamic
 ssl.trustmanager.algorithm  string  dynamic
-ssl.truststore.certificates  password  dynamic
-ssl.truststore.location  string  dynamic
-ssl.truststore.password  password  dynamic
-ssl.truststore.type  string  dynamic
+ssl.truststore.certificates  password  listener
+ssl.truststore.location  string  listener
+ssl.truststore.password  password  listener
+ssl.truststore.type  string  listener
 telemetry.max.bytes  int
 transaction.abort.timed.out.transaction.cleanup.interval.ms  int
 transaction.partition.verification.enable  boolean  dynamic
@@ -298,19 +300,20 @@ unclean.leader.election.interval.ms  long
 unstable.api.versions.enable  boolean
 unstable.feature.versions.enable  boolean
 """
-"""Name, type, and whether it can be changed while a broker runs."""
+"""Name, type, and whether it can be changed while a broker runs, or is used by listeners."""
 
 
 def _definition(line: str) -> Definition:
-    name, kind, *dynamic = line.split()
+    name, kind, *flags = line.split()
+    is_used = "listener" in flags
     return Definition(
         name,
         ConfigType[kind.upper()],
         None,
         "Kafka's documentation describes it.",
-        dynamic=bool(dynamic),
+        dynamic="dynamic" in flags,
         sensitive=kind == "password",
-        no_effect="it is accepted only because Kafka's tools may send it",
+        no_effect="" if is_used else "it is accepted only because Kafka's tools may send it",
     )
 
 

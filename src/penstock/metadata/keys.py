@@ -9,8 +9,11 @@
     /penstock/partitions/ID/N    the Nth chunk of partitions of a large topic (`topic_keys`)
     /penstock/configs/brokers/ID | default    dynamic broker configs
     /penstock/producer-ids       the first producer id that is not allocated yet
+    /penstock/users/NAME/N       the SCRAM credential of a user for mechanism N (`user_values`)
+    /penstock/decoy-secret       makes the decoys of users that do not exist, written once
 
-The encodings of their values are in `cluster_values`, `config_values` and `topic_values`.
+The encodings of their values are in `cluster_values`, `config_values`, `topic_values` and
+`user_values`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ TOPICS_PREFIX: Final = "/penstock/topics/"
 PARTITIONS_PREFIX: Final = "/penstock/partitions/"
 BROKERS_PREFIX: Final = "/penstock/brokers/"
 STOPPING_PREFIX: Final = "/penstock/stopping/"
+USERS_PREFIX: Final = "/penstock/users/"
+DECOY_SECRET_KEY: Final = "/penstock/decoy-secret"  # noqa: S105 - the name of a key
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
 DEFAULT_BROKER: Final = "default"
 BROKER_ID_MAX: Final = 2**31 - 1

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.security.listeners import Listener, SecurityProtocol, endpoint_for
+
 NO_LEADER: Final = -1
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+PLAINTEXT: Final = SecurityProtocol.PLAINTEXT.value
+"""The name of the listener of a broker whose settings name no listeners."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,9 @@ class BrokerInfo:
 
     `fsync_since` is the broker epoch of its earliest run since which its config file has set
     `log.durability=fsync`. -1 if that is known of no run before this one.
+
+    `host` and `port` are what other brokers connect to. `listeners` are all advertised endpoints,
+    that one included. It is empty if the only listener is PLAINTEXT.
     """
 
     broker_id: int
@@ -40,6 +47,15 @@ class BrokerInfo:
     lossless_since: int = -1
     synced_since: int = 0
     fsync_since: int = 0
+    listeners: tuple[Listener, ...] = ()
+
+    def endpoint(self, listener: str) -> tuple[str, int] | None:
+        """Returns where clients of the listener with this name connect to. None if the broker does
+        not have it."""
+        if not self.listeners:
+            return (self.host, self.port) if listener == PLAINTEXT else None
+        found = endpoint_for(self.listeners, listener)
+        return None if found is None else (found.host, found.port)
 
     def has_kept(self, broker_epoch: int) -> bool:
         """Whether the broker has everything that its run with that epoch had written."""

@@ -1,7 +1,7 @@
 """Limits the number of connections: in total, and from one address.
 
 Lowering a limit closes no connection; it applies to new ones. Refusals are logged, but at most one
-line per `LOG_INTERVAL_S`, so that a peer that connects in a loop cannot fill the disk.
+line per interval (`throttled_log`), so that a peer that connects in a loop cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import logging
 from typing import Final
 
 from penstock.net.config import ServerConfig
-
-LOG_INTERVAL_S: Final = 10.0
+from penstock.net.throttled_log import ThrottledLog
 
 _log: Final = logging.getLogger(__name__)
 
@@ -24,8 +23,7 @@ class Admission:
         self.per_address_max = config.connections_per_address_max
         self._per_address: dict[str, int] = {}
         self._count = 0
-        self._logged_at: float | None = None
-        self._unlogged = 0
+        self._log = ThrottledLog(_log)
 
     @property
     def addresses(self) -> int:
@@ -37,7 +35,7 @@ class Admission:
         `leave`."""
         here = self._per_address.get(host, 0)
         if self._count >= self.connections_max:
-            self._refuse(
+            self.refuse(
                 host, f"{self._count} connections are open, and max.connections allows no more", now
             )
             return False
@@ -46,7 +44,7 @@ class Admission:
                 f"{here} connections from this address are open, and max.connections.per.ip "
                 "allows no more"
             )
-            self._refuse(host, reason, now)
+            self.refuse(host, reason, now)
             return False
         self._count += 1
         self._per_address[host] = here + 1
@@ -60,13 +58,6 @@ class Admission:
         else:
             del self._per_address[host]
 
-    def _refuse(self, host: str, reason: str, now: float) -> None:
-        if self._logged_at is not None and now - self._logged_at < LOG_INTERVAL_S:
-            self._unlogged += 1
-            return
-        more = (
-            f"; {self._unlogged} more refused since the last such message" if self._unlogged else ""
-        )
-        _log.warning("refused a connection from %s: %s%s", host, reason, more)
-        self._logged_at = now
-        self._unlogged = 0
+    def refuse(self, host: str, reason: str, now: float) -> None:
+        """Logs that a connection was refused, unless one was logged a moment ago."""
+        self._log.warn(f"refused a connection from {host}: {reason}", now)

@@ -33,17 +33,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, cast
+from collections.abc import Sequence
+from typing import Any, Final, cast
 
-from penstock.net.admission import Admission
-from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, RequestBudget, Share
-from penstock.net.config import ServerConfig
-from penstock.net.counters import Counters
+from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, Share
+from penstock.net.open_listener import OpenListener, Shared
 from penstock.net.outbox import JOIN_BYTES, Outbox
 from penstock.net.request_queue import Later, Ready, RequestQueue
-from penstock.net.response_budget import ResponseBudget
-from penstock.net.session import Part, Peer, Session
+from penstock.net.session import Part, Session, SessionRefused
 from penstock.net.timeouts import Activity
 from penstock.ports import Transport
 from penstock.wire.errors import ProtocolError
@@ -58,28 +55,6 @@ _log: Final = logging.getLogger(__name__)
 _NOTHING: Final[Ready] = ()
 
 
-class Shared(Protocol):
-    """What all connections of one server share."""
-
-    config: ServerConfig
-    counters: Counters
-    budget: RequestBudget
-    large_requests: RequestBudget
-    responses: ResponseBudget
-    admission: Admission
-    new_session: Callable[[Peer], Session]
-    scratch: memoryview
-    """The buffer for every read that does not continue a large frame. Its content is used up before
-    the next read."""
-    now: float
-    """The time of the last tick."""
-    stopping: bool
-
-    def on_opened(self, connection: Connection) -> None: ...
-
-    def on_lost(self, connection: Connection) -> None: ...
-
-
 class Connection(asyncio.BufferedProtocol):
     """One accepted connection. The module docstring describes its rules."""
 
@@ -89,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         "_closing",
         "_dispatching",
         "_eof",
+        "_listener",
         "_outbox",
         "_queue",
         "_reader",
@@ -104,8 +80,9 @@ class Connection(asyncio.BufferedProtocol):
         "port",
     )
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: Shared, listener: OpenListener) -> None:
         self._shared = shared
+        self._listener = listener
         self._budget = shared.budget
         self._reader = FrameReader(shared.config.frame_bytes_max)
         self._transport: Transport | None = None
@@ -134,6 +111,13 @@ class Connection(asyncio.BufferedProtocol):
     def frame_bytes_max(self, value: int) -> None:
         self._reader.frame_bytes_max = value
 
+    def get_extra_info(self, name: str) -> Any:
+        return None if self._transport is None else self._transport.get_extra_info(name)
+
+    def replace_session(self, session: Session) -> None:
+        if self._session is not None:
+            self._session = session
+
     def close(self) -> None:
         if self._closing:
             return
@@ -154,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
         if address:
             self.host, self.port = address[:2]
         # Without an address, the peer disconnected before it was accepted.
-        if shared.stopping or not address or not shared.admission.admit(self.host, shared.now):
+        if shared.stopping or not address or not self._listener.admits(self.host, shared):
             shared.counters.connections_rejected += 1
             self._closing = True
             self._transport.abort()
@@ -162,16 +146,21 @@ class Connection(asyncio.BufferedProtocol):
         limit = shared.config.write_buffer_bytes
         self._outbox = Outbox(self._transport, shared.counters, limit)
         try:
-            self._session = shared.new_session(self)
-        except Exception:  # noqa: BLE001 - it must not reach the listener
-            _log.exception(
-                "cannot create a session for the client at %s:%s; closing the connection",
-                self.host,
-                self.port,
-            )
+            self._session = self._listener.new_session(self)
+        except Exception as error:  # noqa: BLE001 - it must not reach the listener
+            if isinstance(error, SessionRefused):
+                reason = f"{error} (on the listener {self._listener.name})"
+                shared.admission.refuse(self.host, reason, shared.now)
+            else:
+                _log.exception(
+                    "cannot create a session for the client at %s:%s; closing the connection",
+                    self.host,
+                    self.port,
+                )
             shared.admission.leave(self.host)
             self.abort()
             return
+        self._listener.connections += 1
         shared.on_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -264,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         session, self._session = self._session, None
         if session is None:
             return
+        self._listener.connections -= 1
         self._shared.admission.leave(self.host)
         self._shared.on_lost(self)
         try:

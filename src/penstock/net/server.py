@@ -1,4 +1,4 @@
-"""The listener and all connections that it accepted.
+"""The listeners of a broker, and all connections that they accepted.
 
 One timer serves all connections: each tick checks every connection once. With thousands of
 connections that takes a millisecond per second, and no request pays for setting or clearing a
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from penstock.net.admission import Admission
@@ -18,15 +19,17 @@ from penstock.net.budget import RequestBudget
 from penstock.net.config import ServerConfig
 from penstock.net.connection import Connection
 from penstock.net.counters import Counters
+from penstock.net.open_listener import OpenConnection, OpenListener
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Peer, Session
-from penstock.ports import Clock, Listener, Network, Receiver
+from penstock.ports import Clock, Network
 
 _log: Final = logging.getLogger(__name__)
+_FIRST: Final = "first"
 
 
 class Server:
-    """Accepts connections, and owns what they share."""
+    """Accepts connections, and owns what they share. One server may have several listeners."""
 
     def __init__(
         self,
@@ -47,31 +50,54 @@ class Server:
         self.stopping = False
         self._network = network
         self._clock = clock
-        self._connections: dict[Connection, None] = {}
-        self._listener: Listener | None = None
+        self._connections: dict[OpenConnection, None] = {}
+        self._listeners: dict[str, OpenListener] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event = asyncio.Event()
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address on which the server listens, with the port that was chosen if the configured
-        one is 0."""
-        if self._listener is None:
-            raise RuntimeError("the server is not listening: call start() first")
-        return self._listener.address()
+        """The address of the first listener, with the port that was chosen if the configured one
+        is 0."""
+        for each in self._listeners.values():
+            if each.listener is not None:
+                return each.listener.address()
+        raise RuntimeError("the server is not listening: call start() or open() first")
+
+    @property
+    def listeners(self) -> Mapping[str, OpenListener]:
+        """The listeners by name, in the order in which they were opened."""
+        return self._listeners
 
     async def start(self) -> None:
-        """Starts listening. Raises OSError if that fails."""
-        config = self.config
-        self._listener = await self._network.listen(config.host, config.port, self._accept)
-        self._set_timer()
+        """Listens on the configured address, with the network and the sessions of the server.
+        Raises OSError if that fails."""
+
+        def new_session(peer: Peer) -> Session:
+            return self.new_session(peer)
+
+        await self.open(
+            OpenListener(_FIRST, new_session), self._network, self.config.host, self.config.port
+        )
+
+    async def open(
+        self, opened: OpenListener, network: Network, host: str, port: int
+    ) -> tuple[str, int]:
+        """Opens another listener. Returns its address. Raises OSError if that fails."""
+        accept = partial(Connection, self, opened)
+        opened.listener = await network.listen(host, port, accept)
+        self._listeners[opened.name] = opened
+        if self._timer is None:
+            self._set_timer()
+        return opened.listener.address()
 
     async def stop(self, timeout_s: float) -> None:
         """Accepts no more connections, sends the pending answers, then drops the remaining
         connections."""
         self.stopping = True
-        if self._listener is not None:
-            await self._listener.close()
+        for each in self._listeners.values():
+            if each.listener is not None:
+                await each.listener.close()
         for connection in tuple(self._connections):
             connection.close()
         try:
@@ -98,19 +124,16 @@ class Server:
         for connection in tuple(self._connections):
             connection.on_tick(now)
 
-    def on_opened(self, connection: Connection) -> None:
+    def on_opened(self, connection: OpenConnection) -> None:
         self.counters.connections += 1
         self.counters.connections_accepted += 1
         self._connections[connection] = None
 
-    def on_lost(self, connection: Connection) -> None:
+    def on_lost(self, connection: OpenConnection) -> None:
         self.counters.connections -= 1
         del self._connections[connection]
         if not self._connections:
             self._emptied.set()
-
-    def _accept(self) -> Receiver:
-        return Connection(self)
 
     async def _all_lost(self) -> None:
         while self._connections:

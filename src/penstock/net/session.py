@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.ports import Buffer
 
@@ -38,6 +38,10 @@ response.
 Parts are sent without a copy if that is cheaper, so they must not change once returned. A range of
 a file is read as the peer accepts it, which may take long.
 """
+
+
+class SessionRefused(Exception):
+    """The client may not have a session. Its connection is closed, and the message is logged."""
 
 
 class Session(Protocol):
@@ -83,6 +87,13 @@ class Peer(Protocol):
     is_replica: bool
     """Set by the session once the peer has identified itself as a broker that replicates a
     partition. Such a connection is not dropped when memory is short."""
+
+    def get_extra_info(self, name: str) -> Any:
+        """Returns what the transport knows, such as "ssl_object"; None if it knows nothing."""
+
+    def replace_session(self, session: Session) -> None:
+        """Passes later requests to another session: this one has authenticated the client. The old
+        session may still get requests that have already arrived."""
 
     def close(self) -> None:
         """Accepts no more requests, sends the answers to those already accepted, then closes."""

@@ -27,12 +27,11 @@ from dataclasses import dataclass, fields
 from typing import Final, cast
 
 from penstock.net.sockets import BACKLOG, tune
+from penstock.net.throttled_log import ThrottledLog
 from penstock.net.tls_receiver import adapted
 from penstock.ports import Clock, Listener, Receiver, Transport
 from penstock.security.addresses import network_of
 
-LOG_INTERVAL_S: Final = 10.0
-"""Failed handshakes are logged at most this often."""
 SWEEP_S: Final = 0.1
 """How often handshakes are checked while a connection waits."""
 GRACE_MIN_S: Final = 0.3
@@ -141,8 +140,7 @@ class TlsGate:
         self.clock = clock
         self.server_context = server_context
         self._client_context = client_context
-        self._logged_at: float | None = None
-        self._unlogged = 0
+        self._log = ThrottledLog(_log)
 
     async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
         """Starts listening. A receiver is called once its handshake is complete.
@@ -175,14 +173,7 @@ class TlsGate:
 
     def log_failure(self, address: str, reason: str) -> None:
         """Logs a failed handshake, unless one was logged a moment ago."""
-        now = self.clock.monotonic()
-        if self._logged_at is not None and now - self._logged_at < LOG_INTERVAL_S:
-            self._unlogged += 1
-            return
-        more = f"; {self._unlogged} more since the last such message" if self._unlogged else ""
-        _log.warning("a TLS handshake with %s failed: %s%s", address, reason, more)
-        self._logged_at = now
-        self._unlogged = 0
+        self._log.warn(f"a TLS handshake with {address} failed: {reason}", self.clock.monotonic())
 
 
 class TlsListener:

@@ -9,8 +9,6 @@ from penstock.wire.messages import (
     AlterClientQuotasResponse,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
-    AlterUserScramCredentialsRequest,
-    AlterUserScramCredentialsResponse,
     ApiVersionsRequest,
     ApiVersionsResponse,
     CreateAclsRequest,
@@ -23,8 +21,6 @@ from penstock.wire.messages import (
     DescribeClientQuotasResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
-    DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
     GetTelemetrySubscriptionsRequest,
     GetTelemetrySubscriptionsResponse,
     ListConfigResourcesRequest,
@@ -77,31 +73,6 @@ async def test_client_quotas_are_described_as_empty_and_cannot_be_set(
         assert (refused.error_code, removed.error_code) == (ErrorCode.UNSUPPORTED_VERSION, 0)
         assert "does not support client quotas" in (refused.error_message or "")
         assert refused.entity[0].entity_name == "bob"
-
-
-@with_harness
-async def test_no_user_has_scram_credentials(harness: BrokerHarness) -> None:
-    user = DescribeUserScramCredentialsRequest.User
-    for asked, expected in (
-        (None, []),
-        ([], []),
-        ([user("bob")], [("bob", ErrorCode.RESOURCE_NOT_FOUND)]),
-        ([user("bob"), user("bob")], [("bob", ErrorCode.DUPLICATE_RESOURCE)]),
-    ):
-        described = await harness.ask(
-            DescribeUserScramCredentialsRequest(asked), 0, DescribeUserScramCredentialsResponse
-        )
-        assert described.error_code == 0
-        assert [(each.user, each.error_code) for each in described.results] == expected
-    request = AlterUserScramCredentialsRequest(
-        [AlterUserScramCredentialsRequest.Deletion("ann", 1)],
-        [AlterUserScramCredentialsRequest.Upsertion("bob", 1, 4096, b"salt", b"password")],
-    )
-    altered = await harness.ask(request, 0, AlterUserScramCredentialsResponse)
-    assert [(each.user, each.error_code) for each in altered.results] == [
-        ("ann", ErrorCode.RESOURCE_NOT_FOUND),
-        ("bob", ErrorCode.UNSUPPORTED_SASL_MECHANISM),
-    ]
 
 
 @with_harness_of(brokers=2)

@@ -47,6 +47,7 @@ from penstock.metadata.membership import announce_stop, create_cluster, register
 from penstock.metadata.model import BrokerInfo
 from penstock.metadata.topic_ids import new_id, to_text
 from penstock.ports import Env
+from penstock.security.listeners import Listener, endpoint_for
 from penstock.stores.errors import LeaseNotFound, OutcomeUnknown, StoreError
 from penstock.wire.errors import KafkaError
 
@@ -70,8 +71,16 @@ class Endpoint:
     """A broker's advertised address and its rack."""
 
     host: str
+    """What other brokers connect to."""
     port: int
     rack: str | None
+    listeners: tuple[Listener, ...] = ()
+    """All advertised endpoints; empty if the only listener is PLAINTEXT."""
+
+    def address(self, listener: str) -> tuple[str, int] | None:
+        """Returns where clients of the listener connect to; None if it is not advertised."""
+        found = endpoint_for(self.listeners, listener)
+        return None if found is None else (found.host, found.port)
 
 
 class Replaced(RuntimeError):
@@ -132,6 +141,7 @@ class Membership:
             lossless_since=proof.lossless_since,
             synced_since=proof.synced_since,
             fsync_since=proof.fsync_since,
+            listeners=endpoint.listeners,
         )
         if self._own_ids:
             # Noted before the commit: if the answer to the commit gets lost, the registration is

@@ -28,8 +28,9 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
         cluster_id=image.cluster_id or "",
         controller_id=controller.broker_id if controller is not None and known else -1,
         brokers=[
-            DescribeClusterResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
+            DescribeClusterResponse.Broker(broker.broker_id, *endpoint, broker.rack)
             for broker in image.brokers.values()
+            if (endpoint := broker.endpoint(context.identity.listener)) is not None
         ],
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED

@@ -1,14 +1,12 @@
-"""DescribeUserScramCredentials, version 0: there is no SASL, so no user has credentials.
+"""DescribeUserScramCredentials, version 0: the users with SCRAM credentials.
 
-Without users in the request the answer is empty. A user that is named gets RESOURCE_NOT_FOUND, as
-in Kafka, and DUPLICATE_RESOURCE if it is named twice.
+Without users in the request, all are described. Salts and keys are never told.
 """
 
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.admin_requests import repeated
-from penstock.wire.errors import ErrorCode
+from penstock.security.scram_credentials import describe
 from penstock.wire.messages import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
@@ -18,14 +16,18 @@ from penstock.wire.messages import (
 def handle(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
-    names = [user.name for user in request.users or []]
-    twice = repeated(names)
+    users = None if request.users is None else [user.name for user in request.users]
     response = DescribeUserScramCredentialsResponse(error_message=None)
-    for name in dict.fromkeys(names):
-        code = ErrorCode.DUPLICATE_RESOURCE if name in twice else ErrorCode.RESOURCE_NOT_FOUND
+    for found in describe(context.services.image.users.credentials, users):
         response.results.append(
             DescribeUserScramCredentialsResponse.User(
-                name, code, f"User '{name}': {code.message}. Penstock has no SCRAM credentials."
+                found.user,
+                found.code,
+                found.text,
+                [
+                    DescribeUserScramCredentialsResponse.Credential(mechanism, iterations)
+                    for mechanism, iterations in found.credentials
+                ],
             )
         )
     return response

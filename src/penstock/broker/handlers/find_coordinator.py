@@ -68,12 +68,17 @@ def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorRe
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
             "the coordinator's partition has no leader at the moment: try again",
         )
+    endpoint = broker.endpoint(context.identity.listener)
+    if endpoint is None:
+        return _none(
+            key,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            f"the coordinator, broker {broker.broker_id}, does not have the listener "
+            f"{context.identity.listener}: add it there, or connect to another listener",
+        )
+    host, port = endpoint
     return FindCoordinatorResponse.Coordinator(
-        key=key,
-        node_id=broker.broker_id,
-        host=broker.host,
-        port=broker.port,
-        error_message=None,
+        key=key, node_id=broker.broker_id, host=host, port=port, error_message=None
     )
 
 

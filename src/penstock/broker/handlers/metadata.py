@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
+from typing import NamedTuple
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import Steps
@@ -26,6 +27,7 @@ from penstock.broker.handlers.topic_creation import create_missing
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name
+from penstock.security.listeners import missing_endpoint_error
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
@@ -71,7 +73,7 @@ def _answered(request: MetadataRequest, context: RequestContext) -> Steps[Metada
 def _handled(request: MetadataRequest, context: RequestContext) -> Steps[MetadataResponse]:
     services = context.services
     image = services.image
-    brokers = _brokers(services)
+    brokers = _brokers(services, context.identity.listener)
     response = MetadataResponse(
         brokers=brokers,
         cluster_id=image.cluster_id,
@@ -79,9 +81,9 @@ def _handled(request: MetadataRequest, context: RequestContext) -> Steps[Metadat
     )
     asked = request.topics
     if asked is None or (context.version == 0 and not asked):
-        alive = frozenset(image.brokers)
+        reach = _reach(context)
         for topic in list(image.topics.values()):
-            response.topics.append((yield from _topic(topic, alive)))
+            response.topics.append((yield from _topic(topic, reach)))
         return response
     if context.version < _IDS_SINCE and any(
         each.name is None or each.topic_id != ZERO_ID for each in asked
@@ -100,20 +102,40 @@ def _handled(request: MetadataRequest, context: RequestContext) -> Steps[Metadat
     return response
 
 
-def _brokers(services: Services) -> list[MetadataResponse.Broker]:
-    """Returns the registered brokers, or only this one while none is registered.
+def _brokers(services: Services, listener: str) -> list[MetadataResponse.Broker]:
+    """Returns the registered brokers that have the listener, or only this one while none is
+    registered.
 
     That is the case after an outage of the store during which all sessions ended. librdkafka drops
     brokers that are not listed, and after an empty list it never asks any broker again.
     """
     registered = services.image.brokers.values()
-    if not registered and (endpoint := services.endpoint) is not None:
+    if not registered and (own := services.endpoint) is not None:
         own_id = services.config.broker_id
-        return [MetadataResponse.Broker(own_id, endpoint.host, endpoint.port, endpoint.rack)]
+        address = own.address(listener) or (own.host, own.port)
+        return [MetadataResponse.Broker(own_id, *address, own.rack)]
     return [
-        MetadataResponse.Broker(broker.broker_id, broker.host, broker.port, broker.rack)
+        MetadataResponse.Broker(broker.broker_id, *endpoint, broker.rack)
         for broker in registered
+        if (endpoint := broker.endpoint(listener)) is not None
     ]
+
+
+class _Reach(NamedTuple):
+    """The brokers that are alive, and those of them that the client can connect to."""
+
+    alive: frozenset[int]
+    reachable: frozenset[int]
+    unreachable_code: ErrorCode
+    """The error of a partition whose leader does not have the listener of the request."""
+
+
+def _reach(context: RequestContext) -> _Reach:
+    brokers, listener = context.services.image.brokers, context.identity.listener
+    reachable = frozenset(
+        broker.broker_id for broker in brokers.values() if broker.endpoint(listener) is not None
+    )
+    return _Reach(frozenset(brokers), reachable, missing_endpoint_error(context.version))
 
 
 def _controller_id(services: Services, brokers: Collection[MetadataResponse.Broker]) -> int:
@@ -132,16 +154,15 @@ def _answer(
     wanted: MetadataRequest.Topic, context: RequestContext, may_create: bool
 ) -> Steps[MetadataResponse.Topic]:
     image = context.services.image
-    alive = frozenset(image.brokers)
     if wanted.topic_id != ZERO_ID:
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
             return MetadataResponse.Topic(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
-        return (yield from _topic(topic, alive))
+        return (yield from _topic(topic, _reach(context)))
     asked = wanted.name or ""
     topic = image.topics.get(asked)
     if topic is not None:
-        return (yield from _topic(topic, alive))
+        return (yield from _topic(topic, _reach(context)))
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         validate_topic_name(asked)
@@ -152,17 +173,22 @@ def _answer(
     return MetadataResponse.Topic(code, asked)
 
 
-def _topic(topic: Topic, alive: frozenset[int]) -> Steps[MetadataResponse.Topic]:
+def _topic(topic: Topic, reach: _Reach) -> Steps[MetadataResponse.Topic]:
     partitions = []
+    alive = reach.alive
     yield
     for index, partition in enumerate(topic.partitions):
         gone = [replica for replica in partition.replicas if replica not in alive]
-        leaderless = partition.leader == NO_LEADER or partition.leader not in alive
+        code = ErrorCode.NONE
+        if partition.leader == NO_LEADER or partition.leader not in alive:
+            code = ErrorCode.LEADER_NOT_AVAILABLE
+        elif partition.leader not in reach.reachable:
+            code = reach.unreachable_code
         partitions.append(
             MetadataResponse.Partition(
-                ErrorCode.LEADER_NOT_AVAILABLE if leaderless else 0,
+                code,
                 index,
-                NO_LEADER if leaderless else partition.leader,
+                NO_LEADER if code else partition.leader,
                 partition.leader_epoch,
                 list(partition.replicas),
                 list(partition.isr),

@@ -1,0 +1,42 @@
+"""The SCRAM credentials of the cluster's users, as the logins of this broker need them."""
+
+from __future__ import annotations
+
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.metadata.image import Changed
+from penstock.security.decoys import PLAIN_ORDER, Decoys, decoy_classes
+from penstock.security.scram_credentials import ScramCredential, ScramMechanism
+
+
+class UserCredentials:
+    """Finds the credential of a user. It follows the metadata store."""
+
+    def __init__(self, cluster: ClusterView) -> None:
+        self._cluster = cluster
+        self._decoys: Decoys | None = None
+        cluster.listen(self._on_change)
+
+    @property
+    def decoys(self) -> Decoys:
+        """Makes credentials for users that do not exist. They look like those of the others."""
+        if self._decoys is None:
+            users = self._cluster.image.users
+            if users.decoy_secret is None:
+                raise RuntimeError("the cluster has no secret for decoys: create it at the start")
+            self._decoys = Decoys(users.decoy_secret, decoy_classes(users.credentials))
+        return self._decoys
+
+    def scram(self, mechanism: ScramMechanism, user: str) -> ScramCredential | None:
+        return self._cluster.image.users.credentials.get((user, mechanism))
+
+    def plain(self, user: str) -> ScramCredential | None:
+        """Returns the credential that PLAIN checks a password against."""
+        credentials = self._cluster.image.users.credentials
+        for mechanism in PLAIN_ORDER:
+            if (found := credentials.get((user, mechanism))) is not None:
+                return found
+        return None
+
+    def _on_change(self, changed: Changed) -> None:
+        if changed.users:
+            self._decoys = None

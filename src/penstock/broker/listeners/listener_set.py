@@ -1,0 +1,111 @@
+"""The listeners of one broker: opens them, each with its own TLS, authentication and sessions.
+
+A connection to a listener without SASL belongs to the user of the client's certificate, or to
+User:ANONYMOUS if there is none. On a listener with SASL, the client logs in first (`sasl_login`).
+
+The modules for TLS and for logins are loaded only if a listener needs them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.access.credentials import UserCredentials
+from penstock.broker.config import BrokerConfig
+from penstock.broker.dispatch import Dispatcher
+from penstock.broker.identity import ANONYMOUS, Identity
+from penstock.metadata.model import PLAINTEXT
+from penstock.net.open_listener import OpenListener
+from penstock.net.server import Server
+from penstock.net.session import Peer, Session
+from penstock.ports import Env
+from penstock.security.listener_security import ListenerSecurity
+from penstock.security.listeners import Listener
+
+if TYPE_CHECKING:
+    from penstock.broker.listeners.certificates import ListenerCertificates
+    from penstock.broker.listeners.logins import ListenerLogins
+
+_log = logging.getLogger(__name__)
+
+
+class ListenerSet:
+    """Opens the listeners of a broker, and keeps their certificates up to date."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        credentials: UserCredentials,
+        dispatcher: Dispatcher,
+        new_session: Callable[[Peer, Identity], Session],
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self._env = env
+        self._listeners = config.listeners
+        self._security = config.listener_security
+        self._new_session = new_session
+        self.certificates: ListenerCertificates | None = None
+        """None if no listener has TLS."""
+        self.logins: ListenerLogins | None = None
+        """None if no listener has SASL."""
+        encrypted = {name: each.tls for name, each in self._security.items() if each.tls}
+        if encrypted:
+            from penstock.broker.listeners import certificates  # noqa: PLC0415 - if needed
+
+            inter_broker = self._listeners.inter_broker
+            self.certificates = certificates.ListenerCertificates(env, encrypted, inter_broker)
+        if any(each.sasl is not None for each in self._security.values()):
+            from penstock.broker.listeners import logins  # noqa: PLC0415 - only if needed
+
+            self.logins = logins.ListenerLogins(env, credentials, dispatcher, new_session, spawn)
+
+    async def load(self) -> None:
+        """Reads the certificates. Raises `ConfigError` if one cannot be used."""
+        for security in self._security.values():
+            for warning in security.warnings:
+                _log.warning("%s", warning)
+        if self.certificates is not None:
+            await self.certificates.load()
+
+    async def open(self, server: Server, machine_host: str) -> tuple[Listener, ...]:
+        """Opens all listeners. Returns what to advertise. Raises OSError if that fails."""
+        ports: dict[str, int] = {}
+        for each in self._listeners.bound:
+            security = self._security[each.name]
+            opened = OpenListener(each.name, self._sessions(security), security.max_connections)
+            network = self._env.network
+            if security.tls is not None and self.certificates is not None:
+                network = self.certificates.network(each.name)
+            ports[each.name] = (await server.open(opened, network, each.host, each.port))[1]
+        return self._listeners.endpoints(ports, machine_host)
+
+    def inter_broker(self, endpoints: tuple[Listener, ...]) -> Listener:
+        """Returns the endpoint that other brokers connect to."""
+        name = self._listeners.inter_broker
+        return next(each for each in endpoints if each.name == name)
+
+    async def run(self) -> None:
+        """Keeps the certificates up to date, until cancelled."""
+        if self.certificates is not None:
+            await self.certificates.run()
+
+    def _sessions(self, security: ListenerSecurity) -> Callable[[Peer], Session]:
+        if security.sasl is not None and self.logins is not None:
+            return self.logins.sessions(security)
+        return partial(self._session, security)
+
+    def _session(self, security: ListenerSecurity, peer: Peer) -> Session:
+        """Returns a session for the user of the client's certificate, if it has one."""
+        name, user = security.listener.name, None
+        if security.tls is not None and self.certificates is not None:
+            user = self.certificates.principal(name, peer)
+        return self._new_session(peer, Identity(user or ANONYMOUS, peer.host, name))
+
+
+def stored_endpoints(endpoints: tuple[Listener, ...]) -> tuple[Listener, ...]:
+    """Returns what a broker registers: nothing if its only listener is PLAINTEXT."""
+    return () if [each.name for each in endpoints] == [PLAINTEXT] else endpoints

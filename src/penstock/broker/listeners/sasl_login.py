@@ -1,0 +1,299 @@
+"""The session of a connection whose client must authenticate with SASL.
+
+`security.sasl_session` decides, and this session carries out what it decides: it answers, waits and
+closes. Once the client is authenticated, a `BrokerSession` with the client's identity takes over.
+If the authentication expires (KIP-368), this session stays in between and checks each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final
+
+from penstock.broker.dispatch import Dispatcher
+from penstock.broker.identity import ANONYMOUS, Identity
+from penstock.broker.listeners.login_work import Fetch, LoginsWaiting, LoginWork
+from penstock.net.session import Answer, Part, Peer, Session
+from penstock.net.throttled_log import ThrottledLog
+from penstock.ports import Clock
+from penstock.security.acls import user_principal
+from penstock.security.exchange import PasswordHash, Wait
+from penstock.security.sasl_session import (
+    Allow,
+    Authenticated,
+    Close,
+    DelayThenClose,
+    Effects,
+    HandshakeReply,
+    OfferedMechanism,
+    Refuse,
+    Reply,
+    SaslSession,
+    SaslSettings,
+    TokenReply,
+)
+from penstock.wire.api import ApiKey
+from penstock.wire.codec import RequestHeader, decode_request, encode_response
+from penstock.wire.errors import KafkaError, ProtocolError
+from penstock.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from penstock.wire.messages.base import Request
+
+_log = logging.getLogger(__name__)
+
+_HEADER: Final = Struct(">hhi")
+_SASL_KEYS: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
+
+Parts = Sequence[Part]
+_Later = asyncio.Future[Parts | None]
+
+
+@dataclass(slots=True)
+class LoginService:
+    """What the logins of one listener share."""
+
+    listener: str
+    settings: SaslSettings
+    mechanisms: Sequence[OfferedMechanism]
+    clock: Clock
+    dispatcher: Dispatcher
+    new_session: Callable[[Peer, Identity], Session]
+    """Makes the session that serves requests."""
+    work: LoginWork
+    fetch_keys: Fetch | None = None
+    """None if the listener does not accept tokens."""
+    failures: int = 0
+    """How many logins have failed."""
+    successes: int = 0
+    log: ThrottledLog = field(default_factory=lambda: ThrottledLog(_log))
+
+
+class SaslLogin:
+    """Authenticates the client of one connection."""
+
+    def __init__(self, service: LoginService, peer: Peer) -> None:
+        self._service = service
+        self._peer = peer
+        self._machine = SaslSession(service.mechanisms, service.settings, self._now_ms())
+        self._inner: Session | None = None
+        """Serves requests; None before the client is authenticated."""
+        self._expires = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_ms: int | None = None
+        self._requests_bytes_max = peer.frame_bytes_max
+        self._header: RequestHeader | None = None
+        """The header of the request that is being answered; None for a token without a header."""
+        self._request: Request | None = None
+        self._adjust()
+
+    # -- the `Session` interface
+
+    def may_overlap(self, frame: memoryview) -> bool:
+        inner = self._inner
+        return inner is not None and self._machine.is_authenticated and inner.may_overlap(frame)
+
+    def on_frame(self, frame: memoryview, borrowed: bool = False) -> Answer:
+        inner = self._inner
+        if inner is not None and not self._expires:
+            # The frame had arrived before the other session took over.
+            return inner.on_frame(frame, borrowed)
+        if self._machine.expects_raw_token:
+            self._header = self._request = None
+            return self._on_token(bytes(frame))
+        if len(frame) < _HEADER.size:
+            raise ProtocolError(f"a request of {len(frame)} bytes has no header")
+        api_key, version, _ = _HEADER.unpack_from(frame)
+        if api_key in _SASL_KEYS:
+            return self._on_sasl(memoryview(bytes(frame)))
+        versions = self._service.dispatcher.served.get(api_key)
+        is_supported = versions is not None and versions.cover(version)
+        effects = self._machine.on_other_request(api_key, self._now_ms(), is_supported)
+        if effects == (Allow(),):
+            self._adjust()
+            return (inner or self._before_login()).on_frame(frame, borrowed)
+        if any(isinstance(each, DelayThenClose) for each in effects) and is_supported:
+            self._header, self._request = decode_request(
+                memoryview(bytes(frame)), self._service.dispatcher.served
+            )
+        return self._carry_out(effects)
+
+    def on_closed(self) -> None:
+        self._machine.on_disconnect()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._inner is not None:
+            self._inner.on_closed()
+
+    # -- requests
+
+    def _before_login(self) -> Session:
+        """Returns a session that serves ApiVersions."""
+        identity = Identity(ANONYMOUS, self._peer.host, self._service.listener)
+        return self._service.new_session(self._peer, identity)
+
+    def _on_sasl(self, frame: memoryview) -> Answer:
+        self._header, request = decode_request(frame, self._service.dispatcher.served)
+        self._request = request
+        if isinstance(request, SaslHandshakeRequest):
+            version = self._header.api_version
+            return self._carry_out(
+                self._machine.on_handshake(version, request.mechanism, self._now_ms())
+            )
+        assert isinstance(request, SaslAuthenticateRequest)
+        return self._on_token(bytes(request.auth_bytes))
+
+    def _on_token(self, token: bytes) -> Answer:
+        wall_ms = self._service.clock.wall_ms()
+        return self._carry_out(self._machine.on_token(token, self._now_ms(), wall_ms))
+
+    # -- what the machine decides
+
+    def _carry_out(self, effects: Effects, later: _Later | None = None) -> Answer:
+        """Carries out effects, and returns the answer; or resolves `later` with it."""
+        for effect in effects:
+            if isinstance(effect, Authenticated):
+                self._on_authenticated(effect, effects)
+            elif isinstance(effect, HandshakeReply | TokenReply | Refuse):
+                return self._answer(self._encoded(effect), later)
+            elif isinstance(effect, Wait):
+                return self._wait(effect, later)
+            elif isinstance(effect, DelayThenClose):
+                return self._delay(effect, later)
+            elif isinstance(effect, Close):
+                self._adjust()
+                raise ProtocolError(effect.reason)
+        return self._answer(None, later)
+
+    def _answer(self, parts: Parts | None, later: _Later | None) -> Answer:
+        self._adjust()
+        if later is None:
+            return parts
+        if not later.done():
+            later.set_result(parts)
+        return later
+
+    def _on_authenticated(self, effect: Authenticated, effects: Effects) -> None:
+        service, peer = self._service, self._peer
+        service.successes += 1
+        self._expires = any(
+            isinstance(each, TokenReply) and each.lifetime_ms > 0 for each in effects
+        )
+        if self._inner is None:
+            identity = Identity(user_principal(effect.principal), peer.host, service.listener)
+            self._inner = service.new_session(peer, identity)
+        if not self._expires:
+            peer.replace_session(self._inner)
+
+    def _wait(self, effect: Wait, later: _Later | None) -> Answer:
+        if later is None:
+            later = asyncio.get_running_loop().create_future()
+        waiting = later
+
+        def done(result: bytes | None) -> None:
+            if waiting.done():
+                return
+            now_ms, wall_ms = self._now_ms(), self._service.clock.wall_ms()
+            try:
+                self._carry_out(self._machine.on_work_done(result, now_ms, wall_ms), waiting)
+            except Exception as error:  # noqa: BLE001 - the connection logs it and closes
+                if not waiting.done():
+                    waiting.set_exception(error)
+
+        work = effect.work
+        try:
+            if isinstance(work, PasswordHash):
+                self._service.work.hash_password(work, done)
+            elif self._service.fetch_keys is not None:
+                self._service.fetch_keys(work, done)
+            else:
+                done(None)
+        except LoginsWaiting as error:
+            # The connection closes without an answer, so that the client tries again.
+            raise ProtocolError(str(error)) from error
+        self._adjust()
+        return waiting
+
+    def _delay(self, effect: DelayThenClose, later: _Later | None) -> Answer:
+        """Answers a failure late. The connection reads nothing more until then, and closes."""
+        service, peer = self._service, self._peer
+        service.failures += 1
+        who = "" if effect.claimed is None else f" as {effect.claimed!r}"
+        service.log.warn(
+            f"a client at {peer.host} could not authenticate{who} on the listener "
+            f"{service.listener}: {effect.reason}",
+            service.clock.monotonic(),
+        )
+        loop = asyncio.get_running_loop()
+        waiting: _Later = later if later is not None else loop.create_future()
+        parts = None if effect.reply is None else self._encoded(effect.reply)
+
+        def finish() -> None:
+            if not waiting.done():
+                peer.close()
+                waiting.set_result(parts)
+
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = effect.due_ms / 1000 - service.clock.monotonic()
+        self._timer = loop.call_later(max(0.0, delay_s), finish)
+        return waiting
+
+    def _encoded(self, reply: Reply) -> Parts | None:
+        header = self._header
+        if isinstance(reply, TokenReply) and reply.is_raw:
+            return [len(reply.token).to_bytes(4, "big") + reply.token]
+        if header is None:
+            return None
+        if isinstance(reply, HandshakeReply):
+            answer = SaslHandshakeResponse(reply.code, list(reply.mechanisms))
+            return encode_response(answer, header.api_version, header.correlation_id)
+        if isinstance(reply, TokenReply):
+            token = SaslAuthenticateResponse(reply.code, reply.text, reply.token, reply.lifetime_ms)
+            if header.api_version == 0:
+                token.session_lifetime_ms = 0
+            return encode_response(token, header.api_version, header.correlation_id)
+        if self._request is None:
+            return None
+        refused = self._service.dispatcher.refuse(
+            self._request, header.api_version, KafkaError(reply.code)
+        )
+        return encode_response(refused, header.api_version, header.correlation_id)
+
+    # -- limits and deadlines
+
+    def _adjust(self) -> None:
+        """Applies the limits of the machine's state: the largest frame, and the deadline."""
+        limit = self._machine.frame_bytes_max
+        self._peer.frame_bytes_max = self._requests_bytes_max if limit is None else limit
+        deadline_ms = self._machine.deadline_ms
+        if deadline_ms == self._armed_ms:
+            return
+        self._armed_ms = deadline_ms
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is not None:
+            delay_s = max(0.0, deadline_ms / 1000 - self._service.clock.monotonic())
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(delay_s, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        for effect in self._machine.on_deadline(self._now_ms() + 1):
+            if isinstance(effect, Close):
+                self._service.failures += 1
+                now = self._service.clock.monotonic()
+                self._service.log.warn(
+                    f"closing the connection from {self._peer.host}: {effect.reason}", now
+                )
+                self._peer.close()
+
+    def _now_ms(self) -> int:
+        return int(self._service.clock.monotonic() * 1000)

@@ -1,0 +1,70 @@
+"""One listener of a server, and what the connections of all listeners share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.net.admission import Admission
+from penstock.net.budget import RequestBudget
+from penstock.net.config import ServerConfig
+from penstock.net.counters import Counters
+from penstock.net.response_budget import ResponseBudget
+from penstock.net.session import Peer, Session
+from penstock.ports import Listener
+
+
+class OpenConnection(Protocol):
+    """What a server needs of each connection."""
+
+    def on_tick(self, now: float) -> None: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class Shared(Protocol):
+    """What all connections of one server share."""
+
+    config: ServerConfig
+    counters: Counters
+    budget: RequestBudget
+    large_requests: RequestBudget
+    responses: ResponseBudget
+    admission: Admission
+    scratch: memoryview
+    """The buffer for every read that does not continue a large frame. Its content is used up before
+    the next read."""
+    now: float
+    """The time of the last tick."""
+    stopping: bool
+
+    def on_opened(self, connection: OpenConnection) -> None: ...
+
+    def on_lost(self, connection: OpenConnection) -> None: ...
+
+
+@dataclass(slots=True)
+class OpenListener:
+    """An address that accepts connections, with the sessions and the limit of its connections."""
+
+    name: str
+    new_session: Callable[[Peer], Session]
+    connections_max: int | None = None
+    """None if only the limits of all listeners together apply."""
+    connections: int = 0
+    listener: Listener | None = None
+
+    def admits(self, host: str, shared: Shared) -> bool:
+        """Whether another connection from this address may be accepted. If so, it counts in
+        `shared.admission` until it leaves."""
+        if self.connections_max is not None and self.connections >= self.connections_max:
+            reason = (
+                f"the listener {self.name} has {self.connections} connections, and its own "
+                "max.connections allows no more"
+            )
+            shared.admission.refuse(host, reason, shared.now)
+            return False
+        return shared.admission.admit(host, shared.now)
