@@ -112,6 +112,7 @@ class Admin:
         """Closes the connections."""
         if self._cluster is not None:
             self._cluster.close()
+            await self._cluster.closed()
             self._cluster = None
 
     # -- topics ---------------------------------------------------------------------------------
