@@ -3,6 +3,8 @@
     ClientError            base of all errors; `retriable` says whether a retry may succeed
       OptionError          an option is unknown or invalid (also a ValueError)
       ConnectFailed        the connection could not be opened                       retriable
+        TlsFailed          a certificate is not accepted, or the port has no TLS
+      AuthenticationFailed the broker refused the login
       ConnectionLost       the connection ended before the response arrived         retriable
       RequestTimedOut      no response in time; the request may have taken effect   retriable
       NotKafka             the response is not in the Kafka protocol
@@ -33,6 +35,7 @@ from __future__ import annotations
 from penstock.client.consuming.record_decoder import DeserializationFailed
 from penstock.client.errors import (
     ApiNotServed,
+    AuthenticationFailed,
     BrokerError,
     BufferExhausted,
     ClientError,
@@ -50,6 +53,7 @@ from penstock.client.errors import (
     RecordTooLarge,
     RequestTimedOut,
     SerializationFailed,
+    TlsFailed,
     TopicNotFound,
     TransactionAborted,
     UnknownTopicYet,
@@ -59,6 +63,7 @@ from penstock.wire.errors import ErrorCode
 
 __all__ = [
     "ApiNotServed",
+    "AuthenticationFailed",
     "BrokerError",
     "BufferExhausted",
     "ClientError",
@@ -79,6 +84,7 @@ __all__ = [
     "RequestTimedOut",
     "RoutingError",
     "SerializationFailed",
+    "TlsFailed",
     "TopicNotFound",
     "TransactionAborted",
     "UnknownTopicYet",

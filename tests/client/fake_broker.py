@@ -8,6 +8,7 @@ that API is answered, instead of by the model.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from client import fake_model, fake_refusals
+from client.fake_sasl import FakeSasl
 from penstock.net.sockets import close_server
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import (
@@ -24,7 +26,7 @@ from penstock.wire.codec import (
     encode_response,
 )
 from penstock.wire.errors import ErrorCode
-from penstock.wire.framing import FrameReader
+from penstock.wire.framing import FrameReader, FrameTooLarge
 from penstock.wire.messages import ApiVersionsResponse, ProduceRequest
 from penstock.wire.messages.base import Request, Response
 from penstock.wire.schema.notation import Versions
@@ -45,11 +47,21 @@ class FakeBroker:
     """A context manager; `address` is where it listens."""
 
     def __init__(
-        self, *, versions: Mapping[ApiKey, tuple[int, int]] | None = None, port: int = 0
+        self,
+        *,
+        versions: Mapping[ApiKey, tuple[int, int]] | None = None,
+        port: int = 0,
+        sasl: FakeSasl | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.versions = {
             key: Versions(known.serve_min, known.max_version) for key, known in SUPPORTED.items()
         }
+        self.sasl = sasl
+        self._tls = tls
+        self.connections = 0
+        """How many connections were accepted."""
+        self.versions.update({} if sasl is None else sasl.versions())
         for key, (first, last) in (versions or {}).items():
             self.versions[key] = Versions(first, last)
         self.requests: list[tuple[RequestHeader, Request]] = []
@@ -60,6 +72,7 @@ class FakeBroker:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
+        self._transports: list[asyncio.WriteTransport] = []
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -102,7 +115,9 @@ class FakeBroker:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(120)
 
     async def _listen(self) -> None:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self._port, ssl=self._tls
+        )
         self._port = self._server.sockets[0].getsockname()[1]
         self.model.port = self._port
 
@@ -112,19 +127,30 @@ class FakeBroker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A connection with TLS closes only when its client has closed it, too.
+        for transport in self._transports:
+            transport.abort()
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
         self._writers.add(writer)
-        frames = FrameReader(1 << 30)
+        self._transports.append(writer.transport)
+        self.connections += 1
+        frames = FrameReader(100 << 20)
+        gate = None if self.sasl is None else self.sasl.gate()
         try:
             while data := await reader.read(1 << 20):
                 for frame in frames.feed(data):
-                    if not await self._answer(frame, writer):
+                    goes_on = None if gate is None else await gate.on_frame(frame, writer)
+                    if goes_on is None:
+                        goes_on = await self._answer(frame, writer)
+                    if not goes_on:
                         return
-        except (ConnectionError, asyncio.CancelledError):
+        except (ConnectionError, FrameTooLarge, asyncio.CancelledError):
             pass
         finally:
             self._writers.discard(writer)

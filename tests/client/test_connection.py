@@ -11,7 +11,8 @@ import pytest
 
 from client.fake_broker import DROP, GARBAGE, SILENCE, FakeBroker
 from penstock.client.address import Address
-from penstock.client.connection import Connection, ConnectionConfig, open_connection
+from penstock.client.connection import Connection, ConnectionConfig
+from penstock.client.connection_opening import open_connection
 from penstock.client.errors import (
     ApiNotServed,
     ClientError,
@@ -171,6 +172,26 @@ def test_a_response_that_is_not_kafka_is_reported(fake: FakeBroker) -> None:
 
     with pytest.raises(NotKafka, match="check that this is the port of a broker"):
         connected(fake, work)
+
+
+def test_a_tls_alert_is_recognized() -> None:
+    """A broker that expected TLS answers with an alert, and not with a frame."""
+    with FakeBroker() as fake:
+        host, _, port = fake.address.partition(":")
+
+        async def main() -> None:
+            connection = Connection(Address(host, int(port)), ConnectionConfig())
+            await SocketNetwork().connect(host, int(port), lambda: connection, 10)
+            fake.next(ApiKey.API_VERSIONS, SILENCE)
+            waiting = asyncio.ensure_future(connection.negotiate())
+            await asyncio.sleep(0)
+            alert = b"\x15\x03\x03\x00\x02\x02\x46"
+            connection.get_buffer(-1)[: len(alert)] = alert
+            connection.buffer_updated(len(alert))
+            with pytest.raises(NotKafka, match="answers with TLS: set security_protocol to SSL"):
+                await waiting
+
+        asyncio.run(main())
 
 
 def test_a_response_out_of_order_ends_the_connection(fake: FakeBroker) -> None:

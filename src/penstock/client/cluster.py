@@ -16,21 +16,26 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Self, TypeVar
 
 from penstock.client.address import Address
-from penstock.client.connection import Connection, ConnectionConfig, open_connection
+from penstock.client.connection import Connection, ConnectionConfig
+from penstock.client.connection_opening import open_connection
 from penstock.client.errors import (
+    AuthenticationFailed,
     BrokerError,
     ClientError,
     ConnectFailed,
     ConnectionLost,
     DeadlineExceeded,
     RequestTimedOut,
+    TlsFailed,
     TopicNotFound,
     check,
 )
-from penstock.ports import Clock, Network, Random
+from penstock.client.leaders import Leader, leaders_of, newest_leaders
+from penstock.client.loop_threads import LoopThreads
+from penstock.ports import Clock, Executor, Network, Random
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -47,15 +52,10 @@ T = TypeVar("T")
 _GROUP: int = 0
 _TRANSACTION: int = 1
 _CANCELLED: str = "the metadata request was cancelled"
+_CLOSE_S: float = 1.0
+"""How long a connection with TLS waits for its broker when it closes."""
 _AUTO_CREATE_WAIT_S: float = 3.0
 """How long a topic that the broker was asked to create may take to appear."""
-
-
-class Leader(NamedTuple):
-    """The leader of a partition and its leader epoch; -1 if the broker is too old to report it."""
-
-    broker_id: int
-    epoch: int
 
 
 _NO_LEADERS: Mapping[int, Leader] = {}
@@ -75,8 +75,14 @@ class Cluster:
     """Use it as `async with Cluster(...) as cluster`. It connects when it is entered."""
 
     def __init__(
-        self, config: ClusterConfig, network: Network, clock: Clock, random: Random
+        self,
+        config: ClusterConfig,
+        network: Network,
+        clock: Clock,
+        random: Random,
+        executor: Executor | None = None,
     ) -> None:
+        """`executor` hashes passwords and reads certificates. None: threads of the event loop."""
         self.config = config
         self.clock = clock
         self.random = random
@@ -84,7 +90,13 @@ class Cluster:
         self.controller_id = -1
         self.cluster_id: str | None = None
         self._network = network
+        self._security = config.connection.security.for_connections(
+            random, executor or LoopThreads()
+        )
+        self._refused: dict[Address, tuple[float, AuthenticationFailed]] = {}
+        """When and why a broker last refused the login."""
         self._connections: dict[tuple[Address, str], Connection] = {}
+        self._closing: list[Connection] = []
         self._opening: dict[tuple[Address, str], asyncio.Lock] = {}
         self._topics: dict[str, MetadataResponse.Topic] = {}
         self._leaders: dict[str, dict[int, Leader]] = {}
@@ -107,11 +119,20 @@ class Cluster:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+        await self.closed()
 
     def close(self) -> None:
         for connection in self._connections.values():
             connection.close()
+            if self._security is not None and self._security.tls is not None:
+                self._closing.append(connection)
         self._connections.clear()
+
+    async def closed(self) -> None:
+        """Waits until connections with TLS are closed: both sides say so. Without this, they would
+        still be open when the event loop ends."""
+        closing, self._closing = self._closing, []
+        await asyncio.gather(*(connection.closed(_CLOSE_S) for connection in closing))
 
     async def _meet(self) -> None:
         # Each address is tried until one answers: a broker may be stopping or hanging.
@@ -397,9 +418,9 @@ class Cluster:
         self.cluster_id = answer.cluster_id
         for topic in answer.topics:
             if topic.name is not None:
-                known = _never_back(self._topics.get(topic.name), topic)
+                known = newest_leaders(self._topics.get(topic.name), topic)
                 self._topics[topic.name] = known
-                self._leaders[topic.name] = _leaders(known)
+                self._leaders[topic.name] = leaders_of(known)
         return answer
 
     # -- connections ----------------------------------------------------------------------------
@@ -431,9 +452,24 @@ class Cluster:
         async with self._opening.setdefault(key, asyncio.Lock()):
             connection = self._connections.get(key)
             if connection is None or not connection.is_open:
-                connection = await open_connection(self._network, address, self.config.connection)
+                connection = await self._open(address)
                 self._connections[key] = connection
             return connection
+
+    async def _open(self, address: Address) -> Connection:
+        """Opens a connection. After a refused login, the same error is raised for a while without
+        another attempt: many callers must not make many logins that cannot succeed."""
+        refused_at, refusal = self._refused.get(address, (0.0, None))
+        if refusal is not None:
+            if self.clock.monotonic() - refused_at < self.config.retry_backoff_max_s:
+                raise refusal
+            del self._refused[address]
+        config = self.config.connection
+        try:
+            return await open_connection(self._network, address, config, self._security)
+        except AuthenticationFailed as error:
+            self._refused[address] = self.clock.monotonic(), error
+            raise
 
 
 def _nobody(failures: Sequence[ClientError]) -> ClientError:
@@ -443,38 +479,10 @@ def _nobody(failures: Sequence[ClientError]) -> ClientError:
         f"{failure.address}: {failure.reason}" if isinstance(failure, ConnectFailed) else failure
         for failure in failures
     )
-    return ConnectFailed("any broker", "; ".join(map(str, reasons)))
-
-
-def _leaders(topic: MetadataResponse.Topic) -> dict[int, Leader]:
-    """Returns the leaders by partition. They are looked up for every partition at every fetch, so
-    this is a dict and not a search."""
-    if topic.error_code != ErrorCode.NONE:
-        return {}
-    return {
-        partition.partition_index: Leader(partition.leader_id, partition.leader_epoch)
-        for partition in topic.partitions
-    }
-
-
-def _never_back(
-    known: MetadataResponse.Topic | None, heard: MetadataResponse.Topic
-) -> MetadataResponse.Topic:
-    """Keeps the newer leader of each partition: a broker with stale metadata may name old leaders.
-
-    A topic that was deleted and created again starts with new epochs, under another id.
-    """
-    if known is None or known.topic_id != heard.topic_id:
-        return heard
-    newest = {partition.partition_index: partition for partition in known.partitions}
-    heard.partitions = [
-        older
-        if (older := newest.get(partition.partition_index)) is not None
-        and older.leader_epoch > partition.leader_epoch
-        else partition
-        for partition in heard.partitions
-    ]
-    return heard
+    # If TLS fails at every broker, more attempts are of no use.
+    lasts = bool(failures) and all(isinstance(failure, TlsFailed) for failure in failures)
+    kind = TlsFailed if lasts else ConnectFailed
+    return kind("any broker", "; ".join(map(str, reasons)))
 
 
 def _raise_for(codes: Iterable[int], retriable: tuple[ErrorCode, ...]) -> None:

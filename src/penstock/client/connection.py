@@ -8,36 +8,49 @@ The version of each API is determined once, when the connection opens: the newes
 support. Every wait is bounded. If a response does not arrive in time the connection is closed,
 because all later responses are stuck behind it. The other requests in flight fail as lost, and may
 be retried on a new connection.
+
+With SASL the connection logs in before it is handed out, and again before its session ends
+(`connection_login`). Requests that are made during the second login are held back, in order.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import socket
+import ssl
+import struct
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
 from typing import Final, NamedTuple, TypeVar, cast
 
 from penstock.client.address import Address
+from penstock.client.connection_login import ConnectionLogin, SecuritySettings
 from penstock.client.errors import (
     ApiNotServed,
+    AuthenticationFailed,
     ClientError,
-    ConnectFailed,
     ConnectionLost,
     NotKafka,
     RequestTimedOut,
+    TlsFailed,
     check,
 )
-from penstock.ports import Network, Transport
+from penstock.net.client_tls import CLIENT_SETTINGS, ConnectionSecurity, tls_problem
+from penstock.ports import Transport
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import decode_response, encode_request, response_correlation_id
 from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.framing import FrameReader
-from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from penstock.wire.messages.base import Buffer, Request, Response
 from penstock.wire.schema import message_schema
 from penstock.wire.schema.notation import Versions
@@ -47,6 +60,9 @@ R = TypeVar("R", bound=Response)
 _CORRELATION_ID_MAX: Final = (1 << 31) - 1
 
 _SCRATCH_BYTES: Final = 64 << 10
+
+_TLS_ALERT: Final = b"\x15\x03"
+"""The first bytes of a server's answer if it expected a handshake of TLS."""
 
 VERSION_MAX: Final[Mapping[int, int]] = {
     # From the next version on, these identify topics by id only, which this client does not support
@@ -64,6 +80,7 @@ class ConnectionConfig:
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     response_bytes_max: int = 256 << 20
+    security: SecuritySettings = field(default_factory=SecuritySettings)
 
 
 class _Waiting(NamedTuple):
@@ -73,41 +90,26 @@ class _Waiting(NamedTuple):
     future: asyncio.Future[Response]
 
 
-async def open_connection(
-    network: Network, address: Address, config: ConnectionConfig
-) -> Connection:
-    """Opens a connection and negotiates API versions, or raises a `ClientError`."""
-    connection = Connection(address, config)
-    try:
-        await network.connect(
-            address.host, address.port, lambda: connection, config.connect_timeout_s
-        )
-    except OSError as error:
-        raise ConnectFailed(str(address), _reason(error, config.connect_timeout_s)) from error
-    try:
-        await connection.negotiate()
-    except BaseException as error:
-        connection.close()
-        # Nothing was requested yet, so nothing can have taken effect: it is safe to try another
-        # broker.
-        match error:
-            case ConnectionLost():
-                raise ConnectFailed(
-                    str(address), "it closed the connection before the first response"
-                ) from error
-            case RequestTimedOut():
-                silent = f"it did not answer within {config.request_timeout_s:g} s"
-                raise ConnectFailed(str(address), silent) from error
-        raise
-    return connection
-
-
 class Connection(asyncio.BufferedProtocol):
     """Created by `open_connection`. It is the `Receiver` of its own transport."""
 
-    def __init__(self, address: Address, config: ConnectionConfig) -> None:
+    def __init__(
+        self, address: Address, config: ConnectionConfig, security: ConnectionSecurity | None = None
+    ) -> None:
         self.address = address
         self._config = config
+        self._has_tls = security is not None and security.tls is not None
+        self._login: ConnectionLogin | None = None
+        if security is not None and security.login is not None:
+            self._login = ConnectionLogin(
+                self, str(address), security.login, security, config.request_timeout_s
+            )
+        self._held: list[tuple[list[Buffer], _Waiting | None]] | None = None
+        """Requests that wait for the end of a login. None while requests are sent at once."""
+        self._drained: asyncio.Future[None] | None = None
+        self._raw: asyncio.Future[bytes] | None = None
+        """Waits for a token without a header, from a broker without SaslAuthenticate."""
+        self._responses = 0
         self._frames = FrameReader(config.response_bytes_max)
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._waiting: deque[_Waiting] = deque()
@@ -118,6 +120,7 @@ class Connection(asyncio.BufferedProtocol):
         self._next_correlation_id = 0
         self._error: ClientError | None = None
         self._writable = asyncio.Event()
+        self._gone = asyncio.Event()
 
     @property
     def is_open(self) -> bool:
@@ -174,17 +177,9 @@ class Connection(asyncio.BufferedProtocol):
         """
         limit_s = self._config.request_timeout_s if timeout_s is None else timeout_s
         version = self.version_of(type(request), version_max)
-        correlation_id = self._write(request, version)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        self._waiting.append(
-            _Waiting(
-                correlation_id,
-                response_class,
-                version,
-                cast("asyncio.Future[Response]", future),
-            )
-        )
+        self._write(request, version, response_class, cast("asyncio.Future[Response]", future))
 
         def expire() -> None:
             if not future.done():
@@ -205,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
                 await self._writable.wait()
         except TimeoutError:
             raise self._timed_out(request, self._config.request_timeout_s) from None
-        self._write(request, version)
+        self._write(request, version, None, None)
 
     async def negotiate(self) -> None:
         """Requests the broker's API versions. A broker too old for the request says which version
@@ -233,16 +228,32 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
         self._fail(ConnectionLost(f"the connection to {self.address} was closed"))
 
+    async def closed(self, timeout_s: float) -> None:
+        """Returns when the transport is closed. Aborts it if this takes too long."""
+        if self._transport is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._gone.wait()
+        except TimeoutError:
+            self._transport.abort()
+            await asyncio.sleep(0)
+
     async def _call(
-        self, request: Request, version: int, response_class: type[R], timeout_s: float | None
+        self,
+        request: Request,
+        version: int,
+        response_class: type[R],
+        timeout_s: float | None,
+        *,
+        is_login: bool = False,
     ) -> R:
         limit_s = self._config.request_timeout_s if timeout_s is None else timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 await self._writable.wait()
-                correlation_id = self._write(request, version)
                 future = asyncio.get_running_loop().create_future()
-                self._waiting.append(_Waiting(correlation_id, response_class, version, future))
+                self._write(request, version, response_class, future, is_login=is_login)
                 return cast(R, await future)
         except TimeoutError:
             raise self._timed_out(request, limit_s) from None
@@ -259,18 +270,120 @@ class Connection(asyncio.BufferedProtocol):
     def _give_up_late(self, error: RequestTimedOut) -> None:
         self._give_up(ConnectionLost(f"the connection to {self.address} was closed: {error}"))
 
-    def _write(self, request: Request, version: int) -> int:
+    def _write(
+        self,
+        request: Request,
+        version: int,
+        response_class: type[Response] | None,
+        future: asyncio.Future[Response] | None,
+        *,
+        is_login: bool = False,
+    ) -> None:
+        """Sends the request, or holds it back during a login. Without a future it has no
+        response."""
         if self._error is not None:
             raise self._error
-        assert self._transport is not None
         correlation_id = self._next_correlation_id
         self._next_correlation_id = (correlation_id + 1) & _CORRELATION_ID_MAX
         parts: list[Buffer] = encode_request(
             request, version, correlation_id, self._config.client_id
         )
+        waiting = None
+        if response_class is not None and future is not None:
+            waiting = _Waiting(correlation_id, response_class, version, future)
+        if self._held is not None and not is_login:
+            self._held.append((parts, waiting))
+        else:
+            self._send(parts, waiting)
+
+    def _send(self, parts: list[Buffer], waiting: _Waiting | None) -> None:
+        assert self._transport is not None
         for part in parts:
             self._transport.write(part)
-        return correlation_id
+        if waiting is not None:
+            self._waiting.append(waiting)
+
+    # -- login ----------------------------------------------------------------------------------
+
+    async def log_in(self) -> None:
+        """Logs in, if the connection uses SASL. Raises a `ClientError`."""
+        if self._login is None:
+            return
+        if SaslHandshakeRequest.API_KEY not in self._served:
+            raise AuthenticationFailed(
+                str(self.address),
+                "this port of the broker has no SASL: use another port, or set security_protocol "
+                "to PLAINTEXT or SSL",
+            )
+        await self._login.begin()
+
+    async def handshake(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+        """Version 0 announces tokens without a header, for brokers without SaslAuthenticate."""
+        version = self.version_of(SaslHandshakeRequest, 0 if self._has_raw_tokens else None)
+        return await self._call(request, version, SaslHandshakeResponse, None, is_login=True)
+
+    async def authenticate(self, token: bytes) -> SaslAuthenticateResponse:
+        if self._has_raw_tokens:
+            return SaslAuthenticateResponse(auth_bytes=await self._exchange_raw(token))
+        request = SaslAuthenticateRequest(token)
+        version = self.version_of(SaslAuthenticateRequest)
+        return await self._call(request, version, SaslAuthenticateResponse, None, is_login=True)
+
+    @property
+    def _has_raw_tokens(self) -> bool:
+        return SaslAuthenticateRequest.API_KEY not in self._served
+
+    async def _exchange_raw(self, token: bytes) -> bytes:
+        if self._error is not None:
+            raise self._error
+        self._raw = asyncio.get_running_loop().create_future()
+        limit_s = self._config.request_timeout_s
+        self._send([struct.pack(">i", len(token)), token], None)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._raw
+        except TimeoutError:
+            raise self._timed_out(SaslAuthenticateRequest(), limit_s) from None
+        finally:
+            self._raw = None
+
+    def hold(self) -> None:
+        """Holds requests back from now on."""
+        self._held = []
+
+    async def drained(self) -> None:
+        """Returns when no request waits for its response, or raises why the connection failed."""
+        if self._error is None and self._waiting:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+        if self._error is not None:
+            raise self._error
+
+    def release(self) -> None:
+        """Sends the requests that were held back, in order."""
+        held, self._held = self._held or [], None
+        if self._error is None:
+            for parts, waiting in held:
+                self._send(parts, waiting)
+
+    def give_up(self, error: ClientError) -> None:
+        """Closes the connection at once. All its requests fail with this error."""
+        self._give_up(error)
+
+    @property
+    def closed_early(self) -> str:
+        """Why a broker may have closed the connection before the first request."""
+        if self._responses and self._login is not None:
+            return (
+                "it closed the connection during the login: check the user name, and the password "
+                "or token"
+            )
+        closed = "it closed the connection before the first response"
+        if not self._has_tls:
+            return f"{closed}: if its port uses TLS, set security_protocol to SSL or SASL_SSL"
+        return f"{closed}: it may require a certificate; set {CLIENT_SETTINGS.certificate}"
+
+    # -- called by the network ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport | Transport) -> None:
         self._transport = cast(Transport, transport)
@@ -292,29 +405,58 @@ class Connection(asyncio.BufferedProtocol):
             for frame in frames:
                 self._answer(frame)
         except ProtocolError as error:
-            self._give_up(
-                NotKafka(
-                    f"{self.address} does not answer in the Kafka protocol ({error}): "
-                    "check that this is the port of a broker, without TLS"
-                )
+            self._give_up(self._not_kafka(error))
+
+    def _not_kafka(self, error: ProtocolError) -> NotKafka:
+        if not self._responses and bytes(self._scratch[:2]) == _TLS_ALERT:
+            return NotKafka(
+                f"{self.address} answers with TLS: set security_protocol to SSL, or to SASL_SSL if "
+                "it requires a login"
             )
+        return NotKafka(
+            f"{self.address} does not answer in the Kafka protocol ({error}): "
+            f"check that this is the port of a broker{'' if self._has_tls else ', without TLS'}"
+        )
 
     def _answer(self, frame: memoryview) -> None:
+        if self._raw is not None:
+            raw, self._raw = self._raw, None
+            if not raw.done():
+                raw.set_result(bytes(frame))
+            return
         correlation_id = response_correlation_id(frame)
         if not self._waiting or self._waiting[0].correlation_id != correlation_id:
             raise ProtocolError(f"a response to request {correlation_id} arrived out of order")
         waiting = self._waiting[0]
         _, message = decode_response(waiting.response_class, frame, waiting.version)
         self._waiting.popleft()
+        self._responses += 1
         if not waiting.future.done():
             waiting.future.set_result(message)
+        if self._drained is not None and not self._waiting:
+            self._end_drain()
+
+    def _end_drain(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
 
     def eof_received(self) -> bool:
         """Closes the connection: a broker that sends no more is of no use."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._gone.set()
+        problem = None
+        if isinstance(error, ssl.SSLError) and not self._responses:
+            # A broker refuses a certificate in TLS 1.3 after the client's part of the handshake.
+            problem = tls_problem(error, self.address.host, CLIENT_SETTINGS)
+        if problem is not None and problem.is_lasting:
+            self._give_up(TlsFailed(str(self.address), problem.reason))
+            return
         why = f": {error}" if error else ""
+        if not error and self._login is None and self._responses == 1:
+            why = ": if it requires a login, set security_protocol and sasl_mechanism"
         self._give_up(ConnectionLost(f"the broker at {self.address} closed the connection{why}"))
 
     def pause_writing(self) -> None:
@@ -333,23 +475,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._error = error
         self._writable.set()
-        for waiting in self._waiting:
+        held = [waiting for _, waiting in self._held or () if waiting is not None]
+        for waiting in (*self._waiting, *held):
             if not waiting.future.done():
                 waiting.future.set_exception(error)
         self._waiting.clear()
+        self._held = None
+        self._end_drain()
+        if self._raw is not None and not self._raw.done():
+            self._raw.set_exception(error)
+        if self._login is not None:
+            self._login.stop()
 
 
 @cache
 def _software_version() -> str:
     return metadata.version("penstock")
-
-
-def _reason(error: OSError, timeout_s: float) -> str:
-    if isinstance(error, socket.gaierror):
-        return "the host name cannot be resolved"
-    if isinstance(error, TimeoutError):
-        return f"no answer within {timeout_s:g} s"
-    # If several addresses of one name fail, the combined error has no errno.
-    if error.errno == errno.ECONNREFUSED or f"[Errno {errno.ECONNREFUSED}]" in str(error):
-        return "connection refused"
-    return error.strerror or str(error)

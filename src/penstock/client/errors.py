@@ -61,6 +61,43 @@ class ConnectFailed(ClientError):
         self.reason = reason
 
 
+class TlsFailed(ConnectFailed):
+    """TLS failed: a certificate is not accepted, or the port has no TLS. `reason` says what to set.
+
+    Not retriable: the next attempt would fail in the same way.
+
+    Example:
+        try:
+            Admin("localhost:8080", security_protocol="SSL").start()
+        except errors.TlsFailed as error:
+            print(error.reason.partition(":")[0])
+        #> it answers without TLS
+    """
+
+    retriable = False
+
+
+class AuthenticationFailed(ClientError):
+    """The broker refused the login: check the user name, and the password or token.
+
+    Not retriable: the same login would be refused again. `address` is the broker, `reason` is its
+    answer. Neither has a password or token.
+
+    Example:
+        login = {"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "ann", "sasl_password": "tea"}
+        try:
+            Admin("localhost:9092", security_protocol="SASL_PLAINTEXT", **login).start()
+        except errors.AuthenticationFailed as error:
+            print("retry" if error.retriable else "correct the password")
+        #> correct the password
+    """
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot log in at {address}: {reason}")
+        self.address = address
+        self.reason = reason
+
+
 class ConnectionLost(ClientError):
     """The connection ended before the response arrived. The request may have taken effect.
 

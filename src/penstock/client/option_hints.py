@@ -34,10 +34,43 @@ _CALLED: Final[Mapping[str, str]] = {
     "socket_timeout_ms": "request_timeout_ms",
     "topic_metadata_refresh_interval_ms": "metadata_max_age_ms",
     "interceptor_classes": "interceptors",
+    "oauth_cb": "sasl_oauth_token",
+    "sasl_mechanisms": "sasl_mechanism",
+    "sasl_oauth_token_provider": "sasl_oauth_token",
+    "sasl_oauthbearer_client_credentials_client_id": "sasl_oauth_client_id",
+    "sasl_oauthbearer_client_credentials_client_secret": "sasl_oauth_client_secret",
+    "sasl_oauthbearer_client_id": "sasl_oauth_client_id",
+    "sasl_oauthbearer_client_secret": "sasl_oauth_client_secret",
+    "sasl_oauthbearer_scope": "sasl_oauth_scope",
+    "sasl_oauthbearer_token_endpoint_url": "sasl_oauth_token_url",
+    "sasl_plain_password": "sasl_password",
+    "sasl_plain_username": "sasl_username",
+    "sasl_user": "sasl_username",
+    "ssl_ca_location": "ssl_ca",
+    "ssl_ca_pem": "ssl_ca",
+    "ssl_cadata": "ssl_ca",
+    "ssl_cafile": "ssl_ca",
+    "ssl_certfile": "ssl_certificate",
+    "ssl_certificate_location": "ssl_certificate",
+    "ssl_certificate_pem": "ssl_certificate",
+    "ssl_key_location": "ssl_key",
+    "ssl_key_pem": "ssl_key",
+    "ssl_keyfile": "ssl_key",
+    "ssl_keystore_certificate_chain": "ssl_certificate",
+    "ssl_keystore_key": "ssl_key",
+    "ssl_password": "ssl_key_password",
+    "ssl_truststore_certificates": "ssl_ca",
+    "ssl_truststore_location": "ssl_ca",
 }
 """Maps option names of other clients to the names here."""
 
-_NO_TLS: Final = "TLS and SASL are not supported; use a TLS tunnel, or leave the option out"
+_KERBEROS: Final = "Kerberos (GSSAPI) is not supported: use SCRAM-SHA-512 or OAUTHBEARER"
+_NO_CONTEXT: Final = (
+    "the client makes the TLS context: give ssl_ca, ssl_certificate and ssl_key as PEM files"
+)
+_PEM_ONLY: Final = (
+    "keys and certificates are PEM files, not keystores: give ssl_ca, ssl_certificate and ssl_key"
+)
 _KEYS: Final = "producers have key_serializer, consumers have key_deserializer"
 _VALUES: Final = "producers have value_serializer, consumers have value_deserializer"
 _SOCKETS: Final = "the operating system sizes the socket buffers; leave the option out"
@@ -78,6 +111,22 @@ _ANSWERS: Final[Mapping[str, str]] = {
     "reconnect_backoff_ms": "set retry_backoff_ms: it applies to every retry",
     "selector": "the running event loop is used; leave the option out",
     "send_buffer_bytes": _SOCKETS,
+    "enable_ssl_certificate_verification": (
+        "certificates are always verified: give the authority with ssl_ca"
+    ),
+    "sasl_jaas_config": "give sasl_username and sasl_password",
+    "sasl_login_callback_handler_class": "give a function that returns a token: sasl_oauth_token",
+    "sasl_oauthbearer_config": "give sasl_oauth_token, or sasl_oauth_token_url for an endpoint",
+    "sasl_oauthbearer_method": "give sasl_oauth_token_url for client credentials",
+    "ssl_cipher_suites": "OpenSSL chooses the cipher suites; leave the option out",
+    "ssl_ciphers": "OpenSSL chooses the cipher suites; leave the option out",
+    "ssl_context": _NO_CONTEXT,
+    "ssl_endpoint_identification_algorithm": "it is called ssl_check_hostname here: True or False",
+    "ssl_keystore_location": _PEM_ONLY,
+    "ssl_keystore_password": _PEM_ONLY,
+    "ssl_keystore_type": _PEM_ONLY,
+    "ssl_truststore_password": _PEM_ONLY,
+    "ssl_truststore_type": _PEM_ONLY,
     "statistics_interval_ms": "call metrics() to read the metrics",
     "stats_cb": "call metrics() to read the metrics",
     "value_deserializer": _VALUES,
@@ -86,9 +135,7 @@ _ANSWERS: Final[Mapping[str, str]] = {
 """Maps names that are not options here to what to do instead."""
 
 _FAMILIES: Final[Mapping[str, str]] = {
-    "sasl_": _NO_TLS,
-    "security_": _NO_TLS,
-    "ssl_": _NO_TLS,
+    "sasl_kerberos_": _KERBEROS,
     "socks5_": "proxies are not supported; leave the option out",
 }
 

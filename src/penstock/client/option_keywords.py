@@ -6,7 +6,7 @@ parsed into (`acks == -1`), and document each option. A test keeps the two consi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, TypedDict
 
@@ -14,12 +14,30 @@ from penstock.client.interceptors import ConsumerInterceptor, ProducerIntercepto
 from penstock.client.option_values import IsolationLevel, ResetPolicy
 from penstock.client.routers import Router
 from penstock.records.batch import Codec
+from penstock.security.listeners import SecurityProtocol
 
 CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 AssignorName = Literal["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
+SecurityProtocolName = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+
+
 class ClientKeywords(TypedDict, total=False):
+    security_protocol: SecurityProtocolName | SecurityProtocol
+    ssl_ca: str | None
+    ssl_certificate: str | None
+    ssl_key: str | None
+    ssl_key_password: str | None
+    ssl_check_hostname: bool
+    sasl_mechanism: str | None
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_oauth_token: str | Callable[[], str | Awaitable[str]] | None
+    sasl_oauth_token_url: str | None
+    sasl_oauth_client_id: str | None
+    sasl_oauth_client_secret: str | None
+    sasl_oauth_scope: str | None
     client_id: str
     request_timeout_ms: int
     retry_backoff_ms: int

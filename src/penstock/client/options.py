@@ -1,4 +1,4 @@
-# ruff: noqa: RUF009 (`_option` is `field` with a reader; nothing it returns is shared or changed)
+# ruff: noqa: RUF009 (`option` is `field` with a reader; nothing it returns is shared or changed)
 """The options of the clients: Kafka's names in Python spelling, parsed and validated once.
 
 Each client has a frozen dataclass that defines its options: their defaults, how they are parsed and
@@ -16,7 +16,7 @@ options exclude it, unless `enable_idempotence` was given explicitly: then it is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Final, Self
 
 from penstock.client import option_hints as hints
@@ -28,6 +28,13 @@ from penstock.client.errors import OptionError
 from penstock.client.interceptors import ConsumerInterceptor, ProducerInterceptor
 from penstock.client.option_values import ACKS_ALL, INT32_MAX, IsolationLevel, ResetPolicy
 from penstock.client.routers import CallableRouter, DefaultRouter, Router
+from penstock.client.security_options import (
+    SecurityOptions,
+    check_security,
+    option,
+    security_settings,
+    warn_of_plain_passwords,
+)
 from penstock.records.batch import Codec
 
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -46,18 +53,6 @@ _LEVELS: Final[Mapping[Codec, tuple[int, int]]] = {
 }
 
 
-def _option(
-    default: Any, read: values.Read, text: str, *, kafka: str | None = None, shown: str = ""
-) -> Any:
-    """Defines an option.
-
-    `kafka` is the name of the same option in Kafka's Java client: empty if Kafka has none, and by
-    default the name here with dots. `shown` is the default as a user writes it, if that differs.
-    """
-    metadata = {"read": read, "text": text, "kafka": kafka, "shown": shown}
-    return field(default=default, metadata=metadata)
-
-
 def _router(name: str, given: Any) -> Router:
     if isinstance(given, Router):
         return given
@@ -67,41 +62,42 @@ def _router(name: str, given: Any) -> Router:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(SecurityOptions):
     """The options that every client has."""
 
     kind: ClassVar[str] = "any client"
 
-    bootstrap: tuple[Address, ...] = _option((), values.bootstrap, "")
+    bootstrap: tuple[Address, ...] = option((), values.bootstrap, "")
     """The first argument of a constructor, and so not listed among its options."""
-    client_id: str = _option(
+    client_id: str = option(
         "penstock", values.text, "The name of this client in the broker's logs and quotas."
     )
-    request_timeout_ms: int = _option(
+    request_timeout_ms: int = option(
         30_000, values.whole(1), "How long to wait for the response to one request."
     )
-    retry_backoff_ms: int = _option(
+    retry_backoff_ms: int = option(
         100, values.whole(0), "How long to wait before the second attempt. Doubles, with jitter."
     )
-    retry_backoff_max_ms: int = _option(
+    retry_backoff_max_ms: int = option(
         1_000, values.whole(0), "The longest wait between two attempts."
     )
-    metadata_max_age_ms: int = _option(
+    metadata_max_age_ms: int = option(
         300_000, values.whole(1), "Topics and leaders are looked up again at least this often."
     )
-    socket_connection_setup_timeout_ms: int = _option(
+    socket_connection_setup_timeout_ms: int = option(
         10_000, values.whole(1), "How long a connection may take to open."
     )
 
     def __post_init__(self) -> None:
-        for option in fields(self):
-            given = getattr(self, option.name)
-            object.__setattr__(self, option.name, option.metadata["read"](option.name, given))
+        for each in fields(self):
+            given = getattr(self, each.name)
+            object.__setattr__(self, each.name, each.metadata["read"](each.name, given))
         if self.retry_backoff_max_ms < self.retry_backoff_ms:
             raise OptionError(
                 f"retry_backoff_max_ms ({self.retry_backoff_max_ms}) is less than "
                 f"retry_backoff_ms ({self.retry_backoff_ms}): raise it"
             )
+        check_security(self)
 
     @classmethod
     def parse(cls, bootstrap_servers: str | Sequence[str], keywords: Mapping[str, Any]) -> Self:
@@ -113,11 +109,13 @@ class ClientOptions:
                 raise hints.unknown(name, known, others)
         values.bootstrap("bootstrap_servers", bootstrap_servers)
         # mypy cannot match keywords from a mapping with fields of several types.
-        return cls(bootstrap=bootstrap_servers, **cls._completed(keywords))  # type: ignore[arg-type]
+        options = cls(bootstrap=bootstrap_servers, **cls._completed(keywords))  # type: ignore[arg-type]
+        warn_of_plain_passwords(options)
+        return options
 
     @classmethod
     def names(cls) -> frozenset[str]:
-        return frozenset(option.name for option in fields(cls)) - {"bootstrap"}
+        return frozenset(each.name for each in fields(cls)) - {"bootstrap"}
 
     @classmethod
     def _completed(cls, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,6 +127,7 @@ class ClientOptions:
             client_id=self.client_id,
             connect_timeout_s=self.socket_connection_setup_timeout_ms / 1000,
             request_timeout_s=self.request_timeout_ms / 1000,
+            security=security_settings(self),
         )
 
     def cluster_config(self) -> ClusterConfig:
@@ -150,85 +149,85 @@ class ProducerOptions(ClientOptions):
 
     kind: ClassVar[str] = "producers"
 
-    acks: int = _option(
+    acks: int = option(
         ACKS_ALL,
         values.acks,
         'Which replicas acknowledge a batch: "all" in-sync replicas, 1 the leader, 0 none.',
         shown='"all"',
     )
-    enable_idempotence: bool = _option(
+    enable_idempotence: bool = option(
         True,
         values.flag,
         'Retries store each record once and keep the order. Off by default unless acks is "all".',
     )
-    compression_type: Codec = _option(
+    compression_type: Codec = option(
         Codec.NONE, values.codec, 'How batches are compressed: "gzip", "snappy", "lz4" or "zstd".'
     )
-    compression_level: int | None = _option(
+    compression_level: int | None = option(
         None,
         values.maybe(values.whole(-131072, 22)),
         "The level for gzip, lz4 or zstd. None is the codec's default.",
         kafka="compression.<codec>.level",
     )
-    batch_size: int = _option(
+    batch_size: int = option(
         16_384,
         values.whole(0),
         "The size of a partition's batch in bytes. A larger record gets a batch of its own.",
     )
-    linger_ms: int = _option(
+    linger_ms: int = option(
         5, values.whole(0), "How long a batch that is not full waits for more records."
     )
-    buffer_memory: int = _option(
+    buffer_memory: int = option(
         32 << 20,
         values.whole(1, _MEMORY_MAX),
         "How many bytes of records may wait for their acknowledgement. Beyond it `send` waits.",
     )
-    max_block_ms: int = _option(
+    max_block_ms: int = option(
         60_000,
         values.whole(0),
         "How long `send` waits for buffer memory or for a topic's metadata before it fails.",
     )
-    max_request_size: int = _option(
+    max_request_size: int = option(
         1 << 20, values.whole(1), "The largest request in bytes, and so the largest record."
     )
-    max_in_flight_requests_per_connection: int = _option(
+    max_in_flight_requests_per_connection: int = option(
         5, values.whole(1), "How many requests to one broker may be without a response."
     )
-    delivery_timeout_ms: int = _option(
+    delivery_timeout_ms: int = option(
         _DELIVERY_TIMEOUT_MS,
         values.whole(1),
         "How long a record is tried before its delivery fails, all waits and attempts included. "
         "At least `linger_ms` + `request_timeout_ms`.",
     )
-    retries: int = _option(
+    retries: int = option(
         INT32_MAX,
         values.whole(0),
         "How many attempts follow the first. Set `delivery_timeout_ms` instead.",
     )
-    transactional_id: str | None = _option(
+    transactional_id: str | None = option(
         None,
         values.maybe(values.name_text),
         "Enables `transaction()`. A newer producer with the same id fences this one.",
     )
-    transaction_timeout_ms: int = _option(
+    transaction_timeout_ms: int = option(
         60_000, values.whole(1), "The broker aborts a transaction that is open for longer."
     )
-    router: Router | None = _option(
+    router: Router | None = option(
         None,
         values.maybe(_router),
         "Chooses the partition of records sent without one. None is `routers.DefaultRouter()`.",
         kafka="partitioner.class",
     )
-    partitioner_ignore_keys: bool = _option(
+    partitioner_ignore_keys: bool = option(
         False, values.flag, "The default router treats all records as if they had no key."
     )
-    partitioner_adaptive_partitioning_enable: bool = _option(
+    partitioner_adaptive_partitioning_enable: bool = option(
         True, values.flag, "The default router prefers partitions with less unsent data."
     )
-    allow_auto_create_topics: bool = _option(
+    allow_auto_create_topics: bool = option(
         True, values.flag, "Lets the broker create topics that do not exist.", kafka=""
     )
-    interceptors: tuple[ProducerInterceptor, ...] = _option(
+    interceptors: tuple[ProducerInterceptor, ...] = option(
         (),
         values.objects("on_send", "producer interceptors"),
         "Objects that see each record before it is sent, and its outcome.",
@@ -312,95 +311,95 @@ class ConsumerOptions(ClientOptions):
 
     kind: ClassVar[str] = "consumers"
 
-    group_id: str | None = _option(
+    group_id: str | None = option(
         None,
         values.maybe(values.name_text),
         "The group that shares the partitions and stores the committed offsets.",
     )
-    group_instance_id: str | None = _option(
+    group_instance_id: str | None = option(
         None,
         values.maybe(values.name_text),
         "Identifies this member across restarts. Back within the session timeout, it keeps its "
         "partitions.",
     )
-    client_rack: str = _option(
+    client_rack: str = option(
         "", values.text, "Reads from a replica in this rack, if the broker offers one."
     )
-    auto_offset_reset: ResetPolicy = _option(
+    auto_offset_reset: ResetPolicy = option(
         ResetPolicy("latest"),
         values.reset_policy,
         'Where to begin without a committed offset: "earliest", "latest", "none" (an error), a '
         "datetime, or a timedelta before now.",
     )
-    enable_auto_commit: bool = _option(
+    enable_auto_commit: bool = option(
         True, values.flag, "Commits positions automatically. Off without a group."
     )
-    auto_commit_interval_ms: int = _option(
+    auto_commit_interval_ms: int = option(
         5_000, values.whole(0), "How often positions are committed automatically."
     )
-    max_poll_records: int = _option(
+    max_poll_records: int = option(
         500, values.whole(1), "How many records one `poll` returns at most."
     )
-    max_poll_interval_ms: int = _option(
+    max_poll_interval_ms: int = option(
         300_000, values.whole(1), "A member that does not poll for this long leaves the group."
     )
-    session_timeout_ms: int = _option(
+    session_timeout_ms: int = option(
         45_000, values.whole(1), "The group removes a member that sends no heartbeat for this long."
     )
-    heartbeat_interval_ms: int = _option(
+    heartbeat_interval_ms: int = option(
         _HEARTBEAT_MS,
         values.whole(1),
         "How often heartbeats are sent. By default at most a third of the session timeout.",
     )
-    rebalance_timeout_ms: int = _option(
+    rebalance_timeout_ms: int = option(
         300_000,
         values.whole(1),
         "How long a rebalance waits for this member. `max_poll_interval_ms` if that is given.",
         kafka="",
     )
-    partition_assignment_strategy: tuple[Any, ...] = _option(
+    partition_assignment_strategy: tuple[Any, ...] = option(
         ("range", "cooperative-sticky"),
         values.strategies(ASSIGNORS),
         'How a group divides its partitions: "range", "roundrobin", "sticky" or '
         '"cooperative-sticky", in order of preference.',
     )
-    fetch_min_bytes: int = _option(
+    fetch_min_bytes: int = option(
         1, values.whole(0), "A fetch waits until there are this many bytes."
     )
-    fetch_max_bytes: int = _option(
+    fetch_max_bytes: int = option(
         50 << 20, values.whole(1), "A fetch returns no more bytes than this."
     )
-    max_partition_fetch_bytes: int = _option(
+    max_partition_fetch_bytes: int = option(
         PARTITION_FETCH_BYTES,
         values.whole(1),
         "A fetch returns no more bytes than this from one partition.",
     )
-    fetch_max_wait_ms: int = _option(
+    fetch_max_wait_ms: int = option(
         500, values.whole(0), "A fetch waits no longer than this for `fetch_min_bytes`."
     )
-    queued_bytes_max: int = _option(
+    queued_bytes_max: int = option(
         64 << 20, values.whole(1, _MEMORY_MAX), "How many bytes are prefetched.", kafka=""
     )
-    isolation_level: IsolationLevel = _option(
+    isolation_level: IsolationLevel = option(
         IsolationLevel.READ_UNCOMMITTED,
         values.isolation_level,
         '"read_committed" leaves out records of aborted and of open transactions.',
     )
-    check_crcs: bool = _option(
+    check_crcs: bool = option(
         True, values.flag, "Checks that records arrived as they were written."
     )
-    allow_auto_create_topics: bool = _option(
+    allow_auto_create_topics: bool = option(
         True, values.flag, "Lets the broker create topics that do not exist."
     )
-    exclude_internal_topics: bool = _option(
+    exclude_internal_topics: bool = option(
         True, values.flag, "Patterns do not match internal topics."
     )
-    default_api_timeout_ms: int = _option(
+    default_api_timeout_ms: int = option(
         60_000,
         values.whole(1),
         "How long a call is tried before it fails, unless it has a timeout.",
     )
-    interceptors: tuple[ConsumerInterceptor, ...] = _option(
+    interceptors: tuple[ConsumerInterceptor, ...] = option(
         (),
         values.objects("on_consume", "consumer interceptors"),
         "Objects that see the records of each poll, and the committed offsets.",
@@ -443,9 +442,7 @@ class ConsumerOptions(ClientOptions):
         largest = max(
             base.response_bytes_max, min(self.fetch_max_bytes + _RESPONSE_SLACK, INT32_MAX)
         )
-        return ConnectionConfig(
-            base.client_id, base.connect_timeout_s, base.request_timeout_s, largest
-        )
+        return replace(base, response_bytes_max=largest)
 
     def _deadline_ms(self) -> int:
         return self.default_api_timeout_ms
@@ -457,7 +454,7 @@ class AdminOptions(ClientOptions):
 
     kind: ClassVar[str] = "admins"
 
-    default_api_timeout_ms: int = _option(
+    default_api_timeout_ms: int = option(
         60_000, values.whole(1), "How long a call is tried before it fails, all attempts included."
     )
 

@@ -13,7 +13,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from penstock.client.admin.admin import Admin, When
+from penstock.client.admin.admin import Admin
+from penstock.client.admin.arguments import When
 from penstock.client.admin.cordons import find_cordoned
 from penstock.client.admin.groups import GroupInfo, GroupListing
 from penstock.client.admin.inspection import LogDirInfo

@@ -214,6 +214,26 @@ def client_context(settings: TlsSettings, read_file: ReadFile) -> ssl.SSLContext
     return _client_context(settings, _read(settings, read_file))
 
 
+class ClientContexts:
+    """The contexts of a client. It makes a new one when the files have changed."""
+
+    def __init__(self, settings: TlsSettings, read_file: ReadFile) -> None:
+        self._settings = settings
+        self._read_file = read_file
+        self._loaded: tuple[_Files, ssl.SSLContext] | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the context for the next connection. It reads files, so call it on a thread.
+
+        Raises `TlsRefused`.
+        """
+        files = _read(self._settings, self._read_file)
+        loaded = self._loaded
+        if loaded is None or loaded[0] != files:
+            loaded = self._loaded = (files, _client_context(self._settings, files))
+        return loaded[1]
+
+
 def peer_certificate(transport: Any, now_ms: int) -> bytes | None:
     """Returns the certificate of a connection's client in DER, already verified. None without one.
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Final, cast
 
+from penstock.net.client_tls import connect_tls
 from penstock.net.sockets import BACKLOG, tune
 from penstock.net.throttled_log import ThrottledLog
 from penstock.net.tls_receiver import adapted
@@ -153,23 +154,9 @@ class TlsGate:
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
     ) -> Transport:
         """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
-        async with asyncio.timeout(timeout_s):
-            transport, _ = await asyncio.get_running_loop().create_connection(
-                cast(Callable[[], asyncio.Protocol], lambda: adapted(receiver())),
-                host,
-                port,
-                ssl=self._client_context(),
-                server_hostname=host,
-                ssl_handshake_timeout=timeout_s,
-                ssl_shutdown_timeout=self.limits.shutdown_timeout_s,
-            )
-        try:
-            tune(transport.get_extra_info("socket"))
-        except BaseException:
-            # The caller gets no transport, so it cannot close it.
-            transport.abort()
-            raise
-        return cast(Transport, transport)
+        context = self._client_context()
+        limit_s = self.limits.shutdown_timeout_s
+        return await connect_tls(context, (host, port), receiver, timeout_s, limit_s)
 
     def log_failure(self, address: str, reason: str) -> None:
         """Logs a failed handshake, unless one was logged a moment ago."""

@@ -4,6 +4,9 @@ All brokers of a cluster speak the same protocol, so the sender fixes the versio
 negotiated. A peer that is too old for a version says so in its answer. A caller that needs two
 concurrent requests opens two connections. If an answer is late, or does not belong to the request,
 the connection is closed, because later answers on it could not be matched to their requests.
+
+With `PeerSecurity` the connection uses TLS, logs in with SASL, or both. A session that ends is
+renewed before the next request, on the same connection (KIP-368).
 """
 
 from __future__ import annotations
@@ -11,15 +14,29 @@ from __future__ import annotations
 import asyncio
 from typing import Final, TypeVar, cast
 
+from penstock.net.client_login import LoginFailed, Session, log_in, new_exchange
+from penstock.net.client_tls import BROKER_SETTINGS, ConnectionSecurity, tls_problem
+from penstock.net.tls import TlsRefused
 from penstock.ports import Network, Transport
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.errors import ProtocolError
 from penstock.wire.framing import FrameReader
+from penstock.wire.messages import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from penstock.wire.messages.base import Request, Response
 
 R = TypeVar("R", bound=Response)
 
+PeerSecurity = ConnectionSecurity
+"""How a broker secures its connections to other brokers: TLS, SASL or both."""
+
+_HANDSHAKE_VERSION: Final = 1
+_AUTHENTICATE_VERSION: Final = 2
 _SCRATCH_BYTES: Final = 64 << 10
 _CORRELATION_ID_MAX: Final = (1 << 31) - 1
 
@@ -35,24 +52,51 @@ async def connect_peer(
     client_id: str,
     timeout_s: float,
     response_bytes_max: int,
+    security: PeerSecurity | None = None,
 ) -> Peer:
-    peer = Peer(f"{address[0]}:{address[1]}", client_id, response_bytes_max)
+    """Connects to another broker and logs in. Without `security` it uses plain text."""
+    peer = Peer(f"{address[0]}:{address[1]}", client_id, response_bytes_max, security)
     try:
         async with asyncio.timeout(timeout_s):
-            await network.connect(*address, lambda: peer, timeout_s)
+            if security is None:
+                await network.connect(*address, lambda: peer, timeout_s)
+            else:
+                await security.connect(network, address, lambda: peer, timeout_s)
+                await peer.log_in(timeout_s)
     except TimeoutError:
         peer.close()
         raise PeerLost(f"{peer.name} did not accept a connection within {timeout_s:g} s") from None
-    except OSError as error:
-        raise PeerLost(f"{peer.name} cannot be reached: {error.strerror or error}") from error
+    except (OSError, TlsRefused) as error:
+        peer.close()
+        has_tls = security is not None and security.tls is not None
+        reason = _reason(error, address[0] if has_tls else None)
+        raise PeerLost(f"{peer.name} cannot be reached: {reason}") from error
+    except BaseException:
+        peer.close()
+        raise
     return peer
+
+
+def _reason(error: OSError | TlsRefused, tls_host: str | None) -> str:
+    problem = None if tls_host is None else tls_problem(error, tls_host, BROKER_SETTINGS)
+    if problem is not None:
+        return problem.reason
+    return getattr(error, "strerror", None) or str(error)
 
 
 class Peer(asyncio.BufferedProtocol):
     """One connection, created by `connect_peer`. It is the `Receiver` of its own transport."""
 
-    def __init__(self, name: str, client_id: str, response_bytes_max: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        client_id: str,
+        response_bytes_max: int,
+        security: PeerSecurity | None = None,
+    ) -> None:
         self.name = name
+        self._security = security
+        self._renew_at: float | None = None
         self._client_id = client_id
         self._frames = FrameReader(response_bytes_max)
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
@@ -68,7 +112,40 @@ class Peer(asyncio.BufferedProtocol):
     async def ask(
         self, request: Request, version: int, response_class: type[R], timeout_s: float
     ) -> R:
-        """Sends a request and waits for its answer. After `PeerLost` the connection is closed."""
+        """Sends a request and waits for its answer. After `PeerLost` the connection is closed.
+
+        If the session must be renewed first, the time limit holds for each request of the login.
+        """
+        if self._renew_at is not None and asyncio.get_running_loop().time() >= self._renew_at:
+            await self.log_in(timeout_s)
+        return await self.exchange(request, version, response_class, timeout_s)
+
+    async def log_in(self, timeout_s: float) -> None:
+        """Logs in, if the connection uses SASL. Raises `PeerLost`."""
+        security = self._security
+        if security is None or security.login is None:
+            return
+        self._renew_at = None
+        try:
+            exchange = await new_exchange(security.login, security.random)
+            mechanism = security.login.mechanism
+            session = await log_in(
+                _Channel(self, timeout_s), mechanism, exchange, security.executor
+            )
+        except LoginFailed as error:
+            self._end(f"{self.name} refused the login of this broker: {error}")
+            raise PeerLost(self._lost) from None
+        self._schedule_renewal(session, security)
+
+    def _schedule_renewal(self, session: Session, security: PeerSecurity) -> None:
+        delay_s = session.renewal_s(security.random)
+        if delay_s is not None:
+            self._renew_at = asyncio.get_running_loop().time() + delay_s
+
+    async def exchange(
+        self, request: Request, version: int, response_class: type[R], timeout_s: float
+    ) -> R:
+        """Sends one request as it is, without a renewal before it."""
         if self._lost is not None:
             raise PeerLost(self._lost)
         if self._answer is not None or self._transport is None:
@@ -154,3 +231,24 @@ class Peer(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         pass
+
+
+class _Channel:
+    """Sends the requests of a login."""
+
+    def __init__(self, peer: Peer, timeout_s: float) -> None:
+        self._peer = peer
+        self._timeout_s = timeout_s
+
+    async def handshake(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+        return await self._peer.exchange(
+            request, _HANDSHAKE_VERSION, SaslHandshakeResponse, self._timeout_s
+        )
+
+    async def authenticate(self, token: bytes) -> SaslAuthenticateResponse:
+        return await self._peer.exchange(
+            SaslAuthenticateRequest(token),
+            _AUTHENTICATE_VERSION,
+            SaslAuthenticateResponse,
+            self._timeout_s,
+        )

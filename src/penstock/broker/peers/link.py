@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
+from penstock.broker.peers.connection import Peer, PeerLost, PeerSecurity, connect_peer
 from penstock.ports import Env
 from penstock.wire.errors import ErrorCode
 
@@ -47,6 +47,7 @@ class PeerLink(Generic[Item]):
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
         client_id: str,
+        security: PeerSecurity | None = None,
     ) -> None:
         """`exchange` sends items in one request and processes the answer. If it raises `PeerLost`,
         all of these items are lost."""
@@ -57,6 +58,7 @@ class PeerLink(Generic[Item]):
         self._lost = lost
         self._spawn = spawn
         self._client_id = client_id
+        self._security = security
         self._queue: deque[Item] = deque()
         self._more = asyncio.Event()
         self._is_running = False
@@ -107,4 +109,5 @@ class PeerLink(Generic[Item]):
             client_id=self._client_id,
             timeout_s=CONNECT_TIMEOUT_S,
             response_bytes_max=_RESPONSE_BYTES_MAX,
+            security=self._security,
         )

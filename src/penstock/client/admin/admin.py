@@ -6,13 +6,11 @@ things return an outcome for each, and raise only errors that concern the whole 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from penstock.client.admin import (
+    access,
     groups,
     inspection,
     offsets,
@@ -20,6 +18,8 @@ from penstock.client.admin import (
     reassignment,
     transactions,
 )
+from penstock.client.admin.access import Entity, ScramUser
+from penstock.client.admin.arguments import When, raise_outcome, resource_of, time_ms, within
 from penstock.client.admin.groups import GroupInfo, GroupListing
 from penstock.client.admin.inspection import LogDirInfo, ProducerInfo
 from penstock.client.admin.offsets import FoundOffset
@@ -29,35 +29,23 @@ from penstock.client.admin.operations import (
     ConfigEntry,
     CreatedTopic,
     NewTopic,
-    ResourceType,
     TopicInfo,
 )
 from penstock.client.admin.reassignment import Reassignment
 from penstock.client.admin.transactions import HangingSearch, TransactionInfo, TransactionListing
 from penstock.client.cluster import Cluster
 from penstock.client.environment import ClientEnv, default_environment
-from penstock.client.errors import (
-    BrokerError,
-    Closed,
-    DeadlineExceeded,
-    OptionError,
-    RequestTimedOut,
-)
+from penstock.client.errors import BrokerError, Closed
 from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.security.acl_filters import AclFilter
+from penstock.security.acls import AclBinding
+from penstock.security.quotas import Limits, QuotaEntity
 from penstock.topic_partition import TopicPartition
 
 T = TypeVar("T")
-When = int | datetime | str
-"""Milliseconds since 1970, a datetime, or one of the names in `TIMES`."""
-
-TIMES: Final = {
-    "earliest": offsets.EARLIEST,
-    "latest": offsets.LATEST,
-    "max_timestamp": offsets.MAX_TIMESTAMP,
-}
 
 
 @with_help(AdminOptions)
@@ -93,12 +81,7 @@ class Admin:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def start(self) -> None:
@@ -112,6 +95,7 @@ class Admin:
         """Closes the connections."""
         if self._cluster is not None:
             self._cluster.close()
+            await self._cluster.closed()
             self._cluster = None
 
     # -- topics ---------------------------------------------------------------------------------
@@ -151,7 +135,7 @@ class Admin:
 
     async def delete_topic(self, name: str) -> None:
         """Deletes a topic with all its records. Raises `TopicNotFound` if there is none."""
-        _raise((await self.delete_topics([name]))[name])
+        raise_outcome((await self.delete_topics([name]))[name])
 
     async def delete_topics(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
         """Deletes several topics and returns the outcome of each: None if the topic was deleted."""
@@ -192,7 +176,7 @@ class Admin:
 
         Raises `OptionError` unless exactly one of them is given.
         """
-        kind, name = _resource(topic, broker)
+        kind, name = resource_of(topic, broker)
         found = await self._do(
             "describe_configs", operations.describe_configs(self._open, kind, name)
         )
@@ -218,7 +202,7 @@ class Admin:
             print(configs["retention.ms"].value)
             #> 86400000
         """
-        kind, name = _resource(topic, broker)
+        kind, name = resource_of(topic, broker)
         await self._do(
             "alter_configs",
             operations.alter_configs(self._open, kind, name, set_values=set_values, delete=delete),
@@ -302,7 +286,7 @@ class Admin:
 
     async def delete_group(self, group: str) -> None:
         """Deletes a group and its committed offsets. Raises `BrokerError` if it has members."""
-        _raise((await self.delete_groups([group]))[group])
+        raise_outcome((await self.delete_groups([group]))[group])
 
     async def delete_groups(self, names: Sequence[str]) -> dict[str, BrokerError | None]:
         """Deletes several groups without members and returns the outcome of each: None if it was
@@ -354,7 +338,7 @@ class Admin:
             print(found[orders].offset)
             #> 3
         """
-        wanted = {topic_partition: _time_ms(when) for topic_partition, when in times.items()}
+        wanted = {topic_partition: time_ms(when) for topic_partition, when in times.items()}
         return await self._do("list_offsets", offsets.list_offsets(self._open, wanted))
 
     async def delete_records(
@@ -453,6 +437,56 @@ class Admin:
             ),
         )
 
+    # -- access rules, users and quotas ---------------------------------------------------------
+
+    async def create_acls(self, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerError | None]:
+        """Creates access rules. It is no error if a rule exists."""
+        return await self._do("create_acls", access.create_acls(self._open, acls))
+
+    async def describe_acls(self, wanted: AclFilter = AclFilter()) -> list[AclBinding]:  # noqa: B008 (it does not change)
+        """Returns the access rules that the filter selects, by default all, sorted."""
+        return await self._do("describe_acls", access.describe_acls(self._open, wanted))
+
+    async def delete_acls(
+        self, filters: Sequence[AclFilter]
+    ) -> list[list[AclBinding] | BrokerError]:
+        """Deletes the access rules that each filter selects, and returns them."""
+        return await self._do("delete_acls", access.delete_acls(self._open, filters))
+
+    async def describe_scram_users(
+        self, users: Sequence[str] | None = None
+    ) -> dict[str, ScramUser | BrokerError]:
+        """Returns these users, or all, with the mechanisms for which they have a password."""
+        work = access.describe_scram_users(self._open, users)
+        return await self._do("describe_scram_users", work)
+
+    async def upsert_scram_user(
+        self, user: str, password: str, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
+    ) -> None:
+        """Adds a user, or sets a new password. The password itself is not sent."""
+        work = access.upsert_scram_user(self._open, user, password, mechanism, iterations)
+        await self._do("upsert_scram_user", work)
+
+    async def delete_scram_user(self, user: str, mechanism: str | None = None) -> None:
+        """Deletes a user's password for one mechanism, or for all."""
+        work = access.delete_scram_user(self._open, user, mechanism)
+        await self._do("delete_scram_user", work)
+
+    async def describe_client_quotas(
+        self, entity: Entity | None = None, *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Returns quotas: {"user": "ann"} of one user, {"user": "*"} of each, {"user": None} the
+        default. `strict` leaves out entities with further parts, such as a client id."""
+        work = access.describe_client_quotas(self._open, entity or {}, strict)
+        return await self._do("describe_client_quotas", work)
+
+    async def alter_client_quotas(
+        self, entity: Entity, *, set_values: Limits | None = None, delete: Sequence[str] = ()
+    ) -> None:
+        """Changes the quotas of an entity, such as {"user": "ann"} or {"client-id": None}."""
+        work = access.alter_client_quotas(self._open, entity, set_values or {}, delete)
+        await self._do("alter_client_quotas", work)
+
     # -- common parts ---------------------------------------------------------------------------
 
     @property
@@ -462,37 +496,4 @@ class Admin:
         return self._cluster
 
     async def _do(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Applies the overall timeout. Retries have their own deadline, but a call may consist of
-        many steps with such a deadline each."""
-        limit_s = self.options.default_api_timeout_ms / 1000
-        try:
-            async with asyncio.timeout(limit_s):
-                return await work
-        except TimeoutError as error:
-            last = RequestTimedOut(f"the cluster did not answer within {limit_s:g} s")
-            raise DeadlineExceeded(what, limit_s, last) from error
-
-
-def _raise(outcome: BrokerError | None) -> None:
-    if outcome is not None:
-        raise outcome
-
-
-def _resource(topic: str | None, broker: int | None) -> tuple[ResourceType, str]:
-    if topic is not None and broker is None:
-        return ResourceType.TOPIC, topic
-    if broker is not None and topic is None:
-        return ResourceType.BROKER, str(broker)
-    raise OptionError("give either topic=NAME or broker=ID")
-
-
-def _time_ms(when: When) -> int:
-    if isinstance(when, datetime):
-        if when.tzinfo is None:
-            raise OptionError(f"{when} has no time zone: write datetime(..., tzinfo=UTC)")
-        return int(when.timestamp() * 1000)
-    if isinstance(when, str):
-        if when not in TIMES:
-            raise OptionError(f"{when!r} is not a time: give milliseconds, or one of {list(TIMES)}")
-        return TIMES[when]
-    return when
+        return await within(self.options.default_api_timeout_ms / 1000, what, work)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple, Protocol
 
-from penstock.client.admin.admin import When
+from penstock.client.admin.arguments import When
 from penstock.client.admin.groups import GroupInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import TopicInfo

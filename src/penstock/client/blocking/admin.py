@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
+from penstock.client.admin.access import Entity, ScramUser
 from penstock.client.admin.admin import Admin as AsyncAdmin
-from penstock.client.admin.admin import When
+from penstock.client.admin.arguments import When
 from penstock.client.admin.groups import GroupInfo, GroupListing
 from penstock.client.admin.inspection import LogDirInfo, ProducerInfo
 from penstock.client.admin.offsets import FoundOffset
@@ -28,6 +29,9 @@ from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.security.acl_filters import AclFilter
+from penstock.security.acls import AclBinding
+from penstock.security.quotas import Limits, QuotaEntity
 from penstock.topic_partition import TopicPartition
 
 
@@ -380,4 +384,53 @@ class Admin:
                 producer_epoch=producer_epoch,
                 coordinator_epoch=coordinator_epoch,
             )
+        )
+
+    # -- access rules, users and quotas ---------------------------------------------------------
+
+    def create_acls(self, acls: Sequence[AclBinding]) -> dict[AclBinding, BrokerError | None]:
+        """Creates access rules. It is no error if a rule exists."""
+        return self._life.call(self._async.create_acls(acls))
+
+    def describe_acls(self, wanted: AclFilter = AclFilter()) -> list[AclBinding]:  # noqa: B008 (it does not change)
+        """Returns the access rules that the filter selects, by default all, sorted."""
+        return self._life.call(self._async.describe_acls(wanted))
+
+    def delete_acls(self, filters: Sequence[AclFilter]) -> list[list[AclBinding] | BrokerError]:
+        """Deletes the access rules that each filter selects, and returns them."""
+        return self._life.call(self._async.delete_acls(filters))
+
+    def describe_scram_users(
+        self, users: Sequence[str] | None = None
+    ) -> dict[str, ScramUser | BrokerError]:
+        """Returns these users, or all, with the mechanisms for which they have a password."""
+        return self._life.call(self._async.describe_scram_users(users))
+
+    def upsert_scram_user(
+        self, user: str, password: str, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
+    ) -> None:
+        """Adds a user, or sets a new password. The password itself is not sent."""
+        self._life.call(self._async.upsert_scram_user(user, password, mechanism, iterations))
+
+    def delete_scram_user(self, user: str, mechanism: str | None = None) -> None:
+        """Deletes a user's password for one mechanism, or for all."""
+        self._life.call(self._async.delete_scram_user(user, mechanism))
+
+    def describe_client_quotas(
+        self, entity: Entity | None = None, *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Returns quotas: {"user": "ann"} of one user, {"user": "*"} of each, {"user": None} the
+        default. `strict` leaves out entities with further parts, such as a client id."""
+        return self._life.call(self._async.describe_client_quotas(entity, strict=strict))
+
+    def alter_client_quotas(
+        self,
+        entity: Entity,
+        *,
+        set_values: Limits | None = None,
+        delete: Sequence[str] = (),
+    ) -> None:
+        """Changes the quotas of an entity, such as {"user": "ann"} or {"client-id": None}."""
+        self._life.call(
+            self._async.alter_client_quotas(entity, set_values=set_values, delete=delete)
         )

@@ -159,6 +159,7 @@ class ConsumerCore:
                     await asyncio.wait([self._background])
             if self._cluster is not None:
                 self._cluster.close()
+                await self._cluster.closed()
             self.subscription.clear()
 
     async def _commit_last(self, limit_s: float) -> None:

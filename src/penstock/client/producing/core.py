@@ -137,6 +137,7 @@ class ProducerCore:
             self._fail(Closed("the producer was closed before the record was acknowledged"))
             await self._sender.close()
             self._cluster.close()
+            await self._cluster.closed()
             # Let the callbacks of the requests that were cut off run.
             await asyncio.sleep(0)
 

@@ -65,6 +65,7 @@ async def _run(options: SinkOptions, steps: Steps[T]) -> T:
         ) from None
     finally:
         cluster.close()
+        await cluster.closed()
 
 
 async def drive(asking: Asking, steps: Generator[Question, Any, T]) -> T:

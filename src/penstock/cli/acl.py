@@ -1,0 +1,252 @@
+"""`penstock acl`: adds, lists and deletes access rules."""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from typing import Annotated, TypeVar
+
+import typer
+
+from penstock.cli.options import Bootstrap, Json, Yes
+from penstock.cli.output import CommandFailed, count, emit, emit_json, printable
+from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, run
+from penstock.cli.tables import Column, table
+from penstock.client.errors import BrokerError
+from penstock.security.acl_filters import AclFilter
+from penstock.security.acls import (
+    AclBinding,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    host_warning,
+)
+
+_ADD_HELP = """Add access rules.
+
+A resource is TYPE:NAME with the type topic, group, cluster, transactional-id or user. A name that
+ends in * is a prefix, and * alone is every name. The cluster is cluster:kafka-cluster.
+
+\b
+Examples:
+  penstock acl add --user alice --allow read,describe topic:orders
+  penstock acl add --user alice --allow read 'group:billing-*'
+  penstock acl add --user bob --deny write 'topic:*' --host 10.0.0.7
+"""
+_LIST_HELP = """List access rules, all or those that match.
+
+With a resource, the rules that apply to it are listed, prefixes included.
+
+\b
+Examples:
+  penstock acl list
+  penstock acl list topic:orders --user alice
+  penstock acl list --json
+"""
+_DELETE_HELP = """Delete the access rules that match.
+
+\b
+Examples:
+  penstock acl delete topic:orders --user alice
+  penstock acl delete topic:orders --user alice --operation read --yes
+"""
+
+_User = Annotated[
+    str | None, typer.Option("--user", metavar="NAME", help="The user; * is every user.")
+]
+_Resource = Annotated[str, typer.Argument(metavar="RESOURCE", help="Such as topic:orders.")]
+_MaybeResource = Annotated[
+    str | None, typer.Argument(metavar="[RESOURCE]", help="Such as topic:orders.")
+]
+_Operation = Annotated[
+    str | None, typer.Option("--operation", metavar="NAME", help="Only rules for this operation.")
+]
+_Rights = Annotated[
+    str | None, typer.Option(metavar="OPERATION,...", help="Such as read,write,describe or all.")
+]
+_Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
+N = TypeVar("N", bound=IntEnum)
+
+
+def register(root: typer.Typer) -> None:
+    group = typer.Typer(help="Add, list and delete access rules.", no_args_is_help=True)
+    group.command(help=_ADD_HELP)(add)
+    group.command("list", help=_LIST_HELP)(list_acls)
+    group.command(help=_DELETE_HELP)(delete)
+    root.add_typer(group, name="acl")
+
+
+def add(
+    resource: _Resource,
+    *,
+    user: _User = None,
+    allow: _Rights = None,
+    deny: _Rights = None,
+    host: _Host = "*",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    if user is None:
+        raise CommandFailed("--user is missing: give the name of a user, or '*' for every user")
+    rights = [(PermissionType.ALLOW, each) for each in _split(allow)]
+    rights += [(PermissionType.DENY, each) for each in _split(deny)]
+    if not rights:
+        raise CommandFailed("no right is given: add --allow or --deny, such as --allow read")
+    kind, pattern, name = _resource(resource)
+    acls = [
+        AclBinding(
+            kind,
+            pattern,
+            name,
+            f"User:{user}",
+            host,
+            _named(AclOperation, each, "operation"),
+            permission,
+        )
+        for permission, each in rights
+    ]
+
+    async def main() -> dict[AclBinding, BrokerError | None]:
+        async with connect(bootstrap) as admin:
+            return await admin.create_acls(acls)
+
+    outcomes = run(main())
+    if (warning := host_warning(acls[0])) is not None:
+        sys.stderr.write(f"penstock: warning: {printable(warning)}\n")
+    added = [acl for acl, error in outcomes.items() if error is None]
+    _show("added", added, json=json)
+    report(outcomes.values())
+
+
+def list_acls(
+    resource: _MaybeResource = None,
+    *,
+    user: _User = None,
+    operation: _Operation = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    wanted = _filter(resource, user, operation, PatternType.MATCH)
+
+    async def main() -> list[AclBinding]:
+        async with connect(bootstrap) as admin:
+            return await admin.describe_acls(wanted)
+
+    found = run(main())
+    if json:
+        emit_json({"acls": [_fields(acl) for acl in found]})
+        return
+    columns = [Column(name) for name in ("resource", "user", "permission", "operation", "host")]
+    rows = [
+        (_resource_text(acl), acl.principal.removeprefix("User:"), *_rights_text(acl), acl.host)
+        for acl in found
+    ]
+    emit(table(columns, rows))
+
+
+def delete(
+    resource: _Resource,
+    *,
+    user: _User = None,
+    operation: _Operation = None,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    _, pattern, _ = _resource(resource)
+    wanted = _filter(resource, user, operation, pattern)
+
+    async def find() -> list[AclBinding]:
+        async with connect(bootstrap) as admin:
+            return await admin.describe_acls(wanted)
+
+    async def main() -> list[AclBinding]:
+        async with connect(bootstrap) as admin:
+            (outcome,) = await admin.delete_acls([wanted])
+            if isinstance(outcome, BrokerError):
+                raise outcome
+            return outcome
+
+    if not yes:
+        found = run(find())
+        confirm(f"Delete {count(len(found), 'access rule')} of {printable(resource)}?", yes=False)
+    _show("deleted", run(main()), json=json)
+
+
+def _split(text: str | None) -> list[str]:
+    return [each.strip() for each in (text or "").split(",") if each.strip()]
+
+
+def _named(kind: type[N], text: str, what: str) -> N:
+    found = kind.__members__.get(text.upper().replace("-", "_"))
+    if found is None or found <= 1:
+        names = ", ".join(
+            name.lower().replace("_", "-") for name, n in kind.__members__.items() if n > 1
+        )
+        raise CommandFailed(f"there is no {what} {printable(text)!r}: use one of {names}")
+    return found
+
+
+def _resource(text: str) -> tuple[ResourceType, PatternType, str]:
+    kind, colon, name = text.partition(":")
+    if not colon or not name:
+        raise CommandFailed(
+            f"{printable(text)!r} is not a resource: write TYPE:NAME, such as topic:orders"
+        )
+    found = _named(ResourceType, kind, "type of resource")
+    if len(name) > 1 and name.endswith("*"):
+        return found, PatternType.PREFIXED, name[:-1]
+    return found, PatternType.LITERAL, name
+
+
+def _filter(
+    resource: str | None, user: str | None, operation: str | None, pattern: PatternType
+) -> AclFilter:
+    kind, name = ResourceType.ANY, None
+    if resource is not None:
+        kind, _, name = _resource(resource)
+    return AclFilter(
+        kind,
+        PatternType.ANY if resource is None else pattern,
+        name,
+        None if user is None else f"User:{user}",
+        None,
+        AclOperation.ANY if operation is None else _named(AclOperation, operation, "operation"),
+    )
+
+
+def _resource_text(acl: AclBinding) -> str:
+    star = "*" if acl.pattern_type == PatternType.PREFIXED else ""
+    return f"{_text(acl.resource_type)}:{acl.resource_name}{star}"
+
+
+def _rights_text(acl: AclBinding) -> tuple[str, str]:
+    return _text(acl.permission), _text(acl.operation)
+
+
+def _text(value: IntEnum) -> str:
+    return value.name.lower().replace("_", "-")
+
+
+def _fields(acl: AclBinding) -> dict[str, str]:
+    permission, operation = _rights_text(acl)
+    return {
+        "resource_type": _text(acl.resource_type),
+        "pattern_type": _text(acl.pattern_type),
+        "resource_name": acl.resource_name,
+        "principal": acl.principal,
+        "host": acl.host,
+        "permission": permission,
+        "operation": operation,
+    }
+
+
+def _show(what: str, acls: list[AclBinding], *, json: bool) -> None:
+    if json:
+        emit_json({what: [_fields(acl) for acl in acls]})
+        return
+    for acl in acls:
+        emit(f"{what}: {printable(str(acl))}")
+    if not acls:
+        emit(f"{what} nothing")

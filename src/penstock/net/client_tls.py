@@ -1,0 +1,183 @@
+"""Connections with TLS on the side that connects, and what a failed handshake means.
+
+A connection with TLS always uses real sockets: `ports.Network` knows nothing of TLS. Certificates
+are read again for each connection, so that new files are used without a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from penstock.net.sockets import tune
+from penstock.net.tls_receiver import adapted
+from penstock.ports import Executor, Network, Random, Receiver, Transport
+from penstock.security.client_login import Login
+
+SHUTDOWN_TIMEOUT_S: Final = 5.0
+"""How long a connection waits for the peer's close_notify when it closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSecurity:
+    """How connections to brokers are secured. One value serves all connections of a client."""
+
+    random: Random
+    executor: Executor
+    """Hashes passwords, and reads certificates."""
+    tls: Callable[[], ssl.SSLContext] | None = None
+    """Returns the context of the next connection; called on the executor. None: no TLS.
+    `TlsContexts.client` and `ClientContexts.context` are such functions."""
+    login: Login | None = None
+    """None: no SASL."""
+
+    async def connect(
+        self,
+        network: Network,
+        address: tuple[str, int],
+        receiver: Callable[[], Receiver],
+        timeout_s: float,
+    ) -> Transport:
+        """Connects, with TLS if it is on. Raises OSError, and what `tls` raises.
+
+        With TLS it uses real sockets instead of `network`.
+        """
+        if self.tls is None:
+            return await network.connect(*address, receiver, timeout_s)
+        context = await self.executor.run(self.tls)
+        return await connect_tls(context, address, receiver, timeout_s)
+
+
+async def connect_tls(
+    context: ssl.SSLContext,
+    address: tuple[str, int],
+    receiver: Callable[[], Receiver],
+    timeout_s: float,
+    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
+) -> Transport:
+    """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
+    host, port = address
+    async with asyncio.timeout(timeout_s):
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            cast(Callable[[], asyncio.Protocol], lambda: adapted(receiver())),
+            host,
+            port,
+            ssl=context,
+            server_hostname=host,
+            ssl_handshake_timeout=timeout_s,
+            ssl_shutdown_timeout=shutdown_timeout_s,
+        )
+    try:
+        tune(transport.get_extra_info("socket"))
+    except BaseException:
+        # The caller gets no transport, so it cannot close it.
+        transport.abort()
+        raise
+    return cast(Transport, transport)
+
+
+class SettingNames(NamedTuple):
+    """The names of the settings that errors suggest."""
+
+    authority: str
+    certificate: str
+    host_check: str
+    protocol: str
+
+
+CLIENT_SETTINGS: Final = SettingNames(
+    "ssl_ca", "ssl_certificate and ssl_key", "ssl_check_hostname=False", "security_protocol"
+)
+BROKER_SETTINGS: Final = SettingNames(
+    "ssl.truststore.location",
+    "ssl.keystore.location",
+    "an empty ssl.endpoint.identification.algorithm",
+    "listener.security.protocol.map",
+)
+
+
+class TlsProblem(NamedTuple):
+    """Why a connection with TLS failed."""
+
+    reason: str
+    """What happened, and what to do."""
+    is_lasting: bool
+    """Whether another attempt would fail in the same way until someone changes something."""
+
+
+def tls_problem(error: BaseException, host: str, names: SettingNames) -> TlsProblem | None:
+    """Returns why TLS failed, or None if the error has nothing to do with TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsProblem(_distrust(error, host, names), True)
+    if isinstance(error, ssl.SSLEOFError | ConnectionResetError | ConnectionAbortedError):
+        return TlsProblem(
+            "it closed the connection during the TLS handshake: check that this port uses TLS "
+            f"({names.protocol}), and whether the broker has logged the reason",
+            False,
+        )
+    if isinstance(error, TimeoutError):
+        return TlsProblem(
+            "no answer in time: check that it is running, and that this port uses TLS "
+            f"({names.protocol})",
+            False,
+        )
+    if isinstance(error, ssl.SSLError):
+        return TlsProblem(_refusal(error, names), True)
+    return None
+
+
+def _distrust(error: ssl.SSLCertVerificationError, host: str, names: SettingNames) -> str:
+    """Explains why this side does not accept the broker's certificate."""
+    match error.verify_code:
+        case 10:
+            return (
+                "the broker's certificate has expired: replace it, or check the clock of this "
+                "machine"
+            )
+        case 9:
+            return "the broker's certificate is not valid yet: check the clock of this machine"
+        case 62 | 64:
+            return (
+                f"the broker's certificate is not for {host}: connect by a name that it contains, "
+                f"issue one for {host}, or accept any name with {names.host_check}"
+            )
+        case 2 | 18 | 19 | 20 | 21:
+            return (
+                "the broker's certificate is signed by an authority that is not trusted: set "
+                f"{names.authority} to the certificate of that authority"
+            )
+    return f"the broker's certificate is not accepted: {error.verify_message}"
+
+
+_REFUSALS: Final = {
+    "CERTIFICATE_REQUIRED": "the broker requires a certificate: set {certificate}",
+    "UNKNOWN_CA": (
+        "the broker does not trust the authority of this side's certificate: use another with "
+        "{certificate}, or add the authority to the truststore of the broker"
+    ),
+    "CERTIFICATE_EXPIRED": "this side's certificate has expired: replace it in {certificate}",
+    "CERTIFICATE_REVOKED": "this side's certificate is revoked: replace it in {certificate}",
+    "BAD_CERTIFICATE": "the broker does not accept this side's certificate: see {certificate}",
+    "HANDSHAKE_FAILURE": (
+        "the broker requires a certificate, or both sides have no common cipher suite: set "
+        "{certificate}"
+    ),
+    "PROTOCOL_VERSION": "both sides have no common version of TLS: use TLS 1.2 or 1.3",
+    "WRONG_VERSION_NUMBER": (
+        "it answers without TLS: set {protocol} to the protocol of this port, or use another port"
+    ),
+}
+"""By the last words of OpenSSL's reason."""
+
+
+def _refusal(error: ssl.SSLError, names: SettingNames) -> str:
+    """Explains why the broker refused this side, or what it sent instead of TLS."""
+    reason = error.reason or ""
+    for words, text in _REFUSALS.items():
+        if reason.endswith(words):
+            return text.format(certificate=names.certificate, protocol=names.protocol)
+    shown = reason.lower().replace("_", " ") if reason else str(error)
+    return f"the TLS handshake failed ({shown})"
