@@ -21,6 +21,7 @@ from typing import Any, cast
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import BrokerChange, Changed
@@ -283,6 +284,7 @@ class Harness:
             cast(ClusterView, self.cluster),
             cast(Replicas, self.roles),
             lambda: BrokerConfigs(static=self.kafka),
+            PeerConnector(self.env.network),
         )
 
     def _on_flushed(self, log: Any) -> None:

@@ -72,6 +72,7 @@ class Node:
     def __init__(self, broker_id: int, directory: Path, threads: Threads) -> None:
         self.broker_id = broker_id
         self.port = free_port(SystemRandom())
+        self.second_port = free_port(SystemRandom())
         self.disk = SimDisk(Random(broker_id), Random(broker_id))
         self.broker: Broker | None = None
         self.boots = 0
@@ -93,6 +94,11 @@ class Node:
         self.disk = SimDisk(Random(self.boots), Random(self.boots))
 
     async def start(self, kafka: Mapping[str, str]) -> None:
+        """Starts the broker. In its settings, PORT and SECOND stand for its two ports."""
+        kafka = {
+            name: text.replace("PORT", str(self.port)).replace("SECOND", str(self.second_port))
+            for name, text in kafka.items()
+        }
         config = BrokerConfig(
             broker_id=self.broker_id,
             port=self.port,
@@ -182,8 +188,9 @@ class ThreeBrokers:
         self.nodes = nodes
         self._kafka = kafka
 
-    async def start(self, broker_id: int) -> None:
-        await self.nodes[broker_id].start(self._kafka)
+    async def start(self, broker_id: int, kafka: Mapping[str, str] | None = None) -> None:
+        """Starts a broker, with the cluster's settings or with these in addition."""
+        await self.nodes[broker_id].start({**self._kafka, **(kafka or {})})
         epoch = self.broker(broker_id).replicas.broker_epoch
         await self.until(
             lambda: all(

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.net.tls import TlsContexts, TlsRefused, client_context, peer_certificate
+from penstock.net.tls import TlsContexts, client_context, peer_certificate
+from penstock.net.tls_refused import TlsRefused
 from penstock.security.certificates import Issued, Subject, new_authority, new_client, new_server
 from penstock.security.listener_security import TlsSettings, parse_client_tls, parse_security
 from penstock.security.listeners import Listener, SecurityProtocol

@@ -19,8 +19,8 @@ import uvloop
 from penstock.net.config import ServerConfig
 from penstock.net.server import Server
 from penstock.net.session import Answer, Peer
-from penstock.net.tls import TlsRefused
 from penstock.net.tls_gate import DEFAULT_LIMITS, HandshakeLimits, TlsGate
+from penstock.net.tls_refused import TlsRefused
 from penstock.ports import Buffer, Receiver, Transport
 from penstock.runtime import SystemClock
 from penstock.security.certificates import Issued

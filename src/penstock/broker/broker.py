@@ -130,14 +130,15 @@ class Broker:
             self.counters,
         )
         self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
-        self.fetchers = ReplicaFetchers(
-            env, config.broker_id, self.cluster, self.replicas, self.configs
-        )
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._new_session)
         self.credentials = UserCredentials(self.cluster)
         self.listeners = ListenerSet(
             env, config, self.credentials, self._dispatcher, self._session_of, self._spawn
+        )
+        self._connector = self.listeners.peer_connector(config)
+        self.fetchers = ReplicaFetchers(
+            env, config.broker_id, self.cluster, self.replicas, self.configs, self._connector
         )
         self._apply_limits()
         self.cluster.listen(lambda changed: self._apply_limits() if changed.configs else None)
@@ -309,7 +310,7 @@ class Broker:
             self.cluster,
             self._transaction_config(),
             producer_ids,
-            MarkerSender(env, broker_id, self.cluster, writer, spawn),
+            MarkerSender(env, broker_id, self.cluster, writer, spawn, self._connector),
             spawn,
         )
         for coordinator in (groups, transactions):
@@ -327,7 +328,9 @@ class Broker:
             groups=groups,
             transactions=transactions,
             marker_writer=writer,
-            verification=TransactionVerification(env, broker_id, self.cluster, transactions, spawn),
+            verification=TransactionVerification(
+                env, broker_id, self.cluster, transactions, spawn, self._connector
+            ),
             producer_ids=producer_ids,
             fetch_sessions=FetchSessions(
                 1 + env.random.below(SESSION_ID_MAX),

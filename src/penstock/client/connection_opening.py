@@ -15,7 +15,7 @@ from penstock.client.errors import (
     TlsFailed,
 )
 from penstock.net.client_tls import CLIENT_SETTINGS, ConnectionSecurity, tls_problem
-from penstock.net.tls import TlsRefused
+from penstock.net.tls_refused import TlsRefused
 from penstock.ports import Network
 
 

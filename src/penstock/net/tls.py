@@ -24,6 +24,7 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
+from penstock.net.tls_refused import TlsRefused
 from penstock.security.certificates import CertificatesInvalid, Description, describe
 from penstock.security.listener_security import (
     PEM_CHARS_MAX,
@@ -56,10 +57,6 @@ _FLIGHTS_MAX: Final = 10
 """A handshake takes fewer turns than this."""
 _PEM_LINE: Final = re.compile(r"--\s*(BEGIN|END)\b(?!.*(KEY|PARAMETERS))", re.IGNORECASE)
 """Finds the first and the last line of everything but keys, also if the line is damaged."""
-
-
-class TlsRefused(ValueError):
-    """A key, certificate or truststore cannot be used. The message names the setting."""
 
 
 @dataclass(frozen=True, slots=True)

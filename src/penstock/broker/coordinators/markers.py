@@ -18,6 +18,7 @@ from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.own_txn_appends import append_marker
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.peers.connection import Peer, PeerLost
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.peers.link import PeerLink, code_from
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.ports import Env
@@ -84,12 +85,14 @@ class MarkerSender:
         cluster: ClusterView,
         writer: MarkerWriter,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        connector: PeerConnector,
     ) -> None:
         self._env = env
         self._broker_id = broker_id
         self._cluster = cluster
         self._writer = writer
         self._spawn = spawn
+        self._connector = connector
         self._links: dict[int, PeerLink[_Item]] = {}
 
     def send(self, marker: Marker, partitions: Iterable[TopicPartition], tell: Tell) -> None:
@@ -121,6 +124,7 @@ class MarkerSender:
                 _lose,
                 self._spawn,
                 client_id="transactions",
+                connector=self._connector,
             )
         return link
 

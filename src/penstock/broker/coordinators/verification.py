@@ -27,6 +27,7 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.peers.connection import Peer
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.peers.link import PeerLink, code_from
 from penstock.coordination.effects import Now, Token
 from penstock.partition.decisions import Begin
@@ -88,12 +89,14 @@ class TransactionVerification:
         cluster: ClusterView,
         transactions: TransactionCoordinator,
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        connector: PeerConnector,
     ) -> None:
         self._env = env
         self._broker_id = broker_id
         self._cluster = cluster
         self._transactions = transactions
         self._spawn = spawn
+        self._connector = connector
         self._links: dict[int, PeerLink[_Item]] = {}
         self._asked: dict[
             tuple[VerificationKey, TopicPartition], asyncio.Future[VerificationResult]
@@ -212,6 +215,7 @@ class TransactionVerification:
                 _lose,
                 self._spawn,
                 client_id="transactions",
+                connector=self._connector,
             )
         return link
 

@@ -10,8 +10,9 @@ from typing import Final
 
 from penstock.broker.config import ConfigError
 from penstock.net.session import Peer, SessionRefused
-from penstock.net.tls import TlsContexts, TlsRefused, peer_certificate
+from penstock.net.tls import TlsContexts, peer_certificate
 from penstock.net.tls_gate import HandshakeCounters, TlsGate
+from penstock.net.tls_refused import TlsRefused
 from penstock.ports import Env, Network
 from penstock.runtime import read_file
 from penstock.security.acls import user_principal

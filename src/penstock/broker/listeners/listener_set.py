@@ -17,6 +17,7 @@ from penstock.broker.access.credentials import UserCredentials
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
+from penstock.broker.peers.connector import PeerConnector
 from penstock.metadata.model import PLAINTEXT
 from penstock.net.open_listener import OpenListener
 from penstock.net.server import Server
@@ -62,6 +63,17 @@ class ListenerSet:
             from penstock.broker.listeners import logins  # noqa: PLC0415 - only if needed
 
             self.logins = logins.ListenerLogins(env, credentials, dispatcher, new_session, spawn)
+
+    def peer_connector(self, config: BrokerConfig) -> PeerConnector:
+        """Returns what connects to other brokers. Raises `ConfigError`."""
+        name = self._listeners.inter_broker
+        protocol = self._security[name].listener.protocol
+        if not protocol.uses_tls and not protocol.uses_sasl:
+            return PeerConnector(self._env.network, name)
+        from penstock.broker.listeners import peer_security  # noqa: PLC0415 - only if needed
+
+        security = peer_security.peer_security(config, self._env, self.certificates)
+        return PeerConnector(self._env.network, name, security)
 
     async def load(self) -> None:
         """Reads the certificates. Raises `ConfigError` if one cannot be used."""

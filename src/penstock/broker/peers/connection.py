@@ -16,7 +16,7 @@ from typing import Final, TypeVar, cast
 
 from penstock.net.client_login import LoginFailed, Session, log_in, new_exchange
 from penstock.net.client_tls import BROKER_SETTINGS, ConnectionSecurity, tls_problem
-from penstock.net.tls import TlsRefused
+from penstock.net.tls_refused import TlsRefused
 from penstock.ports import Network, Transport
 from penstock.wire.api import ApiKey
 from penstock.wire.codec import decode_response, encode_request

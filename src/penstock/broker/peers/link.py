@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, Generic, TypeVar
 
 from penstock.broker.control.cluster_view import ClusterView
-from penstock.broker.peers.connection import Peer, PeerLost, PeerSecurity, connect_peer
+from penstock.broker.peers.connection import Peer, PeerLost
+from penstock.broker.peers.connector import PeerConnector
 from penstock.ports import Env
 from penstock.wire.errors import ErrorCode
 
@@ -47,7 +48,7 @@ class PeerLink(Generic[Item]):
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         *,
         client_id: str,
-        security: PeerSecurity | None = None,
+        connector: PeerConnector | None = None,
     ) -> None:
         """`exchange` sends items in one request and processes the answer. If it raises `PeerLost`,
         all of these items are lost."""
@@ -58,7 +59,7 @@ class PeerLink(Generic[Item]):
         self._lost = lost
         self._spawn = spawn
         self._client_id = client_id
-        self._security = security
+        self._connector = connector or PeerConnector(env.network)
         self._queue: deque[Item] = deque()
         self._more = asyncio.Event()
         self._is_running = False
@@ -103,11 +104,9 @@ class PeerLink(Generic[Item]):
         broker = self._cluster.image.brokers.get(self._broker_id)
         if broker is None:
             raise PeerLost(f"broker {self._broker_id} is not registered")
-        return await connect_peer(
-            self._env.network,
-            (broker.host, broker.port),
+        return await self._connector.connect(
+            broker,
             client_id=self._client_id,
             timeout_s=CONNECT_TIMEOUT_S,
             response_bytes_max=_RESPONSE_BYTES_MAX,
-            security=self._security,
         )

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
-from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
+from penstock.broker.peers.connection import Peer, PeerLost
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.linked_partition import LinkedPartition
 from penstock.broker.replication.replica_requests import (
     FETCH_VERSION,
@@ -67,6 +68,7 @@ class LinkParts:
     broker: Callable[[int], BrokerInfo | None]
     configs: Callable[[], BrokerConfigs]
     throttle: ReplicationThrottle
+    connector: PeerConnector
     operate: Callable[[LinkedPartition, Sequence[Effect], Buffer], None]
 
     def monotonic_ms(self) -> int:
@@ -286,9 +288,8 @@ class _Lane:
         limit = self._parts.configs().int_value("replica.fetch.response.max.bytes")
         self._connected_to = broker
         try:
-            self._peer = await connect_peer(
-                self._parts.env.network,
-                (broker.host, broker.port),
+            self._peer = await self._parts.connector.connect(
+                broker,
                 client_id=f"broker-{self._parts.broker_id}-follower",
                 timeout_s=CONNECT_TIMEOUT_S,
                 response_bytes_max=limit + _RESPONSE_SLACK_BYTES,

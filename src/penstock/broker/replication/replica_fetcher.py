@@ -31,6 +31,7 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
 from penstock.broker.partitions.replication_throttle import ReplicationThrottle
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.follower_shell import FollowerShell
 from penstock.broker.replication.leader_link import LeaderLink, LinkParts
 from penstock.broker.replication.linked_partition import LinkedPartition
@@ -53,6 +54,7 @@ class ReplicaFetchers:
         cluster: ClusterView,
         replicas: Replicas,
         configs: Callable[[], BrokerConfigs],
+        connector: PeerConnector,
     ) -> None:
         self._env = env
         self._broker_id = broker_id
@@ -68,6 +70,7 @@ class ReplicaFetchers:
             broker=cluster.image.brokers.get,
             configs=configs,
             throttle=ReplicationThrottle(broker_id),
+            connector=connector,
             operate=self._operate,
         )
         replicas.role_changes.on_any(self._on_role)
