@@ -13,7 +13,7 @@ import pytest
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.storage.disk import OsDisk
-from penstock.storage.errors import LogOffline, StorageError
+from penstock.storage.errors import DiskTrouble, LogOffline, StorageError
 from penstock.storage.log import Log
 from penstock.storage.opening import RecoveryReport
 
@@ -184,6 +184,21 @@ def test_a_deleted_log_is_gone_at_once(bench: LogBench) -> None:
     free_space()
     assert [name for name in bench.disk.listdir(ROOT) if "delete" in name] == []
     assert offsets_of(again) == [0]
+
+
+@pytest.mark.parametrize("operation", ["rename", "sync_directory"])
+def test_a_deletion_that_failed_can_be_tried_again(bench: LogBench, operation: str) -> None:
+    """Also if the log's directory was renamed before the disk failed."""
+    directory = new_directory(bench)
+    append(make(directory), 3)
+    hide = directory.delete("t", 0)
+    bench.disk.fail_next(operation, EIO, times=2)
+    for _ in range(2):
+        with pytest.raises(DiskTrouble, match="could not be deleted"):
+            hide()
+    while not hide()():
+        pass
+    assert bench.disk.listdir(ROOT) == []
 
 
 def test_a_log_that_does_not_exist_cannot_be_deleted(bench: LogBench) -> None:

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
+from penstock.cli.cert_files import authority_of, own_names, paths_of, write_file
 from penstock.cli.options import Json
 from penstock.cli.output import EXIT_UNSOUND, CommandFailed, count, emit, emit_json, time_text
 from penstock.cli.tables import Column, table
@@ -23,10 +21,8 @@ from penstock.security.certificates import (
     CERTIFICATE_DAYS,
     CertificatesInvalid,
     Description,
-    Issued,
     Subject,
     describe,
-    new_authority,
     new_client,
     new_server,
 )
@@ -71,7 +67,6 @@ Examples:
   penstock cert expiring /etc/penstock/broker.pem --days 14 --json
 """
 
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PEM_BYTES_MAX: Final = 16 << 20
 """The largest file that is read. The authorities that a system trusts take about 250 KiB."""
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
@@ -117,24 +112,24 @@ def new(
     now_ms, random_bytes = SystemClock().wall_ms(), SystemRandom().bytes
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
-    hosts = [] if user else host or _own_names()
+    hosts = [] if user else host or own_names()
     subject = Subject(user or hosts[0], organization=organization)
     certificate_path, key_path = _own_paths(folder, user or hosts[0])
     for path in (certificate_path, key_path):
         if path.exists() and not force:
             raise CommandFailed(f"{path} exists: use --force to replace it")
     try:
-        authority, is_new = _authority(folder, organization, now_ms)
+        authority, is_new = authority_of(folder, organization, now_ms)
         if user:
             issued = new_client(authority, subject, now_ms, random_bytes, days)
         else:
             issued = new_server(authority, subject, hosts, now_ms, random_bytes, days)
     except CertificatesInvalid as error:
         raise CommandFailed(str(error)) from error
-    _write(key_path, issued.key, secret=True)
-    _write(certificate_path, issued.certificate)
+    write_file(key_path, issued.key, secret=True)
+    write_file(certificate_path, issued.certificate)
     made = describe(issued.certificate)[0]
-    paths = [*(_paths(folder, "ca") if is_new else ()), certificate_path, key_path]
+    paths = [*(paths_of(folder, "ca") if is_new else ()), certificate_path, key_path]
     written = [str(path) for path in paths]
     if json:
         emit_json({"files": written, "certificate": _as_json(made, now_ms)})
@@ -193,56 +188,12 @@ def expiring(
         raise typer.Exit(EXIT_UNSOUND)
 
 
-def _authority(folder: Path, organization: str, now_ms: int) -> tuple[Issued, bool]:
-    """Returns the authority of the folder, and whether it was made now."""
-    certificate_path, key_path = _paths(folder, "ca")
-    if certificate_path.exists() != key_path.exists():
-        there, missing = sorted((certificate_path, key_path), key=lambda path: not path.exists())
-        raise CommandFailed(
-            f"{there} exists, but {missing} does not: restore it, or use another directory"
-        )
-    if certificate_path.exists():
-        authority = Issued(certificate_path.read_text("ascii"), key_path.read_text("ascii"))
-        if not describe(authority.certificate)[0].is_valid_at(now_ms):
-            raise CommandFailed(f"{certificate_path} has expired: use another directory")
-        return authority, False
-    subject = Subject(f"{organization} development CA", organization=organization)
-    authority = new_authority(subject, now_ms, SystemRandom().bytes)
-    _write(key_path, authority.key, secret=True)
-    _write(certificate_path, authority.certificate)
-    return authority, True
-
-
-def _own_names() -> list[str]:
-    """Returns the names that clients on this machine and in its network use for a broker here."""
-    name = socket.gethostname()
-    return ["localhost", *([name] if name not in ("", "localhost") else []), "127.0.0.1", "::1"]
-
-
 def _own_paths(folder: Path, name: str) -> tuple[Path, Path]:
     """Returns the files of a broker or user. They are never those of the authority, nor a file of
     another certificate."""
     if name.lower() == "ca" or name.lower().endswith("-key"):
         raise CommandFailed(f"the files of {name!r} would replace others: use another name")
-    return _paths(folder, name)
-
-
-def _paths(folder: Path, name: str) -> tuple[Path, Path]:
-    stem = name.replace(":", "-").replace("*", "_")
-    if not _FILE_NAME.fullmatch(stem):
-        raise CommandFailed(
-            f"{name!r} cannot be the name of a file: use letters, digits, dots, - and _"
-        )
-    return folder / f"{stem}.pem", folder / f"{stem}-key.pem"
-
-
-def _write(path: Path, text: str, *, secret: bool = False) -> None:
-    """Writes a file completely or not at all. Only its owner may read a secret one, at any time."""
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    partial.touch(mode=0o600 if secret else 0o644, exist_ok=False)
-    partial.write_text(text, "ascii")
-    os.replace(partial, path)
+    return paths_of(folder, name)
 
 
 def _pem_files(paths: Sequence[str]) -> Iterator[Path]:

@@ -238,20 +238,25 @@ class LogDirectory:
     def delete(self, topic: str, partition: int) -> Callable[[], Callable[[], bool]]:
         """Removes the log at once. Returns the first of two functions that finish the deletion on
         any thread. The first makes it durable, and must run before another log of that name is
-        created. It returns the second, which frees some of the space and returns whether that was
-        all."""
+        created; after `DiskTrouble` it may be called again. It returns the second, which frees some
+        of the space and returns whether that was all."""
         log = self._logs.pop((topic, partition), None)
         if log is None:
             raise StorageError(f"{partition_directory(topic, partition)} does not exist")
         log.abandon("it was deleted")
-        return lambda: self._hide(topic, partition, log)
+        renamed: list[str] = []
+        return lambda: self._hide(topic, partition, log, renamed)
 
-    def _hide(self, topic: str, partition: int, log: Log) -> Callable[[], bool]:
+    def _hide(self, topic: str, partition: int, log: Log, renamed: list[str]) -> Callable[[], bool]:
+        """Renames the log's directory durably. `renamed` has its new name after an attempt that
+        renamed it and then failed."""
         with disk_trouble(f"{log.directory} could not be deleted"):
-            doomed = self._doomed(topic, partition, log.topic_id)
-            self.disk.rename(log.directory, doomed)
+            if not renamed:
+                doomed = self._doomed(topic, partition, log.topic_id)
+                self.disk.rename(log.directory, doomed)
+                renamed.append(doomed)
             self.disk.sync_directory(self.root)
-        return lambda: self._remove_some(doomed)
+        return lambda: self._remove_some(renamed[0])
 
     def _doomed(self, topic: str, partition: int, topic_id: str) -> str:
         # A topic name may be almost as long as a file name can be: leave space for the suffix.

@@ -1,7 +1,8 @@
 """How this broker connects to other brokers: with TLS, a login, or both, as its settings say.
 
 Brokers log in to each other with a certificate, or as a user. Then
-`sasl.mechanism.inter.broker.protocol` names the mechanism, whose `sasl.jaas.config` has the user name and password, as in Kafka.
+`sasl.mechanism.inter.broker.protocol` names the mechanism, whose `sasl.jaas.config` has the user
+name and password, as in Kafka.
 """
 
 from __future__ import annotations

@@ -3,6 +3,10 @@
 Deletion renames the log's directory, so that the log is gone at once. A task frees the disk space,
 because deleting large files is slow, delays the syncs of other logs, and must not hold up the next
 changes. A restart removes the files that this task did not get to.
+
+If the disk fails, the deletion is tried again a few times. Then the files stay until the next
+start. A new log of the same name counts as one that cannot be opened until they are gone
+(`repair.failed_logs`).
 """
 
 from __future__ import annotations
@@ -14,8 +18,11 @@ from typing import Final
 
 from penstock.ports import Env
 from penstock.storage.directory import LogDirectory
+from penstock.storage.errors import DiskTrouble
 
 _BETWEEN_PIECES_S: Final = 0.01
+_RETRY_PAUSES_S: Final = (0.05, 0.2, 0.5)
+"""How long to wait after each failed attempt to delete a log. Other changes wait meanwhile."""
 _log = logging.getLogger(__name__)
 
 
@@ -28,8 +35,17 @@ class DeletedLogs:
         self._queue: asyncio.Queue[Callable[[], bool]] = asyncio.Queue()
 
     async def delete(self, topic: str, index: int) -> None:
-        remove = await self._env.executor.run(self._directory.delete(topic, index))
-        self._queue.put_nowait(remove)
+        hide = self._directory.delete(topic, index)
+        for pause_s in (*_RETRY_PAUSES_S, None):
+            try:
+                self._queue.put_nowait(await self._env.executor.run(hide))
+            except DiskTrouble as error:
+                if pause_s is None:
+                    _log.error("%s; its files stay until the next start", error)
+                    return
+                await self._env.clock.sleep(pause_s)
+            else:
+                return
 
     async def free_space(self) -> None:
         """Removes the files of deleted logs until cancelled. Works in pieces and pauses after each,

@@ -1,0 +1,202 @@
+"""What `penstock up --secure` makes: certificates, the first admin, and the brokers' settings.
+
+Everything is in DIR/security, and is kept for the next start:
+
+    ca.pem, ca-key.pem   the authority that clients trust, and its key
+    broker.pem           the key and the certificate of all brokers
+    admin-password       the password of the user `admin`
+    client.properties    the settings of a Java client that logs in as `admin`
+
+Clients connect with TLS and log in with SCRAM. Brokers connect to each other through a listener of
+their own, and show their certificates. The admin and the brokers may do everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.control.commits import Commits
+from penstock.cli.cert_files import authority_of, own_names, write_file
+from penstock.cli.output import CommandFailed
+from penstock.metadata.users import alter_users
+from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.security.certificates import Subject, describe, new_server
+from penstock.security.scram_credentials import ScramMechanism, Upsertion, password_hash
+from penstock.stores.sqlite import SqliteStore
+
+ADMIN: Final = "admin"
+LISTENER: Final = "SECURE"
+BETWEEN_BROKERS: Final = "INTERNAL"
+MECHANISM: Final = ScramMechanism.SHA_512
+_ORGANIZATION: Final = "Penstock"
+_BROKER: Final = "penstock-broker"
+_ITERATIONS: Final = 4096
+_RENEW_DAYS: Final = 30
+"""A certificate that is valid for less than this is replaced at the start."""
+_PASSWORD_BYTES: Final = 18
+_SALT_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SecureSetup:
+    """The files of a secured cluster on this machine."""
+
+    folder: Path
+    password: str = field(repr=False)
+
+    @property
+    def authority_path(self) -> Path:
+        return self.folder / "ca.pem"
+
+    @property
+    def keystore_path(self) -> Path:
+        return self.folder / "broker.pem"
+
+    @property
+    def password_path(self) -> Path:
+        return self.folder / "admin-password"
+
+    @property
+    def properties_path(self) -> Path:
+        return self.folder / "client.properties"
+
+
+def prepare(directory: str, host: str) -> SecureSetup:
+    """Makes what does not exist yet. Raises `CommandFailed`."""
+    folder = Path(os.path.abspath(directory), "security")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        password_path = folder / "admin-password"
+        if not password_path.exists():
+            made = urlsafe_b64encode(SystemRandom().bytes(_PASSWORD_BYTES)).decode()
+            write_file(password_path, made + "\n", secret=True)
+        setup = SecureSetup(folder, password_path.read_text("ascii").strip())
+        if not setup.password:
+            raise CommandFailed(f"{password_path} is empty: delete it, and start again")
+        _make_certificate(setup, host)
+        write_file(setup.properties_path, java_properties(setup), secret=True)
+    except OSError as error:
+        raise CommandFailed(
+            f"{error.filename or folder} cannot be used ({error.strerror}): choose another "
+            "directory with --data"
+        ) from error
+    return setup
+
+
+def _make_certificate(setup: SecureSetup, host: str) -> None:
+    """Makes the certificate of the brokers, unless there is one for this host."""
+    now_ms = SystemClock().wall_ms()
+    authority, is_new = authority_of(setup.folder, _ORGANIZATION, now_ms)
+    names = own_names()
+    if host not in ("", "0.0.0.0", "::", *names):  # noqa: S104 - compared only
+        names.append(host)
+    if setup.keystore_path.exists() and not is_new:
+        found = describe(setup.keystore_path.read_text("ascii"))[0]
+        if found.days_left(now_ms) >= _RENEW_DAYS and {*names} <= {*found.names}:
+            return
+    subject = Subject(_BROKER, organization=_ORGANIZATION)
+    issued = new_server(authority, subject, names, now_ms, SystemRandom().bytes)
+    write_file(setup.keystore_path, issued.key + issued.certificate, secret=True)
+
+
+def broker_settings(setup: SecureSetup, host: str, port: int) -> dict[str, str]:
+    """Returns Kafka's settings of a broker that clients reach at this port."""
+    shown = f"[{host}]" if ":" in host else host
+    internal = f"listener.name.{BETWEEN_BROKERS.lower()}."
+    external = f"listener.name.{LISTENER.lower()}."
+    return {
+        "listeners": f"{LISTENER}://{shown}:{port},{BETWEEN_BROKERS}://127.0.0.1:0",
+        "listener.security.protocol.map": f"{LISTENER}:SASL_SSL,{BETWEEN_BROKERS}:SSL",
+        "inter.broker.listener.name": BETWEEN_BROKERS,
+        "ssl.keystore.location": str(setup.keystore_path),
+        "ssl.truststore.location": str(setup.authority_path),
+        f"{internal}ssl.client.auth": "required",
+        f"{external}sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256",
+        "super.users": f"User:{ADMIN};User:CN={_BROKER},O={_ORGANIZATION}",
+    }
+
+
+def add_admin(setup: SecureSetup, store_path: str) -> None:
+    """Adds the admin to the cluster's users, if it is not one of them."""
+    asyncio.run(_add_admin(setup, store_path))
+
+
+async def _add_admin(setup: SecureSetup, store_path: str) -> None:
+    salt = SystemRandom().bytes(_SALT_BYTES)
+    salted = password_hash(MECHANISM, setup.password, salt, _ITERATIONS).run()
+    threads = Threads(2)
+    try:
+        store = await SqliteStore.open(store_path, threads, SystemClock())
+        try:
+            cluster = ClusterView(store)
+            await cluster.load()
+            held = cluster.image.users.credentials.get((ADMIN, MECHANISM))
+            if held is not None:
+                return
+            upsertion = Upsertion(ADMIN, MECHANISM, _ITERATIONS, salt, salted)
+            await Commits(store, cluster).commit(lambda image: alter_users(image, [], [upsertion]))
+        finally:
+            await store.close()
+    finally:
+        threads.close()
+
+
+def java_properties(setup: SecureSetup) -> str:
+    """Returns the settings of a Java client, as a properties file."""
+    return (
+        "security.protocol=SASL_SSL\n"
+        f"sasl.mechanism={MECHANISM.sasl_name}\n"
+        "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required "
+        f'username="{ADMIN}" password="{setup.password}";\n'
+        "ssl.truststore.type=PEM\n"
+        f"ssl.truststore.location={setup.authority_path}\n"
+    )
+
+
+def snippets(setup: SecureSetup, bootstrap: str) -> str:
+    """Returns how clients connect, for people to copy. It names files and has no password."""
+    ca, secret = setup.authority_path, setup.password_path
+    read = f"open({str(secret)!r}).read().strip()"
+    return f"""\
+Clients log in as user {ADMIN!r}. The password is in {secret}
+
+# penstock (Python)
+Producer({bootstrap!r}, security_protocol="SASL_SSL", ssl_ca={str(ca)!r},
+         sasl_mechanism="SCRAM-SHA-512", sasl_username="{ADMIN}",
+         sasl_password={read})
+
+# confluent-kafka
+Producer({{"bootstrap.servers": {bootstrap!r}, "security.protocol": "SASL_SSL",
+          "ssl.ca.location": {str(ca)!r}, "sasl.mechanism": "SCRAM-SHA-512",
+          "sasl.username": "{ADMIN}", "sasl.password": {read}}})
+
+# kafka-python
+KafkaProducer(bootstrap_servers={bootstrap!r}, security_protocol="SASL_SSL",
+              ssl_cafile={str(ca)!r}, sasl_mechanism="SCRAM-SHA-512",
+              sasl_plain_username="{ADMIN}", sasl_plain_password={read})
+
+# aiokafka
+AIOKafkaProducer(bootstrap_servers={bootstrap!r}, security_protocol="SASL_SSL",
+                 ssl_context=ssl.create_default_context(cafile={str(ca)!r}),
+                 sasl_mechanism="SCRAM-SHA-512", sasl_plain_username="{ADMIN}",
+                 sasl_plain_password={read})
+
+# Java, and Kafka's tools
+kafka-topics.sh --bootstrap-server {bootstrap} --command-config {setup.properties_path} --list
+
+# kcat
+kcat -b {bootstrap} -X security.protocol=SASL_SSL -X ssl.ca.location={ca} \\
+     -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username={ADMIN} -X sasl.password="$(cat {secret})" -L
+
+# Spark
+spark.readStream.format("penstock").option("kafka.bootstrap.servers", {bootstrap!r}) \\
+     .option("security_protocol", "SASL_SSL").option("ssl_ca", {str(ca)!r}) \\
+     .option("sasl_mechanism", "SCRAM-SHA-512").option("sasl_username", "{ADMIN}") \\
+     .option("sasl_password", {read})
+"""
