@@ -261,7 +261,7 @@ class Broker:
                 )
                 self._take_up()
                 await self.replicas.settled()
-                on_ready(endpoint.host, endpoint.port)
+                on_ready(*self._address(endpoint))
                 await stop.wait()
                 await self._hand_over()
                 await self._leave()
@@ -401,6 +401,11 @@ class Broker:
         await membership.register(endpoint, proof)
         await run(lambda: record.begin(cluster_id, membership.broker_epoch))
         return endpoint
+
+    def _address(self, endpoint: Endpoint) -> tuple[str, int]:
+        """Returns the address that clients connect to: that of the first listener."""
+        first = self._config.listeners.bound[0].name
+        return endpoint.address(first) or (endpoint.host, endpoint.port)
 
     def _take_up(self) -> None:
         """Takes up the roles that the image gives this broker, under its current broker epoch."""

@@ -16,19 +16,27 @@ from __future__ import annotations
 import asyncio
 import os
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
+from penstock.broker.peers.connection import PeerSecurity
 from penstock.cli.cert_files import authority_of, own_names, write_file
 from penstock.cli.output import CommandFailed
 from penstock.metadata.users import alter_users
-from penstock.runtime import SystemClock, SystemRandom, Threads
+from penstock.net.tls import client_context
+from penstock.runtime import SystemClock, SystemRandom, Threads, read_file
 from penstock.security.certificates import Subject, describe, new_server
+from penstock.security.client_login import PasswordLogin
+from penstock.security.listener_security import parse_client_tls
 from penstock.security.scram_credentials import ScramMechanism, Upsertion, password_hash
 from penstock.stores.sqlite import SqliteStore
+
+T = TypeVar("T")
 
 ADMIN: Final = "admin"
 LISTENER: Final = "SECURE"
@@ -145,6 +153,21 @@ async def _add_admin(setup: SecureSetup, store_path: str) -> None:
             await store.close()
     finally:
         threads.close()
+
+
+def admin_security(setup: SecureSetup) -> PeerSecurity:
+    """Returns how this process connects to the brokers, as the admin."""
+    settings = parse_client_tls({"ssl.truststore.location": str(setup.authority_path)})
+    login = PasswordLogin(MECHANISM.sasl_name, ADMIN, setup.password)
+    context = partial(client_context, settings, read_file)
+    return PeerSecurity(SystemRandom(), _Direct(), context, login)
+
+
+class _Direct:
+    """Runs the little work of one login at once: nothing else uses the event loop meanwhile."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return work()
 
 
 def java_properties(setup: SecureSetup) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from typing import Annotated, NoReturn
 
 import typer
@@ -115,13 +116,20 @@ def sim(
     _replace_process(python or sys.executable, arguments)
 
 
+def package_paths() -> list[str]:
+    """Returns where this interpreter finds packages. Another one needs them, and not the standard
+    library of this one, whose compiled parts it could not load."""
+    library = sysconfig.get_path("stdlib")
+    own = (library, f"{library}/lib-dynload")
+    return [path for path in sys.path if path and path not in own and not path.endswith(".zip")]
+
+
 def _replace_process(executable: str, arguments: list[str]) -> NoReturn:
     """Replaces this process, so that the parent of the workers is the process that the user
     started."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     if executable != sys.executable:
-        # The other interpreter needs the packages of this one.
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        environment["PYTHONPATH"] = os.pathsep.join(package_paths())
     command = [executable, "-m", "penstock.sim.main", *arguments]
     sys.stdout.flush()
     os.execve(executable, command, environment)  # noqa: S606 - our own module

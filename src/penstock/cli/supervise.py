@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.broker.config import BrokerConfig
-from penstock.broker.peers.connection import PeerLost, connect_peer
+from penstock.broker.peers.connection import PeerLost, PeerSecurity, connect_peer
 from penstock.cli.broker_files import config_text
 from penstock.cli.output import EXIT_UNUSABLE
 from penstock.client.address import parse_bootstrap
@@ -53,9 +53,15 @@ class SuperviseConfig:
 
 
 def run_brokers(
-    directory: str, configs: Sequence[BrokerConfig], on_ready: Callable[[list[str]], None]
+    directory: str,
+    configs: Sequence[BrokerConfig],
+    on_ready: Callable[[list[str]], None],
+    security: PeerSecurity | None = None,
 ) -> int:
-    """Runs one process per config until stopped, and returns the exit code."""
+    """Runs one process per config until stopped, and returns the exit code.
+
+    `security` is how to connect to the brokers; None for plain text.
+    """
     commands = []
     for config in configs:
         path = f"{directory}/broker-{config.broker_id}.toml"
@@ -63,24 +69,29 @@ def run_brokers(
         commands.append((*_PROGRAM, "broker", "--config", path, "--stop-with-stdin"))
     clock = SystemClock()
     supervisor = Supervisor(
-        commands, clock, on_ready, acquainted=lambda addresses: _acquainted(addresses, clock)
+        commands,
+        clock,
+        on_ready,
+        acquainted=lambda addresses: _acquainted(addresses, clock, security),
     )
     return asyncio.run(supervisor.run())
 
 
-async def _acquainted(addresses: Sequence[str], clock: Clock) -> None:
+async def _acquainted(
+    addresses: Sequence[str], clock: Clock, security: PeerSecurity | None
+) -> None:
     """Waits until every broker knows all brokers, for at most `_ACQUAINTED_S`."""
     try:
         async with asyncio.timeout(_ACQUAINTED_S):
             for address in addresses:
-                while await known_to(address) < len(addresses):
+                while await known_to(address, security) < len(addresses):
                     await clock.sleep(_LOOK_AGAIN_S)
     except (PeerLost, TimeoutError) as error:
         why = str(error) or f"timed out after {_ACQUAINTED_S:g} s"
         _say(f"not all brokers may have joined the cluster yet ({why}); see penstock status")
 
 
-async def known_to(address: str) -> int:
+async def known_to(address: str, security: PeerSecurity | None = None) -> int:
     """Returns the number of brokers that this one knows."""
     peer = await connect_peer(
         SocketNetwork(),
@@ -88,6 +99,7 @@ async def known_to(address: str) -> int:
         client_id="penstock-up",
         timeout_s=_ACQUAINTED_S,
         response_bytes_max=_RESPONSE_BYTES_MAX,
+        security=security,
     )
     try:
         answer = await peer.ask(

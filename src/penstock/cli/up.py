@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -29,6 +30,10 @@ from penstock.cli.broker_files import metrics_address
 from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 
+if TYPE_CHECKING:
+    from penstock.broker.peers.connection import PeerSecurity
+    from penstock.cli.secure_setup import SecureSetup
+
 DEFAULT_DATA: Final = "penstock-data"
 _INTERNAL_REPLICAS: Final = 3
 
@@ -43,6 +48,7 @@ Examples:
   penstock up
   penstock up --brokers 3 --data /var/lib/penstock
   penstock up --port 19092 --set auto.create.topics.enable=false
+  penstock up --secure
 """
 
 
@@ -75,25 +81,40 @@ def up(
             help="Also run the web console, for browsers on this machine.",
         ),
     ] = True,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Make certificates and a first user, and accept only TLS and logins.",
+        ),
+    ] = False,
     metrics: Metrics = None,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.WARNING,
     settings: Settings = None,
 ) -> None:
     directory = data.rstrip("/") or "/"
+    setup = _secured(directory, host) if secure else None
 
     def config(number: int) -> BrokerConfig:
         plain = _config(directory, host, port, number, brokers)
+        if setup is not None:
+            plain = _with_security(plain, setup)
         return watched(plain, _metrics_of(metrics, number), log_format, log_level)
 
     configs = [configured(partial(config, number), settings) for number in range(brokers)]
     _make_directory(directory)
+    if setup is not None:
+        _add_admin(setup, configs[0].store_path)
 
-    console = ConsoleProcess(wanted=with_console)
+    console = ConsoleProcess(wanted=with_console and setup is None)
 
     def on_ready(addresses: list[str]) -> None:
         announce(addresses)
-        _hint(directory, addresses)
+        if setup is None:
+            _hint(directory, addresses)
+        else:
+            _tell_snippets(setup, addresses)
         _tell_metrics(configs)
         console.start(addresses)
 
@@ -102,7 +123,8 @@ def up(
             raise typer.Exit(run_in_foreground(configs[0], on_ready))
         from penstock.cli import supervise  # noqa: PLC0415 -- a single broker starts without it
 
-        raise typer.Exit(supervise.run_brokers(directory, configs, on_ready))
+        security = None if setup is None else _peer_security(setup)
+        raise typer.Exit(supervise.run_brokers(directory, configs, on_ready, security))
     finally:
         console.close()
 
@@ -121,6 +143,37 @@ def _config(directory: str, host: str, port: int, number: int, brokers: int) -> 
         data_dir=f"{directory}/broker-{number}",
         store=f"{directory}/metadata.db",
     )
+
+
+def _secured(directory: str, host: str) -> SecureSetup:
+    from penstock.cli import secure_setup  # noqa: PLC0415 - loads a library for certificates
+
+    return secure_setup.prepare(directory, host)
+
+
+def _with_security(config: BrokerConfig, setup: SecureSetup) -> BrokerConfig:
+    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
+
+    added = secure_setup.broker_settings(setup, config.host, config.port)
+    return replace(config, kafka=(*config.kafka, *added.items()))
+
+
+def _add_admin(setup: SecureSetup, store_path: str) -> None:
+    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
+
+    secure_setup.add_admin(setup, store_path)
+
+
+def _tell_snippets(setup: SecureSetup, addresses: list[str]) -> None:
+    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
+
+    sys.stderr.write(secure_setup.snippets(setup, ",".join(addresses)))
+
+
+def _peer_security(setup: SecureSetup) -> PeerSecurity:
+    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
+
+    return secure_setup.admin_security(setup)
 
 
 def _metrics_of(first: str | None, number: int) -> str | None:
