@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from penstock.broker.access.authorization import Authorization
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
@@ -107,6 +108,9 @@ class Broker:
             config.broker_id,
             settings.int_value("broker.session.timeout.ms") / 1000,
             settings.int_value("broker.heartbeat.interval.ms") / 1000,
+        )
+        self.authorization = Authorization(
+            env, self.cluster, commits, self.membership, config.broker_id, settings
         )
         self.controller = ControllerRuntime(
             env,
@@ -224,6 +228,7 @@ class Broker:
 
     async def _run(self, stop: asyncio.Event, on_ready: Callable[[str, int], None]) -> None:
         await self.cluster.load()
+        await self.authorization.refresh()
         await self._open_logs()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -236,6 +241,7 @@ class Broker:
 
                 start(self.replicas.flusher.run(), self.cluster.follow())
                 start(self.replicas.run(), self.replicas.deleted_logs.free_space())
+                start(self.authorization.run())
                 endpoint = await self._join()
                 start(self.membership.keep(lambda: self._start_over(endpoint)))
                 await self.controller.begin()
@@ -312,6 +318,7 @@ class Broker:
             config=self._config,
             counters=self.counters,
             cluster=self.cluster,
+            authorization=self.authorization,
             controller=self.controller,
             replicas=self.replicas,
             directory=self._directory,

@@ -6,6 +6,7 @@ A deletion gets RESOURCE_NOT_FOUND and an upsertion UNSUPPORTED_SASL_MECHANISM, 
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterUserScramCredentialsRequest,
@@ -16,6 +17,7 @@ from penstock.wire.messages import (
 def handle(
     request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> AlterUserScramCredentialsResponse:
+    context.require_cluster(AclOperation.ALTER)
     codes = {each.name: ErrorCode.RESOURCE_NOT_FOUND for each in request.deletions}
     for each in request.upsertions:
         codes[each.name] = ErrorCode.UNSUPPORTED_SASL_MECHANISM

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.admin_requests import repeated
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeUserScramCredentialsRequest,
@@ -18,6 +19,7 @@ from penstock.wire.messages import (
 def handle(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
+    context.require_cluster(AclOperation.DESCRIBE)
     names = [user.name for user in request.users or []]
     twice = repeated(names)
     response = DescribeUserScramCredentialsResponse(error_message=None)
