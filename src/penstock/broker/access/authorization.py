@@ -124,6 +124,7 @@ class Authorization:
         configs: BrokerConfigs,
     ) -> None:
         self._env = env
+        self._monotonic = env.clock.monotonic
         self._cluster = cluster
         self._commits = commits
         self._membership = membership
@@ -141,7 +142,7 @@ class Authorization:
         self._applied_changes = 0
         """... how many of these changes `current` contains."""
         self._applied_revision = 0
-        self._current_epoch = -1
+        self._current_epoch = -2
         """The broker epoch with which `current` is as new as the registration."""
         self._problem: str | None = None
         self._changed = asyncio.Event()
@@ -182,14 +183,22 @@ class Authorization:
     def is_fenced(self) -> bool:
         """Returns whether the ACLs of this broker may be older than an acknowledged change."""
         membership = self._membership
-        epoch = membership.broker_epoch
-        if epoch < 0 or membership.may_be_over:
+        if self._monotonic() >= membership.ends_at:
             return True
-        if epoch != self._current_epoch:
-            if self._applied_changes != self._seen_changes or self._cluster.image.revision < epoch:
-                return True
-            self._current_epoch = epoch
-        return False
+        # This runs for each produce request, so the rest is done once per registration.
+        return membership.broker_epoch != self._current_epoch and not self._is_up_to_date()
+
+    def _is_up_to_date(self) -> bool:
+        """Returns whether the ACLs in force are as new as this broker's registration."""
+        epoch = self._membership.broker_epoch
+        if (
+            epoch < 0
+            or self._applied_changes != self._seen_changes
+            or self._cluster.image.revision < epoch
+        ):
+            return False
+        self._current_epoch = epoch
+        return True
 
     def is_fenced_for(self, identity: Identity) -> bool:
         """Returns whether this broker must not decide about this client now."""

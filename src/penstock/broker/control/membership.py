@@ -156,6 +156,11 @@ class Membership:
         return held is not None and held.incarnation_id == self.incarnation_id
 
     @property
+    def ends_at(self) -> float:
+        """The time of the monotonic clock from which on the lease may have expired."""
+        return self.renewed_at + self._session_timeout_s
+
+    @property
     def may_be_over(self) -> bool:
         """Whether the lease may have expired: no renewal was confirmed within a session timeout."""
         return self._env.clock.monotonic() - self.renewed_at >= self._session_timeout_s
