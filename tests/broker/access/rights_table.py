@@ -84,6 +84,7 @@ def either(*rights: tuple[ResourceType, Op]) -> Needs:
 
 
 def _batch(**more: object) -> bytearray:
+    # The caller passes names that `build_batch` has.
     return build_batch([Record(0, 1_700_000_000_000, None, b"v")], **more)  # type: ignore[arg-type]
 
 

@@ -37,6 +37,7 @@ with_three = with_harness_of(brokers=3, kafka=AUTHORIZER)
 def produce(
     topic: str, *, transactional_id: str | None = None, acks: int = -1, **batch: int
 ) -> ProduceRequest:
+    # The caller passes names that `build_batch` has.
     records = build_batch([Record(0, NOW_MS, None, b"v")], **batch)  # type: ignore[arg-type]
     data = [ProduceRequest.Partition(0, records)]
     topics = [ProduceRequest.Topic(topic, partition_data=data)]
@@ -166,6 +167,7 @@ async def test_a_broker_that_does_not_confirm_is_named(harness: BrokerHarness) -
         await blocked.wait()
         await held()
 
+    # Broker 2 sees the change, but is slow to apply it.
     late.refresh = stuck  # type: ignore[method-assign]
     with MonkeyPatch.context() as patch:
         patch.setattr(authorization, "CONFIRM_TIMEOUT_S", 0.3)

@@ -127,7 +127,7 @@ async def present(harness: BrokerHarness) -> Names:
             break
         await asyncio.sleep(0.002)
     init = InitProducerIdRequest(names.transactional_id, 10_000)
-    while (made := await harness.ask(init, 4, InitProducerIdResponse)).error_code:  # noqa: ASYNC110
+    while (made := await harness.ask(init, 4, InitProducerIdResponse)).error_code:  # noqa: ASYNC110 - it loads
         await asyncio.sleep(0.002)
     producer = made.producer_id, made.producer_epoch
     epoch = harness.broker.membership.broker_epoch

@@ -157,8 +157,9 @@ class Membership:
 
     @property
     def ends_at(self) -> float:
-        """The time of the monotonic clock from which on the lease may have expired."""
-        return self.renewed_at + self._session_timeout_s
+        """The time of the monotonic clock from which on the lease may have expired. It is in the
+        past as soon as this broker leaves the cluster."""
+        return 0.0 if self._leaving else self.renewed_at + self._session_timeout_s
 
     @property
     def may_be_over(self) -> bool:

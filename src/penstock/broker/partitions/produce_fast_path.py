@@ -65,7 +65,9 @@ _OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5
 
 
 Served = tuple[bytes] | asyncio.Future[Sequence[Part] | None] | Exception | None
-"""What the fast path returns: see `ProduceFastPath.serve`."""
+"""The answer to a Produce request, or a future of it. None if the request must take the regular
+path. An error if its batch was not appended: the regular path then answers that error, or appends
+the batch later."""
 
 
 class _Lane(NamedTuple):
@@ -106,23 +108,16 @@ class ProduceFastPath:
         client id and transactional id."""
 
     def serve(self, frame: memoryview, version: int, correlation_id: int) -> Served:
-        """Returns the answer to a Produce request, or a future of it.
-
-        Returns None if the request must take the regular path, and the error if its batch was not
-        appended: the regular path then answers that error, or appends the batch later. Keeps no
-        reference to the frame.
-        """
+        """Serves a Produce request: see `Served`. Keeps no reference to the frame."""
         name_at = self._name_at
         if not name_at or len(frame) <= name_at:
             return None
-        # The length byte is the name's length + 1. One byte follows the name: the count of
-        # partitions.
+        # The length byte holds the name's length + 1. The count of partitions follows the name.
         index_at = name_at + frame[name_at] + 1
         lane = self._lanes.get(frame[_AFTER_HEADER:index_at].tobytes())
         if lane is None or lane.version != version or len(frame) < index_at + HEADER_SIZE:
             return None
-        authorizer = lane.authorizer
-        if authorizer is not self._authorization.current:
+        if lane.authorizer is not self._authorization.current:
             return None  # The ACLs have changed.
         index, one, two, three, four = _partition(frame, index_at)
         # The varint holds the batch's size + 1. It is decoded inline for speed.
@@ -139,7 +134,7 @@ class ProduceFastPath:
         end = start + size
         if end + _TAGS_BYTES != len(frame) or frame[end] | frame[end + 1] | frame[end + 2]:
             return None
-        if authorizer is not None and (
+        if lane.authorizer is not None and (
             self._authorization.is_fenced()
             or (not lane.is_transactional and frame[start + _ATTRIBUTES_AT] & _TRANSACTIONAL)
         ):
