@@ -86,7 +86,7 @@ lint: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@for name in records wire log floor broker clients libraries transactions scale metrics hostile; do \
+	@for name in records wire log floor broker clients libraries transactions scale metrics access hostile; do \
 	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name --json || exit 1; done
 
 # 20,000 seeded crashes of the partition log on the simulated disk.

@@ -66,3 +66,9 @@ def test_the_benchmark_of_python_clients_runs() -> None:
     rates = [*found["produce"].values(), *found["consume"].values()]
     assert all(rate > 0 for rate in rates)
     assert set(found["ratios"]) >= {"columns_produce_over_confluent", "aio_consume_over_aiokafka"}
+
+
+def test_the_access_benchmark_runs() -> None:
+    found = run("access")
+    assert found["fast_path_ns"] > 0
+    assert found["produce"]["server_us"].keys() == {"without", "with"}

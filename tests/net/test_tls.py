@@ -21,7 +21,6 @@ from penstock.security.listeners import Listener, SecurityProtocol
 from penstock.security.principal_rules import PrincipalRefused, distinguished_name
 
 NOW_MS = time.time_ns() // 1_000_000
-DAY_MS = 86_400_000
 RANDOM = random.Random(17).randbytes
 CA = new_authority(Subject("authority"), NOW_MS, RANDOM)
 OTHER_CA = new_authority(Subject("other authority"), NOW_MS, RANDOM)
@@ -162,8 +161,8 @@ def test_unicode_and_special_characters_of_a_subject_survive() -> None:
     assert distinguished_name(certificate) == 'CN=Zoë \\"日本\\" \\+\\=\\,,OU=\\ \\\\'
 
 
-EXPIRED = new_client(CA, Subject("alice"), NOW_MS - 20 * DAY_MS, RANDOM, days=10)
-EARLY = new_client(CA, Subject("alice"), NOW_MS + 20 * DAY_MS, RANDOM)
+EXPIRED = new_client(CA, Subject("alice"), NOW_MS - 20 * 86_400_000, RANDOM, days=10)
+EARLY = new_client(CA, Subject("alice"), NOW_MS + 20 * 86_400_000, RANDOM)
 STRANGER = new_client(OTHER_CA, Subject("alice"), NOW_MS, RANDOM)
 FORGED_CA = new_authority(Subject("authority"), NOW_MS, RANDOM)
 FORGED = new_client(FORGED_CA, Subject("alice"), NOW_MS, RANDOM)
@@ -252,7 +251,7 @@ def test_a_resumed_session_does_not_outlive_the_certificate() -> None:
     assert there.session_reused
     assert peer_certificate(HasTls(there), NOW_MS)
     with pytest.raises(PrincipalRefused, match="expired since"):
-        peer_certificate(HasTls(there), NOW_MS + 366 * DAY_MS)
+        peer_certificate(HasTls(there), NOW_MS + 366 * 86_400_000)
 
 
 def _serial(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
@@ -279,7 +278,7 @@ def _pem(issued: Issued) -> bytes:
     return (issued.certificate + issued.key).encode()
 
 
-OLD_CA = new_authority(Subject("authority"), NOW_MS - 40 * DAY_MS, RANDOM, days=10)
+OLD_CA = new_authority(Subject("authority"), NOW_MS - 40 * 86_400_000, RANDOM, days=10)
 
 
 def _cut(issued: Issued) -> bytes:
@@ -309,8 +308,8 @@ def _of_version_8(issued: Issued) -> str:
         ("server", b"\xff\xfe JKS", "no certificate"),
         ("server", _pem(broker())[:700], "ssl.keystore.location"),
         ("server", _pem(broker()) * 2_000, "more than"),
-        ("server", _pem(broker(now_ms=NOW_MS - 900 * DAY_MS)), "has expired"),
-        ("server", _pem(broker(now_ms=NOW_MS + 9 * DAY_MS)), "not valid yet"),
+        ("server", _pem(broker(now_ms=NOW_MS - 900 * 86_400_000)), "has expired"),
+        ("server", _pem(broker(now_ms=NOW_MS + 9 * 86_400_000)), "not valid yet"),
         ("server", _pem(broker()) + OLD_CA.certificate.encode(), "has expired"),
         ("server", _pem(ALICE), "serverAuth"),
         ("server", _pem(broker()) + _cut(OTHER_CA), "damaged"),
@@ -403,7 +402,7 @@ def test_an_older_reload_does_not_undo_a_newer_one() -> None:
     for thread in threads:
         thread.join()
     assert contexts.reloads == 2
-    assert contexts.trusted_expires_ms == (NOW_MS - 30 * DAY_MS) // 1000 * 1000
+    assert contexts.trusted_expires_ms == (NOW_MS - 30 * 86_400_000) // 1000 * 1000
 
 
 def test_a_client_whose_certificate_cannot_be_read_is_refused() -> None:
@@ -485,10 +484,10 @@ def test_a_certificate_in_the_truststore_is_trusted_itself() -> None:
 
 def test_metrics_can_show_when_certificates_expire() -> None:
     contexts = Pki().contexts()
-    assert contexts.expires_ms // 1000 == (NOW_MS + 365 * DAY_MS) // 1000
+    assert contexts.expires_ms // 1000 == (NOW_MS + 365 * 86_400_000) // 1000
     trusted = contexts.trusted_expires_ms
     assert trusted is not None
-    assert trusted // 1000 == (NOW_MS + 3650 * DAY_MS) // 1000
+    assert trusted // 1000 == (NOW_MS + 3650 * 86_400_000) // 1000
 
 
 def test_no_file_descriptor_stays_open() -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.credentials import UserCredentials
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
@@ -111,6 +112,9 @@ class Broker:
             settings.int_value("broker.session.timeout.ms") / 1000,
             settings.int_value("broker.heartbeat.interval.ms") / 1000,
         )
+        self.authorization = Authorization(
+            env, self.cluster, commits, self.membership, config.broker_id, settings
+        )
         self.controller = ControllerRuntime(
             env,
             self.cluster,
@@ -131,7 +135,7 @@ class Broker:
         )
         self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
         self._dispatcher = Dispatcher()
-        self.server = Server(env.network, env.clock, self._server_config(), self._new_session)
+        self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster)
         self.listeners = ListenerSet(
             env, config, self.credentials, self._dispatcher, self._session_of, self._spawn
@@ -233,6 +237,7 @@ class Broker:
     async def _run(self, stop: asyncio.Event, on_ready: Callable[[str, int], None]) -> None:
         await self.listeners.load()
         await self.cluster.load()
+        await self.authorization.refresh()
         await self._open_logs()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -245,6 +250,7 @@ class Broker:
 
                 start(self.replicas.flusher.run(), self.cluster.follow())
                 start(self.replicas.run(), self.replicas.deleted_logs.free_space())
+                start(self.authorization.run())
                 endpoint = await self._join()
                 start(self.membership.keep(lambda: self._start_over(endpoint)))
                 await self.controller.begin()
@@ -322,6 +328,7 @@ class Broker:
             config=self._config,
             counters=self.counters,
             cluster=self.cluster,
+            authorization=self.authorization,
             controller=self.controller,
             replicas=self.replicas,
             directory=self._directory,
@@ -470,13 +477,11 @@ class Broker:
         self._spawned[task] = None
         task.add_done_callback(lambda done: self._spawned.pop(done, None))
 
-    def _new_session(self, peer: Peer) -> Session:
-        return self._session_of(peer, Identity(ANONYMOUS, peer.host))
-
-    def _session_of(self, peer: Peer, identity: Identity) -> Session:
+    def _session_of(self, peer: Peer, identity: Identity | None = None) -> Session:
         if self._services is None:
             raise RuntimeError("the broker is not wired yet")
-        return BrokerSession(self._services, self._dispatcher, peer, identity)
+        who = identity or Identity(ANONYMOUS, peer.host)
+        return BrokerSession(self._services, self._dispatcher, peer, who)
 
 
 def _reachable(host: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
+from penstock.broker.access.authorization import Authorization
 from penstock.broker.config import BrokerConfig
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
@@ -28,10 +29,17 @@ from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import ClusterImage
 from penstock.ports import Env, Slicing
+from penstock.security.acls import CLUSTER_NAME, SUPPORTED_BITS, AclOperation, ResourceType
 from penstock.storage.directory import LogDirectory
 from penstock.wire.api import ApiKey
+from penstock.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
+
+_TOPIC = ResourceType.TOPIC
+_GROUP = ResourceType.GROUP
+_CLUSTER = ResourceType.CLUSTER
+_TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 
 
 @dataclass(slots=True)
@@ -42,6 +50,7 @@ class Services:
     config: BrokerConfig
     counters: BrokerCounters
     cluster: ClusterView
+    authorization: Authorization
     controller: ControllerRuntime
     replicas: Replicas
     directory: LogDirectory
@@ -79,6 +88,7 @@ class Services:
 
 class RequestContext:
     __slots__ = (
+        "api_key",
         "client_id",
         "identity",
         "is_appended",
@@ -90,10 +100,16 @@ class RequestContext:
     )
 
     def __init__(
-        self, services: Services, version: int, client_id: str, identity: Identity
+        self,
+        services: Services,
+        version: int,
+        client_id: str,
+        identity: Identity,
+        api_key: int = -1,
     ) -> None:
         self.services = services
         self.version = version
+        self.api_key = api_key
         self.client_id = client_id
         """Empty if the client sent none."""
         self.identity = identity
@@ -111,6 +127,60 @@ class RequestContext:
     @property
     def host(self) -> str:
         return self.identity.host
+
+    # Access control. Each of these methods raises `KafkaError` with a retriable code if this broker
+    # is not sure that it has the current ACLs (`access.authorization`).
+
+    @property
+    def has_authorizer(self) -> bool:
+        """Whether there is an authorizer; without one, every client may do everything."""
+        return self.services.authorization.current is not None
+
+    def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Returns whether the client may perform the operation on the resource."""
+        allows = self.services.authorization.allows
+        return allows(self.identity, operation, resource_type, name, self.api_key)
+
+    def may_topic(self, operation: AclOperation, name: str) -> bool:
+        return self.may(operation, _TOPIC, name)
+
+    def may_group(self, operation: AclOperation, group_id: str) -> bool:
+        return self.may(operation, _GROUP, group_id)
+
+    def may_transactional_id(self, operation: AclOperation, transactional_id: str) -> bool:
+        return self.may(operation, _TRANSACTIONAL_ID, transactional_id)
+
+    def may_cluster(self, operation: AclOperation) -> bool:
+        return self.may(operation, _CLUSTER, CLUSTER_NAME)
+
+    def may_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Returns whether the client may perform the operation on some resource of the type."""
+        allows_any = self.services.authorization.allows_any
+        return allows_any(self.identity, operation, resource_type, self.api_key)
+
+    def require_topic(self, operation: AclOperation, name: str) -> None:
+        if not self.may(operation, _TOPIC, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def require_group(self, operation: AclOperation, group_id: str) -> None:
+        if not self.may(operation, _GROUP, group_id):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+    def require_transactional_id(self, operation: AclOperation, transactional_id: str) -> None:
+        if not self.may(operation, _TRANSACTIONAL_ID, transactional_id):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+    def require_cluster(self, operation: AclOperation) -> None:
+        if not self.may(operation, _CLUSTER, CLUSTER_NAME):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+    def operations(self, resource_type: ResourceType, name: str) -> int:
+        """Returns the bit field of the operations that the client may perform."""
+        authorizer = self.services.authorization.current
+        if authorizer is None:
+            return SUPPORTED_BITS[resource_type]
+        identity = self.identity
+        return authorizer.operations(identity.principal, identity.host, resource_type, name)
 
     @property
     def slicing(self) -> Slicing:

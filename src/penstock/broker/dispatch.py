@@ -190,7 +190,9 @@ class BrokerSession:
         self._now = services.counters.now
         self._dispatcher = dispatcher
         self._slicing = services.env.slicing
-        self._fast_path = ProduceFastPath(services.replicas.get, services.env.clock.wall_ms)
+        self._fast_path = ProduceFastPath(
+            services.replicas.get, services.env.clock.wall_ms, services.authorization, identity
+        )
         self._peer = peer
         self._identity = identity
         self._overlaps = False
@@ -257,7 +259,11 @@ class BrokerSession:
         except UnsupportedRequest as error:
             return _unsupported(error)
         context = RequestContext(
-            self._services, header.api_version, header.client_id or "", self._identity
+            self._services,
+            header.api_version,
+            header.client_id or "",
+            self._identity,
+            header.api_key,
         )
         context.refusal = refusal
         try:
@@ -288,7 +294,11 @@ class BrokerSession:
         except UnsupportedRequest as error:
             return _unsupported(error)
         context = RequestContext(
-            self._services, header.api_version, header.client_id or "", self._identity
+            self._services,
+            header.api_version,
+            header.client_id or "",
+            self._identity,
+            header.api_key,
         )
         context.is_large = True
         response: Response | asyncio.Future[Response] | None

@@ -126,6 +126,7 @@ def broker_settings(setup: SecureSetup, host: str, port: int) -> dict[str, str]:
         "ssl.truststore.location": str(setup.authority_path),
         f"{internal}ssl.client.auth": "required",
         f"{external}sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256",
+        "authorizer.class.name": "penstock",
         "super.users": f"User:{ADMIN};User:CN={_BROKER},O={_ORGANIZATION}",
     }
 

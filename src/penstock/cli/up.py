@@ -52,21 +52,29 @@ Examples:
 """
 
 
+_Brokers = Annotated[
+    int, typer.Option("--brokers", "-n", min=1, max=64, metavar="N", help="Number of brokers.")
+]
+_Data = Annotated[
+    str,
+    typer.Option("--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="The data directory."),
+]
+_Secure = Annotated[
+    bool,
+    typer.Option(
+        "--secure", help="Make certificates and a first user, and accept only TLS and logins."
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     root.command("up", help=_HELP)(up)
 
 
 def up(
     *,
-    brokers: Annotated[
-        int, typer.Option("--brokers", "-n", min=1, max=64, metavar="N", help="Number of brokers.")
-    ] = 1,
-    data: Annotated[
-        str,
-        typer.Option(
-            "--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="The data directory."
-        ),
-    ] = DEFAULT_DATA,
+    brokers: _Brokers = 1,
+    data: _Data = DEFAULT_DATA,
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, metavar="P", help="The first port.")
     ] = 9092,
@@ -81,13 +89,7 @@ def up(
             help="Also run the web console, for browsers on this machine.",
         ),
     ] = True,
-    secure: Annotated[
-        bool,
-        typer.Option(
-            "--secure",
-            help="Make certificates and a first user, and accept only TLS and logins.",
-        ),
-    ] = False,
+    secure: _Secure = False,
     metrics: Metrics = None,
     log_format: LogFormatOption = None,
     log_level: LogLevelOption = LogLevel.WARNING,

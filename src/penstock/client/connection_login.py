@@ -25,6 +25,7 @@ from penstock.net.client_login import LoginChannel, LoginFailed, Session, log_in
 from penstock.net.client_tls import ConnectionSecurity
 from penstock.net.tls import ClientContexts
 from penstock.ports import Executor, Random
+from penstock.runtime import read_file
 from penstock.security.client_login import ClientExchange, Login
 from penstock.security.listener_security import TlsSettings
 
@@ -45,13 +46,8 @@ class SecuritySettings:
         """Returns what connections need; None for plain text."""
         if self.tls is None and self.login is None:
             return None
-        tls = None if self.tls is None else ClientContexts(self.tls, _read_file).context
+        tls = None if self.tls is None else ClientContexts(self.tls, read_file).context
         return ConnectionSecurity(random, executor, tls, self.login)
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
 
 
 class Line(LoginChannel, Protocol):

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from penstock.metadata import keys
+from penstock.metadata.acl_values import AclSeen, StoredAcls, decode_acl_seen, read_acls
 from penstock.metadata.broker_configs import CORDONED
 from penstock.metadata.cluster_values import (
     decode_broker,
@@ -69,10 +70,14 @@ class Changed:
     configs: bool = False
     cluster: bool = False
     users: bool = False
+    acls: bool = False
+    """ACLs, or only their version."""
+    acls_seen: bool = False
+    """A broker has noted that it applied a change of ACLs."""
 
     def __bool__(self) -> bool:
         others = self.controller or self.configs or self.cluster or self.users
-        return bool(self.topics or self.brokers or others)
+        return bool(self.topics or self.brokers or others or self.acls or self.acls_seen)
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -88,6 +93,8 @@ _CONTROLLER = Changed(controller=True)
 _CONFIGS = Changed(configs=True)
 _CLUSTER = Changed(cluster=True)
 _USERS = Changed(users=True)
+_ACLS = Changed(acls=True)
+_ACLS_SEEN = Changed(acls_seen=True)
 
 
 class ClusterImage:
@@ -113,6 +120,10 @@ class ClusterImage:
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
         self.users = UserTable()
+        self._acls: dict[str, StoredAcls] = {}
+        self._acls_seen: dict[int, AclSeen] = {}
+        self.stored_roles: bytes | None = None
+        """The stored roles, not decoded: `metadata.acls.role_book` does that."""
         self.default_broker_configs: Mapping[str, str] = NO_CONFIGS
         self.default_synced_from = 0
         """The revision at which the default of `log.durability` last changed; 0 if it never did."""
@@ -121,6 +132,9 @@ class ClusterImage:
         self.broker_configs: Mapping[int, Mapping[str, str]] = MappingProxyType(
             self._broker_configs
         )
+        self.acls: Mapping[str, StoredAcls] = MappingProxyType(self._acls)
+        """The ACLs by the key of their resource pattern."""
+        self.acls_seen: Mapping[int, AclSeen] = MappingProxyType(self._acls_seen)
 
     @property
     def living(self) -> dict[int, int]:
@@ -140,6 +154,11 @@ class ClusterImage:
             for each in {*self._brokers, *self._broker_configs}
             if self._broker_configs.get(each, NO_CONFIGS).get(CORDONED, everywhere)
         )
+
+    @property
+    def acl_revision(self) -> int:
+        """The revision of the last change of ACLs; 0 if there was none."""
+        return self._key_revisions.get(keys.ACL_VERSION_KEY, 0)
 
     def topic_by_id(self, topic_id: bytes) -> Topic | None:
         return self._topics_by_id.get(topic_id)
@@ -225,6 +244,10 @@ class ClusterImage:
         if key.startswith(keys.USERS_PREFIX):
             self.users.set_credential(key, value)
             return _USERS
+        if key.startswith(keys.ACLS_PREFIX):
+            return self._set_acls(key, value)
+        if key.startswith(keys.ACL_SEEN_PREFIX):
+            return self._set_acls_seen(key, value)
         single = _SINGLE_KEYS.get(key)
         # Ignore unknown keys: a newer version may have written them, and they must not stop this
         # broker.
@@ -341,6 +364,29 @@ class ClusterImage:
             self._broker_configs[broker_id] = configs
         return _CONFIGS
 
+    def _set_acls(self, key: str, value: bytes | None) -> Changed:
+        # Values that cannot be read are kept as such: the broker must refuse requests, not stop.
+        if value is None:
+            self._acls.pop(key, None)
+        else:
+            self._acls[key] = read_acls(key, value)
+        return _ACLS
+
+    def _set_acls_seen(self, key: str, value: bytes | None) -> Changed:
+        broker_id = keys.broker_id_of(key, keys.ACL_SEEN_PREFIX)
+        if value is None:
+            self._acls_seen.pop(broker_id, None)
+        else:
+            self._acls_seen[broker_id] = decode_acl_seen(key, value)
+        return _ACLS_SEEN
+
+    def _set_acl_version(self, _value: bytes | None, _revision: int) -> Changed:
+        return _ACLS
+
+    def _set_roles(self, value: bytes | None, _revision: int) -> Changed:
+        self.stored_roles = value
+        return _NOTHING
+
     def _set_controller(self, value: bytes | None, revision: int) -> Changed:
         self.controller = None if value is None else decode_controller(value, revision)
         return _CONTROLLER
@@ -368,6 +414,8 @@ _SINGLE_KEYS: Mapping[str, Callable[[ClusterImage, bytes | None, int], Changed]]
     keys.CLUSTER_KEY: ClusterImage._set_cluster,
     keys.PRODUCER_IDS_KEY: ClusterImage._set_producer_ids,
     keys.DECOY_SECRET_KEY: ClusterImage._set_decoy_secret,
+    keys.ACL_VERSION_KEY: ClusterImage._set_acl_version,
+    keys.ROLES_KEY: ClusterImage._set_roles,
 }
 
 
@@ -392,4 +440,6 @@ def _merged(changes: Iterable[Changed]) -> Changed:
         any(change.configs for change in kept),
         any(change.cluster for change in kept),
         any(change.users for change in kept),
+        any(change.acls for change in kept),
+        any(change.acls_seen for change in kept),
     )

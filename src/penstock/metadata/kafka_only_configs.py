@@ -29,7 +29,6 @@ add.partitions.to.txn.retry.backoff.ms  int
 alter.config.policy.class.name  class
 alter.log.dirs.replication.quota.window.num  int
 alter.log.dirs.replication.quota.window.size.seconds  int
-authorizer.class.name  string
 background.threads  int  dynamic
 client.quota.callback.class  class
 config.providers  list  dynamic

@@ -11,17 +11,23 @@
     /penstock/producer-ids       the first producer id that is not allocated yet
     /penstock/users/NAME/N       the SCRAM credential of a user for mechanism N (`user_values`)
     /penstock/decoy-secret       makes the decoys of users that do not exist, written once
+    /penstock/acls/TYPE/PATTERN/NAME   the ACLs of one resource pattern (`acls`)
+    /penstock/acl-version        written with every change of ACLs
+    /penstock/acl-seen/ID        the last change of ACLs that a broker has applied, under its lease
+    /penstock/roles              the roles and their assignments
 
 The encodings of their values are in `cluster_values`, `config_values`, `topic_values` and
-`user_values`.
+`user_values`, and for ACLs and roles in `penstock.security`.
 """
 
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote, unquote
 
 from penstock.metadata.stored_fields import MetadataInvalid, id_field
 from penstock.metadata.topic_ids import to_text
+from penstock.security.acls import PatternType, ResourcePattern, ResourceType
 
 PREFIX: Final = "/penstock/"
 CLUSTER_KEY: Final = "/penstock/cluster"
@@ -35,6 +41,10 @@ STOPPING_PREFIX: Final = "/penstock/stopping/"
 USERS_PREFIX: Final = "/penstock/users/"
 DECOY_SECRET_KEY: Final = "/penstock/decoy-secret"  # noqa: S105 - the name of a key
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
+ACLS_PREFIX: Final = "/penstock/acls/"
+ACL_VERSION_KEY: Final = "/penstock/acl-version"
+ACL_SEEN_PREFIX: Final = "/penstock/acl-seen/"
+ROLES_KEY: Final = "/penstock/roles"
 DEFAULT_BROKER: Final = "default"
 BROKER_ID_MAX: Final = 2**31 - 1
 
@@ -76,3 +86,26 @@ def broker_id_of(key: str, prefix: str) -> int:
     if int(text) > BROKER_ID_MAX:
         raise MetadataInvalid(key, f"broker ids go up to {BROKER_ID_MAX}")
     return int(text)
+
+
+def acl_key(pattern: ResourcePattern) -> str:
+    """Returns the key of a pattern's ACLs. Special characters in the name are percent-encoded."""
+    kind, how = pattern.resource_type.name, pattern.pattern_type.name
+    return f"{ACLS_PREFIX}{kind}/{how}/{quote(pattern.name, safe='*')}"
+
+
+def pattern_of(key: str) -> ResourcePattern:
+    """Returns the pattern of an ACL key, or raises `MetadataInvalid`."""
+    kind, _, rest = key.removeprefix(ACLS_PREFIX).partition("/")
+    how, _, name = rest.partition("/")
+    try:
+        pattern = ResourcePattern(ResourceType[kind], PatternType[how], unquote(name))
+    except KeyError as error:
+        raise MetadataInvalid(key, f"{error} is not known here") from error
+    if acl_key(pattern) != key:
+        raise MetadataInvalid(key, "it is not spelled as this version spells it")
+    return pattern
+
+
+def acl_seen_key(broker_id: int) -> str:
+    return f"{ACL_SEEN_PREFIX}{broker_id}"

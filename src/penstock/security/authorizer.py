@@ -222,6 +222,10 @@ class Authorizer:
         self._memo: dict[tuple[str, str, ResourceType, str], int] = {}
         self._any_memo: dict[tuple[str, str, ResourceType, AclOperation], bool] = {}
 
+    def is_super_user(self, principal: str) -> bool:
+        """Returns whether the principal may do everything, whatever the ACLs are."""
+        return principal in self._super_users
+
     def authorize(
         self,
         principal: str,

@@ -8,13 +8,13 @@ from random import Random
 
 from broker.harness import BrokerHarness, InTurn, NoNetwork, with_harness, with_harness_of
 from penstock.broker.coordinators.groups import GroupShell
-from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import RequestInfo
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.ports import Env
 from penstock.records.batch import iter_batches
 from penstock.runtime import SystemClock, SystemRandom
+from penstock.security.acls import OPERATIONS_NOT_REQUESTED as NOT_ASKED
 from penstock.sim.disk.disk import SimDisk
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (

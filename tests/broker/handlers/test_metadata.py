@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from broker.harness import BrokerHarness, with_harness, with_harness_of
-from penstock.broker.handlers.authorized_operations import NOT_ASKED
 from penstock.metadata import keys
+from penstock.security.acls import OPERATIONS_NOT_REQUESTED as NOT_ASKED
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DescribeClusterRequest,

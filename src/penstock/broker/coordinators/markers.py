@@ -148,6 +148,8 @@ async def _exchange(peer: Peer, items: list[_Item]) -> None:
             for topic in answered.topics
             for partition in topic.partitions
         }
+        if ErrorCode.CLUSTER_AUTHORIZATION_FAILED in codes.values():
+            peer.tell_refused()
         item.tell(
             {where: codes.get(where, ErrorCode.UNKNOWN_SERVER_ERROR) for where in item.partitions}
         )

@@ -224,6 +224,10 @@ async def _exchange(peer: Peer, items: list[_Item]) -> None:
     request = AddPartitionsToTxnRequest([item.transaction for item in items])
     response = await peer.ask(request, _VERSION, AddPartitionsToTxnResponse, ANSWER_TIMEOUT_S)
     whole = code_from(response.error_code)
+    if whole == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        peer.tell_refused()
+        # The producer can do nothing about it, and may go on when the operator has.
+        whole = ErrorCode.COORDINATOR_NOT_AVAILABLE
     results = response.results_by_transaction
     for number, item in enumerate(items):
         codes: Codes = {}

@@ -15,6 +15,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.handlers.topic_creation import create_offsets_topic
 from penstock.broker.handlers.transaction_requests import ask
 from penstock.metadata.model import OFFSETS_TOPIC
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
@@ -23,6 +24,8 @@ from penstock.wire.messages import AddOffsetsToTxnRequest, AddOffsetsToTxnRespon
 def handle(
     request: AddOffsetsToTxnRequest, context: RequestContext
 ) -> AddOffsetsToTxnResponse | asyncio.Future[AddOffsetsToTxnResponse]:
+    context.require_transactional_id(AclOperation.WRITE, request.transactional_id)
+    context.require_group(AclOperation.READ, request.group_id)
     if not request.group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
     services = context.services

@@ -8,8 +8,9 @@ If the previous transaction is still being ended, a producer's request waits for
 time. Requests from brokers do not wait, since one transaction would hold up the others in the same
 request.
 
-If one of the partitions does not exist, none is added: that one gets UNKNOWN_TOPIC_OR_PARTITION and
-the others OPERATION_NOT_ATTEMPTED.
+If one of the partitions does not exist or the producer may not write to it, none is added: that one
+gets UNKNOWN_TOPIC_OR_PARTITION or TOPIC_AUTHORIZATION_FAILED, and the others
+OPERATION_NOT_ATTEMPTED.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections.abc import Callable
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import then
 from penstock.coordination.effects import Now, Token
+from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.security.acls import AclOperation
 from penstock.txns.adding import transaction_of
 from penstock.txns.effects import Answer, Effect
 from penstock.txns.shard import TransactionShard
@@ -35,12 +38,15 @@ def handle(
     request: AddPartitionsToTxnRequest, context: RequestContext
 ) -> AddPartitionsToTxnResponse | asyncio.Future[AddPartitionsToTxnResponse]:
     if context.version < _BATCHED_SINCE:
+        asked = transaction_of(request)
+        context.require_transactional_id(AclOperation.WRITE, asked.transactional_id)
         return then(
-            _answer(transaction_of(request), context),
+            _answer(asked, context),
             lambda answered: AddPartitionsToTxnResponse(
                 results_by_topic_v3_and_below=answered.topic_results
             ),
         )
+    context.require_cluster(AclOperation.CLUSTER_ACTION)
     answers = [_answer(asked, context) for asked in request.transactions]
     waiting = [answer for answer in answers if isinstance(answer, asyncio.Future)]
     if not waiting:
@@ -60,18 +66,18 @@ async def _all(answers: list[_Answered | asyncio.Future[_Answered]]) -> AddParti
 
 def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Future[_Answered]:
     image = context.services.image
+    forbidden = _forbidden(asked, context)
 
-    def is_known(topic: str, index: int) -> bool:
-        return image.partition(topic, index) is not None
+    def flaw(topic: str, index: int) -> ErrorCode:
+        if topic in forbidden:
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if image.partition(topic, index) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
 
-    if not all(is_known(topic.name, index) for topic in asked.topics for index in topic.partitions):
+    if any(flaw(topic.name, index) for topic in asked.topics for index in topic.partitions):
         return _refused(
-            asked,
-            lambda topic, index: (
-                ErrorCode.OPERATION_NOT_ATTEMPTED
-                if is_known(topic, index)
-                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            ),
+            asked, lambda topic, index: flaw(topic, index) or ErrorCode.OPERATION_NOT_ATTEMPTED
         )
 
     def step(shard: TransactionShard, token: Token, now: Now) -> list[Effect]:
@@ -84,6 +90,19 @@ def _answer(asked: _Asked, context: RequestContext) -> _Answered | asyncio.Futur
         code = error.code
         return _refused(asked, lambda topic, index: code)
     return then(reply, _as_answered)
+
+
+def _forbidden(asked: _Asked, context: RequestContext) -> set[str]:
+    """Returns the topics that the producer may not write to, nor to internal topics ever.
+
+    Brokers ask for producers whose rights they have checked themselves."""
+    if context.version >= _BATCHED_SINCE or not context.has_authorizer:
+        return set()
+    return {
+        topic.name
+        for topic in asked.topics
+        if topic.name in INTERNAL_TOPICS or not context.may_topic(AclOperation.WRITE, topic.name)
+    }
 
 
 def _as_answered(answer: Answer) -> _Answered:

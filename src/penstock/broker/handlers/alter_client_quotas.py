@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.context import RequestContext
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import AlterClientQuotasRequest, AlterClientQuotasResponse
 
@@ -16,6 +17,7 @@ _NO_QUOTAS: Final = "Penstock does not support client quotas: this one would lim
 
 
 def handle(request: AlterClientQuotasRequest, context: RequestContext) -> AlterClientQuotasResponse:
+    context.require_cluster(AclOperation.ALTER_CONFIGS)
     return AlterClientQuotasResponse(
         entries=[
             _answer(entry, ErrorCode.UNSUPPORTED_VERSION, _NO_QUOTAS)

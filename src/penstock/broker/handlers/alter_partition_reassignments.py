@@ -17,6 +17,7 @@ from penstock.broker.handlers.partition_requests import decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.reassignment import Move, MoveAnswer, reassign
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
@@ -27,6 +28,7 @@ from penstock.wire.messages import (
 def handle(
     request: AlterPartitionReassignmentsRequest, context: RequestContext
 ) -> asyncio.Future[AlterPartitionReassignmentsResponse]:
+    context.require_cluster(AclOperation.ALTER)
     return context.spawn(_run(request, context))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
 
@@ -15,6 +16,7 @@ from penstock.wire.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDi
 def handle(
     request: AlterReplicaLogDirsRequest, context: RequestContext
 ) -> AlterReplicaLogDirsResponse:
+    context.require_cluster(AclOperation.ALTER)
     response = AlterReplicaLogDirsResponse()
     for directory in request.dirs:
         for topic in directory.topics:

@@ -13,6 +13,7 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.metadata.users import alter_users
+from penstock.security.acls import AclOperation
 from penstock.security.scram_credentials import Deletion, Upsertion, UserResult
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
@@ -27,6 +28,7 @@ USERS_PER_COMMIT: Final = 50
 def handle(
     request: AlterUserScramCredentialsRequest, context: RequestContext
 ) -> asyncio.Future[AlterUserScramCredentialsResponse]:
+    context.require_cluster(AclOperation.ALTER)
     return context.spawn(_alter(request, context))
 
 

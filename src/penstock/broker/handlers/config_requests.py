@@ -10,6 +10,7 @@ from penstock.broker.handlers.admin_requests import decide_each, error_of, repea
 from penstock.metadata.config_changes import ResourceType
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 
 
@@ -30,6 +31,7 @@ async def alter_each(
 
     def make(resource: A) -> Callable[[ClusterImage], Decision[Mapping[str, str]]]:
         def decide(image: ClusterImage) -> Decision[Mapping[str, str]]:
+            require_configs(context, AclOperation.ALTER_CONFIGS, resource)
             if (resource.resource_type, resource.resource_name) in twice:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST,
@@ -46,6 +48,16 @@ async def alter_each(
         context, [make(resource) for resource in resources], validate_only=validate_only
     )
     return [error_of(each) if isinstance(each, Exception) else (0, None) for each in made]
+
+
+def require_configs(context: RequestContext, operation: AclOperation, resource: _Resource) -> None:
+    """Raises the error of a client that may not describe or alter the configs of a resource."""
+    if resource.resource_type == ResourceType.TOPIC:
+        context.require_topic(operation, resource.resource_name)
+    elif resource.resource_type == ResourceType.GROUP:
+        context.require_group(operation, resource.resource_name)
+    else:
+        context.require_cluster(operation)
 
 
 def require_this_broker(services: Services, name: str) -> None:

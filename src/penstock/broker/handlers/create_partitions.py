@@ -19,6 +19,7 @@ from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topics import create_partitions
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
 
@@ -36,7 +37,7 @@ async def _run(
     wanted = {topic.name: topic for topic in request.topics}
     made = await decide_each(
         context,
-        [_maker(topic, topic.name in twice) for topic in wanted.values()],
+        [_maker(topic, topic.name in twice, context) for topic in wanted.values()],
         validate_only=request.validate_only,
     )
     response = CreatePartitionsResponse()
@@ -48,7 +49,9 @@ async def _run(
     return response
 
 
-def _maker(topic: CreatePartitionsRequest.Topic, twice: bool) -> Make[Topic]:
+def _maker(
+    topic: CreatePartitionsRequest.Topic, twice: bool, context: RequestContext
+) -> Make[Topic]:
     assigned = topic.assignments
     replicas = None if assigned is None else [each.broker_ids for each in assigned]
 
@@ -58,6 +61,7 @@ def _maker(topic: CreatePartitionsRequest.Topic, twice: bool) -> Make[Topic]:
                 ErrorCode.INVALID_REQUEST,
                 f"The request names the topic '{topic.name}' more than once.",
             )
+        context.require_topic(AclOperation.ALTER, topic.name)
         if topic.name in INTERNAL_TOPICS:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,

@@ -25,11 +25,13 @@ from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
 from penstock.metadata.topics import TopicSpec, create_topic
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 
 _CLUSTER_METADATA = "__cluster_metadata"
 """Kafka's metadata topic; its tools would mistake a topic of that name for it."""
+_HIDDEN: Final = -1
 _MANY: Final = 50
 """With more topics, the answer is encoded on a thread: it contains all configs of each."""
 
@@ -44,7 +46,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
     services = context.services
     slices = slices_of(services.env)
     context.is_large = context.is_large or len(request.topics) > _MANY
-    refused = _refused(request)
+    refused = _refused(request, context)
     wanted = [topic for topic in request.topics if topic.name not in refused]
     makes = await one_by_one(lambda topic: _maker(topic, services), wanted, slices)
     made = await decide_each(context, makes, validate_only=request.validate_only)
@@ -58,6 +60,8 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
             answer = CreateTopicsResponse.Topic(name, error_code=code, error_message=words)
         else:
             answer = _created(outcome, services.configs())
+            if not context.may_topic(AclOperation.DESCRIBE_CONFIGS, name):
+                _hide_configs(answer)
             if request.validate_only:
                 answer.topic_id = ZERO_ID
         response.topics.append(answer)
@@ -65,15 +69,10 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
     return response
 
 
-def _refused(request: CreateTopicsRequest) -> dict[str, KafkaError]:
+def _refused(request: CreateTopicsRequest, context: RequestContext) -> dict[str, KafkaError]:
     """Returns what is wrong with the request regardless of the cluster's state."""
     names = [topic.name for topic in request.topics]
-    refused = {
-        name: KafkaError(
-            ErrorCode.INVALID_REQUEST, f"The request names the topic '{name}' more than once."
-        )
-        for name in repeated(names)
-    }
+    refused: dict[str, KafkaError] = {}
     if _CLUSTER_METADATA in names:
         refused[_CLUSTER_METADATA] = KafkaError(
             ErrorCode.INVALID_REQUEST, f"'{_CLUSTER_METADATA}' is reserved: choose another name."
@@ -89,7 +88,22 @@ def _refused(request: CreateTopicsRequest) -> dict[str, KafkaError]:
                 f"Topic '{name}' collides with '{first}' in the same request: names must not "
                 "differ only in '.' and '_', because such topics share their metrics.",
             )
+    if not context.may_cluster(AclOperation.CREATE):
+        for name in dict.fromkeys(names):
+            if not context.may_topic(AclOperation.CREATE, name):
+                refused[name] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    for name in repeated(names):
+        refused[name] = KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The request names the topic '{name}' more than once."
+        )
     return refused
+
+
+def _hide_configs(answer: CreateTopicsResponse.Topic) -> None:
+    """Removes what only a client with DESCRIBE_CONFIGS may see, as in Kafka."""
+    answer.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    answer.configs = []
+    answer.num_partitions = answer.replication_factor = _HIDDEN
 
 
 def _maker(topic: CreateTopicsRequest.Topic, services: Services) -> Make[Topic]:

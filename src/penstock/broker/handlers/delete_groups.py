@@ -14,6 +14,7 @@ from penstock.coordination.effects import Now, Token
 from penstock.groups.effects import Effect
 from penstock.groups.error_responses import refuse
 from penstock.groups.shard import GroupShard
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DeleteGroupsRequest, DeleteGroupsResponse
 
@@ -32,6 +33,7 @@ async def _delete(request: DeleteGroupsRequest, context: RequestContext) -> Dele
     slices = context.slices()
     for group_id in dict.fromkeys(request.groups_names):
         try:
+            context.require_group(AclOperation.DELETE, group_id)
             answer = await _delete_one(group_id, context)
         except KafkaError as error:
             response.results.append(DeleteGroupsResponse.Group(group_id, error.code))

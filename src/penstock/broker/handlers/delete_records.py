@@ -23,6 +23,7 @@ from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.leadership import Leadership
+from penstock.security.acls import AclOperation
 from penstock.storage.errors import StorageError
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteRecordsRequest, DeleteRecordsResponse
@@ -39,10 +40,11 @@ def handle(
     context.is_large = (
         sum(len(topic.partitions) for topic in request.topics) > context.slicing.elements
     )
-    return context.spawn(_run(request, context.services))
+    return context.spawn(_run(request, context))
 
 
-async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecordsResponse:
+async def _run(request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+    services = context.services
     deadline = services.env.clock.monotonic() + max(0, request.timeout_ms) / 1000
     response = DeleteRecordsResponse()
     deleted: list[tuple[DeleteRecordsResponse.Partition, HostedPartition, Leadership]] = []
@@ -55,6 +57,7 @@ async def _run(request: DeleteRecordsRequest, services: Services) -> DeleteRecor
             answers.partitions.append(answer)
             await slices.give()
             try:
+                context.require_topic(AclOperation.DELETE, topic.name)
                 deleted.append((answer, *await _delete(services, topic.name, asked)))
             except EXPECTED as error:
                 answer.error_code = code_of(error)

@@ -12,10 +12,9 @@ refused as well, unlike in Kafka, where any client can delete all offsets and tr
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from penstock.broker.context import RequestContext
-from penstock.broker.cooperative_yield import slices_of
+from penstock.broker.cooperative_yield import Slices, slices_of
 from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
 from penstock.broker.handlers.large_requests import one_by_one
 from penstock.metadata.decisions import Decision
@@ -23,6 +22,7 @@ from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Topic
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import delete_topic
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
@@ -44,16 +44,24 @@ async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteT
     slices = slices_of(services.env)
     named = _named(request)
     context.is_large = context.is_large or len(named) > context.slicing.elements
-    identities = await one_by_one(partial(_identity, services.image), named, slices)
+    forbidden = await _forbidden(context, named, slices)
+    identities = await one_by_one(
+        lambda each: each if each in forbidden else _identity(services.image, each), named, slices
+    )
     twice = repeated(identities)
     wanted = dict(zip(named, identities, strict=True))
-    makes = await one_by_one(lambda each: _maker(each, wanted[each] in twice), list(wanted), slices)
+    makes = await one_by_one(
+        lambda each: _refuser() if each in forbidden else _maker(each, wanted[each] in twice),
+        list(wanted),
+        slices,
+    )
     made = await decide_each(context, makes, validate_only=False)
     response = DeleteTopicsResponse()
     for (name, topic_id), outcome in zip(wanted, made, strict=True):
         if isinstance(outcome, Exception):
             code, words = error_of(outcome)
-            answer = DeleteTopicsResponse.Topic(name, topic_id, code, words)
+            shown = forbidden.get((name, topic_id), name)
+            answer = DeleteTopicsResponse.Topic(shown, topic_id, code, words)
         else:
             answer = DeleteTopicsResponse.Topic(outcome.name, outcome.topic_id)
         response.responses.append(answer)
@@ -71,6 +79,39 @@ def _identity(image: ClusterImage, named: _Named) -> bytes | _Named:
     name, topic_id = named
     known = image.topics.get(name) if name is not None else image.topic_by_id(topic_id)
     return known.topic_id if known is not None else named
+
+
+async def _forbidden(
+    context: RequestContext, named: list[_Named], slices: Slices
+) -> dict[_Named, str | None]:
+    """Returns the topics that the client may not delete, and the name to answer with.
+
+    The name of a topic that is given by its id is shown only to a client that may describe it. An
+    id that does not exist is not forbidden.
+    """
+    if context.may_cluster(AclOperation.DELETE):
+        return {}
+    image = context.services.image
+    forbidden: dict[_Named, str | None] = {}
+    for given in dict.fromkeys(named):
+        await slices.give()
+        name, topic_id = given
+        if name is None:
+            topic = image.topic_by_id(topic_id)
+            if topic is None or context.may_topic(AclOperation.DELETE, topic.name):
+                continue
+            is_shown = context.may_topic(AclOperation.DESCRIBE, topic.name)
+            forbidden[given] = topic.name if is_shown else None
+        elif not context.may_topic(AclOperation.DELETE, name):
+            forbidden[given] = name
+    return forbidden
+
+
+def _refuser() -> Make[Topic]:
+    def refuse_it(_: ClusterImage) -> Decision[Topic]:
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    return refuse_it
 
 
 def _maker(named: _Named, twice: bool) -> Make[Topic]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
+from penstock.security.acls import CLUSTER_NAME, OPERATIONS_NOT_REQUESTED, ResourceType
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeClusterRequest, DescribeClusterResponse
 
@@ -33,7 +33,9 @@ def handle(request: DescribeClusterRequest, context: RequestContext) -> Describe
             if (endpoint := broker.endpoint(context.identity.listener)) is not None
         ],
         cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NOT_ASKED
+            context.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+            if request.include_cluster_authorized_operations
+            else OPERATIONS_NOT_REQUESTED
         ),
     )
 

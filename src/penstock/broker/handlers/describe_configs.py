@@ -23,12 +23,13 @@ from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.handlers import log_levels
 from penstock.broker.handlers.admin_requests import error_of
-from penstock.broker.handlers.config_requests import require_this_broker
+from penstock.broker.handlers.config_requests import require_configs, require_this_broker
 from penstock.broker.handlers.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.large_requests import answered
 from penstock.metadata.config_changes import NO_CONFIGS, ResourceType
 from penstock.metadata.configs import BrokerConfigs, ConfigSource, ConfigType, ConfigValue
 from penstock.metadata.topics import validate_topic_name
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeConfigsRequest, DescribeConfigsResponse
 
@@ -47,6 +48,7 @@ def handle(
             each.resource_name
             for each in request.resources
             if each.resource_type == ResourceType.TOPIC
+            and context.may_topic(AclOperation.DESCRIBE_CONFIGS, each.resource_name)
         ],
         lambda: answered(context, _answered(request, context), count),
     )
@@ -69,6 +71,7 @@ def _answered(
         )
         response.results.append(answer)
         try:
+            require_configs(context, AclOperation.DESCRIBE_CONFIGS, resource)
             answer.configs = _configs(resource, request, context.services)
         except EXPECTED as error:
             answer.error_code, answer.error_message = error_of(error)

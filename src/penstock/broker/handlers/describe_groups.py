@@ -10,9 +10,9 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.handlers.authorized_operations import GROUP_OPERATIONS
 from penstock.broker.handlers.large_requests import answered
 from penstock.groups.error_responses import refuse
+from penstock.security.acls import AclOperation, ResourceType
 from penstock.wire.errors import KafkaError
 from penstock.wire.messages import DescribeGroupsRequest, DescribeGroupsResponse
 
@@ -32,6 +32,7 @@ def _described(
     for group_id in dict.fromkeys(request.groups):
         yield
         try:
+            context.require_group(AclOperation.DESCRIBE, group_id)
             shard = context.services.groups.require(group_id).shard
         except KafkaError as error:
             response.groups.append(
@@ -40,6 +41,6 @@ def _described(
         else:
             (group,) = shard.describe_groups([group_id], context.version)
             if request.include_authorized_operations and not group.error_code:
-                group.authorized_operations = GROUP_OPERATIONS
+                group.authorized_operations = context.operations(ResourceType.GROUP, group_id)
             response.groups.append(group)
     return response

@@ -12,6 +12,7 @@ import asyncio
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.large_requests import answered
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -20,6 +21,7 @@ from penstock.wire.messages import DescribeLogDirsRequest, DescribeLogDirsRespon
 def handle(
     request: DescribeLogDirsRequest, context: RequestContext
 ) -> DescribeLogDirsResponse | asyncio.Future[DescribeLogDirsResponse]:
+    context.require_cluster(AclOperation.DESCRIBE)
     return answered(context, _described(request, context), len(context.services.replicas))
 
 

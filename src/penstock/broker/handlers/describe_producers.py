@@ -15,6 +15,7 @@ from penstock.broker.error_codes import EXPECTED
 from penstock.broker.handlers.admin_requests import error_of
 from penstock.broker.handlers.large_requests import answered
 from penstock.broker.partitions.partition import HostedPartition
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeProducersRequest, DescribeProducersResponse
 
@@ -38,6 +39,7 @@ def _described(
             answer = DescribeProducersResponse.Partition(index)
             answers.partitions.append(answer)
             try:
+                context.require_topic(AclOperation.READ, topic.name)
                 hosted = context.services.replicas.require(topic.name, index)
                 hosted.require_log()
                 answer.active_producers = _producers(hosted)

@@ -15,6 +15,7 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import Controller
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import DescribeQuorumRequest, DescribeQuorumResponse
 
@@ -24,6 +25,7 @@ _UNKNOWN: Final = -1
 
 
 def handle(request: DescribeQuorumRequest, context: RequestContext) -> DescribeQuorumResponse:
+    context.require_cluster(AclOperation.DESCRIBE)
     image = context.services.image
     response = DescribeQuorumResponse(
         topics=[

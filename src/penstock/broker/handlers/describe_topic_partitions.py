@@ -4,7 +4,8 @@ Without topics in the request, all are returned. They are sorted by name; when t
 cursor in the answer says where the next one begins. A page has at most 2000 partitions, or fewer if
 the client asks for fewer. In addition to what Metadata returns there are the eligible leader
 replicas, and always the authorized operations. Before a topic is reported as unknown, the store is
-asked for changes (`fresh_topics`).
+asked for changes (`fresh_topics`). Topics that the client may not describe are left out, or refused
+if they are named.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import asyncio
 from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.authorized_operations import TOPIC_OPERATIONS
 from penstock.broker.handlers.fresh_topics import with_fresh_topics
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, NO_LEADER, Topic
 from penstock.metadata.topics import validate_topic_name
+from penstock.security.acls import OPERATIONS_NOT_REQUESTED, AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 
@@ -29,7 +30,11 @@ def handle(
 ) -> DescribeTopicPartitionsResponse | asyncio.Future[DescribeTopicPartitionsResponse]:
     return with_fresh_topics(
         context,
-        [topic.name for topic in request.topics],
+        [
+            topic.name
+            for topic in request.topics
+            if context.may_topic(AclOperation.DESCRIBE, topic.name)
+        ],
         lambda: _answered(request, context),
     )
 
@@ -46,13 +51,18 @@ def _answered(
         if room == 0:
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, 0)
             break
+        if not context.may_topic(AclOperation.DESCRIBE, name):
+            if request.topics:
+                response.topics.append(_forbidden(name))
+            continue
+        operations = context.operations(ResourceType.TOPIC, name)
         topic = image.topics.get(name)
         if topic is None:
-            response.topics.append(_unknown(name))
+            response.topics.append(_unknown(name, operations))
             continue
         start = first_partition if name == first_topic else 0
         page = range(len(topic.partitions))[start : start + room]
-        response.topics.append(_described(image, topic, page))
+        response.topics.append(_described(image, topic, page, operations))
         room -= len(page)
         if page.stop < len(topic.partitions):
             response.next_cursor = DescribeTopicPartitionsResponse.Cursor(name, page.stop)
@@ -72,7 +82,14 @@ def _start(request: DescribeTopicPartitionsRequest) -> tuple[str, int]:
     return cursor.topic_name, cursor.partition_index
 
 
-def _unknown(name: str) -> DescribeTopicPartitionsResponse.Topic:
+def _forbidden(name: str) -> DescribeTopicPartitionsResponse.Topic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return DescribeTopicPartitionsResponse.Topic(
+        code, name, topic_authorized_operations=OPERATIONS_NOT_REQUESTED
+    )
+
+
+def _unknown(name: str, operations: int) -> DescribeTopicPartitionsResponse.Topic:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     try:
         validate_topic_name(name)
@@ -82,19 +99,19 @@ def _unknown(name: str) -> DescribeTopicPartitionsResponse.Topic:
         code,
         name,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 
 def _described(
-    image: ClusterImage, topic: Topic, page: range
+    image: ClusterImage, topic: Topic, page: range, operations: int
 ) -> DescribeTopicPartitionsResponse.Topic:
     answer = DescribeTopicPartitionsResponse.Topic(
         0,
         topic.name,
         topic.topic_id,
         topic.is_internal,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
     alive = image.brokers
     for index in page:

@@ -1,11 +1,12 @@
 """DescribeTransactions, version 0: returns the state of transactional ids (KIP-664).
 
-A coordinator answers only for its own ids.
+A coordinator answers only for its own ids. Topics that the client may not describe are left out.
 """
 
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
@@ -22,13 +23,17 @@ def _describe(
     transactional_id: str, context: RequestContext
 ) -> DescribeTransactionsResponse.Transaction:
     try:
-        return context.services.transactions.require(transactional_id).shard.describe(
-            transactional_id
-        )
+        context.require_transactional_id(AclOperation.DESCRIBE, transactional_id)
+        shard = context.services.transactions.require(transactional_id).shard
+        described = shard.describe(transactional_id)
     except KafkaError as error:
         return DescribeTransactionsResponse.Transaction(
             error_code=error.code, transactional_id=transactional_id
         )
+    described.topics = [
+        topic for topic in described.topics if context.may_topic(AclOperation.DESCRIBE, topic.topic)
+    ]
+    return described
 
 
 def refuse(

@@ -6,6 +6,7 @@ Without users in the request, all are described. Salts and keys are never told.
 from __future__ import annotations
 
 from penstock.broker.context import RequestContext
+from penstock.security.acls import AclOperation
 from penstock.security.scram_credentials import describe
 from penstock.wire.messages import (
     DescribeUserScramCredentialsRequest,
@@ -16,6 +17,7 @@ from penstock.wire.messages import (
 def handle(
     request: DescribeUserScramCredentialsRequest, context: RequestContext
 ) -> DescribeUserScramCredentialsResponse:
+    context.require_cluster(AclOperation.DESCRIBE)
     users = None if request.users is None else [user.name for user in request.users]
     response = DescribeUserScramCredentialsResponse(error_message=None)
     for found in describe(context.services.image.users.credentials, users):

@@ -22,6 +22,7 @@ from penstock.broker.handlers.partition_requests import decide_by_topic
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.preferred import Election, elect
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ElectLeadersRequest, ElectLeadersResponse
@@ -33,6 +34,7 @@ _UNCLEAN: Final = 1
 def handle(
     request: ElectLeadersRequest, context: RequestContext
 ) -> asyncio.Future[ElectLeadersResponse]:
+    context.require_cluster(AclOperation.ALTER)
     return context.spawn(_run(request, context))
 
 

@@ -6,6 +6,9 @@ partition of `__consumer_offsets` that one of the members must have written to. 
 nothing was decided, and the members' codes show which of them prevented it. Otherwise each member
 gets the producer id and epoch for its next transaction. The request is safe to retry: it gets the
 same answer.
+
+Clients send it, such as the driver of a Spark job, so it needs WRITE on every transactional id, as
+EndTxn does for one. CLUSTER_ACTION is enough, too.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import then
 from penstock.coordination.effects import Now, Token
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.txns.effects import Answer, Effect, EndedTogether, EndTransactions, Member
 from penstock.txns.shard import TransactionShard
@@ -25,6 +29,9 @@ from penstock.wire.messages import EndTransactionsRequest, EndTransactionsRespon
 def handle(
     request: EndTransactionsRequest, context: RequestContext
 ) -> EndTransactionsResponse | asyncio.Future[EndTransactionsResponse]:
+    if not context.may_cluster(AclOperation.CLUSTER_ACTION):
+        for member in request.members:
+            context.require_transactional_id(AclOperation.WRITE, member.transactional_id)
     transactions = context.services.transactions
     indexes = {transactions.index_of(member.transactional_id) for member in request.members}
     if len(indexes) != 1:

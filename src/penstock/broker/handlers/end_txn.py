@@ -12,12 +12,14 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import ask
+from penstock.security.acls import AclOperation
 from penstock.wire.messages import EndTxnRequest, EndTxnResponse
 
 
 def handle(
     request: EndTxnRequest, context: RequestContext
 ) -> EndTxnResponse | asyncio.Future[EndTxnResponse]:
+    context.require_transactional_id(AclOperation.WRITE, request.transactional_id)
     answer: EndTxnResponse | asyncio.Future[EndTxnResponse] = ask(
         context, request.transactional_id, request, lambda shard: shard.end_txn
     )

@@ -20,6 +20,9 @@ can change the in-sync set. Its fetch offset is taken as its log end, unless its
 this one before that. A follower that learns of a leader before the leader itself does is not
 refused, since it would then back off for a while: it waits until the leadership begins here.
 
+A consumer needs READ on each topic, a follower CLUSTER_ACTION on the cluster. Both are checked each
+time partitions are read, so a change of ACLs applies to sessions and to fetches that wait.
+
 Fetch sessions exist from version 7 on. Version 9 sends the leader epoch that the client knows,
 version 12 the epoch of its last record (a diverging epoch in the response reports a truncated log),
 and from version 13 on topics are named by id only. With version 11 a consumer may read from a
@@ -39,6 +42,7 @@ from penstock.broker.handlers.fetch_reads import (
     FetchReads,
     fetching_replica,
     is_registered,
+    read_rights,
 )
 from penstock.broker.handlers.large_fetch import LargeFetch
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
@@ -51,7 +55,12 @@ def handle(
 ) -> FetchResponse | asyncio.Future[FetchResponse]:
     services = context.services
     replica = fetching_replica(request, context.version)
-    is_known = replica is not None and is_registered(replica, services)
+    may_read = read_rights(context, replica)
+    is_known = (
+        replica is not None
+        and is_registered(replica, services)
+        and (may_read is None or may_read(""))
+    )
     context.is_replica = is_known
     sessions = services.fetch_sessions
     if sessions.partitions_of(request) > context.slicing.elements:
@@ -63,7 +72,7 @@ def handle(
         by_id=context.version >= IDS_SINCE,
         privileged=is_known,
     )
-    fetch = FetchReads(request, services, session, wanted, context.version)
+    fetch = FetchReads(request, services, session, wanted, context.version, may_read)
     fetch.look_up(0, len(wanted))
     read = fetch.read()
     if read.size >= request.min_bytes or read.must_answer or request.max_wait_ms <= 0:

@@ -9,15 +9,18 @@ they may have different leaders.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple, cast
 
-from penstock.broker.context import Services
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.epochs import UNDEFINED_EPOCH, diverging_epoch
 from penstock.partition.leadership import Leadership
 from penstock.records.aborted import AbortedTransaction
+from penstock.security.acls import AclOperation
 from penstock.storage.spans import FileSpan
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest, FetchResponse
@@ -49,6 +52,20 @@ class Replica(NamedTuple):
 
     broker_id: int
     broker_epoch: int
+
+
+MayRead = Callable[[str], bool]
+"""Returns whether the sender may read a topic. It is called at each read, so a fetch that has
+waited returns nothing that its sender may no longer read."""
+
+
+def read_rights(context: RequestContext, replica: Replica | None) -> MayRead | None:
+    """Returns what decides which topics the request may read; None if there is no authorizer."""
+    if not context.has_authorizer:
+        return None
+    if replica is None:
+        return partial(context.may_topic, AclOperation.READ)
+    return lambda _: context.may_cluster(AclOperation.CLUSTER_ACTION)
 
 
 def fetching_replica(request: FetchRequest, version: int) -> Replica | None:
@@ -97,6 +114,7 @@ class FetchReads:
         "_has_epochs",
         "_has_racks",
         "_is_incremental",
+        "_may_read",
         "_memory_left",
         "_now_ms",
         "_racks",
@@ -120,7 +138,9 @@ class FetchReads:
         session: Session | None,
         wanted: list[Wanted],
         version: int,
+        may_read: MayRead | None = None,
     ) -> None:
+        self._may_read = may_read
         self._request = request
         self._services = services
         self._session = session
@@ -186,6 +206,8 @@ class FetchReads:
         if self._replica is not None:
             self._now_ms = self._services.replicas.monotonic_ms()
         may_be_quiet = self._replica is not None and self._is_incremental
+        if may_be_quiet and self._may_read is not None:
+            may_be_quiet = self._may_read("")
         for each, hosted in zip(self.wanted[start:stop], self.hosted[start:stop], strict=True):
             if may_be_quiet and hosted is not None and self._is_quiet(each, hosted):
                 answers.append(None)
@@ -237,6 +259,8 @@ class FetchReads:
             _name_topics([each], self._services)
             if not each.topic:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if self._may_read is not None and not self._may_read(each.topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if hosted is None:
             hosted = self._services.replicas.require(each.topic, each.index)
         if self._by_id and hosted.topic_id != each.topic_id:

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.handlers.topic_creation import create_offsets_topic, create_transactions_topic
 from penstock.metadata.model import OFFSETS_TOPIC
+from penstock.security.acls import AclOperation
 from penstock.txns.formats import TOPIC
 from penstock.wire.errors import ErrorCode
 from penstock.wire.java import partition_of
@@ -25,9 +26,11 @@ class _Kind(NamedTuple):
     create: Callable[[Services], str | None]
 
 
+_GROUP: Final = 0
+_TRANSACTION: Final = 1
 _KINDS: Final = {
-    0: _Kind(OFFSETS_TOPIC, create_offsets_topic),
-    1: _Kind(TOPIC, create_transactions_topic),
+    _GROUP: _Kind(OFFSETS_TOPIC, create_offsets_topic),
+    _TRANSACTION: _Kind(TOPIC, create_transactions_topic),
 }
 
 
@@ -48,6 +51,9 @@ def handle(request: FindCoordinatorRequest, context: RequestContext) -> FindCoor
 
 
 def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorResponse.Coordinator:
+    code = _refusal(key, key_type, context)
+    if code != ErrorCode.NONE:
+        return _none(key, code, code.message)
     kind = _KINDS.get(key_type)
     if kind is None:
         return _none(
@@ -80,6 +86,19 @@ def _find(key: str, key_type: int, context: RequestContext) -> FindCoordinatorRe
     return FindCoordinatorResponse.Coordinator(
         key=key, node_id=broker.broker_id, host=host, port=port, error_message=None
     )
+
+
+def _refusal(key: str, key_type: int, context: RequestContext) -> ErrorCode:
+    """Returns the error of a client that may not look for this coordinator."""
+    if key_type == _GROUP:
+        if not context.may_group(AclOperation.DESCRIBE, key):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    elif key_type == _TRANSACTION:
+        if not context.may_transactional_id(AclOperation.DESCRIBE, key):
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif not context.may_cluster(AclOperation.CLUSTER_ACTION):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
 
 
 def _none(key: str, code: ErrorCode, message: str) -> FindCoordinatorResponse.Coordinator:

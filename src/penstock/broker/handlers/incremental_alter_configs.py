@@ -12,12 +12,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from penstock.broker.context import RequestContext, Services
+from penstock.broker.context import RequestContext
 from penstock.broker.handlers import log_levels
-from penstock.broker.handlers.config_requests import alter_each, require_this_broker
+from penstock.broker.handlers.config_requests import (
+    alter_each,
+    require_configs,
+    require_this_broker,
+)
 from penstock.metadata.config_changes import ConfigEdit, ResourceType, incremental_alter_configs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 
@@ -47,7 +52,7 @@ async def _run(
     response = IncrementalAlterConfigsResponse()
     for resource in request.resources:
         if resource.resource_type == _LOGGER:
-            code, words = _alter_levels(context.services, resource, request.validate_only)
+            code, words = _alter_levels(context, resource, request.validate_only)
         else:
             code, words = next(outcomes)
         response.responses.append(
@@ -66,10 +71,11 @@ def _edits(resource: IncrementalAlterConfigsRequest.Resource) -> list[ConfigEdit
 
 
 def _alter_levels(
-    services: Services, resource: IncrementalAlterConfigsRequest.Resource, validate_only: bool
+    context: RequestContext, resource: IncrementalAlterConfigsRequest.Resource, validate_only: bool
 ) -> tuple[int, str | None]:
     try:
-        require_this_broker(services, resource.resource_name)
+        require_configs(context, AclOperation.ALTER_CONFIGS, resource)
+        require_this_broker(context.services, resource.resource_name)
         log_levels.alter(_edits(resource), validate_only=validate_only)
     except KafkaError as error:
         return error.code, error.message

@@ -16,6 +16,7 @@ from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.transaction_requests import ask
+from penstock.security.acls import AclOperation, ResourceType
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -25,6 +26,10 @@ _NONE: Final = -1
 def handle(
     request: InitProducerIdRequest, context: RequestContext
 ) -> InitProducerIdResponse | asyncio.Future[InitProducerIdResponse]:
+    if request.transactional_id is not None:
+        context.require_transactional_id(AclOperation.WRITE, request.transactional_id)
+    elif not context.may_any(AclOperation.WRITE, ResourceType.TOPIC):
+        context.require_cluster(AclOperation.IDEMPOTENT_WRITE)
     if request.transactional_id == "":
         raise KafkaError(ErrorCode.INVALID_REQUEST)
     if (request.producer_id == _NONE) != (request.producer_epoch == _NONE):

@@ -22,7 +22,14 @@ from itertools import islice
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import in_slices
-from penstock.broker.handlers.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads, Reading
+from penstock.broker.handlers.fetch_reads import (
+    IDS_SINCE,
+    READ_COMMITTED,
+    FetchReads,
+    Reading,
+    fetching_replica,
+    read_rights,
+)
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
@@ -82,7 +89,9 @@ class LargeFetch:
         began = self._now()
         session, wanted = await self._begin(began)
         await free(request, self._slices)  # `wanted` has everything that is needed.
-        fetch = FetchReads(request, self._services, session, wanted, self._context.version)
+        version = self._context.version
+        may_read = read_rights(self._context, fetching_replica(request, version))
+        fetch = FetchReads(request, self._services, session, wanted, version, may_read)
         wait: PartitionsWait | None = None
         if request.max_wait_ms > 0:
             wait = PartitionsWait(

@@ -13,6 +13,7 @@ from typing import Final
 from penstock.broker.context import RequestContext
 from penstock.metadata.config_changes import ResourceType
 from penstock.metadata.image import ClusterImage
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ListConfigResourcesRequest, ListConfigResourcesResponse
 
@@ -22,6 +23,7 @@ _TYPES_SINCE: Final = 1
 def handle(
     request: ListConfigResourcesRequest, context: RequestContext
 ) -> ListConfigResourcesResponse:
+    context.require_cluster(AclOperation.DESCRIBE_CONFIGS)
     if context.version < _TYPES_SINCE:
         return ListConfigResourcesResponse()
     wanted = dict.fromkeys(request.resource_types) or list(ResourceType)

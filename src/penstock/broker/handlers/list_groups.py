@@ -1,6 +1,7 @@
 """ListGroups, versions 0 to 5: lists the groups that this broker coordinates.
 
-Version 4 can filter by state, version 5 by type.
+Version 4 can filter by state, version 5 by type. Groups that the client may not describe are left
+out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.large_requests import answered, portions
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ListGroupsRequest, ListGroupsResponse
 
@@ -24,6 +26,7 @@ def handle(
 def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGroupsResponse]:
     groups = context.services.groups
     response = ListGroupsResponse()
+    may_all = context.may_cluster(AclOperation.DESCRIBE)
     if groups.is_loading():
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for shell in groups.loaded():
@@ -32,8 +35,11 @@ def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGro
                 # Another broker coordinates the rest: an incomplete list must not look complete.
                 response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
                 break
-            response.groups += shell.shard.list_groups(
-                request.states_filter, request.types_filter, portion
-            )
+            listed = shell.shard.list_groups(request.states_filter, request.types_filter, portion)
+            response.groups += [
+                group
+                for group in listed
+                if may_all or context.may_group(AclOperation.DESCRIBE, group.group_id)
+            ]
             yield
     return response

@@ -31,6 +31,7 @@ from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import answered
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.leadership import Leadership
+from penstock.security.acls import AclOperation
 from penstock.storage.timesearch import (
     Look,
     NotQuick,
@@ -100,13 +101,17 @@ def _listed(
         yield
         topic_partition = name, asked.partition_index
         (twice if topic_partition in once else once).add(topic_partition)
-    is_replica = request.replica_id in context.services.image.brokers
+    is_replica = request.replica_id in context.services.image.brokers and context.may_cluster(
+        AclOperation.CLUSTER_ACTION
+    )
     topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
     for name, asked in _asked(request):
         yield
         answer = ListOffsetsResponse.Partition(partition_index=asked.partition_index)
         topics.setdefault(name, {})[asked.partition_index] = answer
         try:
+            if not is_replica:
+                context.require_topic(AclOperation.DESCRIBE, name)
             if (name, asked.partition_index) in twice:
                 raise KafkaError(ErrorCode.INVALID_REQUEST)
             left = _fill(answer, name, asked, committed, context, is_replica=is_replica)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from penstock.broker.context import RequestContext
 from penstock.metadata.reassignment import moves_under_way
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import (
     ListPartitionReassignmentsRequest,
@@ -19,6 +20,7 @@ from penstock.wire.messages import (
 def handle(
     request: ListPartitionReassignmentsRequest, context: RequestContext
 ) -> ListPartitionReassignmentsResponse:
+    context.require_cluster(AclOperation.DESCRIBE)
     asked = None
     if request.topics is not None:
         asked = dict.fromkeys(

@@ -12,6 +12,7 @@ import asyncio
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
 from penstock.broker.handlers.large_requests import answered, portions
+from penstock.security.acls import AclOperation
 from penstock.txns.admin import unknown_states
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import ListTransactionsRequest, ListTransactionsResponse
@@ -37,8 +38,10 @@ def _steps(
         for portion in portions(shell.shard.state.image.transactions) or [[]]:
             if shell.is_over:
                 raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-            response.transaction_states += shell.shard.list_transactions(
-                request, shell.now(), portion
-            )
+            response.transaction_states += [
+                each
+                for each in shell.shard.list_transactions(request, shell.now(), portion)
+                if context.may_transactional_id(AclOperation.DESCRIBE, each.transactional_id)
+            ]
             yield
     return response

@@ -6,6 +6,10 @@ UNKNOWN_TOPIC_OR_PARTITION, as in Kafka 4, and the client asks again. Before a t
 missing, the store is asked for changes (`fresh_topics`). From version 10 on topics have ids, and
 from version 12 on a request can name them by id; in the versions between, a request by id is
 refused as a whole. From version 8 on a client can ask for the operations it may perform.
+
+A topic that the client may not describe is left out of a list of all topics. If the client names
+it, the answer is the same whether or not it exists, and the store is not asked for changes either:
+the time must not show the difference.
 """
 
 from __future__ import annotations
@@ -14,19 +18,16 @@ import asyncio
 from collections.abc import Collection
 from typing import NamedTuple
 
+from penstock.broker.access.authorization import fenced_code
 from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import Steps
-from penstock.broker.handlers.authorized_operations import (
-    CLUSTER_OPERATIONS,
-    NOT_ASKED,
-    TOPIC_OPERATIONS,
-)
 from penstock.broker.handlers.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.large_requests import answered
 from penstock.broker.handlers.topic_creation import create_missing
 from penstock.metadata.model import NO_LEADER, Topic
 from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name
+from penstock.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.security.listeners import missing_endpoint_error
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import MetadataRequest, MetadataResponse
@@ -34,17 +35,26 @@ from penstock.wire.messages import MetadataRequest, MetadataResponse
 _IDS_SINCE = 12
 _CODE_SINCE = 13
 _PARTITIONS_PER_STEP = 100
+_FORBIDDEN = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_NO_OPERATIONS = (ErrorCode.UNKNOWN_TOPIC_ID, _FORBIDDEN)
+"""Topics with these errors get no authorized operations, as in Kafka."""
 
 
 def handle(
     request: MetadataRequest, context: RequestContext
 ) -> MetadataResponse | asyncio.Future[MetadataResponse]:
     asked = request.topics or []
+    if context.services.authorization.is_fenced_for(context.identity):
+        return _fenced(request, context)
     count = _count(request, context)
     context.is_large = count > context.slicing.elements
     return with_fresh_topics(
         context,
-        [each.name for each in asked if each.name is not None],
+        [
+            each.name
+            for each in asked
+            if each.name is not None and context.may_topic(AclOperation.DESCRIBE, each.name)
+        ],
         lambda: answered(context, _answered(request, context), count),
         [each.topic_id for each in asked],
     )
@@ -62,11 +72,27 @@ def _count(request: MetadataRequest, context: RequestContext) -> int:
 def _answered(request: MetadataRequest, context: RequestContext) -> Steps[MetadataResponse]:
     response = yield from _handled(request, context)
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+        response.cluster_authorized_operations = context.operations(
+            ResourceType.CLUSTER, CLUSTER_NAME
+        )
     if request.include_topic_authorized_operations:
         for topic in response.topics:
-            unknown = topic.error_code == ErrorCode.UNKNOWN_TOPIC_ID
-            topic.topic_authorized_operations = NOT_ASKED if unknown else TOPIC_OPERATIONS
+            if topic.error_code not in _NO_OPERATIONS and topic.name is not None:
+                topic.topic_authorized_operations = context.operations(
+                    ResourceType.TOPIC, topic.name
+                )
+    return response
+
+
+def _fenced(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    """Answers for a broker that may not decide what the client may see (`access.authorization`).
+
+    The brokers are listed, so that the client can ask another one.
+    """
+    response = refuse(request, context.version, fenced_code(context.api_key))
+    response.brokers = _brokers(context.services, context.identity.listener)
+    response.cluster_id = context.services.image.cluster_id
+    response.controller_id = _controller_id(context.services, response.brokers)
     return response
 
 
@@ -83,6 +109,8 @@ def _handled(request: MetadataRequest, context: RequestContext) -> Steps[Metadat
     if asked is None or (context.version == 0 and not asked):
         reach = _reach(context)
         for topic in list(image.topics.values()):
+            if not context.may_topic(AclOperation.DESCRIBE, topic.name):
+                continue
             response.topics.append((yield from _topic(topic, reach)))
         return response
     if context.version < _IDS_SINCE and any(
@@ -158,8 +186,12 @@ def _answer(
         topic = image.topic_by_id(wanted.topic_id)
         if topic is None:
             return MetadataResponse.Topic(ErrorCode.UNKNOWN_TOPIC_ID, None, wanted.topic_id)
+        if not context.may_topic(AclOperation.DESCRIBE, topic.name):
+            return MetadataResponse.Topic(_FORBIDDEN, None, wanted.topic_id)
         return (yield from _topic(topic, _reach(context)))
     asked = wanted.name or ""
+    if not context.may_topic(AclOperation.DESCRIBE, asked):
+        return MetadataResponse.Topic(_FORBIDDEN, asked)
     topic = image.topics.get(asked)
     if topic is not None:
         return (yield from _topic(topic, _reach(context)))
@@ -167,6 +199,8 @@ def _answer(
     try:
         validate_topic_name(asked)
         if may_create:
+            if not context.may_cluster(AclOperation.CREATE):
+                context.require_topic(AclOperation.CREATE, asked)
             create_missing(context.services, asked)
     except KafkaError as error:
         code = error.code

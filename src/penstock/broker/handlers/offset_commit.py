@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Set
 from copy import copy
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.group_requests import ask
+from penstock.broker.handlers.group_requests import absent_code, ask, forbidden_topics
 from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.groups.error_responses import commit_response, refuse
 from penstock.groups.limits import COMMIT_BATCHES_MAX, commit_bytes
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import OffsetCommitRequest, OffsetCommitResponse
 
@@ -29,6 +31,7 @@ _Asked = list[tuple[str, list[OffsetCommitRequest.Partition]]]
 def handle(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
+    context.require_group(AclOperation.READ, request.group_id)
     if sum(len(topic.partitions) for topic in request.topics) <= context.slicing.elements:
         return _commit(request, context)
     context.is_large = True
@@ -72,7 +75,8 @@ def _commit(
     request: OffsetCommitRequest, context: RequestContext
 ) -> OffsetCommitResponse | asyncio.Future[OffsetCommitResponse]:
     asked = [(topic.name, list(topic.partitions)) for topic in request.topics]
-    unknown = _take_unknown(request, context)
+    forbidden = forbidden_topics(context, AclOperation.READ, [name for name, _ in asked])
+    unknown = _take_unknown(request, context, forbidden)
     answer = ask(
         context, request.group_id, request, lambda shard: shard.offset_commit, nameless=True
     )
@@ -80,18 +84,21 @@ def _commit(
         committed: OffsetCommitResponse | asyncio.Future[OffsetCommitResponse] = answer
         return committed
     if isinstance(answer, OffsetCommitResponse):
-        return _merged(answer, asked)
-    return context.spawn(_with(answer, asked))
+        return _merged(answer, asked, forbidden)
+    return context.spawn(_with(answer, asked, forbidden))
 
 
 async def _with(
-    answer: asyncio.Future[OffsetCommitResponse], asked: _Asked
+    answer: asyncio.Future[OffsetCommitResponse], asked: _Asked, forbidden: Set[str]
 ) -> OffsetCommitResponse:
-    return _merged(await answer, asked)
+    return _merged(await answer, asked, forbidden)
 
 
-def _merged(answer: OffsetCommitResponse, asked: _Asked) -> OffsetCommitResponse:
-    """Adds the partitions that were left out because they do not exist, in request order."""
+def _merged(
+    answer: OffsetCommitResponse, asked: _Asked, forbidden: Set[str]
+) -> OffsetCommitResponse:
+    """Adds the partitions that were left out because they do not exist or the client may not read
+    them, in request order."""
     codes = {
         (topic.name, each.partition_index): each.error_code
         for topic in answer.topics
@@ -103,7 +110,7 @@ def _merged(answer: OffsetCommitResponse, asked: _Asked) -> OffsetCommitResponse
             partitions=[
                 OffsetCommitResponse.Partition(
                     each.partition_index,
-                    codes.get((name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                    codes.get((name, each.partition_index), absent_code(name, forbidden)),
                 )
                 for each in partitions
             ],
@@ -113,15 +120,19 @@ def _merged(answer: OffsetCommitResponse, asked: _Asked) -> OffsetCommitResponse
     return answer
 
 
-def _take_unknown(request: OffsetCommitRequest, context: RequestContext) -> bool:
-    """Removes partitions that do not exist from the request. Returns True if there were any."""
+def _take_unknown(
+    request: OffsetCommitRequest, context: RequestContext, forbidden: Set[str]
+) -> bool:
+    """Removes partitions that do not exist or are forbidden from the request. Returns True if there
+    were any."""
     image = context.services.image
     taken = False
     for topic in request.topics:
         known = [
             asked
             for asked in topic.partitions
-            if image.partition(topic.name, asked.partition_index) is not None
+            if topic.name not in forbidden
+            and image.partition(topic.name, asked.partition_index) is not None
         ]
         taken = taken or len(known) != len(topic.partitions)
         topic.partitions = known

@@ -7,12 +7,13 @@ group does not exist or cannot be reached, the error is at the top level, and no
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.group_requests import ask
+from penstock.broker.handlers.group_requests import absent_code, ask, forbidden_topics
 from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.groups.error_responses import refuse
-from penstock.wire.errors import ErrorCode
+from penstock.security.acls import AclOperation
 from penstock.wire.messages import OffsetDeleteRequest, OffsetDeleteResponse
 
 __all__ = ["handle", "refuse"]
@@ -21,6 +22,7 @@ __all__ = ["handle", "refuse"]
 def handle(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
+    context.require_group(AclOperation.DELETE, request.group_id)
     if sum(len(topic.partitions) for topic in request.topics) <= context.slicing.elements:
         return _delete(request, context)
     context.is_large = True
@@ -48,16 +50,24 @@ async def _delete_in_portions(
 def _delete(
     request: OffsetDeleteRequest, context: RequestContext
 ) -> OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse]:
+    names = [topic.name for topic in request.topics]
+    forbidden = forbidden_topics(context, AclOperation.READ, names)
     answer: OffsetDeleteResponse | asyncio.Future[OffsetDeleteResponse] = ask(
-        context, request.group_id, _known(request, context), lambda shard: shard.offset_delete
+        context,
+        request.group_id,
+        _known(request, context, forbidden),
+        lambda shard: shard.offset_delete,
+        needs=AclOperation.DELETE,
     )
     if isinstance(answer, OffsetDeleteResponse):
-        return _complete(answer, request)
-    return context.spawn(_completed(answer, request))
+        return _complete(answer, request, forbidden)
+    return context.spawn(_completed(answer, request, forbidden))
 
 
-def _known(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDeleteRequest:
-    """Returns the request without partitions that do not exist."""
+def _known(
+    request: OffsetDeleteRequest, context: RequestContext, forbidden: Set[str]
+) -> OffsetDeleteRequest:
+    """Returns the request without partitions that do not exist or that the client may not read."""
     image = context.services.image
     return OffsetDeleteRequest(
         request.group_id,
@@ -67,7 +77,8 @@ def _known(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDelet
                 [
                     asked
                     for asked in topic.partitions
-                    if image.partition(topic.name, asked.partition_index) is not None
+                    if topic.name not in forbidden
+                    and image.partition(topic.name, asked.partition_index) is not None
                 ],
             )
             for topic in request.topics
@@ -76,13 +87,16 @@ def _known(request: OffsetDeleteRequest, context: RequestContext) -> OffsetDelet
 
 
 async def _completed(
-    answer: asyncio.Future[OffsetDeleteResponse], request: OffsetDeleteRequest
+    answer: asyncio.Future[OffsetDeleteResponse], request: OffsetDeleteRequest, forbidden: Set[str]
 ) -> OffsetDeleteResponse:
-    return _complete(await answer, request)
+    return _complete(await answer, request, forbidden)
 
 
-def _complete(answer: OffsetDeleteResponse, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
-    """Lists every partition of the request, in order; one without an answer does not exist."""
+def _complete(
+    answer: OffsetDeleteResponse, request: OffsetDeleteRequest, forbidden: Set[str]
+) -> OffsetDeleteResponse:
+    """Lists every partition of the request, in order; one without an answer does not exist, or is
+    forbidden."""
     if answer.error_code:
         return answer
     codes = {
@@ -97,7 +111,7 @@ def _complete(answer: OffsetDeleteResponse, request: OffsetDeleteRequest) -> Off
                 OffsetDeleteResponse.Partition(
                     asked.partition_index,
                     codes.get(
-                        (topic.name, asked.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        (topic.name, asked.partition_index), absent_code(topic.name, forbidden)
                     ),
                 )
                 for asked in topic.partitions

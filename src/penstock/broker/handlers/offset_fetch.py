@@ -11,17 +11,27 @@ from contextlib import suppress
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
+from penstock.broker.handlers.group_requests import forbidden_topics
 from penstock.groups.error_responses import refuse, refused_offsets
 from penstock.groups.offset_fetch import groups_of, response_steps
-from penstock.wire.errors import KafkaError
+from penstock.security.acls import AclOperation
+from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 from penstock.wire.messages.base import Response
 
 __all__ = ["handle", "refuse"]
 
 
-def handle(request: OffsetFetchRequest, context: RequestContext) -> asyncio.Future[Response]:
-    names = [group.group_id for group in groups_of(request, context.version)]
+def handle(
+    request: OffsetFetchRequest, context: RequestContext
+) -> Response | asyncio.Future[Response]:
+    names = [
+        group.group_id
+        for group in groups_of(request, context.version)
+        if context.may_group(AclOperation.DESCRIBE, group.group_id)
+    ]
+    if not names:
+        return refuse(request, context.version, ErrorCode.GROUP_AUTHORIZATION_FAILED)
     context.is_large = _count(request, context) > context.slicing.elements
     return context.services.groups.confirmed(names, lambda: _answer(request, context))
 
@@ -43,6 +53,7 @@ def _answer(request: OffsetFetchRequest, context: RequestContext) -> Steps[Offse
     answers = []
     for group in groups_of(request, context.version):
         try:
+            context.require_group(AclOperation.DESCRIBE, group.group_id)
             shard = context.services.groups.require(group.group_id).shard
         except KafkaError as error:
             if context.version < 8:
@@ -53,5 +64,30 @@ def _answer(request: OffsetFetchRequest, context: RequestContext) -> Steps[Offse
             answers.append(refused_offsets(group, error.code))
         else:
             fetched = shard.offset_fetch_steps(group, require_stable=request.require_stable)
-            answers.append((yield from fetched))
+            answer = yield from fetched
+            _hide_topics(answer, context, is_all=group.topics is None)
+            answers.append(answer)
     return (yield from response_steps(answers, context.version))
+
+
+def _hide_topics(
+    answer: OffsetFetchResponse.Group, context: RequestContext, *, is_all: bool
+) -> None:
+    """Removes the offsets of topics that the client may not describe.
+
+    Topics that the client named are refused. If it asked for all, they are left out.
+    """
+    names = [topic.name for topic in answer.topics]
+    forbidden = forbidden_topics(context, AclOperation.DESCRIBE, names)
+    if not forbidden:
+        return
+    if is_all:
+        answer.topics = [topic for topic in answer.topics if topic.name not in forbidden]
+        return
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    for topic in answer.topics:
+        if topic.name in forbidden:
+            topic.partitions = [
+                OffsetFetchResponse.GroupPartition(each.partition_index, -1, -1, "", code)
+                for each in topic.partitions
+            ]

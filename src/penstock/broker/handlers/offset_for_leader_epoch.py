@@ -8,6 +8,7 @@ from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Steps
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import answered
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 
@@ -23,6 +24,7 @@ def _found(
     request: OffsetForLeaderEpochRequest, context: RequestContext
 ) -> Steps[OffsetForLeaderEpochResponse]:
     response = OffsetForLeaderEpochResponse()
+    is_broker = context.may_cluster(AclOperation.CLUSTER_ACTION)
     for topic in request.topics:
         answers = OffsetForLeaderEpochResponse.Topic(topic=topic.topic)
         response.topics.append(answers)
@@ -31,6 +33,8 @@ def _found(
             answer = OffsetForLeaderEpochResponse.Partition(partition=asked.partition)
             answers.partitions.append(answer)
             try:
+                if not is_broker:
+                    context.require_topic(AclOperation.DESCRIBE, topic.topic)
                 hosted = context.services.replicas.require(topic.topic, asked.partition)
                 term = hosted.require_leader(asked.current_leader_epoch)
                 end_offset = hosted.log.end_offset

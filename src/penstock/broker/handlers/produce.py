@@ -38,9 +38,11 @@ from penstock.broker.coordinators.verification import VerificationKey, Verificat
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
 from penstock.broker.partitions.partition import HostedPartition, NotVerified, Written
+from penstock.broker.partitions.produce_fast_path import has_transactional
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.partition.guards import Verification
 from penstock.partition.record_validation import LargeBatch, RecordsRefused, Validated
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages import ProduceRequest, ProduceResponse
@@ -94,6 +96,12 @@ def _has_many(topics: Sequence[ProduceRequest.Topic], elements: int) -> bool:
     return sum([len(topic.partition_data) for topic in topics]) > elements
 
 
+def _is_tool(context: RequestContext) -> bool:
+    """Returns whether the client may write to internal topics. Any client can send this id, so with
+    an authorizer it must also have the right to act as a broker."""
+    return context.client_id == _TOOLS and context.may_cluster(AclOperation.CLUSTER_ACTION)
+
+
 class _Batch(NamedTuple):
     topic: str
     asked: ProduceRequest.Partition
@@ -107,6 +115,7 @@ class _Producing:
     __slots__ = (
         "_context",
         "_gradual_wait",
+        "_is_transactional",
         "_later_answer",
         "_now_ms",
         "_request",
@@ -128,6 +137,7 @@ class _Producing:
         self._gradual_wait: GradualCommitWait[ProduceResponse] | None = None
         """Waits for the batches in place of `_uncommitted`, if some are appended later."""
         self.response = ProduceResponse()
+        self._is_transactional = context.has_authorizer and has_transactional(request)
         self._unverified: list[tuple[_Batch, NotVerified]] = []
         self._later_answer: asyncio.Future[ProduceResponse | None] | None = None
         self._unappended = 0
@@ -184,7 +194,9 @@ class _Producing:
         context, acks, answer = self._context, self._request.acks, batch.answer
         replicas = context.services.replicas
         try:
-            if batch.topic in INTERNAL_TOPICS and context.client_id != _TOOLS:
+            if context.has_authorizer:
+                self._require_rights(batch)
+            if batch.topic in INTERNAL_TOPICS and not _is_tool(context):
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
             found = replicas.get(batch.topic, answer.index)
             hosted = found or replicas.require(batch.topic, answer.index)
@@ -218,6 +230,18 @@ class _Producing:
                     self._uncommitted.append((hosted, end_offset))
                 else:
                     self._gradual_wait.add(hosted, end_offset)
+
+    def _require_rights(self, batch: _Batch) -> None:
+        """Raises an error if the client may not write the batch.
+
+        It is checked whenever a batch is to be appended, also after it has waited.
+        """
+        request, context = self._request, self._context
+        if self._is_transactional:
+            if request.transactional_id is None:
+                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+            context.require_transactional_id(AclOperation.WRITE, request.transactional_id)
+        context.require_topic(AclOperation.WRITE, batch.topic)
 
     def _validate_later(self, batch: _Batch, hosted: HostedPartition) -> None:
         """Validates the batch on a thread, then appends it."""

@@ -9,12 +9,14 @@ the group's partition before (AddOffsetsToTxn); from version 5 on it is added he
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from copy import copy
 from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.coordinators.groups import GroupShell
 from penstock.broker.coordinators.verification import VerificationKey
+from penstock.broker.handlers.group_requests import absent_code, forbidden_topics
 from penstock.broker.handlers.large_requests import ask_in_portions
 from penstock.broker.handlers.transaction_requests import then
 from penstock.broker.partitions.own_txn_appends import beginner
@@ -24,6 +26,7 @@ from penstock.groups.error_responses import refuse, txn_commit_response
 from penstock.groups.shard import GroupShard
 from penstock.partition.decisions import Begin
 from penstock.partition.guards import NO_GUARD
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -51,6 +54,8 @@ _Asked = list[tuple[str, list[TxnOffsetCommitRequest.Partition]]]
 
 
 def handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer:
+    context.require_transactional_id(AclOperation.WRITE, request.transactional_id)
+    context.require_group(AclOperation.READ, request.group_id)
     if sum(len(topic.partitions) for topic in request.topics) <= context.slicing.elements:
         return _handle(request, context)
     context.is_large = True
@@ -78,13 +83,14 @@ def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer
     if not request.group_id:
         return _refused(request, ErrorCode.INVALID_GROUP_ID)
     asked = [(topic.name, list(topic.partitions)) for topic in request.topics]
-    _take_unknown(request, context)
+    forbidden = forbidden_topics(context, AclOperation.READ, [name for name, _ in asked])
+    _take_unknown(request, context, forbidden)
     if not request.topics:
-        return _merged(TxnOffsetCommitResponse(), asked)
+        return _merged(TxnOffsetCommitResponse(), asked, forbidden)
     try:
         shell = context.services.groups.require(request.group_id)
     except KafkaError as error:
-        return _merged(_refused(request, error.code), asked)
+        return _merged(_refused(request, error.code), asked, forbidden)
     begin = beginner(
         shell.hosted, request.producer_id, request.producer_epoch, context.services.wall_ms()
     )
@@ -93,7 +99,7 @@ def _handle(request: TxnOffsetCommitRequest, context: RequestContext) -> _Answer
         answer = _commit(shell, request, NO_GUARD)
     else:
         answer = context.spawn(_verify(request, context, shell, begin))
-    return then(answer, lambda response: _merged(response, asked))
+    return then(answer, lambda response: _merged(response, asked, forbidden))
 
 
 async def _verify(
@@ -108,6 +114,9 @@ async def _verify(
     result = await answer
     if result.code != ErrorCode.NONE:
         return _refused(request, _told(result.code, context.version))
+    # The right may have been revoked while the coordinator was asked.
+    context.require_transactional_id(AclOperation.WRITE, request.transactional_id)
+    context.require_group(AclOperation.READ, request.group_id)
     if shell.is_over:
         return _refused(request, ErrorCode.NOT_COORDINATOR)
     committed = _commit(shell, request, result.guard)
@@ -140,8 +149,11 @@ def _refused(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommi
     return txn_commit_response(request, lambda partition: code)
 
 
-def _merged(answer: TxnOffsetCommitResponse, asked: _Asked) -> TxnOffsetCommitResponse:
-    """Adds the partitions that were left out because they do not exist, in request order."""
+def _merged(
+    answer: TxnOffsetCommitResponse, asked: _Asked, forbidden: Set[str]
+) -> TxnOffsetCommitResponse:
+    """Adds the partitions that were left out because they do not exist or the client may not read
+    them, in request order."""
     codes = {
         (topic.name, each.partition_index): each.error_code
         for topic in answer.topics
@@ -153,7 +165,7 @@ def _merged(answer: TxnOffsetCommitResponse, asked: _Asked) -> TxnOffsetCommitRe
             [
                 TxnOffsetCommitResponse.Partition(
                     each.partition_index,
-                    codes.get((name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                    codes.get((name, each.partition_index), absent_code(name, forbidden)),
                 )
                 for each in partitions
             ],
@@ -163,13 +175,16 @@ def _merged(answer: TxnOffsetCommitResponse, asked: _Asked) -> TxnOffsetCommitRe
     return answer
 
 
-def _take_unknown(request: TxnOffsetCommitRequest, context: RequestContext) -> None:
-    """Removes partitions that do not exist from the request."""
+def _take_unknown(
+    request: TxnOffsetCommitRequest, context: RequestContext, forbidden: Set[str]
+) -> None:
+    """Removes partitions that do not exist or are forbidden from the request."""
     image = context.services.image
     for topic in request.topics:
         topic.partitions = [
             asked
             for asked in topic.partitions
-            if image.partition(topic.name, asked.partition_index) is not None
+            if topic.name not in forbidden
+            and image.partition(topic.name, asked.partition_index) is not None
         ]
     request.topics = [topic for topic in request.topics if topic.partitions]

@@ -12,12 +12,14 @@ import asyncio
 
 from penstock.broker.context import RequestContext
 from penstock.metadata.departure import forget_broker
+from penstock.security.acls import AclOperation
 from penstock.wire.messages import UnregisterBrokerRequest, UnregisterBrokerResponse
 
 
 def handle(
     request: UnregisterBrokerRequest, context: RequestContext
 ) -> asyncio.Future[UnregisterBrokerResponse]:
+    context.require_cluster(AclOperation.ALTER)
     return context.spawn(_run(request, context))
 
 

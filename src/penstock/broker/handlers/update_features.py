@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.features import FEATURES
+from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 
 def handle(request: UpdateFeaturesRequest, context: RequestContext) -> UpdateFeaturesResponse:
+    context.require_cluster(AclOperation.ALTER)
     for update in request.feature_updates:
         problem = _problem(update.feature, update.max_version_level)
         if problem:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
+from penstock.security.acls import AclOperation
 from penstock.topic_partition import TopicPartition
 from penstock.txns.effects import Marker
 from penstock.wire.errors import ErrorCode
@@ -68,6 +69,8 @@ class _Teller:
 def handle(
     request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
+    if not context.may_cluster(AclOperation.ALTER):
+        context.require_cluster(AclOperation.CLUSTER_ACTION)
     writing = _Writing()
     for marker in request.markers:
         writing.write(marker, context)

@@ -12,6 +12,9 @@ its buffer can be reused for the next read.
 A transactional id is part of the constant bytes. The first batch of a transaction on a partition
 takes the regular path, because the coordinator must be asked. Later batches take the fast path.
 
+A lane keeps the authorizer that allowed its first request. Authorizers are replaced, never changed,
+so the lane is used only as long as this one is in force, and checking that costs one comparison.
+
 A lane handles only the common case. Everything else (an error, a request of another shape, an old
 version) is left to `handlers/produce.py`. It gets the error of a batch that was refused here, so
 a small batch is not validated again.
@@ -24,12 +27,16 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
+from penstock.broker.access.authorization import Authorization
 from penstock.broker.error_codes import EXPECTED
+from penstock.broker.identity import Identity
 from penstock.broker.partitions.parked_requests import CommitWait
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
 from penstock.net.session import Part
 from penstock.records.batch import HEADER_SIZE
+from penstock.security.acls import AclOperation, ResourceType
+from penstock.security.authorizer import Authorizer
 from penstock.wire.codec import RequestHeader, encode_response
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import ProduceRequest, ProduceResponse
@@ -47,6 +54,9 @@ empty."""
 _VARINT_BYTE_MAX: Final = 127
 """A string's length is stored as a varint of length + 1, which is one byte up to this value."""
 _ALL: Final = -1
+_ATTRIBUTES_AT: Final = 22
+"""The position of the low byte of a batch's attributes."""
+_TRANSACTIONAL: Final = 0x10
 _partition: Final = Struct(">i4B").unpack_from
 """The partition index, and the first four bytes of the batch's length."""
 _OUTCOME: Final = ">ihqqq"
@@ -55,10 +65,16 @@ _OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5
 
 
 Served = tuple[bytes] | asyncio.Future[Sequence[Part] | None] | Exception | None
-"""What the fast path returns: see `ProduceFastPath.serve`."""
+"""The answer to a Produce request, or a future of it. None if the request must take the regular
+path. An error if its batch was not appended: the regular path then answers that error, or appends
+the batch later."""
 
 
 class _Lane(NamedTuple):
+    authorizer: Authorizer | None
+    """The authorizer that allowed the requests of this lane; None if there is no authorizer."""
+    is_transactional: bool
+    """The requests have a transactional id that the client may use."""
     version: int
     topic: str
     acks: int
@@ -73,34 +89,36 @@ class _Lane(NamedTuple):
 class ProduceFastPath:
     """The lanes of one connection."""
 
-    __slots__ = ("_find", "_lanes", "_name_at", "_now_ms")
+    __slots__ = ("_authorization", "_find", "_identity", "_lanes", "_name_at", "_now_ms")
 
     def __init__(
-        self, find: Callable[[str, int], HostedPartition | None], now_ms: Callable[[], int]
+        self,
+        find: Callable[[str, int], HostedPartition | None],
+        now_ms: Callable[[], int],
+        authorization: Authorization,
+        identity: Identity,
     ) -> None:
         self._find = find
         self._now_ms = now_ms
+        self._authorization = authorization
+        self._identity = identity
         self._lanes: dict[bytes, _Lane] = {}
         self._name_at = 0
         """The position of the topic's name (of its length byte). It depends only on the lengths of
         client id and transactional id."""
 
     def serve(self, frame: memoryview, version: int, correlation_id: int) -> Served:
-        """Returns the answer to a Produce request, or a future of it.
-
-        Returns None if the request must take the regular path, and the error if its batch was not
-        appended: the regular path then answers that error, or appends the batch later. Keeps no
-        reference to the frame.
-        """
+        """Serves a Produce request: see `Served`. Keeps no reference to the frame."""
         name_at = self._name_at
         if not name_at or len(frame) <= name_at:
             return None
-        # The length byte is the name's length + 1. One byte follows the name: the count of
-        # partitions.
+        # The length byte holds the name's length + 1. The count of partitions follows the name.
         index_at = name_at + frame[name_at] + 1
         lane = self._lanes.get(frame[_AFTER_HEADER:index_at].tobytes())
         if lane is None or lane.version != version or len(frame) < index_at + HEADER_SIZE:
             return None
+        if lane.authorizer is not self._authorization.current:
+            return None  # The ACLs have changed.
         index, one, two, three, four = _partition(frame, index_at)
         # The varint holds the batch's size + 1. It is decoded inline for speed.
         if three < 128 <= two and one > 127:
@@ -115,6 +133,11 @@ class ProduceFastPath:
             return None
         end = start + size
         if end + _TAGS_BYTES != len(frame) or frame[end] | frame[end + 1] | frame[end + 2]:
+            return None
+        if lane.authorizer is not None and (
+            self._authorization.is_fenced()
+            or (not lane.is_transactional and frame[start + _ATTRIBUTES_AT] & _TRANSACTIONAL)
+        ):
             return None
         hosted = self._find(lane.topic, index)
         if hosted is None:
@@ -177,7 +200,7 @@ class ProduceFastPath:
         if len(request.topic_data) != 1 or transactional_bytes >= _VARINT_BYTE_MAX:
             return
         topic = request.topic_data[0]
-        if topic.name in INTERNAL_TOPICS:
+        if topic.name in INTERNAL_TOPICS or not self._may_write(topic.name, request):
             return
         name_bytes = len(topic.name.encode())
         if len(topic.partition_data) != 1 or not 0 < name_bytes < _VARINT_BYTE_MAX:
@@ -215,6 +238,8 @@ class ProduceFastPath:
             self._lanes.clear()
         self._name_at = name_at
         self._lanes[bytes(frame[_AFTER_HEADER:index_at])] = _Lane(
+            self._authorization.current,
+            request.transactional_id is not None,
             header.api_version,
             topic.name,
             request.acks,
@@ -224,6 +249,28 @@ class ProduceFastPath:
             answer[8:outcome_at],
             rest,
         )
+
+    def _may_write(self, topic: str, request: ProduceRequest) -> bool:
+        """Returns whether the current authorizer allows requests like this one."""
+        authorizer = self._authorization.current
+        if authorizer is None:
+            return True
+        who = (self._identity.principal, self._identity.host, AclOperation.WRITE)
+        used = request.transactional_id
+        if used is not None and not authorizer.authorize(*who, ResourceType.TRANSACTIONAL_ID, used):
+            return False
+        return authorizer.authorize(*who, ResourceType.TOPIC, topic)
+
+
+def has_transactional(request: ProduceRequest) -> bool:
+    """Returns whether a batch of the request is part of a transaction, by its attributes."""
+    return any(
+        partition.records is not None
+        and len(partition.records) > _ATTRIBUTES_AT
+        and partition.records[_ATTRIBUTES_AT] & _TRANSACTIONAL
+        for topic in request.topic_data
+        for partition in topic.partition_data
+    )
 
 
 def _batch_at(frame: memoryview, position: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ renewed before the next request, on the same connection (KIP-368).
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, TypeVar, cast
 
 from penstock.net.client_login import LoginFailed, Session, log_in, new_exchange
@@ -39,6 +40,7 @@ _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
 _SCRATCH_BYTES: Final = 64 << 10
 _CORRELATION_ID_MAX: Final = (1 << 31) - 1
+_log = logging.getLogger(__name__)
 
 
 class PeerLost(Exception):
@@ -104,6 +106,18 @@ class Peer(asyncio.BufferedProtocol):
         self._answer: asyncio.Future[memoryview] | None = None
         self._correlation_id = 0
         self._lost: str | None = None
+        self._is_refused = False
+
+    def tell_refused(self) -> None:
+        """Logs that the other broker does not let this one act as a broker, once per connection."""
+        if not self._is_refused:
+            self._is_refused = True
+            _log.error(
+                "%s refuses the requests of this broker, because the principal of this broker has "
+                "no right to act as a broker: add it to super.users on every broker, or give it "
+                "CLUSTER_ACTION on the cluster. On a PLAINTEXT listener it is User:ANONYMOUS",
+                self.name,
+            )
 
     @property
     def is_open(self) -> bool:

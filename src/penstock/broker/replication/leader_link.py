@@ -37,6 +37,7 @@ from penstock.metadata.model import BrokerInfo
 from penstock.partition.follower import AskBounds, Effect, Halt, RetryAt, WaitForMetadata
 from penstock.ports import Buffer, Env
 from penstock.topic_partition import TopicPartition
+from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import FetchResponse, ListOffsetsResponse
 
 _log = logging.getLogger(__name__)
@@ -358,6 +359,8 @@ class _Lane:
         unbounded, fed = [], []
         for each, answer, records in self.session.answers(response):
             linked = each.linked
+            if answer.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED and self._peer is not None:
+                self._peer.tell_refused()
             linked.lags = answer.high_watermark > each.fetch.offset
             if answer.flaw is not None:
                 _log.warning(
