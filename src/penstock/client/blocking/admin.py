@@ -29,6 +29,7 @@ from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.client.profiles import FromProfile
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclBinding
 from penstock.security.quotas import Limits, QuotaEntity
@@ -65,6 +66,8 @@ class Admin:
         self.env = core.env
         self._life = Lifecycle("admin", core.env.clock, core.start, lambda _: core.close())
         self._life.watch(self)
+
+    from_profile = FromProfile()
 
     def __enter__(self) -> Self:
         self.start()
