@@ -178,6 +178,7 @@ def test_tls_and_sasl_are_options_of_the_client() -> None:
         "kafka.sasl.username": "alice",
     }
     with pytest.raises(OptionError, match=r"needs kafka\.sasl\.password: give it too"):
-        check_client(source(**login))
-    checked = check_client(source(**login, **{"kafka.sasl.password": "tea-4711"}))
+        check_client(parse_source({**TOPIC, **login}, streaming=False))
+    login["kafka.sasl.password"] = "tea-4711"
+    checked = check_client(parse_source({**TOPIC, **login}, streaming=False))
     assert "tea-4711" not in repr(checked)

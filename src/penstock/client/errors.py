@@ -11,7 +11,6 @@ from typing import Final
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
 
-
 _RIGHTS: Final[Mapping[int, str]] = {
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
         ": the user needs Write to send, Read to read, Describe to see it (penstock acl add)"
