@@ -56,7 +56,9 @@ class FakeSasl:
     passwords: dict[str, str] = field(default_factory=lambda: {"alice": "tea"})
     tokens: dict[str, str] = field(default_factory=dict)
     """Token -> user."""
-    lifetime_ms: int = 0
+    told_ms: int = 0
+    """The lifetime of sessions, as clients are told. The broker itself accepts requests for longer,
+    so that a test does not depend on how fast the machine is."""
     has_authenticate: bool = True
     """Whether the broker advertises SaslAuthenticate."""
     logins: list[str] = field(default_factory=list)
@@ -72,7 +74,7 @@ class FakeSasl:
 
     def gate(self) -> Gate:
         offered = [
-            OfferedMechanism(name, lambda name=name: self._exchange(name), self.lifetime_ms)  # type: ignore[misc]
+            OfferedMechanism(name, lambda name=name: self._exchange(name), self.told_ms and 600_000)  # type: ignore[misc]
             for name in self.mechanisms
         ]
         settings = SaslSettings(failure_delay_ms=1)
@@ -153,6 +155,9 @@ class Gate:
         await writer.drain()
         return True
 
+    def _told(self, reply: TokenReply) -> int:
+        return self._sasl.told_ms if reply.lifetime_ms else 0
+
     def _reply(
         self, reply: Any, header: RequestHeader | None, writer: asyncio.StreamWriter
     ) -> None:
@@ -163,7 +168,7 @@ class Gate:
         response = (
             SaslHandshakeResponse(reply.code, list(reply.mechanisms))
             if isinstance(reply, HandshakeReply)
-            else SaslAuthenticateResponse(reply.code, reply.text, reply.token, reply.lifetime_ms)
+            else SaslAuthenticateResponse(reply.code, reply.text, reply.token, self._told(reply))
         )
         parts = encode_response(response, header.api_version, header.correlation_id)
         writer.write(b"".join(parts))

@@ -237,7 +237,7 @@ def test_many_callers_make_few_logins_that_are_refused() -> None:
 
 def test_a_session_is_renewed_and_no_request_is_lost() -> None:
     """Requests go on all the time, over many sessions, on one connection."""
-    sasl = FakeSasl(lifetime_ms=1_200)
+    sasl = FakeSasl(told_ms=1_200)
     with FakeBroker(sasl=sasl) as fake:
         fake.model.add_topic("a")
 
@@ -310,7 +310,7 @@ def test_held_requests_fail_if_the_connection_does() -> None:
 
 def test_a_renewal_with_a_changed_password_ends_the_connection() -> None:
     """The next request gets the reason."""
-    sasl = FakeSasl(lifetime_ms=1_000)
+    sasl = FakeSasl(told_ms=1_000)
     with FakeBroker(sasl=sasl) as fake:
 
         async def work(cluster: Cluster) -> ClientError:
@@ -329,7 +329,7 @@ def test_a_session_is_used_to_its_end_if_no_token_is_to_be_had(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The provider of tokens is down for a while. It is asked again before the session ends."""
-    sasl = FakeSasl(tokens={"abc.def.ghi": "ann"}, lifetime_ms=2_000)
+    sasl = FakeSasl(tokens={"abc.def.ghi": "ann"}, told_ms=2_000)
     calls = 0
 
     def token() -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from penstock.client import profiles
 from penstock.client.errors import OptionError
+from penstock.spark.client_options import check_client
 from penstock.spark.options import Bound, SourceOptions, parse_sink, parse_source
 from penstock.topic_partition import TopicPartition
 
@@ -134,3 +138,47 @@ def test_the_sink_refuses_guarantees_that_it_does_not_have() -> None:
         parse_sink({**BROKER, "delivery": "at_most_once"})
     with pytest.raises(OptionError, match="there is no option subscribe"):
         parse_sink({**BROKER, "subscribe": "a"})
+
+
+def test_a_profile_is_read_on_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the contents of its files, because executors may not have them. Options replace those
+    of the profile, and no secret is shown."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    ca = tmp_path / "ca.pem"
+    ca.write_text("-----BEGIN CERTIFICATE-----")
+    profiles.save(
+        "prod",
+        "kafka1:9093",
+        {
+            "security_protocol": "SASL_SSL",
+            "ssl_ca": str(ca),
+            "ssl_check_hostname": False,
+            "sasl_mechanism": "PLAIN",
+            "sasl_username": "alice",
+            "sasl_password": " tea-4711 ",
+        },
+    )
+    given = {"profile": "prod", "kafka.sasl.username": "bob"}
+    for found in (
+        parse_source({**given, "subscribe": "a"}, streaming=False),
+        parse_sink({**given, "topic": "a"}),
+    ):
+        assert found.bootstrap_servers == "kafka1:9093"
+        assert found.client["ssl_ca"] == "-----BEGIN CERTIFICATE-----"
+        assert "tea-4711" not in repr(found)
+        options = check_client(found)
+        assert (options.sasl_username, options.sasl_password) == ("bob", " tea-4711 ")
+        assert not options.ssl_check_hostname
+
+
+def test_tls_and_sasl_are_options_of_the_client() -> None:
+    login = {
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.username": "alice",
+    }
+    with pytest.raises(OptionError, match=r"needs kafka\.sasl\.password: give it too"):
+        check_client(parse_source({**TOPIC, **login}, streaming=False))
+    login["kafka.sasl.password"] = "tea-4711"
+    checked = check_client(parse_source({**TOPIC, **login}, streaming=False))
+    assert "tea-4711" not in repr(checked)

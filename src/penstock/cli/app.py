@@ -14,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from penstock.cli.output import EXIT_UNUSABLE, CommandFailed, PipeClosed, explain
+from penstock.cli.profile_choice import with_profile, without_profile
 from penstock.storage.errors import StorageError
 
 COMMANDS: Final = {
@@ -30,6 +31,7 @@ COMMANDS: Final = {
     "consume": "penstock.cli.consume",
     "log": "penstock.cli.log",
     "cert": "penstock.cli.cert",
+    "profile": "penstock.cli.profile",
     "user": "penstock.cli.user",
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
@@ -54,13 +56,15 @@ Examples:
   penstock pipeline init views                    create a Spark pipeline
   penstock log verify penstock-data/broker-0      check the logs on disk
   penstock bench produce                          measure throughput
+  penstock status --profile prod                  use a profile (penstock profile)
 """
 
 
 def run(arguments: list[str]) -> int:
     """Runs one command line and returns its exit code. A failure prints one line to stderr."""
     try:
-        build(_wanted(arguments))(args=arguments, prog_name="penstock")
+        app = build(_wanted(arguments))
+        app(args=with_profile(app, arguments), prog_name="penstock")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except CommandFailed as error:
@@ -76,7 +80,7 @@ def run(arguments: list[str]) -> int:
 
 def _wanted(arguments: list[str]) -> str:
     """Returns the name of the command. During shell completion the environment has it."""
-    words = arguments or os.environ.get("COMP_WORDS", "").split()[1:]
+    words = without_profile(arguments) or os.environ.get("COMP_WORDS", "").split()[1:]
     return words[0] if words else ""
 
 

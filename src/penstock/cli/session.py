@@ -17,9 +17,12 @@ from penstock.client.errors import (
     BrokerError,
     ClientError,
     ConnectFailed,
+    OptionError,
     RecordTooLarge,
+    TlsFailed,
     TopicNotFound,
 )
+from penstock.client.profiles import PREFIX, load
 from penstock.wire.errors import ErrorCode
 
 T = TypeVar("T")
@@ -52,6 +55,12 @@ def connect(bootstrap: str) -> Admin:
 
 def checked(bootstrap: str) -> str:
     """Returns `bootstrap` unchanged, or raises `CommandFailed` with an error about --bootstrap."""
+    if bootstrap.startswith(PREFIX):
+        try:
+            load(bootstrap.removeprefix(PREFIX))
+        except OptionError as error:
+            raise CommandFailed(str(error)) from error
+        return bootstrap
     try:
         parse_bootstrap(bootstrap)
     except ValueError as error:
@@ -79,6 +88,8 @@ def exit_code(error: ClientError) -> int:
 def explain_client(error: ClientError) -> str:
     text = printable(str(error)).rstrip(".")
     match error:
+        case TlsFailed():
+            return text
         case ConnectFailed():
             return f"{text}; to start a broker: penstock up"
         case TopicNotFound(partition=None):

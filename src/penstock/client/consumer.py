@@ -28,6 +28,7 @@ from penstock.client.option_help import with_help, with_options
 from penstock.client.option_keywords import ConsumerKeywords
 from penstock.client.options import ConsumerOptions
 from penstock.client.processing.run_options import RunKeywords, RunOptions
+from penstock.client.profiles import FromProfile
 from penstock.client.serializers import Deserializer, deserialize_with
 from penstock.topic_partition import TopicPartition
 
@@ -35,11 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.client.consuming.ranges import Bound
-    from penstock.client.processing.contracts import (
-        DeadLetterProducer,
-        Handler,
-        RunSummary,
-    )
+    from penstock.client.processing.contracts import DeadLetterProducer, Handler, RunSummary
     from penstock.client.processing.delivery import AtLeastOnce, AtMostOnce
     from penstock.client.processing.stores import OffsetStore
 
@@ -151,6 +148,8 @@ class Consumer(Generic[K, V]):
     async def close(self, timeout_s: float | None = None) -> None:
         """Commits offsets if auto-commit is on, leaves the group and closes the connections."""
         await self._core.close(timeout_s)
+
+    from_profile = FromProfile()
 
     async def __aenter__(self) -> Self:
         await self.start()

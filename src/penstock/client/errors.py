@@ -5,8 +5,28 @@ Each error says whether a retry may succeed (`retriable`), and its message says 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
+
+_RIGHTS: Final[Mapping[int, str]] = {
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: (
+        ": the user needs Write to send, Read to read, Describe to see it (penstock acl add)"
+    ),
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: (
+        ": the user needs Read to join it or commit, Describe to see it (penstock acl add)"
+    ),
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: (
+        ": the user needs IdempotentWrite to produce, Alter, Create or Describe to administer "
+        "(penstock acl add)"
+    ),
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        ": the user needs Write for transactions, Describe to see them (penstock acl add)"
+    ),
+}
+"""The rights that are missing if a broker refuses a request with these codes."""
 
 
 class ClientError(Exception):
@@ -173,7 +193,7 @@ class BrokerError(ClientError):
 
     def __init__(self, code: int, message: str | None = None, subject: str = "") -> None:
         self.code = _known(code)
-        self.message = message or self.code.message
+        self.message = message or self.code.message + _RIGHTS.get(self.code, "")
         if self.code != code:
             self.message = message or f"error code {code}, which this client does not know"
         self.subject = subject

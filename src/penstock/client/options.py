@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Self
 
 from penstock.client import option_hints as hints
 from penstock.client import option_values as values
+from penstock.client import profiles
 from penstock.client.address import Address
 from penstock.client.cluster import ClusterConfig
 from penstock.client.connection import ConnectionConfig
@@ -101,7 +102,14 @@ class ClientOptions(SecurityOptions):
 
     @classmethod
     def parse(cls, bootstrap_servers: str | Sequence[str], keywords: Mapping[str, Any]) -> Self:
-        """Returns the options for a constructor's arguments, or raises `OptionError`."""
+        """Returns the options for a constructor's arguments, or raises `OptionError`.
+
+        `profile:NAME` in place of an address takes both from a profile.
+        """
+        if isinstance(bootstrap_servers, str) and bootstrap_servers.startswith(profiles.PREFIX):
+            profile = profiles.load(bootstrap_servers.removeprefix(profiles.PREFIX))
+            bootstrap_servers = profile.bootstrap
+            keywords = {**profile.options(), **keywords}
         known = cls.names()
         for name in keywords:
             if name not in known:

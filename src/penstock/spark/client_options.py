@@ -19,6 +19,7 @@ from penstock.client.options import (
     ConsumerOptions,
     ProducerOptions,
 )
+from penstock.client.security_options import SECRETS
 from penstock.spark.options import SinkOptions, SourceOptions
 
 
@@ -53,7 +54,10 @@ def admin_keywords(options: SourceOptions | SinkOptions) -> Any:
 def keywords(given: Mapping[str, str], kind: type[ClientOptions]) -> Any:
     """Converts texts to values. The client itself refuses options that it does not know."""
     defaults = {field.name: field.default for field in fields(kind)}
-    return {name: _value(text.strip(), defaults.get(name)) for name, text in given.items()}
+    return {
+        name: text if name in SECRETS else _value(text.strip(), defaults.get(name))
+        for name, text in given.items()
+    }
 
 
 def _value(text: str, default: object) -> object:

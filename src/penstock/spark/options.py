@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeVar
 
 from penstock.client.errors import OptionError
 from penstock.spark.offsets import EARLIEST_MARK, LATEST_MARK, Offsets, parse_partition_numbers
+from penstock.spark.profile_options import read_profile
 from penstock.topic_partition import TopicPartition
 
 Format = Literal["bytes", "string", "json", "avro"]
@@ -69,9 +70,11 @@ SOURCE_OPTIONS: Final = (
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
+    "profile",
 )
 SINK_OPTIONS: Final = (
     "topic",
+    "profile",
     "includeHeaders",
     "keyFormat",
     "keySchema",
@@ -165,7 +168,7 @@ class SourceOptions:
     bad_records: BadRecords = "fail"
     dead_letter_topic: str = ""
     filter_pushdown: bool = False
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options for the client, in Python's spelling."""
 
 
@@ -180,7 +183,7 @@ class SinkOptions:
     transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     missing_progress: MissingProgress = "fail"
     """What to do with a batch above 0 if nothing is known about the batches before."""
-    client: Mapping[str, str] = field(default_factory=dict)
+    client: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -271,6 +274,10 @@ class _Options:
 
     def bootstrap(self) -> str:
         found = self.client.pop("bootstrap_servers", "").strip()
+        if profile := self.text("profile"):
+            address, options = read_profile(profile)
+            found = found or address
+            self.client = {**options, **self.client}
         if not found:
             raise OptionError(
                 "kafka.bootstrap.servers is missing: set it to the addresses of the brokers, "

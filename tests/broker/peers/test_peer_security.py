@@ -75,7 +75,7 @@ def test_a_broker_connects_with_tls_and_logs_in() -> None:
 
 def test_a_session_between_brokers_is_renewed_before_it_ends() -> None:
     """On the same connection: the other broker never closes it."""
-    sasl = FakeSasl(lifetime_ms=1_200)
+    sasl = FakeSasl(told_ms=1_200)
     with FakeBroker(sasl=sasl) as fake:
         use(fake, secured(), until_logins=3)
         assert fake.connections == 1

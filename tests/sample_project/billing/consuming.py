@@ -132,6 +132,8 @@ def explain(error: errors.ClientError) -> str:
             return f"cannot read offset {error.offset} of {error.topic_partition}"
         case errors.DeadlineExceeded() | errors.DeliveryTimedOut():
             return f"late: {error.last}"
+        case errors.AuthenticationFailed() | errors.TlsFailed():
+            return f"not let in by {error.address}"
         case errors.ConnectFailed():
             return f"nobody at {error.address}"
         case errors.BufferExhausted() | errors.ConnectionLost() | errors.RequestTimedOut():

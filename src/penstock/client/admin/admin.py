@@ -40,6 +40,7 @@ from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.client.profiles import FromProfile
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclBinding
 from penstock.security.quotas import Limits, QuotaEntity
@@ -76,6 +77,8 @@ class Admin:
         self.options = AdminOptions.parse(bootstrap_servers, options)
         self.env = env or default_environment()
         self._cluster: Cluster | None = None
+
+    from_profile = FromProfile()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -469,14 +472,12 @@ class Admin:
 
     async def delete_scram_user(self, user: str, mechanism: str | None = None) -> None:
         """Deletes a user's password for one mechanism, or for all."""
-        work = access.delete_scram_user(self._open, user, mechanism)
-        await self._do("delete_scram_user", work)
+        await self._do("delete_scram_user", access.delete_scram_user(self._open, user, mechanism))
 
     async def describe_client_quotas(
         self, entity: Entity | None = None, *, strict: bool = False
     ) -> dict[QuotaEntity, dict[str, float]]:
-        """Returns quotas: {"user": "ann"} of one user, {"user": "*"} of each, {"user": None} the
-        default. `strict` leaves out entities with further parts, such as a client id."""
+        """Returns the quotas of {"user": "ann"}, {"user": "*"} (each), {"user": None} (default)."""
         work = access.describe_client_quotas(self._open, entity or {}, strict)
         return await self._do("describe_client_quotas", work)
 

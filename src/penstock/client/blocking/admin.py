@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self, Unpack
 
 from penstock.client.admin.access import Entity, ScramUser
@@ -29,6 +28,7 @@ from penstock.client.model import OffsetAndMetadata
 from penstock.client.option_help import with_help
 from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
+from penstock.client.profiles import FromProfile
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclBinding
 from penstock.security.quotas import Limits, QuotaEntity
@@ -66,16 +66,13 @@ class Admin:
         self._life = Lifecycle("admin", core.env.clock, core.start, lambda _: core.close())
         self._life.watch(self)
 
+    from_profile = FromProfile()
+
     def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def start(self) -> None:

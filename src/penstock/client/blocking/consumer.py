@@ -39,6 +39,7 @@ from penstock.client.options import ConsumerOptions
 from penstock.client.processing.contracts import Handler, RunSummary
 from penstock.client.processing.run_options import RunKeywords, RunOptions
 from penstock.client.processing.stores import OffsetStore
+from penstock.client.profiles import FromProfile
 from penstock.client.serializers import Deserializer
 from penstock.topic_partition import TopicPartition
 
@@ -147,6 +148,8 @@ class Consumer(Generic[K, V]):
         May be called from any thread. A `poll` or `run` in another thread is ended first.
         """
         self._thread.close(timeout_s)
+
+    from_profile = FromProfile()
 
     def __enter__(self) -> Self:
         self.start()

@@ -31,6 +31,7 @@ from penstock.client.producing.batch_outcome import DeliveryCallback
 from penstock.client.producing.deliveries import Delivery
 from penstock.client.producing.producer import ERROR_CLOSE_S
 from penstock.client.producing.producer import Producer as AsyncProducer
+from penstock.client.profiles import FromProfile
 from penstock.client.serializers import Serializer
 from penstock.runtime import give_way
 
@@ -150,6 +151,8 @@ class Producer(Generic[K, V]):
         each record gets its full `delivery_timeout_ms`.
         """
         self._life.close(timeout_s)
+
+    from_profile = FromProfile()
 
     def __enter__(self) -> Self:
         self.start()

@@ -41,6 +41,7 @@ from penstock.client.producing.record_input import (
 )
 from penstock.client.producing.topics import Topic
 from penstock.client.producing.transactions import Transaction
+from penstock.client.profiles import FromProfile
 from penstock.client.routers import DefaultRouter, checked
 from penstock.client.serializers import Serializer, serialize_with
 
@@ -177,6 +178,8 @@ class Producer(Generic[K, V]):
         a timeout of 0: then the coordinator aborts it when its transaction timeout is over.
         """
         await self._core.close(timeout_s)
+
+    from_profile = FromProfile()
 
     async def __aenter__(self) -> Self:
         await self.start()
