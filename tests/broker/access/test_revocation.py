@@ -183,6 +183,34 @@ async def test_a_broker_that_does_not_confirm_is_named(harness: BrokerHarness) -
     )
 
 
+@with_three
+async def test_a_change_does_not_wait_for_a_broker_that_has_lost_its_lease(
+    harness: BrokerHarness,
+) -> None:
+    """That broker knows it, and refuses clients."""
+    await harness.create("t")
+    allowed = entry(ALICE, TOPIC, "t", READ)
+    await create(harness, [allowed])
+    lost = harness.brokers[2]
+    never = asyncio.Event()
+
+    async def stuck() -> None:
+        await never.wait()
+
+    # Broker 2 does not apply the change.
+    lost.authorization.refresh = stuck  # type: ignore[method-assign]
+    deleting = asyncio.create_task(delete(harness, [allowed]))
+    image = harness.broker.cluster.image
+    before = image.acl_revision
+    await harness.until(lambda: image.acl_revision > before)
+    await harness.until(lambda: unconfirmed(image, image.acl_revision) == [2])
+    assert not deleting.done()
+    await lost.membership.leave()
+    await deleting
+    assert lost.authorization.is_fenced()
+    assert not await sees(Client(harness, ALICE, broker=2))
+
+
 @with_authorizer
 async def test_a_broker_whose_lease_may_be_over_serves_super_users_only(
     harness: BrokerHarness,
@@ -216,3 +244,30 @@ async def test_without_an_authorizer_a_lease_that_may_be_over_changes_nothing(
     harness.broker.membership._session_timeout_s = 0.0
     assert await produced(Client(harness, ALICE), produce("t")) == 0
     harness.broker.membership._session_timeout_s = 9.0
+
+
+@with_authorizer
+async def test_a_broker_serves_only_when_its_acls_are_as_new_as_its_registration(
+    harness: BrokerHarness,
+) -> None:
+    await harness.create("t")
+    await create(harness, [entry(ALICE, TOPIC, "t", WRITE)])
+    alice, held = Client(harness, ALICE), harness.services.authorization
+    assert await produced(alice, produce("t")) == 0
+    membership, image = harness.broker.membership, harness.services.image
+    before, membership.broker_epoch = membership.broker_epoch, image.revision + 1
+    assert await produced(alice, produce("t")) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    membership.broker_epoch = image.revision
+    held._seen_changes += 1  # The image has other ACLs than those in force ...
+    assert await produced(alice, produce("t")) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    await held.refresh()  # ... until they are applied.
+    assert await produced(alice, produce("t")) == 0
+    membership.broker_epoch = before
+
+
+@with_authorizer
+async def test_a_broker_that_leaves_the_cluster_is_fenced(harness: BrokerHarness) -> None:
+    assert not harness.services.authorization.is_fenced()
+    harness.broker.membership._leaving = True
+    assert harness.services.authorization.is_fenced()
+    harness.broker.membership._leaving = False

@@ -16,10 +16,10 @@ import pytest
 
 from broker.access.clients import AUTHORIZER, Client, create, entry
 from broker.access.cluster_rights_table import CLUSTER_CASES
-from broker.access.rights_table import CASES, CODES, OPEN_APIS, Case, Names, Right
+from broker.access.rights_table import CASES, CODES, OPEN_APIS, Case, G, Names, Right, T, X
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness
 from penstock.broker.dispatch import HANDLED
-from penstock.security.acls import PermissionType
+from penstock.security.acls import PermissionType, ResourceType
 from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import decode_response, response_class
 from penstock.wire.messages import (
@@ -36,6 +36,7 @@ from penstock.wire.messages.base import Response, Struct
 ALL_CASES = (*CASES, *CLUSTER_CASES)
 REFUSALS = frozenset(CODES.values())
 ABSENT = Names("t-missing", "g-missing", "x-missing")
+NAMED = {"topic": T, "group": G, "transactional_id": X}
 LEFT_OUT = 0
 """The code of a right without which a part of the response is left out."""
 
@@ -48,6 +49,8 @@ class User:
     allowed: tuple[Right, ...]
     denied: tuple[Right, ...]
     refusal: int | None
+    missing: ResourceType | None = None
+    """The type of the resource that the user has no right to, if it has others."""
 
     @property
     def principal(self) -> str:
@@ -70,8 +73,9 @@ def users_of(case: Case) -> Iterator[User]:
         yield User(f"enough-{number}", rights, (), None)
     for number, right in enumerate(first):
         others = tuple(each for each in first if each is not right)
-        yield User(f"without-{number}", others, (), right.refusal)
-        yield User(f"denied-{number}", first, (right,), right.refusal)
+        yield User(f"without-{number}", others, (), right.refusal, right.resource_type)
+        denied = (right,)
+        yield User(f"denied-{number}", first, denied, right.refusal, right.resource_type)
 
 
 def versions_of(case: Case) -> range:
@@ -157,10 +161,19 @@ async def check(case: Case, harness: BrokerHarness) -> None:
         for version in versions_of(case):
             data = await clients[user].exchange(case.make(names, version), version)
             verify(case, user, names, decoded(case, data, version), version)
-            if user.name == "nobody" and not case.by_id and not case.hidden:
-                absent = replace(ABSENT, producer=names.producer)
+            if user.refusal is not None and not case.by_id and not case.hidden:
+                absent = without(names, user.missing)
                 other = await clients[user].exchange(case.make(absent, version), version)
-                assert without_names(other, absent) == without_names(data, names), version
+                assert without_names(other, names) == without_names(data, names), (user, version)
+
+
+def without(names: Names, missing: ResourceType | None) -> Names:
+    """Returns the names with one that does not exist: that of the type, or all."""
+    absent = replace(ABSENT, producer=names.producer)
+    if missing is None:
+        return absent
+    kept = {field: getattr(names, field) for field, kind in NAMED.items() if kind != missing}
+    return replace(absent, **kept)
 
 
 def verify(case: Case, user: User, names: Names, response: Response, version: int) -> None:
@@ -179,10 +192,10 @@ def verify(case: Case, user: User, names: Names, response: Response, version: in
 
 
 def without_names(data: bytes, names: Names) -> bytes:
-    """Returns a response without its correlation id, and with other names."""
+    """Returns a response without its correlation id, as if all names existed."""
     data = data[4:]
-    for text in (names.topic, names.group, names.transactional_id):
-        data = data.replace(text.encode(), text[:1].encode() * len(text))
+    for field in NAMED:
+        data = data.replace(getattr(ABSENT, field).encode(), getattr(names, field).encode())
     return data
 
 

@@ -254,6 +254,7 @@ class Authorization:
 
     async def _note(self) -> None:
         """Notes in the store which change of ACLs this broker has applied."""
+        level = logging.WARNING
         while not self._changed.is_set():
             epoch, revision = self._membership.broker_epoch, self._applied_revision
             if epoch < 0 or revision <= epoch:
@@ -264,9 +265,8 @@ class Authorization:
             try:
                 await self._commits.commit(note)
             except (StoreError, KafkaError, TimeoutError) as error:
-                _log.warning(
-                    "cannot confirm a change of ACLs in the metadata store, retrying: %s", error
-                )
+                _log.log(level, "cannot confirm a change of ACLs, retrying: %s", error)
+                level = logging.DEBUG
                 await self._env.clock.sleep(_RETRY_S)
             else:
                 return

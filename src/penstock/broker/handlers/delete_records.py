@@ -57,8 +57,7 @@ async def _run(request: DeleteRecordsRequest, context: RequestContext) -> Delete
             answers.partitions.append(answer)
             await slices.give()
             try:
-                context.require_topic(AclOperation.DELETE, topic.name)
-                deleted.append((answer, *await _delete(services, topic.name, asked)))
+                deleted.append((answer, *await _delete(context, topic.name, asked)))
             except EXPECTED as error:
                 answer.error_code = code_of(error)
     for answer, hosted, term in deleted:
@@ -85,15 +84,18 @@ async def _low_watermark(
 
 
 async def _delete(
-    services: Services, topic: str, asked: DeleteRecordsRequest.Partition
+    context: RequestContext, topic: str, asked: DeleteRecordsRequest.Partition
 ) -> tuple[HostedPartition, Leadership]:
+    services = context.services
+    context.require_topic(AclOperation.DELETE, topic)
     if topic in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     hosted = services.replicas.require(topic, asked.partition_index)
     log = hosted.log
     async with services.replicas.flusher.exclusive(log):
-        # Check only now: while other tasks held the log, its leader or its settings may have
-        # changed.
+        # Check only now: while other tasks held the log, its leader, its settings or the ACLs may
+        # have changed.
+        context.require_topic(AclOperation.DELETE, topic)
         term = hosted.require_leader()
         segments_before = len(log.segments)
         log.delete_before(_checked_offset(hosted, term.high_watermark, asked.offset))
