@@ -228,6 +228,13 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
         self._fail(ConnectionLost(f"the connection to {self.address} was closed"))
 
+    def abort(self) -> None:
+        """Closes the connection at once. With TLS, `close` still exchanges messages, for which the
+        event loop must run on."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._fail(ConnectionLost(f"the connection to {self.address} was closed"))
+
     async def closed(self, timeout_s: float) -> None:
         """Returns when the transport is closed. Aborts it if this takes too long."""
         if self._transport is None:

@@ -41,7 +41,7 @@ async def open_connection(
         await connection.negotiate()
         await connection.log_in()
     except BaseException as error:
-        connection.close()
+        connection.abort()
         # Nothing was requested yet, so nothing can have taken effect: it is safe to try another
         # broker.
         match error:
