@@ -353,6 +353,7 @@ class Broker:
             ),
             large_batches=LargeBatches(env.clock, env.executor, self._spawn),
             pending_leadership=PendingLeadership(broker_id, self.cluster, self.replicas),
+            connector=self._connector,
             configs=self.configs,
             spawn=self._spawn,
             apis=frozenset(HANDLED),
@@ -362,7 +363,7 @@ class Broker:
 
     def _repairs(self) -> tuple[Coroutine[Any, Any, None], ...]:
         parts = self._env, self._config.broker_id, self.cluster, self.replicas
-        scrubber = Scrubber(*parts, lambda: self._config.scrub_bytes_per_s)
+        scrubber = Scrubber(*parts, lambda: self._config.scrub_bytes_per_s, self._connector)
         mending = ReplicaRepair(*parts, self.controller, self.fetchers)
         space = self._directory.space
         fullness = DiskFullGuard(self._env, self.replicas, self.controller, self.fetchers, space)

@@ -25,6 +25,7 @@ from penstock.broker.partitions.fetch_sessions import FetchSessions
 from penstock.broker.partitions.large_batches import LargeBatches
 from penstock.broker.partitions.pending_leadership import PendingLeadership
 from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import ClusterImage
@@ -63,6 +64,7 @@ class Services:
     isr_proposals: IsrProposals
     large_batches: LargeBatches
     pending_leadership: PendingLeadership
+    connector: PeerConnector
     configs: Callable[[], BrokerConfigs]
     """The current broker settings: static, dynamic, default."""
     spawn: Callable[[Coroutine[Any, Any, None]], None]

@@ -26,6 +26,7 @@ async def scrubbing(cluster: ThreeBrokers, broker_id: int) -> AsyncIterator[Scru
         broker.cluster,
         broker.replicas,
         lambda: 64 << 20,
+        broker._connector,
         rest_s=0.02,
     )
     task = asyncio.create_task(scrubber.run())

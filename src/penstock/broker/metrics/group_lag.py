@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from penstock.broker.context import Services
 from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.names import OTHER
-from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
+from penstock.broker.peers.connection import Peer, PeerLost
 from penstock.broker.replication.replica_requests import LIST_OFFSETS_VERSION, read_offsets
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import ListOffsetsRequest, ListOffsetsResponse
@@ -136,9 +136,8 @@ class FarEnds:
         broker = self._services.image.brokers.get(leader)
         if broker is None:
             raise PeerLost(f"broker {leader} is not registered")
-        peer = self._peers[leader] = await connect_peer(
-            self._services.env.network,
-            (broker.host, broker.port),
+        peer = self._peers[leader] = await self._services.connector.connect(
+            broker,
             client_id="metrics",
             timeout_s=ANSWER_S,
             response_bytes_max=_RESPONSE_BYTES_MAX,

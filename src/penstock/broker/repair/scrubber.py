@@ -21,8 +21,10 @@ from typing import Final
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.partitions.replicas import Replicas
-from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
+from penstock.broker.peers.connection import Peer, PeerLost
+from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.replica_requests import FETCH_VERSION
+from penstock.metadata.model import BrokerInfo
 from penstock.partition.follower import Follower
 from penstock.ports import Env
 from penstock.records.batch import CorruptBatch, iter_batches
@@ -52,6 +54,7 @@ class Scrubber:
         cluster: ClusterView,
         replicas: Replicas,
         bytes_per_s: Callable[[], int],
+        connector: PeerConnector,
         rest_s: float = REST_S,
     ) -> None:
         self._env = env
@@ -59,8 +62,9 @@ class Scrubber:
         self._cluster = cluster
         self._replicas = replicas
         self._bytes_per_s = bytes_per_s
+        self._connector = connector
         self._rest_s = rest_s
-        self._peers: dict[int, tuple[tuple[str, int], Peer]] = {}
+        self._peers: dict[int, tuple[BrokerInfo, Peer]] = {}
         self.checked_bytes = 0
         """Bytes that were read since the start."""
         self.compared_batches = 0
@@ -183,23 +187,20 @@ class Scrubber:
 
     async def _peer(self, leader: int) -> Peer | None:
         broker = self._cluster.image.brokers.get(leader)
-        address, peer = self._peers.get(leader, (None, None))
-        if peer is not None and (
-            broker is None or address != (broker.host, broker.port) or not peer.is_open
-        ):
+        known, peer = self._peers.get(leader, (None, None))
+        if peer is not None and (known != broker or not peer.is_open):
             peer.close()
             del self._peers[leader]
             peer = None
         if broker is None or peer is not None:
             return peer
-        peer = await connect_peer(
-            self._env.network,
-            (broker.host, broker.port),
+        peer = await self._connector.connect(
+            broker,
             client_id=f"broker-{self._broker_id}-scrubber",
             timeout_s=TIMEOUT_S,
             response_bytes_max=PIECE_BYTES_MAX + _RESPONSE_SLACK_BYTES,
         )
-        self._peers[leader] = ((broker.host, broker.port), peer)
+        self._peers[leader] = (broker, peer)
         return peer
 
 
