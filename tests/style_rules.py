@@ -54,9 +54,6 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "open": "a configuration file, read before there is a broker"
     },
     "src/penstock/broker/main.py": {"open": "the lock and the runtime file of a real process"},
-    "src/penstock/client/connection_login.py": {
-        "open": "certificates of a client, which may not be ours to write; a Disk opens to write"
-    },
     "src/penstock/client/profiles.py": {
         "os.open": "the user's own configuration, created so that nobody else can read it"
     },
