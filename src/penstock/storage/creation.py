@@ -13,6 +13,7 @@ from penstock.storage.checkpoints import (
     write_unnamed,
 )
 from penstock.storage.config import LogConfig
+from penstock.storage.encrypted_disk import protect
 from penstock.storage.files import LOG_CHECKPOINT, PARTITION_METADATA, partition_directory
 from penstock.storage.log import Log
 from penstock.storage.log_state import LogParts
@@ -37,6 +38,7 @@ def create_log(
     disk = resources.disk
     directory = f"{root}/{partition_directory(topic, partition)}"
     disk.mkdir(directory)
+    protect(disk, directory, topic_id, partition, config.encryption)
     if sync_root:
         disk.sync_directory(root)
     segment = Segment(
