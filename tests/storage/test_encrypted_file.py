@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from penstock.storage.sealed_format import (
     HEADER_BYTES,
     PAGE_BYTES_MIN,
     Aead,
+    FileCipher,
     Place,
 )
 
@@ -48,7 +48,7 @@ class Bench:
         self.disk = SimDisk(Random(1), Random(2))
         self.page_bytes = page_bytes
         self.random = Bytes()
-        self.cipher = cipher or OnceOnly(AESGCM(KEY))
+        self.cipher = cipher or OnceOnly(FileCipher(KEY))
         file = self.disk.open("/f", create=True)
         file.pwrite(bytes(HEADER_BYTES), 0)
         file.fsync()
@@ -72,7 +72,7 @@ class Bench:
 class OnceOnly:
     """A cipher that refuses a nonce which it has seen with other data."""
 
-    def __init__(self, cipher: AESGCM) -> None:
+    def __init__(self, cipher: FileCipher) -> None:
         self._cipher = cipher
         self.seen: dict[bytes, bytes] = {}
 
@@ -82,6 +82,9 @@ class OnceOnly:
 
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes:
         return self._cipher.decrypt(nonce, data, associated_data)
+
+    def guess(self, nonce: Buffer, data: Buffer, /) -> bytes:
+        return self._cipher.guess(nonce, data)
 
 
 def content(bench: Bench) -> bytes:
@@ -182,7 +185,7 @@ def test_a_flipped_bit_is_noticed_wherever_it_is() -> None:
         for number, frame in enumerate(frames):
             piece = data[number * 70 : number * 70 + 70]
             # In the last frame, a damaged header looks like an append that was interrupted.
-            assert piece == frame or not any(byte in piece for byte in frame), position
+            assert piece == frame or frame[:20] not in piece, position
         assert sum(data[at : at + 70] == whole[at : at + 70] for at in range(0, 840, 70)) >= 11
         bench.disk.rot("/f", position, position % 8)
     bench.reopen()
@@ -191,19 +194,19 @@ def test_a_flipped_bit_is_noticed_wherever_it_is() -> None:
 
 def test_a_frame_is_valid_in_its_own_place_only() -> None:
     """Not in another partition, not in another segment, not at another position of the file."""
-    bench = Bench(cipher=AESGCM(KEY))
+    bench = Bench(cipher=FileCipher(KEY))
     bench.file.pwrite(b"a" * 70, 0)
     bench.file.pwrite(b"b" * 70, 70)
     bench.file.fsync()
     for place in (("id", 4, 100, ".log"), ("id", 3, 101, ".log"), ("other", 3, 100, ".log")):
         other = bench.open(Place(*place).encode())
-        assert b"a" not in other.pread(140, 0)
+        assert b"a" * 5 not in other.pread(140, 0)
         other.close()
     size = 70 + FRAME_OVERHEAD
     first = bench.raw[HEADER_BYTES : HEADER_BYTES + size]
     bench.disk.corrupt("/f", HEADER_BYTES + size, first)
     bench.reopen()
-    assert b"a" not in bench.file.pread(140, 70)
+    assert b"a" * 5 not in bench.file.pread(140, 70)
 
 
 @pytest.mark.parametrize("keep", range(0, 200, 7))

@@ -20,13 +20,12 @@ from hmac import compare_digest
 from threading import Lock
 from typing import Final
 
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from penstock.ports import KeyProvider, Random
 from penstock.storage.sealed_format import (
     DATA_KEY_BYTES,
     SALT_BYTES,
     Aead,
+    FileCipher,
     FileHeader,
     WrappedKey,
     derive_key,
@@ -80,7 +79,7 @@ class Keyring:
         provider: KeyProvider | None,
         random: Random | None,
         *,
-        make_cipher: Callable[[bytes], Aead] = AESGCM,
+        make_cipher: Callable[[bytes], Aead] = FileCipher,
     ) -> None:
         self._provider = provider
         self._make_cipher = make_cipher

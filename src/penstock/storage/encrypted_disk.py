@@ -245,7 +245,14 @@ class EncryptedDisk:
     ) -> EncryptedFile:
         place = Place(sealing.topic_id, sealing.partition, kind[1], kind[0]).encode()
         cipher = self._keyring.cipher(key, header)
-        return EncryptedFile(file, cipher, place, header.page_bytes, self._keyring.random)
+        return EncryptedFile(
+            file,
+            cipher,
+            place,
+            header.page_bytes,
+            self._keyring.random,
+            None if self._read_only else header,
+        )
 
     def stat(self, path: str) -> FileStat:
         found = self._disk.stat(path)

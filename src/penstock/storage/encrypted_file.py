@@ -23,6 +23,7 @@ from penstock.storage.sealed_format import (
     HEADER_BYTES,
     ROOM_MIN,
     Aead,
+    FileHeader,
     Frame,
     find_frames,
     open_frame,
@@ -188,14 +189,33 @@ class FrameMap:
 class EncryptedFile:
     """An open encrypted file. Used by one thread at a time, except for `fsync`."""
 
-    __slots__ = ("_cipher", "_file", "_last", "_map", "_nonces", "_place", "_torn")
+    __slots__ = (
+        "_cipher",
+        "_file",
+        "_header",
+        "_last",
+        "_map",
+        "_nonces",
+        "_place",
+        "_random",
+        "_torn",
+    )
 
     def __init__(
-        self, file: File, cipher: Aead, place: bytes, page_bytes: int, random: Random
+        self,
+        file: File,
+        cipher: Aead,
+        place: bytes,
+        page_bytes: int,
+        random: Random,
+        header: FileHeader | None = None,
     ) -> None:
+        """`header` is written again if the disk has lost it; None for a file that is only read."""
         self._file = file
+        self._header = header
         self._cipher = cipher
         self._place = place
+        self._random = random
         self._nonces = Nonces(random)
         self._map = FrameMap(file, page_bytes)
         self._last = (-1, b"")
@@ -251,7 +271,7 @@ class EncryptedFile:
         try:
             content = open_frame(self._cipher, self._place, frame, sealed)
         except InvalidTag:
-            content = unreadable(frame.length)
+            content = unreadable(self._cipher, frame, sealed, self._random)
         self._last = (frame.start, content)
         return content
 
@@ -359,6 +379,11 @@ class EncryptedFile:
     def drop_cache(self) -> None:
         self._last = (-1, b"")
         self._file.drop_cache()
+        header = self._header.encode() if self._header is not None else b""
+        if self._file.pread(len(header), 0) != header:
+            # After a failed fsync the page cache has a header that never reached the disk. The
+            # frames may have. Without it, they would be lost with the last handle of the file.
+            write_all(self._file, header, 0)
         self._map.load()
 
     def close(self) -> None:

@@ -21,8 +21,8 @@ the format meets them:
 - *A torn tail differs from rot.* An append that was interrupted leaves a frame that is not whole.
   The bytes after the last whole frame count as bytes of the plaintext that read as zeros: recovery
   finds an incomplete batch there and cuts it off. A whole frame whose tag is wrong is rot. It reads
-  as a batch with a wrong CRC and the length of the frame (`unreadable`), so recovery treats it as
-  damage, and positions of all later batches stay right: each frame states its own position.
+  as an invalid batch of the frame's length (`unreadable`), so recovery treats it as damage, and the
+  positions of all later batches stay right: each frame states its own position.
 - *A frame is valid in one place only.* The tag also covers the topic id, the partition, the base
   offset, the kind of file, the position in the file and the header of the frame (`Place`). A block,
   or a whole file, of another segment or partition reads as rot. What remains possible to somebody
@@ -43,10 +43,13 @@ from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
 from crc32c import crc32c
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from penstock.ports import Buffer
+from penstock.ports import Buffer, Random
+from penstock.records.batch import HEADER_SIZE, LAST_OFFSET_DELTA_START, RECORD_COUNT_START
 
 HEADER_BYTES: Final = 4096
 PAGE_BYTES: Final = 64 << 10
@@ -78,6 +81,26 @@ class Aead(Protocol):
     def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes: ...
 
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes: ...
+
+    def guess(self, nonce: Buffer, data: Buffer, /) -> bytes:
+        """Decrypts without a check of the tag. The result may be anything."""
+
+
+class FileCipher:
+    """AES-GCM with the key of one file."""
+
+    __slots__ = ("_key", "decrypt", "encrypt")
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        cipher = AESGCM(key)
+        self.encrypt = cipher.encrypt
+        self.decrypt = cipher.decrypt
+
+    def guess(self, nonce: Buffer, data: Buffer, /) -> bytes:
+        # The first block of GCM's counter is for the tag.
+        counter = modes.CTR(bytes(nonce) + (2).to_bytes(4, "big"))
+        return Cipher(algorithms.AES(self._key), counter).decryptor().update(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +235,23 @@ def open_frame(cipher: Aead, place: bytes, frame: Frame, sealed: memoryview) -> 
     )
 
 
-def unreadable(length: int) -> bytes:
-    """Returns what a frame with a wrong tag reads as: a batch of its length that cannot be valid,
-    because its base offset is negative and it has no magic byte."""
-    if length < 61:
-        return bytes(length)
-    return (b"\xff" * 8 + (length - 12).to_bytes(4, "big")).ljust(length, b"\0")
+def unreadable(cipher: Aead, frame: Frame, sealed: memoryview, random: Random) -> bytes:
+    """Returns what a frame with a wrong tag reads as: a batch of its length that cannot be valid.
+
+    Its base offset is negative and it has no magic byte. The rest is random, so that it matches no
+    CRC of a batch that the frame is a part of. Only the number of records is what the frame seems
+    to hold: recovery never uses the offsets of a damaged batch again.
+    """
+    length = frame.length
+    if length < HEADER_SIZE:
+        return random.bytes(length)
+    head = bytearray(HEADER_SIZE)
+    head[:12] = b"\xff" * 8 + (length - 12).to_bytes(4, "big")
+    nonce = sealed[_CRC_AT - 12 : _CRC_AT]
+    guess = cipher.guess(nonce, sealed[FRAME_HEAD_BYTES : FRAME_HEAD_BYTES + HEADER_SIZE])
+    for start in (LAST_OFFSET_DELTA_START, RECORD_COUNT_START):
+        head[start : start + 4] = guess[start : start + 4]
+    return bytes(head) + random.bytes(length - HEADER_SIZE)
 
 
 def find_frames(page: bytes, start: int, page_bytes: int, floor: int = 0) -> list[Frame]:
