@@ -363,3 +363,5 @@ class Env:
     """Identifies the current boot of the machine. As long as it stays the same, data that was
     written to files but not synced is still in the page cache. Empty if it is not known."""
     slicing: Slicing = Slicing()
+    keys: KeyProvider | None = None
+    """Holds the keys of encrypted topics; None if this node can have none."""

@@ -42,6 +42,7 @@ from penstock.broker.partitions.maintenance import Maintenance
 from penstock.broker.partitions.offset_checkpoints import OffsetCheckpoints
 from penstock.broker.partitions.pending_leadership import PendingLeadership
 from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.topic_keys import TopicKeys
 from penstock.broker.partitions.topic_rules import log_config
 from penstock.broker.repair.disk_full import DiskFullGuard
 from penstock.broker.repair.durability_proof import LosslessRecord
@@ -60,6 +61,7 @@ from penstock.net.session import Peer, Session
 from penstock.ports import Env
 from penstock.storage.closing import close_logs
 from penstock.storage.config import LogConfig
+from penstock.storage.data_keys import Keyring
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.txns.config import TransactionConfig
 
@@ -75,7 +77,8 @@ def _log_directory(env: Env, config: BrokerConfig) -> LogDirectory:
     limits = DirectoryConfig(
         open_files_max=config.open_files_max, disk_reserve_bytes=config.disk_reserve_bytes
     )
-    return LogDirectory(env.disk, f"{config.data_dir}/logs", limits)
+    keyring = Keyring(env.keys, env.random)
+    return LogDirectory(env.disk, f"{config.data_dir}/logs", limits, keyring)
 
 
 def _lossless_record(env: Env, config: BrokerConfig) -> LosslessRecord:
@@ -247,6 +250,7 @@ class Broker:
                     self._services.isr_proposals.run(),
                     self.fetchers.run(),
                     self._offset_keeper.run(),
+                    TopicKeys(self._env, self._directory).run(),
                     *self._repairs(),
                 )
                 self._take_up()

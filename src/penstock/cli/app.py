@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "consume": "penstock.cli.consume",
     "log": "penstock.cli.log",
     "cert": "penstock.cli.cert",
+    "key": "penstock.cli.key",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
     "sim": "penstock.cli.sim",

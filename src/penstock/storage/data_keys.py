@@ -149,13 +149,22 @@ class Keyring:
 
     def fill(self, key_name: str) -> None:
         """Wraps data keys in advance. Blocking; for a thread."""
-        provider = self._provider
-        if provider is None or not provider.is_slow:
-            return
-        while len(self._stock.get(key_name, ())) < STOCK:
+        while self.lacks(key_name):
             made = self._make(key_name)
             with self._lock:
                 self._stock.setdefault(key_name, deque()).append(made)
+
+    def lacks(self, key_name: str) -> bool:
+        """Whether `fill` has something to do."""
+        provider = self._provider
+        if provider is None or not provider.is_slow:
+            return False
+        return len(self._stock.get(key_name, ())) < STOCK
+
+    @property
+    def wants_any(self) -> bool:
+        """Whether `catch_up` has something to do."""
+        return bool(self._wanted)
 
     def drain(self) -> None:
         """Forgets the data keys in stock: later ones are wrapped with the newest version of the
@@ -206,10 +215,10 @@ class Keyring:
                 failed.append(error)
         return failed
 
-    def check(self, wrapped: WrappedKey) -> None:
+    def check(self, key: DataKey) -> None:
         """Asks the provider for a data key even if it is in memory. Raises `KeyDropped` if the
         topic key is gone. Blocking; for a thread."""
-        self._unwrap(wrapped)
+        self._unwrap(key.wrapped)
 
     def forget(self, key_name: str) -> None:
         """Forgets all data keys of a topic key that was dropped."""
@@ -228,8 +237,8 @@ class Keyring:
     def _ask(self, key_name: str) -> KeyProvider:
         if self._provider is None:
             raise KeyUnavailable(
-                f"the key {key_name!r} is needed, and no key provider is set: set "
-                "encryption.key.provider, as docs/ENCRYPTION.md says"
+                f"the key {key_name!r} is needed, and there is no key provider: brokers need the "
+                "setting encryption.key.provider"
             )
         return self._provider
 

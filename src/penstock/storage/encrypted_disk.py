@@ -130,6 +130,21 @@ class EncryptedDisk:
         """Forgets a log that was closed or deleted."""
         self._logs.pop(directory, None)
 
+    def load_keys(self, directory: str) -> None:
+        """Gets the data keys of all segments of a log. Raises `KeyUnavailable` if one cannot be
+        had. Blocking."""
+        for name in self._disk.listdir(directory):
+            base = parse_offset_name(name, LOG)
+            header = self.header_of(f"{directory}/{name}") if base is not None else None
+            if base is not None and header is not None:
+                self._sealing(directory).keys[base] = self._keyring.key(header.wrapped)
+
+    def forget_keys(self, directory: str) -> None:
+        """Forgets the data keys of a log whose topic key was dropped."""
+        log = self._logs.get(directory)
+        if log is not None:
+            log.keys.clear()
+
     def keys_in_use(self) -> dict[str, dict[str, DataKey]]:
         """Returns, by topic key, one data key of each log that has files encrypted with it."""
         used: dict[str, dict[str, DataKey]] = {}
@@ -348,3 +363,9 @@ def protect(disk: Disk, directory: str, topic_id: str, partition: int, key_name:
         disk.protect(directory, topic_id, partition, key_name)
     elif key_name:
         raise KeyUnavailable(f"{directory} must be encrypted, and its disk does not encrypt")
+
+
+def load_keys(disk: Disk, directory: str) -> None:
+    """Gets all data keys of a log before anything is read or repaired. Raises `KeyUnavailable`."""
+    if isinstance(disk, EncryptedDisk):
+        disk.load_keys(directory)
