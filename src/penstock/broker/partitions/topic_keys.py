@@ -5,8 +5,8 @@ keys are wrapped in advance, on a thread, and those that a read missed are unwra
 
 A provider that does not answer changes nothing for logs that are open: their data keys are in
 memory. A provider that answers that a key is gone (`KeyDropped`) takes the logs of that key
-offline, and their data keys are forgotten. If the key comes back, they are opened again, as after a
-failure (`repair.failed_logs`).
+offline, as after a failure (`repair.failed_logs`), and their data keys are forgotten. They can be
+opened again once the key is back.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class TopicKeys:
         self._keyring.forget(key_name)
         for log in self._directory:
             if log.directory in logs and log.failure is None:
-                log.fail(str(error), "this is retried in case the key comes back")
+                log.fail(
+                    str(error), "bring the key back and restart the broker, or delete the topic"
+                )
                 self._disk.forget_keys(log.directory)
 
     def _tell(self, key_name: str, error: KeyUnavailable) -> None:
