@@ -16,7 +16,6 @@ from penstock.records.batch import BatchHeader, validate
 from penstock.sim.disk.disk import SimDisk, SimFile
 from penstock.storage import (
     cleaner,
-    encrypted_file,
     interrupted_operations,
     recovery,
     scan,
@@ -391,14 +390,6 @@ def missing_key_taken_for_damage() -> AbstractContextManager[Any]:
             return DataKey(wrapped, bytes(32))
 
     return patch.object(Keyring, "key", key)
-
-
-@planted
-def unreadable_frame_taken_for_a_torn_one() -> AbstractContextManager[Any]:
-    """A whole frame with a wrong tag reads as zeros, like an append that was interrupted."""
-    return patch.object(
-        encrypted_file, "unreadable", lambda _cipher, frame, *_: bytes(frame.length)
-    )
 
 
 @planted

@@ -231,6 +231,23 @@ def test_rot_in_an_encrypted_segment_is_damage_and_is_not_served() -> None:
         offsets(log)
 
 
+def test_rot_in_the_last_batch_is_not_taken_for_a_torn_tail() -> None:
+    """The process was only killed, and the frame is whole: an interrupted append would not be. No
+    offset of the damaged batch is used again."""
+    bench = Bench()
+    log = bench.create()
+    records = [Record(at, NOW_MS, None, SECRET * 5) for at in range(4)]
+    log.append(build_batch(records), 0, NOW_MS)
+    log.append(build_batch(records), 0, NOW_MS)
+    log.flush()
+    size = len(bench.raw.files()[log.active.path])
+    bench.restart()
+    bench.raw.rot(log.active.path, size - 40, 3)
+    log = bench.open()
+    assert [(held.start_offset, held.end_offset) for held in log.damage] == [(4, 8)]
+    assert log.end_offset == 8
+
+
 @pytest.mark.parametrize("copy", [0, 2048])
 def test_one_damaged_copy_of_the_header_does_no_harm(copy: int) -> None:
     bench = Bench()

@@ -34,14 +34,14 @@ encryption=NAME for the topics.
 \b
 Examples:
   penstock key new orders-key --key-file /etc/penstock/keys.json
-  penstock topic alter orders --set encryption=orders-key
+  penstock topic create orders --config encryption=orders-key
 """
 _ROTATE_HELP = """Make a new version of a key. It encrypts new segments; old ones stay readable.
 
 Nothing is rewritten. Copy the file to every broker again; they notice it without a restart.
 
 \b
-Example:
+Examples:
   penstock key rotate orders-key --key-file /etc/penstock/keys.json
 """
 _DROP_HELP = """Remove a key for good. What it has encrypted can never be read again.
@@ -51,13 +51,13 @@ and every backup of the file, too: this command changes one file. Then delete th
 cannot be used again.
 
 \b
-Example:
+Examples:
   penstock key drop orders-key --key-file /etc/penstock/keys.json
 """
 _LIST_HELP = """List the keys of a key file, and their versions. Shows no key.
 
 \b
-Example:
+Examples:
   penstock key list --key-file /etc/penstock/keys.json
 """
 _SEGMENTS_HELP = """Show which segments are encrypted, and with which key, and which are plain.
@@ -88,7 +88,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(app, name="key")
 
 
-def new(name: KeyName, key_file: InFile) -> None:
+def new(name: KeyName, key_file: InFile, *, json: Json = False) -> None:
     if not KEY_NAME.fullmatch(name) or name == "none":
         raise CommandFailed(
             f"{name!r} cannot be the name of a key: use up to 100 letters, digits, dots, hyphens "
@@ -99,18 +99,20 @@ def new(name: KeyName, key_file: InFile) -> None:
         raise CommandFailed(f"{key_file} has the key {name!r} already: use `penstock key rotate`")
     if name in keys.dropped:
         raise CommandFailed(f"the key {name!r} was dropped, and its name cannot be used again")
-    _add(keys, name, key_file)
-    emit(f"made the key {name!r} in {key_file}: keep a backup, the data is lost without it")
+    number = _add(keys, name, key_file)
+    told = f"made the key {name!r} in {key_file}: keep a backup, the data is lost without it"
+    _tell(told, {"key": name, "version": number, "file": key_file}, as_json=json)
 
 
-def rotate(name: KeyName, key_file: InFile) -> None:
+def rotate(name: KeyName, key_file: InFile, *, json: Json = False) -> None:
     keys = _read(key_file)
     _check_there(keys, name, key_file)
     number = _add(keys, name, key_file)
-    emit(f"version {number} of the key {name!r} encrypts new segments from now on")
+    told = f"version {number} of the key {name!r} encrypts new segments from now on"
+    _tell(told, {"key": name, "version": number, "file": key_file}, as_json=json)
 
 
-def drop(name: KeyName, key_file: InFile, *, yes: Yes = False) -> None:
+def drop(name: KeyName, key_file: InFile, *, yes: Yes = False, json: Json = False) -> None:
     keys = _read(key_file)
     _check_there(keys, name, key_file)
     confirm(
@@ -120,7 +122,15 @@ def drop(name: KeyName, key_file: InFile, *, yes: Yes = False) -> None:
     del keys.keys[name]
     keys.dropped[name] = SystemClock().wall_ms()
     write_keys(key_file, keys)
-    emit(f"dropped the key {name!r} from {key_file}: remove it from all copies and backups, too")
+    told = f"dropped the key {name!r} from {key_file}: remove it from all copies and backups, too"
+    _tell(told, {"dropped": name, "file": key_file}, as_json=json)
+
+
+def _tell(text: str, value: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        emit_json(value)
+    else:
+        emit(text)
 
 
 def list_keys(key_file: InFile, *, json: Json = False) -> None:
