@@ -76,9 +76,11 @@ class OnceOnly:
         self._cipher = cipher
         self.seen: dict[bytes, bytes] = {}
 
-    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes:
+    def encrypt_into(
+        self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, buf: Buffer, /
+    ) -> int:
         assert self.seen.setdefault(bytes(nonce), bytes(data)) == bytes(data), "a nonce repeats"
-        return self._cipher.encrypt(nonce, data, associated_data)
+        return self._cipher.encrypt_into(nonce, data, associated_data, buf)
 
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes:
         return self._cipher.decrypt(nonce, data, associated_data)

@@ -288,34 +288,47 @@ class EncryptedFile:
             self._write_elsewhere(data, position)
             return size
         start, room = where.next_start()
-        if room - FRAME_OVERHEAD >= size:
-            self._write([self._sealed(data, position, start)], [Frame(position, size, start)])
-            return size
-        view, sealed, frames, done = memoryview(data), [], [], 0
-        while done < size:
-            piece = view[done : done + room - FRAME_OVERHEAD]
-            frame = Frame(position + done, len(piece), start)
-            sealed.append(self._sealed(piece, frame.position, start))
-            frames.append(frame)
-            done += len(piece)
-            start, room = frame.file_end, where.page_end(frame.start) - frame.file_end
-            if room < ROOM_MIN and done < size:
-                sealed.append(bytes(room))
-                start, room = where.page_end(frame.start), where.page_bytes
-        self._write(sealed, frames)
+        pieces = [(0, size, start)] if room - FRAME_OVERHEAD >= size else self._split(size)
+        frames = [Frame(position + at, length, begin) for at, length, begin in pieces]
+        self._write(data, frames, position)
         return size
 
-    def _sealed(self, data: Buffer, position: int, start: int) -> bytes:
-        nonce = self._nonces.next(start)
-        return seal_frame(self._cipher, self._place, data, position, start, nonce)
-
-    def _write(self, sealed: list[bytes], frames: list[Frame]) -> None:
+    def _split(self, size: int) -> list[tuple[int, int, int]]:
+        """Divides the next bytes into frames: where each begins in the data, its length, and where
+        it begins in the file."""
         where = self._map
-        padding = frames[0].start - where.end
-        if padding:
-            sealed.insert(0, bytes(padding))
+        start, room = where.next_start()
+        pieces, done = [], 0
+        while done < size:
+            length = min(size - done, room - FRAME_OVERHEAD)
+            pieces.append((done, length, start))
+            done += length
+            page_end = where.page_end(start)
+            start += length + FRAME_OVERHEAD
+            room = page_end - start
+            if room < ROOM_MIN:
+                start, room = page_end, where.page_bytes
+        return pieces
+
+    def _write(self, data: Buffer, frames: list[Frame], position: int) -> None:
+        """Seals and writes frames, and zeros where a page has no space for another one."""
+        where = self._map
+        begin = where.end
+        sealed = bytearray(frames[-1].file_end - begin)
+        view, source = memoryview(sealed), memoryview(data)
+        for frame in frames:
+            at = frame.position - position
+            seal_frame(
+                self._cipher,
+                self._place,
+                source[at : at + frame.length],
+                frame.position,
+                frame.start,
+                self._nonces.next(frame.start),
+                view[frame.start - begin : frame.file_end - begin],
+            )
         self._torn = True
-        write_all(self._file, sealed[0] if len(sealed) == 1 else b"".join(sealed), where.end)
+        write_all(self._file, sealed, begin)
         self._torn = False
         for frame in frames:
             where.add(frame)

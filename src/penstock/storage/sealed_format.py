@@ -78,7 +78,10 @@ PAGE_BYTES_MIN: Final = 2 * ROOM_MIN
 class Aead(Protocol):
     """AES-GCM with one key."""
 
-    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes: ...
+    def encrypt_into(
+        self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, buf: Buffer, /
+    ) -> int:
+        """Writes the ciphertext and its tag to `buf`."""
 
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes: ...
 
@@ -89,12 +92,12 @@ class Aead(Protocol):
 class FileCipher:
     """AES-GCM with the key of one file."""
 
-    __slots__ = ("_key", "decrypt", "encrypt")
+    __slots__ = ("_key", "decrypt", "encrypt_into")
 
     def __init__(self, key: bytes) -> None:
         self._key = key
         cipher = AESGCM(key)
-        self.encrypt = cipher.encrypt
+        self.encrypt_into = cipher.encrypt_into
         self.decrypt = cipher.decrypt
 
     def guess(self, nonce: Buffer, data: Buffer, /) -> bytes:
@@ -217,12 +220,19 @@ def associated_data(place: bytes, start: int, head: Buffer) -> bytes:
 
 
 def seal_frame(
-    cipher: Aead, place: bytes, data: Buffer, position: int, start: int, nonce: bytes
-) -> bytes:
-    """Returns a frame for the file at `start`, with `data` at `position` of the plaintext."""
+    cipher: Aead,
+    place: bytes,
+    data: Buffer,
+    position: int,
+    start: int,
+    nonce: bytes,
+    into: memoryview,
+) -> None:
+    """Writes a frame for the file at `start`, with `data` at `position` of the plaintext."""
     head = _FRAME.pack(MARKER, len(data), position, nonce)
     head += crc32c(head).to_bytes(4, "big")
-    return head + cipher.encrypt(nonce, data, associated_data(place, start, head))
+    into[:FRAME_HEAD_BYTES] = head
+    cipher.encrypt_into(nonce, data, associated_data(place, start, head), into[FRAME_HEAD_BYTES:])
 
 
 def open_frame(cipher: Aead, place: bytes, frame: Frame, sealed: memoryview) -> bytes:

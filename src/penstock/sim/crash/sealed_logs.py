@@ -93,9 +93,11 @@ class WatchedCipher:
         self._key = key
         self._cipher = FileCipher(key)
 
-    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes:
+    def encrypt_into(
+        self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, buf: Buffer, /
+    ) -> int:
         self._watch.note(self._key, bytes(nonce), bytes(data))
-        return self._cipher.encrypt(nonce, data, associated_data)
+        return self._cipher.encrypt_into(nonce, data, associated_data, buf)
 
     def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None, /) -> bytes:
         return self._cipher.decrypt(nonce, data, associated_data)
