@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from penstock.ports import Env
@@ -70,7 +71,7 @@ class TopicKeys:
             if not self._keyring.lacks(key_name):
                 continue
             try:
-                await run(lambda name=key_name: self._keyring.fill(name))  # type: ignore[misc]
+                await run(partial(self._keyring.fill, key_name))
             except KeyUnavailable as error:
                 self._tell(key_name, error)
             else:
@@ -80,7 +81,7 @@ class TopicKeys:
         for key_name, logs in self._disk.keys_in_use().items():
             key = next(iter(logs.values()))
             try:
-                await self._env.executor.run(lambda key=key: self._keyring.check(key))  # type: ignore[misc]
+                await self._env.executor.run(partial(self._keyring.check, key))
             except KeyDropped as error:
                 self._give_up(key_name, logs, error)
             except KeyUnavailable as error:

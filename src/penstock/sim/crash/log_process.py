@@ -462,7 +462,7 @@ class LogProcess:
 
     def check_idempotent(self) -> None:
         """Checks that opening once more, with nothing in between, changes neither files nor log."""
-        before, files = self._state(), self._contents()
+        before, files = self._state(), self.sealed.contents(self.disk)
         self.disk.kill()
         self.now_ms += 10
         report = self._open()
@@ -473,19 +473,12 @@ class LogProcess:
             raise Broken(f"opening twice differs: {before} and then {after}")
         if report.cut_bytes:
             raise Broken(f"opening twice cut {report.cut_bytes} bytes the second time")
-        again = self._contents()
+        again = self.sealed.contents(self.disk)
         if files != again:
             changed = sorted(
                 path for path in files.keys() | again.keys() if files.get(path) != again.get(path)
             )
             raise Broken(f"opening twice changed {changed}")
-
-    def _contents(self) -> dict[str, bytes]:
-        """Returns the content of every file. A rebuilt index is encrypted again, and the same."""
-        return {
-            path: data if path.endswith(".log") else self.sealed.plaintext(path, data)
-            for path, data in self.disk.files().items()
-        }
 
     def _state(self) -> tuple[object, ...]:
         log = self.log

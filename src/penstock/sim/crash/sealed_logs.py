@@ -170,6 +170,13 @@ class SealedLogs:
         file = self._file(path, data)
         return data if file is None else file.pread(file.size(), 0)
 
+    def contents(self, disk: SimDisk) -> dict[str, bytes]:
+        """Returns the content of every file. A rebuilt index is encrypted again, and the same."""
+        return {
+            path: data if path.endswith(".log") else self.plaintext(path, data)
+            for path, data in disk.files().items()
+        }
+
     def frame_at(self, data: bytes, at: int) -> tuple[Frame, bool] | None:
         """Returns the frame that contains this byte of an encrypted file, and whether the byte is
         in the frame's header; None if it is in no frame."""
