@@ -24,6 +24,7 @@ from penstock.storage.index import IndexCache
 from penstock.storage.log import Log
 from penstock.storage.opening import LogResources
 from penstock.storage.recovery import open_log
+from penstock.storage.scrub import ScrubCursor
 from penstock.storage.sealed_format import HEADER_BYTES
 from penstock.storage.space import SpaceGuard
 
@@ -296,6 +297,48 @@ def test_an_encrypted_segment_is_never_sent_from_its_file() -> None:
     log = bench.create()
     fill(log)
     assert not hasattr(log.active.file, "fileno")
+
+
+def test_a_follower_encrypts_with_data_keys_of_its_own() -> None:
+    """It stores the same batches as its leader, and its files have nothing in common with it."""
+    leader, follower = Bench(), Bench(SimKeys())
+    follower.random = SeededBytes(Random(4))
+    follower.start()
+    source, copy = leader.create(), follower.create()
+    fill(source)
+    while (piece := source.read(copy.end_offset, 700)) is not None:
+        copy.append_replica(bytes(piece.data), NOW_MS)
+    assert offsets(copy) == offsets(source)
+    ours, theirs = (
+        {
+            header.wrapped.token
+            for segment in log.segments
+            if (header := bench.disk.header_of(segment.path)) is not None
+        }
+        for log, bench in ((copy, follower), (source, leader))
+    )
+    assert ours
+    assert theirs
+    assert not ours & theirs
+
+
+def test_the_scrubber_finds_rot_in_an_encrypted_segment() -> None:
+    bench = Bench()
+    log = bench.create()
+    fill(log)
+    log.flush(checkpoint=True)
+    segment = log.segments[1]
+    bench.raw.rot(segment.path, HEADER_BYTES + 300, 3)
+    cursor, found = ScrubCursor(log), []
+    while (piece := cursor.next_piece(1000)) is not None:
+        piece.run()
+        damage = piece.damage(log)
+        if damage is not None:
+            found.append(damage)
+    assert [held.segment_base for held in found] == [segment.base_offset]
+    log.quarantine(found[0])
+    assert not log.suspect
+    assert found[0].start_offset >= segment.base_offset
 
 
 class SlowKeys(SimKeys):
