@@ -25,7 +25,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
@@ -73,14 +73,16 @@ TARGETS: Final = {
 _READY: Final = re.compile(r"ready bootstrap=([\d.]+):(\d+)")
 
 
-def start_broker(data: str, penstock: str = "") -> ServerProcess:
+def start_broker(data: str, penstock: str = "", settings: Sequence[str] = ()) -> ServerProcess:
     def ready(line: str) -> Address | None:
         found = _READY.search(line)
         return (found[1], int(found[2])) if found else None
 
     penstock = penstock or str(Path(sys.executable).with_name("penstock"))
     command = [penstock, "up", "--data", data, "--port", "0", "--no-console"]
-    return ServerProcess([*command, "--set", f"disk_reserve_bytes={64 * MIB}"], ready)
+    for setting in (f"disk_reserve_bytes={64 * MIB}", *settings):
+        command += ["--set", setting]
+    return ServerProcess(command, ready)
 
 
 def batch_of(size: int) -> bytearray:
@@ -120,9 +122,11 @@ class Bench:
         self._client = Client(self.process.address)
         self._names = (f"bench-{number}" for number in count())
 
-    def create(self, partitions: int) -> str:
+    def create(self, partitions: int, encryption: str = "none") -> str:
         name = next(self._names)
         configs = [CreateTopicsRequest.Config("durability", "replicated")]
+        if encryption != "none":
+            configs.append(CreateTopicsRequest.Config("encryption", encryption))
         wanted = CreateTopicsRequest([CreateTopicsRequest.Topic(name, partitions, 1, [], configs)])
         answer = self._client.ask(wanted, 7, CreateTopicsResponse)
         if answer.topics[0].error_code:
@@ -147,8 +151,8 @@ class Bench:
         records = fetched.responses[0].partitions[0].records or b""
         return len(b"".join(records)) if isinstance(records, list) else len(records)
 
-    def produce(self, batch: bytearray, seconds: float) -> Result:
-        topic = self.create(CONNECTIONS)
+    def produce(self, batch: bytearray, seconds: float, encryption: str = "none") -> Result:
+        topic = self.create(CONNECTIONS, encryption)
         requests = [produce_request(topic, index, batch) for index in range(CONNECTIONS)]
         for request in requests:
             self.append(request)

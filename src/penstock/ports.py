@@ -130,6 +130,25 @@ class Executor(Protocol):
         """
 
 
+class KeyProvider(Protocol):
+    """Holds the topic keys of encryption at rest. They wrap and unwrap data keys.
+
+    Calls may wait for another machine or process, and are then for a thread. They raise
+    `OSError`s: `storage.data_keys.KeyDropped` if the topic key does not exist, and
+    `storage.data_keys.KeyUnavailable` if it is unknown whether it does.
+    """
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether calls may take longer than reading a small file."""
+
+    def wrap(self, key_name: str, data_key: bytes) -> bytes:
+        """Returns the data key, encrypted with the newest version of the topic key."""
+
+    def unwrap(self, key_name: str, token: bytes) -> bytes:
+        """Returns the data key from its wrapped form."""
+
+
 class Transport(Protocol):
     """The sending half of a connection. The receiving half is the `Receiver` it was opened with.
 
@@ -344,3 +363,5 @@ class Env:
     """Identifies the current boot of the machine. As long as it stays the same, data that was
     written to files but not synced is still in the page cache. Empty if it is not known."""
     slicing: Slicing = Slicing()
+    keys: KeyProvider | None = None
+    """Holds the keys of encrypted topics; None if this node can have none."""

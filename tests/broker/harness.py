@@ -27,7 +27,7 @@ from penstock.broker.partitions.maintenance import Maintenance
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
-from penstock.ports import Env, Listener, Receiver, Slicing, Transport
+from penstock.ports import Env, KeyProvider, Listener, Receiver, Slicing, Transport
 from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.sim.disk.disk import SimDisk
@@ -202,6 +202,7 @@ async def open_harness(
     kafka: Mapping[str, str] | None = None,
     base: BrokerConfig | None = None,
     slicing: Slicing | None = None,
+    keys: KeyProvider | None = None,
 ) -> AsyncIterator[BrokerHarness]:
     """Starts brokers, waits until they are ready, and stops them in the end. Broker 0 is the
     controller.
@@ -223,7 +224,7 @@ async def open_harness(
                 kafka=tuple({**internal_replicas(brokers), **(kafka or {})}.items()),
             )
             disk = SimDisk(Random(broker_id), Random(broker_id))
-            life = _running(config, disk, directory, threads, slicing or Slicing())
+            life = _running(config, disk, directory, threads, slicing or Slicing(), keys)
             broker = await stack.enter_async_context(life)
             running.append(broker)
             disks.append(disk)
@@ -235,7 +236,12 @@ async def open_harness(
 
 @asynccontextmanager
 async def _running(
-    config: BrokerConfig, disk: SimDisk, directory: Path, threads: Threads, slicing: Slicing
+    config: BrokerConfig,
+    disk: SimDisk,
+    directory: Path,
+    threads: Threads,
+    slicing: Slicing,
+    keys: KeyProvider | None,
 ) -> AsyncIterator[Broker]:
     clock = SystemClock()
     store = await SqliteStore.open(str(directory / "metadata.db"), threads, clock)
@@ -247,6 +253,7 @@ async def _running(
         executor=InTurn(),
         store=store,
         slicing=slicing,
+        keys=keys,
     )
     stop, ready = asyncio.Event(), asyncio.Event()
     broker = Broker(env, config)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import log
+from penstock.cli import key_options
 from penstock.cli.app import run
 from penstock.records.batch import Codec, seal
 from penstock.records.record import Record, build_batch
@@ -253,7 +253,7 @@ def test_missing_permission_is_reported_in_one_line(
     arguments: list[str],
 ) -> None:
     """It says what to do, without a stack trace."""
-    monkeypatch.setattr(log, "ReadOnlyDisk", NoPermission)
+    monkeypatch.setattr(key_options, "ReadOnlyDisk", NoPermission)
     assert run(["log", *arguments, str(home)]) == 2
     written = capsys.readouterr()
     assert written.err.count("\n") == 1

@@ -71,6 +71,7 @@ def test_tools_find_the_configs_they_look_up() -> None:
         ("compression.lz4.level", ["1", "17"], ["0", "18"]),
         ("compression.zstd.level", ["-131072", "22"], ["23"]),
         ("durability", ["fsync", "replicated"], ["maybe"]),
+        ("encryption", ["none", "orders-key", "k.1_2"], ["", "a b", "../k", "-k", "k" * 101]),
         ("flush.messages", ["1"], ["0"]),
         ("leader.replication.throttled.replicas", ["", "*", "0:1,2:3"], ["x", "0:", "*,0:1"]),
         ("local.retention.bytes", ["-2", "-1", "5"], ["-3", "all"]),

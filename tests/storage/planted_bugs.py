@@ -14,8 +14,16 @@ from unittest.mock import patch
 from penstock.partition.epochs import LeaderEpochs
 from penstock.records.batch import BatchHeader, validate
 from penstock.sim.disk.disk import SimDisk, SimFile
-from penstock.storage import cleaner, interrupted_operations, recovery, scan
+from penstock.storage import (
+    cleaner,
+    interrupted_operations,
+    recovery,
+    scan,
+    sealed_format,
+)
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint, read_file, write_atomic
+from penstock.storage.data_keys import DataKey, Keyring, KeyUnavailable
+from penstock.storage.encrypted_file import EncryptedFile, Nonces
 from penstock.storage.files import LOG_CHECKPOINT
 from penstock.storage.flush_plan import FlushPlan
 from penstock.storage.index import decode_entries
@@ -28,6 +36,7 @@ from penstock.storage.opening import LogOpening
 from penstock.storage.recovery import Recovery
 from penstock.storage.salvage import Salvage
 from penstock.storage.scan import BadBatch
+from penstock.storage.sealed_format import WrappedKey
 from penstock.storage.segment import Segment
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -352,3 +361,49 @@ def compaction_drops_the_newest() -> AbstractContextManager[Any]:
 def bad_bytes_served() -> AbstractContextManager[Any]:
     """Data that is read for the first time is not checked."""
     return patch.object(Segment, "_verify", lambda _self, data, *_: data)
+
+
+# Encryption
+
+
+@planted
+def nonce_from_the_position() -> AbstractContextManager[Any]:
+    """The nonce is where the frame is in the file: used again after a truncation."""
+    return patch.object(Nonces, "next", lambda _, start: start.to_bytes(12, "big"))
+
+
+@planted
+def place_of_a_frame_not_checked() -> AbstractContextManager[Any]:
+    """A segment of another partition is accepted in the place of this one's."""
+    return patch.object(sealed_format, "associated_data", lambda *_: b"")
+
+
+@planted
+def missing_key_taken_for_damage() -> AbstractContextManager[Any]:
+    """A log whose key cannot be had is opened with a wrong key, and its records look damaged."""
+    original = Keyring.key
+
+    def key(self: Keyring, wrapped: WrappedKey) -> DataKey:
+        try:
+            return original(self, wrapped)
+        except KeyUnavailable:
+            return DataKey(wrapped, bytes(32))
+
+    return patch.object(Keyring, "key", key)
+
+
+@planted
+def lost_header_not_written_again() -> AbstractContextManager[Any]:
+    """A header that a failed fsync kept off the disk is lost with the page cache."""
+
+    def drop_cache(self: EncryptedFile) -> None:
+        self._file.drop_cache()
+        self._map.load()
+
+    return patch.object(EncryptedFile, "drop_cache", drop_cache)
+
+
+@planted
+def torn_frame_not_cut_off() -> AbstractContextManager[Any]:
+    """What a failed write has left does not count as a part of the file."""
+    return patch.object(EncryptedFile, "size", lambda self: self._map.size)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from random import Random
 
 import pytest
 from rich.console import Console
@@ -26,7 +27,7 @@ class PowerCuts(Case):
         self.config = replace(
             self.config, power_share=1.0, fault_chance=0.0, crash_chance=0.0, compact=False
         )
-        self.process = LogProcess(self.config, self.disk, self.draws)
+        self.process = LogProcess(self.config, self.disk, self.draws, Random(seed))
         self.calls = LogCalls(self.process)
 
     def run(self) -> None:

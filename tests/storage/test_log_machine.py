@@ -53,7 +53,7 @@ class LogMachine(RuleBasedStateMachine):
             without=(),
         )
         disk = SimDisk(Random(seed), Random(seed + 1))
-        self.process = LogProcess(config, disk, Random(seed + 2))
+        self.process = LogProcess(config, disk, Random(seed + 2), Random(seed + 3))
         self.calls = LogCalls(self.process)
         self.process.create()
         self.epoch = 0

@@ -32,6 +32,7 @@ from penstock.broker.control.membership import Endpoint, Membership
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
 from penstock.broker.coordinators.producer_ids import ProducerIds
+from penstock.broker.coordinators.settings import group_config, transaction_config
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.coordinators.verification import TransactionVerification
 from penstock.broker.counters import BrokerCounters
@@ -45,6 +46,7 @@ from penstock.broker.partitions.maintenance import Maintenance
 from penstock.broker.partitions.offset_checkpoints import OffsetCheckpoints
 from penstock.broker.partitions.pending_leadership import PendingLeadership
 from penstock.broker.partitions.replicas import Replicas
+from penstock.broker.partitions.topic_keys import TopicKeys
 from penstock.broker.partitions.topic_rules import log_config
 from penstock.broker.repair.disk_full import DiskFullGuard
 from penstock.broker.repair.durability_proof import LosslessRecord
@@ -53,7 +55,6 @@ from penstock.broker.repair.replica_repair import ReplicaRepair
 from penstock.broker.repair.scrubber import Scrubber
 from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
-from penstock.groups.config import GroupConfig
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
@@ -64,8 +65,8 @@ from penstock.net.session import Peer, Session
 from penstock.ports import Env
 from penstock.storage.closing import close_logs
 from penstock.storage.config import LogConfig
+from penstock.storage.data_keys import Keyring
 from penstock.storage.directory import DirectoryConfig, LogDirectory
-from penstock.txns.config import TransactionConfig
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +80,8 @@ def _log_directory(env: Env, config: BrokerConfig) -> LogDirectory:
     limits = DirectoryConfig(
         open_files_max=config.open_files_max, disk_reserve_bytes=config.disk_reserve_bytes
     )
-    return LogDirectory(env.disk, f"{config.data_dir}/logs", limits)
+    keyring = Keyring(env.keys, env.random)
+    return LogDirectory(env.disk, f"{config.data_dir}/logs", limits, keyring)
 
 
 def _lossless_record(env: Env, config: BrokerConfig) -> LosslessRecord:
@@ -263,6 +265,7 @@ class Broker:
                     self.fetchers.run(),
                     self._offset_keeper.run(),
                     self.listeners.run(),
+                    TopicKeys(self._env, self._directory).run(),
                     *self._repairs(),
                 )
                 self._take_up()
@@ -307,14 +310,14 @@ class Broker:
 
     def _wire(self) -> Services:
         env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
-        groups = GroupCoordinator(env, broker_id, self.cluster, self._group_config(), spawn)
+        groups = GroupCoordinator(env, broker_id, self.cluster, group_config(self.configs()), spawn)
         producer_ids = ProducerIds(self.controller, env.random)
         writer = MarkerWriter(env, self.replicas, groups)
         transactions = TransactionCoordinator(
             env,
             broker_id,
             self.cluster,
-            self._transaction_config(),
+            transaction_config(self.configs()),
             producer_ids,
             MarkerSender(env, broker_id, self.cluster, writer, spawn, self._connector),
             spawn,
@@ -369,28 +372,6 @@ class Broker:
         fullness = DiskFullGuard(self._env, self.replicas, self.controller, self.fetchers, space)
         failed_logs = FailedLogs(*parts, self.controller, self._record.void)
         return mending.run(), scrubber.run(), fullness.run(), failed_logs.run()
-
-    def _group_config(self) -> GroupConfig:
-        configs = self.configs()
-        return GroupConfig(
-            initial_rebalance_delay_ms=configs.int_value("group.initial.rebalance.delay.ms"),
-            session_timeout_min_ms=configs.int_value("group.min.session.timeout.ms"),
-            session_timeout_max_ms=configs.int_value("group.max.session.timeout.ms"),
-            group_size_max=configs.int_value("group.max.size"),
-            append_timeout_ms=configs.int_value("offsets.commit.timeout.ms"),
-            offset_metadata_max=configs.int_value("offset.metadata.max.bytes"),
-            offsets_retention_ms=configs.int_value("offsets.retention.minutes") * 60_000,
-            offsets_retention_check_interval_ms=configs.int_value(
-                "offsets.retention.check.interval.ms"
-            ),
-        )
-
-    def _transaction_config(self) -> TransactionConfig:
-        configs = self.configs()
-        return TransactionConfig(
-            timeout_max_ms=configs.int_value("transaction.max.timeout.ms"),
-            id_expiration_ms=configs.int_value("transactional.id.expiration.ms"),
-        )
 
     async def _join(self) -> Endpoint:
         config, record, membership = self._config, self._record, self.membership

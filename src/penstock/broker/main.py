@@ -19,12 +19,14 @@ from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.dispatch import load_handlers
 from penstock.broker.log_format import configure_logging
 from penstock.broker.metrics.observability import Watch, watching
+from penstock.metadata.configs import BrokerConfigs
 from penstock.net.memory import keep_large_blocks
 from penstock.net.sockets import SocketNetwork
-from penstock.ports import Clock, Env, Executor, MetadataStore, Random
+from penstock.ports import Clock, Env, Executor, KeyProvider, MetadataStore, Random
 from penstock.runtime import SystemClock, SystemRandom, Threads, system_boot_id
 from penstock.storage.disk import OsDisk
 from penstock.storage.errors import StorageError
+from penstock.storage.key_providers import key_provider
 from penstock.stores.sqlite import SqliteStore
 
 _STORE_THREADS: Final = 4
@@ -86,6 +88,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
             executor=threads,
             store=store,
             boot_id=system_boot_id,
+            keys=open_keys(config, random),
         )
         broker = Broker(env, config)
         async with watching(env, config, broker, stop) as watch:
@@ -96,6 +99,20 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
         store_threads.close()
         threads.close()
     return 0
+
+
+def open_keys(config: BrokerConfig, random: Random) -> KeyProvider | None:
+    """Returns the provider of the keys of encrypted topics; None if there is none."""
+    settings = BrokerConfigs(static=dict(config.kafka))
+    try:
+        return key_provider(
+            settings.text_value("encryption.key.provider"),
+            random,
+            token_file=settings.text_value("encryption.vault.token.file"),
+            ca_file=settings.text_value("encryption.vault.ca.file"),
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(str(error)) from error
 
 
 async def open_store(

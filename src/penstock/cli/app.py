@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "user": "penstock.cli.user",
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
+    "key": "penstock.cli.key",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
     "sim": "penstock.cli.sim",

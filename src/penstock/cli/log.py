@@ -11,8 +11,13 @@ from typing import Annotated
 import typer
 
 from penstock.cli import log_dump, log_verify
+from penstock.cli.key_options import (
+    KeyFileOption,
+    KeyProviderOption,
+    asking_for_keys,
+    readable_disk,
+)
 from penstock.cli.output import EXIT_UNSOUND, Shown, pipe_guard
-from penstock.storage.readonly import ReadOnlyDisk
 
 _DUMP_HELP = """Show the content of a log's file or directory.
 
@@ -33,6 +38,7 @@ Examples:
   penstock log dump data/orders-0 --offset 1200 --max 10 --full
   penstock log dump data/orders-0 --json --values json | jq .value
   penstock log dump data/orders-0/00000000000000000000.index
+  penstock log dump data/orders-0 --key-file keys.json
 """
 
 _VERIFY_HELP = """Check the log in DIRECTORY, or all logs of a data directory.
@@ -83,10 +89,13 @@ def dump(
     keys: Annotated[Shown, typer.Option(help="How to show keys.")] = Shown.TEXT,
     values: Annotated[Shown, typer.Option(help="How to show values.")] = Shown.TEXT,
     full: Annotated[bool, typer.Option("--full", help="Do not shorten long values.")] = False,
+    key_file: KeyFileOption = "",
+    key_provider: KeyProviderOption = "",
 ) -> None:
     options = log_dump.Options(records, offset, maximum, keys, values, full)
-    with pipe_guard():
-        sound = log_dump.show(ReadOnlyDisk(), path, options, as_json=json)
+    with pipe_guard(), asking_for_keys():
+        disk = readable_disk(key_file, key_provider)
+        sound = log_dump.show(disk, path, options, as_json=json)
     if not sound:
         raise typer.Exit(EXIT_UNSOUND)
 
@@ -98,8 +107,11 @@ def verify(
     ],
     deep: Annotated[bool, typer.Option("--deep", help="Also decode every record.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    key_file: KeyFileOption = "",
+    key_provider: KeyProviderOption = "",
 ) -> None:
-    with pipe_guard():
-        sound = log_verify.show(ReadOnlyDisk(), directory, deep=deep, as_json=json)
+    with pipe_guard(), asking_for_keys():
+        disk = readable_disk(key_file, key_provider)
+        sound = log_verify.show(disk, directory, deep=deep, as_json=json)
     if not sound:
         raise typer.Exit(EXIT_UNSOUND)

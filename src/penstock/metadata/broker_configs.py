@@ -375,6 +375,30 @@ _CONNECTIONS: tuple[_Row, ...] = (
 )
 
 
+_ENCRYPTION: tuple[_Row, ...] = (
+    (
+        "encryption.key.provider",
+        _STRING,
+        "",
+        None,
+        "Where the keys of encrypted topics are: file:PATH, command:PATH or vault:URL.",
+    ),
+    (
+        "encryption.vault.token.file",
+        _STRING,
+        "",
+        None,
+        "The file with the broker's token for Vault. Empty: the environment variable VAULT_TOKEN.",
+    ),
+    (
+        "encryption.vault.ca.file",
+        _STRING,
+        "",
+        None,
+        "The PEM file with Vault's certificate authorities. Empty: those of the system.",
+    ),
+)
+
 _SET_BY: Final = {
     "broker.id": "broker_id",
     "node.id": "broker_id",
@@ -403,6 +427,7 @@ _NO_EFFECT: Final = {
 """Why some of these settings have no effect."""
 
 _ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _CONNECTIONS
+_ROWS += _ENCRYPTION
 
 
 def _defined(row: _Row) -> Definition:

@@ -7,6 +7,7 @@ DescribeConfigs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -45,6 +46,7 @@ class ConfigSource(IntEnum):
 _NUMBER_BITS: Final = {ConfigType.SHORT: 16, ConfigType.INT: 32, ConfigType.LONG: 64}
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
+_KEY_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +219,17 @@ def throttled_replicas(value: Value) -> str | None:
         if not (colon and partition.isdigit() and broker.isdigit()):
             return "set it to *, or to a comma-separated list of PARTITION:BROKER pairs"
     return None
+
+
+def key_name(otherwise: str) -> Check:
+    """Accepts the name of an encryption key, or one other word."""
+
+    def check(value: Value) -> str | None:
+        if value == otherwise or (isinstance(value, str) and _KEY_NAME.fullmatch(value)):
+            return None
+        return (
+            f"set it to {otherwise}, or to the name of a key: up to 100 letters, digits, dots, "
+            "hyphens and underscores"
+        )
+
+    return check

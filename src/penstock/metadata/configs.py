@@ -100,6 +100,7 @@ class TopicSettings:
     compression_zstd_level: int
     delete_retention_ms: int
     durability: str
+    encryption: str
     file_delete_delay_ms: int
     flush_messages: int
     flush_ms: int

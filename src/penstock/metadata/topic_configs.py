@@ -1,7 +1,8 @@
 """Every topic config that is known here, with Kafka's names and Kafka's defaults.
 
-One config is Penstock's own: `durability`. Configs that Kafka has and this table has not (old
-message formats) are refused by name, so that a user does not believe they are in force.
+Two configs are Penstock's own: `durability` and `encryption`. Configs that Kafka has and this table
+has not (old message formats) are refused by name, so that a user does not believe they are in
+force.
 
 The configs of tiered storage are known, because tools that copy a topic's configs to another
 cluster send all of them. As on a Kafka broker without tiered storage, enabling it is refused; the
@@ -22,11 +23,13 @@ from penstock.metadata.config_types import (
     any_of,
     at_least,
     between,
+    key_name,
     one_of,
     only,
     throttled_replicas,
 )
 
+NOT_ENCRYPTED: Final = "none"
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
 _DAY_MS: Final = 24 * _HOUR_MS
@@ -174,6 +177,15 @@ _WRITES = (
         "waits for the same if the leader is the only in-sync replica.",
         one_of("fsync", "replicated"),
         (Synonym("log.durability"),),
+    ),
+    Definition(
+        "encryption",
+        ConfigType.STRING,
+        NOT_ENCRYPTED,
+        "The name of the key that encrypts the topic's segments on the brokers' disks, or none. A "
+        "change affects new segments only. The brokers need encryption.key.provider.",
+        key_name(NOT_ENCRYPTED),
+        (Synonym("log.encryption"),),
     ),
     Definition(
         "min.insync.replicas",

@@ -28,6 +28,8 @@ class LogConfig:
     delete_retention_ms: int = 24 * 3600 * 1000
     flush_messages: int = 2**63 - 1
     flush_ms: int = 2**63 - 1
+    encryption: str = ""
+    """The topic key that encrypts new files; empty: they are plain."""
 
     def __post_init__(self) -> None:
         RollConfig(self.segment_bytes, self.segment_ms)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from penstock.partition.epochs import LeaderEpochs
 from penstock.partition.producers import ProducerStates
+from penstock.ports import Disk
 from penstock.storage.checkpoints import (
     encode_checkpoint,
     encode_partition_metadata,
@@ -13,6 +14,7 @@ from penstock.storage.checkpoints import (
     write_unnamed,
 )
 from penstock.storage.config import LogConfig
+from penstock.storage.encrypted_disk import protect
 from penstock.storage.files import LOG_CHECKPOINT, PARTITION_METADATA, partition_directory
 from penstock.storage.log import Log
 from penstock.storage.log_state import LogParts
@@ -37,6 +39,7 @@ def create_log(
     disk = resources.disk
     directory = f"{root}/{partition_directory(topic, partition)}"
     disk.mkdir(directory)
+    protect(disk, directory, topic_id, partition, config.encryption)
     if sync_root:
         disk.sync_directory(root)
     segment = Segment(
@@ -47,14 +50,7 @@ def create_log(
         created_ms=now_ms,
         index_interval_bytes=config.index_interval_bytes,
     )
-    disk.open(segment.path, create=True).close()
-    # The clock distinguishes this log from an earlier one in the same directory that was removed by
-    # hand.
-    checkpoint = encode_checkpoint(replace(first_checkpoint(start_offset), generation=now_ms))
-    # No caller knows about the log yet. Whichever of these files a crash leaves, the log is empty.
-    write_unnamed(disk, directory, LOG_CHECKPOINT, checkpoint)
-    write_unnamed(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
-    disk.sync_directory(directory)
+    _write_files(disk, segment, topic_id, now_ms)
     parts = LogParts(
         directory=directory,
         topic=topic,
@@ -80,3 +76,17 @@ def create_log(
     log = Log(parts, resources.pool, resources.cache, resources.space)
     log.state.changed = True
     return log
+
+
+def _write_files(disk: Disk, segment: Segment, topic_id: str, now_ms: int) -> None:
+    directory = segment.files.directory
+    disk.open(segment.path, create=True).close()
+    # The clock distinguishes this log from an earlier one in the same directory that was removed by
+    # hand.
+    checkpoint = encode_checkpoint(
+        replace(first_checkpoint(segment.base_offset), generation=now_ms)
+    )
+    # No caller knows about the log yet. Whichever of these files a crash leaves, the log is empty.
+    write_unnamed(disk, directory, LOG_CHECKPOINT, checkpoint)
+    write_unnamed(disk, directory, PARTITION_METADATA, encode_partition_metadata(topic_id))
+    disk.sync_directory(directory)

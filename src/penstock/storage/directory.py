@@ -19,6 +19,8 @@ from itertools import chain, count
 from penstock.ports import Disk
 from penstock.storage.config import LogConfig
 from penstock.storage.creation import create_log
+from penstock.storage.data_keys import Keyring
+from penstock.storage.encrypted_disk import EncryptedDisk
 from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
 from penstock.storage.files import (
     PARTITION_METADATA,
@@ -58,10 +60,17 @@ class DirectoryConfig:
 class LogDirectory:
     """Opens, creates, deletes and closes the logs of a data directory."""
 
-    def __init__(self, disk: Disk, root: str, config: DirectoryConfig | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        root: str,
+        config: DirectoryConfig | None = None,
+        keyring: Keyring | None = None,
+    ) -> None:
+        """`keyring` has the keys of encrypted logs. Without it, they cannot be opened."""
         config = config or DirectoryConfig()
         self.root = root
-        self.disk = disk
+        self.disk = disk = EncryptedDisk(disk, keyring or Keyring(None, None))
         _make_durably(disk, root)
         self.space = SpaceGuard(disk, root, config.disk_reserve_bytes)
         self._resources = LogResources(
@@ -244,6 +253,7 @@ class LogDirectory:
         if log is None:
             raise StorageError(f"{partition_directory(topic, partition)} does not exist")
         log.abandon("it was deleted")
+        self.disk.forget(log.directory)
         renamed: list[str] = []
         return lambda: self._hide(topic, partition, log, renamed)
 

@@ -213,9 +213,9 @@ class Log:
         """Applies changed limits. Segments that are already sealed stay as they are."""
         self.state.reconfigure(config)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, advice: str = "repair the disk and restart the broker") -> None:
         """Takes this log offline: it refuses all further calls until it is recovered."""
-        self.state.fail(reason)
+        self.state.fail(reason, advice)
 
     # Appending, reading, flushing
 

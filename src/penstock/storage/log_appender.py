@@ -21,6 +21,7 @@ from penstock.records.batch import (
     stamp_prefix,
     validate_fields,
 )
+from penstock.storage.data_keys import KeyUnavailable
 from penstock.storage.errors import DiskFull, DiskTrouble
 from penstock.storage.files import SNAPSHOT, offset_name, write_all
 from penstock.storage.flush_plan import lacks_descriptors
@@ -257,6 +258,8 @@ class LogAppender:
                 f"{state.directory}: no file descriptors are left; raise the limit (ulimit -n) or "
                 "lower open_files_max"
             ) from error
+        if isinstance(error, KeyUnavailable):
+            raise DiskTrouble(f"{state.directory}: {error}") from error
         if error.errno not in (ENOSPC, EDQUOT):
             state.fail(f"a write failed: {error}")
             state.refuse()

@@ -16,6 +16,7 @@ from penstock.storage.aborted_recovery import aborted_notes
 from penstock.storage.checkpoints import Checkpoint
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
+from penstock.storage.encrypted_disk import protect
 from penstock.storage.errors import LogOffline
 from penstock.storage.files import FilePool
 from penstock.storage.flush_plan import FlushPlan
@@ -167,6 +168,7 @@ class LogState:
     def reconfigure(self, config: LogConfig) -> None:
         """Applies changed limits. Segments that are already sealed stay as they are."""
         self.config = config
+        protect(self.disk, self.directory, self.topic_id, self.partition, config.encryption)
         self.roll_config = config.roll
         # The index gets at most one entry per interval. Below this size neither the segment nor its
         # index can be full.
@@ -185,10 +187,10 @@ class LogState:
         self.roll_at_ms = ASK_ALWAYS
         self.roll_offset = -1
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, advice: str = "repair the disk and restart the broker") -> None:
         """Takes this log offline: it refuses all further calls until it is recovered."""
         if self.failure is None:
-            self.failure = f"{reason}; repair the disk and restart the broker"
+            self.failure = f"{reason}; {advice}"
 
     def refuse(self) -> NoReturn:
         """Raises the error for a log that is offline."""

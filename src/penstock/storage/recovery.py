@@ -41,6 +41,7 @@ from penstock.storage.checkpoints import (
 )
 from penstock.storage.config import LogConfig
 from penstock.storage.damage import Damage
+from penstock.storage.encrypted_disk import load_keys, protect
 from penstock.storage.errors import CorruptFile, LogDamaged
 from penstock.storage.files import (
     LOG,
@@ -96,6 +97,8 @@ class Recovery:
         if parsed is None:
             raise CorruptFile(f"{opening.directory} is not named TOPIC-PARTITION")
         topic_id = topic_id_of(opening.disk, opening.directory)
+        protect(opening.disk, opening.directory, topic_id, parsed[1], opening.config.encryption)
+        load_keys(opening.disk, opening.directory)
         if opening.noted_offsets is not None and opening.noted_offsets.topic_id != topic_id:
             opening.noted_offsets = None
         self._read_checkpoint()

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock.metadata.configs import TopicSettings
 from penstock.metadata.model import INTERNAL_TOPICS
+from penstock.metadata.topic_configs import NOT_ENCRYPTED
 from penstock.partition.batch_rules import AppendRules
 from penstock.partition.follower import FollowerRules
 from penstock.records.batch import Codec
@@ -70,4 +71,5 @@ def log_config(settings: TopicSettings) -> LogConfig:
         delete_retention_ms=settings.delete_retention_ms,
         flush_messages=settings.flush_messages,
         flush_ms=settings.flush_ms,
+        encryption="" if settings.encryption == NOT_ENCRYPTED else settings.encryption,
     )

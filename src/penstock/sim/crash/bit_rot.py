@@ -64,6 +64,21 @@ def rot_some_file(process: LogProcess, *, clean: bool) -> None:
         _excuse_tail(process, path, position, files[path])
 
 
+def forge_some_segment(process: LogProcess) -> bool:
+    """Puts the file of another partition in the place of a segment, if one is encrypted. Its
+    records must not be served."""
+    files = process.disk.durable_files()
+    for path in sorted(files, key=_base_of, reverse=True):
+        forged = process.sealed.forged(path, files[path]) if _base_of(path) >= 0 else None
+        if forged is not None:
+            process.disk.corrupt(path, 0, forged)
+            process.tell(f"another partition's file is in the place of {path}")
+            process.count("forged segments")
+            process.rotted.add(".log")
+            return True
+    return False
+
+
 def _rot_above_recovery_point(process: LogProcess) -> tuple[str, int, int] | None:
     """Flips a bit of a batch that was synced but is above the recovery point, and returns which.
     None if there is no such batch."""
@@ -72,13 +87,14 @@ def _rot_above_recovery_point(process: LogProcess) -> tuple[str, int, int] | Non
     for path, data in process.disk.durable_files().items():
         if path.startswith(DIRECTORY) and _base_of(path) >= 0:
             with suppress(CorruptBatch):
-                for start, header in iter_batches(data):
+                for start, header in iter_batches(process.sealed.plaintext(path, data)):
                     if header.base_offset >= point:
                         found.append((path, start, header.size))
     if not found:
         return None
     path, start, size = found[process.draws.randrange(0, len(found))]
     position, bit = start + process.draws.randrange(0, size), process.draws.randrange(0, 8)
+    position = process.sealed.position_of(process.disk.durable_files()[path], position)
     process.disk.rot(path, position, bit)
     return path, position, bit
 
@@ -100,9 +116,16 @@ def _excuse_tail(process: LogProcess, path: str, position: int, data: bytes) -> 
         promised = max(promised, valid.synced_offset)
     offset = parse_offset_name(path.rpartition("/")[2], ".log") or 0
     inside = after = 0
+    plain, at = process.sealed.plaintext(path, data), position
+    is_sealed = plain is not data
+    in_frame = process.sealed.frame_at(data, position) if is_sealed else None
+    if in_frame is not None:
+        at = in_frame[0].position
+    elif is_sealed:
+        return  # The other copy of the header, or padding.
     try:
-        for start, header in iter_batches(data):
-            offset, inside, after = header.base_offset, position - start, start + header.size
+        for start, header in iter_batches(plain):
+            offset, inside, after = header.base_offset, at - start, start + header.size
             if inside < header.size:
                 break
     except CorruptBatch:
@@ -110,11 +133,15 @@ def _excuse_tail(process: LogProcess, path: str, position: int, data: bytes) -> 
     if offset < checkpoint.recovery_point:
         return
     process.count("rot above the recovery point")
+    if in_frame is not None:
+        # All of it is protected. Without its header, the last frame looks like an append that was
+        # interrupted.
+        inside = min(LENGTH) if in_frame[1] else HEADER_SIZE
     if inside in UNPROTECTED:
         process.disk.corrupt(path, position, data[position : position + 1])
         process.tell("  and back")
     # With a wrong length the last batch looks as if it was not written completely.
-    ends_the_log = after == len(data) and path == max(process.disk.files(), key=_base_of)
+    ends_the_log = after == len(plain) and path == max(process.disk.files(), key=_base_of)
     looks_torn = not process.cache_is_intact or (inside in LENGTH and ends_the_log)
     if offset >= promised and looks_torn:
         process.excuse_loss_from(offset)

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias
 
 from penstock.records.batch import Codec, stamp
 from penstock.records.record import ControlMarker, ControlType, Record, build_batch, control_batch
-from penstock.sim.crash.bit_rot import rot_some_file
+from penstock.sim.crash.bit_rot import forge_some_segment, rot_some_file
 from penstock.sim.crash.config import CaseConfig, draw_config
 from penstock.sim.crash.log_calls import LogCalls
 from penstock.sim.crash.log_checks import Broken, check_time
@@ -97,7 +97,8 @@ class Case:
             _stream(seed, "faults"),
             now_ms=lambda: self.process.now_ms if hasattr(self, "process") else 0,
         )
-        self.process = LogProcess(self.config, self.disk, self.draws)
+        secrets = _stream(seed, "secrets")
+        self.process = LogProcess(self.config, self.disk, self.draws, secrets)
         self.calls = LogCalls(self.process)
         self.name = ""
         self.epoch = 0
@@ -314,7 +315,8 @@ class Case:
             self.process.crash(power=self.process.draw_power())
         elif not self.calls.close():
             return
-        rot_some_file(self.process, clean=clean)
+        if not (clean and self.draws.random() < 0.3 and forge_some_segment(self.process)):
+            rot_some_file(self.process, clean=clean)
         self.process.recover()
 
     def _compact(self) -> None:

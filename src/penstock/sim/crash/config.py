@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from penstock.records.batch import Codec
 from penstock.storage.config import LogConfig
+from penstock.storage.sealed_format import PAGE_BYTES_MIN
 
 
 class CaseDraws(Protocol):
@@ -70,9 +71,14 @@ class CaseConfig:
     short_write_chance: float
     without: tuple[str, ...]
     """Operations that this case does not have."""
+    encryption: str = "off"
+    """off, on, or mixed: it may change whenever the log is opened."""
+    page_bytes: int = 64 << 10
+    """The size of the pages of encrypted files."""
 
-    def log_config(self) -> LogConfig:
+    def log_config(self, key_name: str = "") -> LogConfig:
         return LogConfig(
+            encryption=key_name,
             segment_bytes=self.segment_bytes,
             index_interval_bytes=self.index_interval_bytes,
             segment_index_bytes=self.segment_index_bytes,
@@ -120,4 +126,6 @@ def draw_config(draws: CaseDraws) -> CaseConfig:
         fault_chance=0.0 if calm else (0.0, 0.1, 0.25)[draws.randrange(0, 3)],
         short_write_chance=0.0 if calm else (0.0, 0.1)[draws.randrange(0, 2)],
         without=tuple(without),
+        encryption=("off", "off", "on", "mixed")[draws.randrange(0, 4)],
+        page_bytes=pick(draws, (PAGE_BYTES_MIN, 500, 64 << 10)),
     )

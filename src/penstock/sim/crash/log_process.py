@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from random import Random  # noqa: TID251 - only for the type: instances are seeded
 
 from penstock.sim.crash.config import CaseConfig, CaseDraws
 from penstock.sim.crash.log_checks import (
@@ -26,9 +27,11 @@ from penstock.sim.crash.log_checks import (
     read_all,
 )
 from penstock.sim.crash.log_model import LogModel, ModelBatch, Outcome, thinned_wrongly
+from penstock.sim.crash.sealed_logs import TOPIC_KEY, SealedLogs
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.disk.faults import DiskFaults
 from penstock.storage.creation import create_log
+from penstock.storage.data_keys import KeyUnavailable
 from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
 from penstock.storage.files import FilePool
 from penstock.storage.index import IndexCache
@@ -68,10 +71,14 @@ class Flight:
 
 
 class LogProcess:
-    def __init__(self, config: CaseConfig, disk: SimDisk, draws: CaseDraws) -> None:
+    def __init__(
+        self, config: CaseConfig, disk: SimDisk, draws: CaseDraws, secrets: Random
+    ) -> None:
         self.config = config
         self.disk = disk
         self.draws = draws
+        self.sealed = SealedLogs(TOPIC_ID, config.page_bytes, secrets)
+        self._key_name = "" if config.encryption == "off" else TOPIC_KEY
         self.model = LogModel()
         self.now_ms = START_MS
         self.steps: list[str] = []
@@ -176,7 +183,7 @@ class LogProcess:
                     TOPIC,
                     0,
                     topic_id=TOPIC_ID,
-                    config=self.config.log_config(),
+                    config=self.config.log_config(self._key_name),
                     now_ms=self.now_ms,
                 )
                 self._created = self.cache_is_intact = True
@@ -187,9 +194,10 @@ class LogProcess:
         self.tell("created")
 
     def _resources(self) -> LogResources:
-        self.pool = FilePool(self.disk, self.config.handles_max)
+        disk = self.sealed.disk(self.disk)
+        self.pool = FilePool(disk, self.config.handles_max)
         return LogResources(
-            self.pool, IndexCache(200), SpaceGuard(self.disk, ROOT, self.config.reserve_bytes)
+            self.pool, IndexCache(200), SpaceGuard(disk, ROOT, self.config.reserve_bytes)
         )
 
     def pending(self) -> Outcome:
@@ -229,7 +237,7 @@ class LogProcess:
         self.log, report = open_log(
             self._resources(),
             DIRECTORY,
-            self.config.log_config(),
+            self.config.log_config(self._key_name),
             self.now_ms,
             known=self.known(),
             cache_is_intact=self.cache_is_intact,
@@ -244,6 +252,7 @@ class LogProcess:
             self.now_ms += 10
             try:
                 known = self.known()
+                self._open_without_keys()
                 report = self._open()
                 break
             except Crashed:
@@ -260,6 +269,26 @@ class LogProcess:
         self._note(report)
         self._judge(outcome)
         self._judge_committed(known)
+
+    def _open_without_keys(self) -> None:
+        """In some encrypted cases, first opens the log while the key provider is down. If that
+        fails, it must have changed nothing that counts."""
+        if self.config.encryption == "mixed":
+            self._key_name = TOPIC_KEY if self.draws.random() < 0.5 else ""
+        if self.config.encryption == "off" or self.draws.random() >= 0.15:
+            return
+        self.sealed.keys.is_down = True
+        intact = self.cache_is_intact
+        try:
+            self._open()
+            self.count("opened without its key")
+        except KeyUnavailable as error:
+            self.tell(f"opening fails: {error}")
+            self.count("keys missed")
+        finally:
+            self.sealed.keys.is_down = False
+            self.cache_is_intact = intact
+        self.disk.kill()
 
     def _open_failed(self, error: OSError) -> None:
         """Handles a failed opening. A disk fault may prevent it, but only as long as the
@@ -433,7 +462,7 @@ class LogProcess:
 
     def check_idempotent(self) -> None:
         """Checks that opening once more, with nothing in between, changes neither files nor log."""
-        before, files = self._state(), self.disk.files()
+        before, files = self._state(), self.sealed.contents(self.disk)
         self.disk.kill()
         self.now_ms += 10
         report = self._open()
@@ -444,7 +473,7 @@ class LogProcess:
             raise Broken(f"opening twice differs: {before} and then {after}")
         if report.cut_bytes:
             raise Broken(f"opening twice cut {report.cut_bytes} bytes the second time")
-        again = self.disk.files()
+        again = self.sealed.contents(self.disk)
         if files != again:
             changed = sorted(
                 path for path in files.keys() | again.keys() if files.get(path) != again.get(path)
