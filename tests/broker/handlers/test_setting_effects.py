@@ -102,7 +102,7 @@ def test_connections_are_idle_after_ten_minutes_by_default() -> None:
 
 def test_settings_that_only_describe_a_broker_cannot_be_set() -> None:
     """They would be shown but change nothing. The error names the setting to use instead."""
-    for name, key in (("node.id", "broker_id"), ("listeners", "host and port")):
+    for name, key in (("node.id", "broker_id"), ("log.dirs", "data_dir")):
         with pytest.raises(ConfigError, match=f"set {key} instead"):
             BrokerConfig().with_overrides({name: "1"})
 

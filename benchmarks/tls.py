@@ -1,0 +1,245 @@
+"""What do TLS and logins cost a broker?
+
+Throughput: a client sends produce requests with 128 KiB batches, one after the other, and then
+fetches them, over plain text and over TLS in turn. The figure is the bytes per second of the
+broker's processor time over TLS, divided by that over plain text: other programs on the machine do
+not distort it.
+
+Logins: the processor time of the broker for each login with SCRAM-SHA-256, without TLS, minus that
+of a connection without a login.
+
+Run it from the project's root: `python -m benchmarks.tls --json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from benchmarks.broker import batch_of, fetch_request, produce_request
+from penstock.broker.peers.connection import PeerSecurity, connect_peer
+from penstock.net.sockets import SocketNetwork
+from penstock.net.tls import client_context
+from penstock.runtime import SystemClock, SystemRandom, Threads, read_file
+from penstock.security.certificates import Subject, new_authority, new_server
+from penstock.security.client_login import PasswordLogin
+from penstock.security.listener_security import parse_client_tls
+from penstock.security.scram_credentials import ScramMechanism, password_hash
+from penstock.testing.ports import free_port
+from penstock.wire.messages import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+BATCH_BYTES: Final = 128 << 10
+TARGET_THROUGHPUT: Final = 0.6
+TARGET_LOGIN_MS: Final = 3.0
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+USER: Final = "alice"
+PASSWORD: Final = "a password"
+TIMEOUT_S: Final = 60.0
+
+
+class Broker:
+    """A broker process with one listener of each kind."""
+
+    def __init__(self, folder: Path) -> None:
+        now_ms, random = SystemClock().wall_ms(), SystemRandom()
+        authority = new_authority(Subject("benchmark"), now_ms, random.bytes)
+        issued = new_server(authority, Subject("broker"), ["127.0.0.1"], now_ms, random.bytes)
+        (folder / "broker.pem").write_text(issued.key + issued.certificate)
+        self.authority = folder / "ca.pem"
+        self.authority.write_text(authority.certificate)
+        self.ports = {name: free_port(random) for name in ("PLAIN", "TLS", "LOGIN")}
+        listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in self.ports.items())
+        settings = {
+            "listeners": listeners,
+            "listener.security.protocol.map": "PLAIN:PLAINTEXT,TLS:SSL,LOGIN:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "PLAIN",
+            "ssl.keystore.location": str(folder / "broker.pem"),
+            "listener.name.login.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+        }
+        lines = [f"data_dir = {json.dumps(str(folder / 'data'))}", 'metrics = "off"', "[kafka]"]
+        lines += [f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings.items()]
+        (folder / "broker.toml").write_text("\n".join(lines) + "\n")
+        command = [sys.executable, "-m", "penstock.cli.main", "broker", "--config"]
+        self.process = subprocess.Popen(
+            [*command, str(folder / "broker.toml")], stdout=subprocess.PIPE, text=True
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line.startswith("ready"):
+            raise RuntimeError("the broker did not start")
+
+    def cpu_s(self) -> float:
+        """Returns the processor time that the broker has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(TIMEOUT_S)
+
+
+class Line:
+    """One connection that sends whole frames and reads whole frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, frame: bytes) -> int:
+        """Sends a request. Returns the size of the response."""
+        self._writer.write(frame)
+        (size,) = struct.unpack(">i", await self._reader.readexactly(4))
+        left = size
+        while left:
+            left -= len(await self._reader.read(min(left, 1 << 20)))
+        return int(size)
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+async def connect(broker: Broker, listener: str) -> Line:
+    context = None
+    if listener == "TLS":
+        settings = parse_client_tls({"ssl.truststore.location": str(broker.authority)})
+        context = client_context(settings, read_file)
+    opened = await asyncio.open_connection(
+        "127.0.0.1", broker.ports[listener], ssl=context, limit=4 << 20
+    )
+    return Line(*opened)
+
+
+async def throughput(broker: Broker, listener: str, seconds: float) -> dict[str, float]:
+    """Returns the MiB per second of the broker's processor time, for produce and for fetch."""
+    line = await connect(broker, listener)
+    found: dict[str, float] = {}
+    works: dict[str, Callable[[], bytes]] = {
+        "produce": lambda: produce_request("t", 0, batch_of(BATCH_BYTES)),
+        "fetch": lambda: fetch_request("t", 0),
+    }
+    for name, make in works.items():
+        frame = make()
+        await line.ask(frame)
+        began, sent, end = broker.cpu_s(), 0, time.monotonic() + seconds
+        while time.monotonic() < end:
+            size = await line.ask(frame)
+            sent += len(frame) if name == "produce" else size
+        used = broker.cpu_s() - began
+        found[name] = sent / (1 << 20) / used if used else 0.0
+    await line.close()
+    return found
+
+
+async def logins(broker: Broker, count: int) -> float:
+    """Returns the processor time of the broker for one login, in milliseconds."""
+    threads, network = Threads(2), SocketNetwork()
+    security = PeerSecurity(
+        SystemRandom(), threads, None, PasswordLogin("SCRAM-SHA-256", USER, PASSWORD)
+    )
+
+    async def open_many(listener: str, how: PeerSecurity | None) -> float:
+        began = broker.cpu_s()
+        for _ in range(count):
+            peer = await connect_peer(
+                network,
+                ("127.0.0.1", broker.ports[listener]),
+                client_id="benchmark",
+                timeout_s=TIMEOUT_S,
+                response_bytes_max=1 << 20,
+                security=how,
+            )
+            if how is None:
+                await peer.ask(ApiVersionsRequest("b", "1"), 3, ApiVersionsResponse, TIMEOUT_S)
+            peer.close()
+        return broker.cpu_s() - began
+
+    try:
+        with_login = await open_many("LOGIN", security)
+        without = await open_many("PLAIN", None)
+    finally:
+        threads.close()
+    return (with_login - without) / count * 1000
+
+
+async def prepare(broker: Broker) -> None:
+    """Makes the topic and the user."""
+    peer = await connect_peer(
+        SocketNetwork(),
+        ("127.0.0.1", broker.ports["PLAIN"]),
+        client_id="benchmark",
+        timeout_s=TIMEOUT_S,
+        response_bytes_max=1 << 20,
+    )
+    topic = CreateTopicsRequest.Topic(
+        "t", 1, 1, configs=[CreateTopicsRequest.Config("durability", "replicated")]
+    )
+    await peer.ask(CreateTopicsRequest([topic]), 7, CreateTopicsResponse, TIMEOUT_S)
+    salt = SystemRandom().bytes(16)
+    salted = password_hash(ScramMechanism.SHA_256, PASSWORD, salt, 4096).run()
+    upsertion = AlterUserScramCredentialsRequest.Upsertion(USER, 1, 4096, salt, salted)
+    request = AlterUserScramCredentialsRequest([], [upsertion])
+    answer = await peer.ask(request, 0, AlterUserScramCredentialsResponse, TIMEOUT_S)
+    assert [each.error_code for each in answer.results] == [0]
+    peer.close()
+
+
+async def run(rounds: int, seconds: float, count: int) -> dict[str, object]:
+    folder = Path(tempfile.mkdtemp())
+    broker = Broker(folder)
+    try:
+        await prepare(broker)
+        ratios: dict[str, list[float]] = {"produce": [], "fetch": []}
+        for _ in range(rounds):
+            plain = await throughput(broker, "PLAIN", seconds)
+            encrypted = await throughput(broker, "TLS", seconds)
+            for name, found in ratios.items():
+                found.append(encrypted[name] / plain[name])
+        login_ms = await logins(broker, count)
+    finally:
+        broker.close()
+        shutil.rmtree(folder, ignore_errors=True)
+    medians = {name: round(statistics.median(found), 3) for name, found in ratios.items()}
+    return {
+        "tls_throughput_ratio": medians,
+        "target_ratio": TARGET_THROUGHPUT,
+        "scram_login_cpu_ms": round(login_ms, 3),
+        "target_login_ms": TARGET_LOGIN_MS,
+        "met": min(medians.values()) >= TARGET_THROUGHPUT and login_ms <= TARGET_LOGIN_MS,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each measurement")
+    parser.add_argument("--logins", type=int, default=500)
+    parser.add_argument("--json", action="store_true", help="print only one JSON object")
+    chosen = parser.parse_args()
+    result = asyncio.run(run(chosen.rounds, chosen.seconds, chosen.logins))
+    sys.stdout.write(json.dumps(result, indent=None if chosen.json else 2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
