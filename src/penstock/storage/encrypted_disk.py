@@ -97,15 +97,6 @@ class EncryptedDisk:
         self._page_bytes = page_bytes
         self._read_only = read_only
         self._logs: dict[str, _Sealing] = {}
-        # Calls without any difference, on paths of appends and reads.
-        self.exists = disk.exists
-        self.listdir = disk.listdir
-        self.mkdir = disk.mkdir
-        self.rmdir = disk.rmdir
-        self.sync_directory = disk.sync_directory
-        self.free_bytes = disk.free_bytes
-        self.total_bytes = disk.total_bytes
-        self.discard = disk.discard
 
     @property
     def keyring(self) -> Keyring:
@@ -287,6 +278,30 @@ class EncryptedDisk:
         if is_torn_header(data, found.size, is_due=is_due):
             return replace(found, size=0)
         return found
+
+    def exists(self, path: str) -> bool:
+        return self._disk.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return self._disk.listdir(path)
+
+    def mkdir(self, path: str) -> None:
+        self._disk.mkdir(path)
+
+    def discard(self, path: str) -> bool:
+        return self._disk.discard(path)
+
+    def rmdir(self, path: str) -> None:
+        self._disk.rmdir(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._disk.sync_directory(path)
+
+    def free_bytes(self, path: str) -> int:
+        return self._disk.free_bytes(path)
+
+    def total_bytes(self, path: str) -> int:
+        return self._disk.total_bytes(path)
 
     def rename(self, source: str, target: str) -> None:
         self._disk.rename(source, target)
