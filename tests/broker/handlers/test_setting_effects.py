@@ -11,6 +11,7 @@ import pytest
 
 from broker.harness import NOW_MS, BrokerHarness, open_harness, with_harness, with_harness_of
 from penstock.broker.config import BrokerConfig, ConfigError
+from penstock.broker.coordinators.settings import group_config
 from penstock.broker.main import run_broker
 from penstock.broker.partitions import maintenance
 from penstock.broker.partitions.partition import HostedPartition
@@ -93,7 +94,7 @@ async def test_settings_for_idle_connections_and_expired_offsets_are_used(
     harness: BrokerHarness,
 ) -> None:
     assert harness.broker._server_config().idle_timeout_s == 1.5
-    assert harness.broker._group_config().offsets_retention_check_interval_ms == 2500
+    assert group_config(harness.broker.configs()).offsets_retention_check_interval_ms == 2500
 
 
 def test_connections_are_idle_after_ten_minutes_by_default() -> None:
