@@ -189,6 +189,12 @@ def snippets(setup: SecureSetup, bootstrap: str) -> str:
     read = f"open({str(secret)!r}).read().strip()"
     return f"""\
 Clients log in as user {ADMIN!r}. The password is in {secret}
+The web console is off: it has no sign-in yet.
+
+# the command line
+penstock profile create local --bootstrap {bootstrap} --tls --ca {ca} \\
+     --sasl scram-sha-512 --user {ADMIN} --password-file {secret}
+penstock topic list --profile local
 
 # penstock (Python)
 Producer({bootstrap!r}, security_protocol="SASL_SSL", ssl_ca={str(ca)!r},
