@@ -58,7 +58,7 @@ def test_each_broker_has_its_own_metrics_address(
     """The ports are consecutive, like those for clients."""
     started: list[BrokerConfig] = []
 
-    def run(directory: str, configs: list[BrokerConfig], on_ready: object) -> int:
+    def run(directory: str, configs: list[BrokerConfig], on_ready: object, *_: object) -> int:
         started.extend(configs)
         return 0
 
