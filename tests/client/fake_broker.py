@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from client import fake_model, fake_refusals
+from client.fake_sasl import VERSIONS as SASL_VERSIONS
 from client.fake_sasl import FakeSasl
 from penstock.net.sockets import close_server
 from penstock.wire.api import SUPPORTED, ApiKey
@@ -55,7 +56,9 @@ class FakeBroker:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.versions = {
-            key: Versions(known.serve_min, known.max_version) for key, known in SUPPORTED.items()
+            key: Versions(known.serve_min, known.max_version)
+            for key, known in SUPPORTED.items()
+            if key not in SASL_VERSIONS
         }
         self.sasl = sasl
         self._tls = tls

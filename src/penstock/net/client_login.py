@@ -91,6 +91,11 @@ async def log_in(
             f"the broker does not offer {mechanism} on this port: use one of those that it offers "
             f"({offered}), or enable {mechanism} in sasl.enabled.mechanisms of the listener"
         )
+    if answer.error_code == ErrorCode.ILLEGAL_SASL_STATE:
+        raise LoginFailed(
+            "the broker asks for no login on this port: use a port with SASL, or log in without "
+            "a password and set security_protocol to PLAINTEXT or SSL"
+        )
     _check(answer.error_code, None)
     token = exchange.first()
     for _ in range(STEPS_MAX):

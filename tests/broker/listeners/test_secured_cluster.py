@@ -13,9 +13,12 @@ import pytest
 from broker.three_brokers import ThreeBrokers, three_brokers
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.listeners.peer_security import peer_security
+from penstock.broker.peers.connection import PeerLost, PeerSecurity, connect_peer
+from penstock.net.sockets import SocketNetwork
 from penstock.ports import Env
-from penstock.runtime import SystemClock, SystemRandom
+from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.security.certificates import Subject, new_authority, new_server
+from penstock.security.client_login import PasswordLogin
 
 TIMEOUT_S = 100
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -108,6 +111,32 @@ def test_a_broker_with_a_wrong_password_says_so(
             await cluster.produce(b"after")
             assert follower not in cluster.partition().isr
             assert "wrong" not in caplog.text.replace("the password is wrong", "")
+
+    asyncio.run(run())
+
+
+def test_a_login_where_none_is_asked_for_is_explained(tmp_path: Path) -> None:
+    """A broker without SASL answers ILLEGAL_SASL_STATE, as Kafka does."""
+
+    async def run() -> None:
+        threads = Threads(1)
+        security = PeerSecurity(
+            SystemRandom(), threads, None, PasswordLogin("PLAIN", "alice", "pw")
+        )
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            three_brokers(tmp_path, brokers=1) as cluster,
+        ):
+            with pytest.raises(PeerLost, match="asks for no login on this port"):
+                await connect_peer(
+                    SocketNetwork(),
+                    ("127.0.0.1", cluster.nodes[0].port),
+                    client_id="test",
+                    timeout_s=TIMEOUT_S,
+                    response_bytes_max=1 << 20,
+                    security=security,
+                )
+        threads.close()
 
     asyncio.run(run())
 
