@@ -21,7 +21,10 @@ from penstock.metadata.model import PLAINTEXT
 from penstock.security.listener_security import ListenerSecurity, SecurityInvalid, parse_security
 from penstock.security.listeners import (
     ADVERTISED,
+    INTER_BROKER_NAME,
+    INTER_BROKER_PROTOCOL,
     LISTENERS,
+    PROTOCOL_MAP,
     Listener,
     Listeners,
     ListenersInvalid,
@@ -43,6 +46,7 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+_PRINCIPAL_BUILDER: Final = "principal.builder.class"
 METRICS_AUTO: Final = "auto"
 METRICS_OFF: Final = "off"
 METRICS_OFFSET: Final = 1000
@@ -61,8 +65,8 @@ class ConfigError(ValueError):
     """The configuration is invalid. The message names the key and says what to write."""
 
 
-def _key(default: Any, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def _key(default: Any, doc: str, *, secret: bool = False) -> Any:
+    return field(default=default, repr=not secret, metadata={"doc": doc})
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,9 @@ class BrokerConfig:
     )
     log_format: str = _key("human", "How log lines are written to standard error: human or json.")
     log_level: str = _key("info", "The lowest level that is logged: debug, info, warning or error.")
-    kafka: tuple[tuple[str, str], ...] = _key((), "Kafka's broker settings, by their names.")
+    kafka: tuple[tuple[str, str], ...] = _key(
+        (), "Kafka's broker settings, by their names.", secret=True
+    )
 
     def __post_init__(self) -> None:
         if self.broker_id < 0:
@@ -174,12 +180,33 @@ class BrokerConfig:
                 f"{LISTENERS} and advertised_host or advertised_port are both set: set "
                 f"{ADVERTISED} instead of the latter"
             )
-        if ADVERTISED in settings and LISTENERS not in settings:
-            raise ConfigError(f"{ADVERTISED} is set without {LISTENERS}: set {LISTENERS} too")
+        for name in (ADVERTISED, PROTOCOL_MAP, INTER_BROKER_NAME, INTER_BROKER_PROTOCOL):
+            # Without `listeners`, the only one is in plain text, whatever these settings say.
+            if name in settings and LISTENERS not in settings:
+                raise ConfigError(f"{name} is set without {LISTENERS}: set {LISTENERS} too")
         try:
-            _ = self.listener_security
+            security = self.listener_security
         except (ListenersInvalid, SecurityInvalid) as error:
             raise ConfigError(str(error)) from error
+        self._check_used("ssl.", "TLS", any(each.tls for each in security.values()))
+        self._check_used("sasl.", "SASL", any(each.sasl for each in security.values()))
+        builder = settings.get(_PRINCIPAL_BUILDER, "")
+        if builder and not builder.startswith("org.apache.kafka."):
+            raise ConfigError(
+                f"{_PRINCIPAL_BUILDER} is a class in Java, and the users that it yields would not "
+                "be those of this broker: remove the setting"
+            )
+
+    def _check_used(self, prefix: str, what: str, is_used: bool) -> None:
+        """Refuses settings that ask for security, if no listener has it."""
+        for name, _ in self.kafka:
+            definition = broker_definition(name)
+            if is_used or not name.startswith(prefix) or (definition and definition.no_effect):
+                continue
+            raise ConfigError(
+                f"{name} has no effect, because no listener uses {what}: add a listener that does "
+                f"to {LISTENERS} and {PROTOCOL_MAP}, or remove the setting"
+            )
 
     @property
     def listeners(self) -> Listeners:

@@ -20,7 +20,9 @@ from typing import Final
 
 from penstock.metadata.config_types import ConfigType, Definition
 
-_OF_LISTENER: Final = re.compile(r"listener\.name\.[^.]+\.(?:[a-z0-9-]+\.(?=sasl\.))?(.+)")
+_OF_LISTENER: Final = re.compile(
+    r"listener\.name\.[^.]+\.(?:[a-z0-9-]+\.(?=sasl\.|connections\.max\.reauth\.))?(.+)"
+)
 """A listener's own setting, or the setting of one SASL mechanism on it."""
 
 _TABLE: Final = """
@@ -321,10 +323,22 @@ KAFKA_ONLY_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
 )
 
 
+_MAX_CONNECTIONS: Final = Definition(
+    "max.connections",
+    ConfigType.INT,
+    None,
+    "The most connections of this listener. The limit of the broker holds in addition.",
+    dynamic=False,
+)
+"""A limit of the broker that a listener can have for itself too."""
+
+
 def kafka_only_config(name: str) -> Definition | None:
     """Returns the definition of a setting that Kafka knows and Penstock does not use; None for
     names that neither knows."""
     known = KAFKA_ONLY_CONFIGS.get(name)
     if known is None and (of_listener := _OF_LISTENER.fullmatch(name)) is not None:
         known = KAFKA_ONLY_CONFIGS.get(of_listener[1])
+        if of_listener[1] == _MAX_CONNECTIONS.name:
+            known = _MAX_CONNECTIONS
     return known if known is None else replace(known, name=name)

@@ -69,6 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         "_queue",
         "_reader",
         "_reading",
+        "_scratch",
         "_session",
         "_share",
         "_shared",
@@ -85,6 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._budget = shared.budget
         self._reader = FrameReader(shared.config.frame_bytes_max)
+        self._scratch = shared.scratch
         self._transport: Transport | None = None
         self._outbox: Outbox | None = None
         self._session: Session | None = None
@@ -109,7 +111,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @frame_bytes_max.setter
     def frame_bytes_max(self, value: int) -> None:
+        """A session lowers the limit for a client that is not authenticated. Such a client gets
+        only small reads too: the requests in one read may have to wait in memory."""
         self._reader.frame_bytes_max = value
+        shared = self._shared
+        is_low = value < shared.config.frame_bytes_max
+        self._scratch = shared.scratch[:SMALL_READ_BYTES] if is_low else shared.scratch
 
     def get_extra_info(self, name: str) -> Any:
         return None if self._transport is None else self._transport.get_extra_info(name)
@@ -169,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             return tail[:TURN_BYTES] if self._share.exhausted else tail
         if self._budget.exhausted or self._shared.large_requests.exhausted:
             return self._shared.scratch[:SMALL_READ_BYTES]
-        return self._shared.scratch
+        return self._scratch
 
     def buffer_updated(self, size: int) -> None:
         shared, reader = self._shared, self._reader

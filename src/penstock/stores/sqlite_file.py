@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from penstock.stores.errors import (
@@ -60,6 +60,8 @@ _TABLES: Final = (
 def connect(path: str, busy_timeout_ms: int, *, read_only: bool) -> sqlite3.Connection:
     """Opens a connection in the state that all other functions here expect. Raises `StoreError`."""
     with translated(path):
+        if not read_only:
+            _create(path)
         connection = sqlite3.connect(
             path,
             timeout=busy_timeout_ms / 1000,
@@ -78,6 +80,13 @@ def connect(path: str, busy_timeout_ms: int, *, read_only: bool) -> sqlite3.Conn
             connection.close()
             raise
         return connection
+
+
+def _create(path: str) -> None:
+    """Creates an empty file that only its owner can read: it will contain the credentials of users.
+    SQLite gives its other files the same mode. A file that exists keeps the mode that it has."""
+    with suppress(OSError):  # it exists, or SQLite says what is wrong with the path
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def connect_for_renewals(path: str, busy_timeout_ms: int, attempt_ms: int) -> sqlite3.Connection:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
-from penstock.broker.listeners.login_work import Fetch, LoginsWaiting, LoginWork
+from penstock.broker.listeners.login_work import Fetch, LoginsWaiting, LoginWork, WaitingLogin
 from penstock.net.session import Answer, Part, Peer, Session
 from penstock.net.throttled_log import ThrottledLog
 from penstock.ports import Clock
@@ -37,7 +38,12 @@ from penstock.security.sasl_session import (
     TokenReply,
 )
 from penstock.wire.api import ApiKey
-from penstock.wire.codec import RequestHeader, decode_request, encode_response
+from penstock.wire.codec import (
+    RequestHeader,
+    UnsupportedRequest,
+    decode_request,
+    encode_response,
+)
 from penstock.wire.errors import KafkaError, ProtocolError
 from penstock.wire.messages import (
     SaslAuthenticateRequest,
@@ -51,6 +57,11 @@ _log = logging.getLogger(__name__)
 
 _HEADER: Final = Struct(">hhi")
 _SASL_KEYS: Final = frozenset({int(ApiKey.SASL_HANDSHAKE), int(ApiKey.SASL_AUTHENTICATE)})
+_ELEMENTS_MAX: Final = 256
+"""The most array elements and tagged fields of a request before authentication. The requests of a
+login have none. A frame of them that is as large as allowed would take half a second to decode."""
+_TIMER_S: Final = 0.001
+"""The shortest timer, so that one that fires early is not set again and again in a moment."""
 
 Parts = Sequence[Part]
 _Later = asyncio.Future[Parts | None]
@@ -92,6 +103,11 @@ class SaslLogin:
         self._header: RequestHeader | None = None
         """The header of the request that is being answered; None for a token without a header."""
         self._request: Request | None = None
+        """The request to be refused. Never a token, which would then stay in memory."""
+        self._waiting: _Later | None = None
+        """The answer that waits for slow work."""
+        self._login: WaitingLogin | None = None
+        """What waits for the hash of its password."""
         self._adjust()
 
     # -- the `Session` interface
@@ -105,30 +121,35 @@ class SaslLogin:
         if inner is not None and not self._expires:
             # The frame had arrived before the other session took over.
             return inner.on_frame(frame, borrowed)
+        self._header = self._request = None
         if self._machine.expects_raw_token:
-            self._header = self._request = None
             return self._on_token(bytes(frame))
         if len(frame) < _HEADER.size:
             raise ProtocolError(f"a request of {len(frame)} bytes has no header")
         api_key, version, _ = _HEADER.unpack_from(frame)
         if api_key in _SASL_KEYS:
-            return self._on_sasl(memoryview(bytes(frame)))
+            return self._on_sasl(frame)
         versions = self._service.dispatcher.served.get(api_key)
         is_supported = versions is not None and versions.cover(version)
         effects = self._machine.on_other_request(api_key, self._now_ms(), is_supported)
         if effects == (Allow(),):
             self._adjust()
-            return (inner or self._before_login()).on_frame(frame, borrowed)
-        if any(isinstance(each, DelayThenClose) for each in effects) and is_supported:
-            self._header, self._request = decode_request(
-                memoryview(bytes(frame)), self._service.dispatcher.served
-            )
+            if inner is not None:
+                return inner.on_frame(frame, borrowed)
+            with suppress(UnsupportedRequest):  # the session answers it, without decoding it
+                self._decoded(frame)
+            return self._before_login().on_frame(frame, borrowed)
+        if any(isinstance(each, DelayThenClose) for each in effects):
+            with suppress(ProtocolError):  # then the connection closes without an answer
+                self._header, self._request = self._decoded(frame)
         return self._carry_out(effects)
 
     def on_closed(self) -> None:
         self._machine.on_disconnect()
+        self._end_wait()
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._inner is not None:
             self._inner.on_closed()
 
@@ -139,9 +160,13 @@ class SaslLogin:
         identity = Identity(ANONYMOUS, self._peer.host, self._service.listener)
         return self._service.new_session(self._peer, identity)
 
+    def _decoded(self, frame: memoryview) -> tuple[RequestHeader, Request]:
+        """Decodes a request of a client that is not authenticated."""
+        served = self._service.dispatcher.served
+        return decode_request(memoryview(bytes(frame)), served, elements_max=_ELEMENTS_MAX)
+
     def _on_sasl(self, frame: memoryview) -> Answer:
-        self._header, request = decode_request(frame, self._service.dispatcher.served)
-        self._request = request
+        self._header, request = self._decoded(frame)
         if isinstance(request, SaslHandshakeRequest):
             version = self._header.api_version
             return self._carry_out(
@@ -195,11 +220,12 @@ class SaslLogin:
     def _wait(self, effect: Wait, later: _Later | None) -> Answer:
         if later is None:
             later = asyncio.get_running_loop().create_future()
-        waiting = later
+        waiting = self._waiting = later
 
         def done(result: bytes | None) -> None:
             if waiting.done():
                 return
+            self._waiting = self._login = None
             now_ms, wall_ms = self._now_ms(), self._service.clock.wall_ms()
             try:
                 self._carry_out(self._machine.on_work_done(result, now_ms, wall_ms), waiting)
@@ -207,19 +233,34 @@ class SaslLogin:
                 if not waiting.done():
                     waiting.set_exception(error)
 
+        def refused(error: LoginsWaiting) -> None:
+            self._waiting = self._login = None
+            if not waiting.done():
+                waiting.set_exception(ProtocolError(str(error)))
+
         work = effect.work
         try:
             if isinstance(work, PasswordHash):
-                self._service.work.hash_password(work, done)
+                queue = self._service.work
+                self._login = queue.hash_password(self._peer.host, work, done, refused)
             elif self._service.fetch_keys is not None:
                 self._service.fetch_keys(work, done)
             else:
                 done(None)
         except LoginsWaiting as error:
             # The connection closes without an answer, so that the client tries again.
+            self._waiting = None
             raise ProtocolError(str(error)) from error
         self._adjust()
         return waiting
+
+    def _end_wait(self) -> None:
+        """Ends a wait without an answer. Work that has begun ends later, without an effect."""
+        if self._login is not None:
+            self._service.work.forget(self._login)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+        self._waiting = self._login = None
 
     def _delay(self, effect: DelayThenClose, later: _Later | None) -> Answer:
         """Answers a failure late. The connection reads nothing more until then, and closes."""
@@ -240,8 +281,7 @@ class SaslLogin:
                 peer.close()
                 waiting.set_result(parts)
 
-        if self._timer is not None:
-            self._timer.cancel()
+        self._adjust()  # ends the timer of the deadline
         delay_s = effect.due_ms / 1000 - service.clock.monotonic()
         self._timer = loop.call_later(max(0.0, delay_s), finish)
         return waiting
@@ -281,12 +321,14 @@ class SaslLogin:
             self._timer.cancel()
             self._timer = None
         if deadline_ms is not None:
-            delay_s = max(0.0, deadline_ms / 1000 - self._service.clock.monotonic())
+            delay_s = max(_TIMER_S, deadline_ms / 1000 - self._service.clock.monotonic())
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self._on_deadline)
 
     def _on_deadline(self) -> None:
-        for effect in self._machine.on_deadline(self._now_ms() + 1):
+        # A timer may fire a little early. Then it is set again.
+        self._timer = self._armed_ms = None
+        for effect in self._machine.on_deadline(self._now_ms()):
             if isinstance(effect, Close):
                 self._service.failures += 1
                 now = self._service.clock.monotonic()
@@ -294,6 +336,8 @@ class SaslLogin:
                     f"closing the connection from {self._peer.host}: {effect.reason}", now
                 )
                 self._peer.close()
+                self._end_wait()
+        self._adjust()
 
     def _now_ms(self) -> int:
         return int(self._service.clock.monotonic() * 1000)
