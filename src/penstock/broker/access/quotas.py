@@ -82,9 +82,15 @@ class ClientQuotas:
         self.has_request_time = False
         """Whether an entity has a quota of request time, so that it must be measured."""
         self.throttled = {key: Throttled() for key in (*CLIENT_KEYS, *IP_KEYS)}
+        self._shared_before = 0
         self._changes = 0
         self._changed = asyncio.Event()
         cluster.listen(self._on_change)
+
+    @property
+    def shared_meters(self) -> int:
+        """How often a client was assigned to a shared meter, because there are too many clients."""
+        return self._shared_before + (0 if self.current is None else self.current.shared)
 
     def now_ms(self) -> int:
         return int(self._monotonic() * 1000)
@@ -138,7 +144,7 @@ class ClientQuotas:
     def _apply(self, quotas: Quotas) -> None:
         self.has_request_time = quotas.has(REQUEST_PERCENTAGE)
         if not quotas.entities:
-            self.current = None
+            self._shared_before, self.current = self.shared_meters, None
         elif self.current is None:
             self.current = QuotaMeters(quotas, salt=self._env.random.bytes(_SALT_BYTES))
         else:
