@@ -92,11 +92,18 @@ class HarnessPeer:
     frame_bytes_max = 100 << 20
     is_replica = False
 
+    def __init__(self) -> None:
+        self.mutes: list[float] = []
+        """For how long the broker has muted this connection, each time."""
+
     def get_extra_info(self, name: str) -> None:
         return None
 
     def replace_session(self, session: Session) -> None:
         pass
+
+    def mute(self, seconds: float) -> None:
+        self.mutes.append(seconds)
 
     def close(self) -> None:
         pass

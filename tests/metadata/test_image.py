@@ -138,7 +138,7 @@ def test_two_topics_cannot_have_the_same_id() -> None:
 def test_keys_of_a_newer_version_are_ignored() -> None:
     """They raise the revision and change nothing else."""
     image = ClusterImage()
-    assert not image.apply("/penstock/quotas/x", b"whatever", 5)
+    assert not image.apply("/penstock/unknown/x", b"whatever", 5)
     assert image.revision == 5
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.credentials import UserCredentials
+from penstock.broker.access.quotas import ClientQuotas
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
@@ -117,14 +118,10 @@ class Broker:
         self.authorization = Authorization(
             env, self.cluster, commits, self.membership, config.broker_id, settings
         )
+        self.quotas = ClientQuotas(env, self.cluster)
+        broker_id = config.broker_id
         self.controller = ControllerRuntime(
-            env,
-            self.cluster,
-            commits,
-            self.membership,
-            config.broker_id,
-            self.configs,
-            dict(config.kafka),
+            env, self.cluster, commits, self.membership, broker_id, self.configs, dict(config.kafka)
         )
         self.replicas = Replicas(
             env,
@@ -140,7 +137,13 @@ class Broker:
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster)
         self.listeners = ListenerSet(
-            env, config, self.credentials, self._dispatcher, self._session_of, self._spawn
+            env,
+            config,
+            self.credentials,
+            self._dispatcher,
+            self._session_of,
+            self._spawn,
+            self.quotas,
         )
         self._connector = self.listeners.peer_connector(config)
         self.fetchers = ReplicaFetchers(
@@ -240,6 +243,7 @@ class Broker:
         await self.listeners.load()
         await self.cluster.load()
         await self.authorization.refresh()
+        await self.quotas.refresh()
         await self._open_logs()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -252,7 +256,7 @@ class Broker:
 
                 start(self.replicas.flusher.run(), self.cluster.follow())
                 start(self.replicas.run(), self.replicas.deleted_logs.free_space())
-                start(self.authorization.run())
+                start(self.authorization.run(), self.quotas.run())
                 endpoint = await self._join()
                 start(self.membership.keep(lambda: self._start_over(endpoint)))
                 await self.controller.begin()
@@ -332,6 +336,7 @@ class Broker:
             counters=self.counters,
             cluster=self.cluster,
             authorization=self.authorization,
+            quotas=self.quotas,
             controller=self.controller,
             replicas=self.replicas,
             directory=self._directory,
@@ -347,12 +352,7 @@ class Broker:
                 self.configs().int_value("max.incremental.fetch.session.cache.slots"),
             ),
             isr_proposals=IsrProposals(
-                self._env,
-                self._config.broker_id,
-                self.replicas,
-                self.controller,
-                self.cluster,
-                self.configs,
+                env, broker_id, self.replicas, self.controller, self.cluster, self.configs
             ),
             large_batches=LargeBatches(env.clock, env.executor, self._spawn),
             pending_leadership=PendingLeadership(broker_id, self.cluster, self.replicas),

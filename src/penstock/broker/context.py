@@ -9,6 +9,7 @@ from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
 from penstock.broker.access.authorization import Authorization
+from penstock.broker.access.quotas import ClientQuotas, RequestMeter
 from penstock.broker.config import BrokerConfig
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
@@ -52,6 +53,7 @@ class Services:
     counters: BrokerCounters
     cluster: ClusterView
     authorization: Authorization
+    quotas: ClientQuotas
     controller: ControllerRuntime
     replicas: Replicas
     directory: LogDirectory
@@ -96,6 +98,7 @@ class RequestContext:
         "is_appended",
         "is_large",
         "is_replica",
+        "meter",
         "refusal",
         "services",
         "version",
@@ -125,6 +128,8 @@ class RequestContext:
         """The error with which the fast path has refused the only batch of a produce request."""
         self.is_large = False
         """The response is large, so it is encoded on a thread. Read when the response is ready."""
+        self.meter: RequestMeter | None = None
+        """Measures the request; None if there are no quotas, or it is exempt from them."""
 
     @property
     def host(self) -> str:
@@ -193,15 +198,30 @@ class RequestContext:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Runs a handler's coroutine in the broker's task group. Its result is the response."""
-        return spawned(self.services, work)
+        return spawned(self.services, work, self.meter)
+
+    def charge_mutations(self, partitions: int, *, refused_since: int) -> None:
+        """Counts created or deleted partitions for the client's quota.
+
+        From the given version of the API on, raises `KafkaError` if the client is over it. Older
+        clients do not know the error, and are only throttled.
+        """
+        if self.meter is None:
+            return
+        if self.version < refused_since:
+            self.meter.record_mutations(partitions)
+        elif not self.meter.admit_mutations(partitions):
+            raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
 
 
-def spawned(services: Services, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+def spawned(
+    services: Services, work: Coroutine[Any, Any, T], meter: RequestMeter | None = None
+) -> asyncio.Future[T]:
     """Runs a coroutine in the broker's task group. The future gets its result or exception.
 
     The future is cancelled if the broker is ending and starts nothing more."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    resolving = _resolve(work, done)
+    resolving = _resolve(work, done, meter)
     services.spawn(resolving)
     if getcoroutinestate(resolving) == CORO_CLOSED:
         work.close()
@@ -209,9 +229,11 @@ def spawned(services: Services, work: Coroutine[Any, Any, T]) -> asyncio.Future[
     return done
 
 
-async def _resolve(work: Coroutine[Any, Any, T], done: asyncio.Future[T]) -> None:
+async def _resolve(
+    work: Coroutine[Any, Any, T], done: asyncio.Future[T], meter: RequestMeter | None
+) -> None:
     try:
-        result = await work
+        result = await (work if meter is None else meter.timed(work))
     except asyncio.CancelledError:
         done.cancel()
         raise

@@ -8,6 +8,9 @@ builds it.
 A produce request whose layout this connection has sent before takes the fast path
 (`produce_fast_path`). The outcome is the same, but the request is not decoded completely.
 
+If there are client quotas, each request is measured, and its response tells the throttle time
+(`access.quotas`).
+
 Requests of one connection are served one at a time, so a read sees the writes that were sent before
 it. The only overlap is between produce requests: the next one may begin while earlier ones wait for
 their commit, once the batches of the earlier ones are appended.
@@ -18,18 +21,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from importlib import import_module
 from struct import Struct
 from types import ModuleType
 from typing import Final
 
+from penstock.broker.access.quotas import ConnectionMeter, RequestMeter
 from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.identity import Identity
-from penstock.broker.partitions.produce_fast_path import ProduceFastPath, Served
+from penstock.broker.partitions.produce_fast_path import ProduceFastPath, Served, throttled
 from penstock.net.session import Answer, Part, Peer
 from penstock.wire.api import ApiKey, advertised, served
 from penstock.wire.codec import (
@@ -173,9 +178,11 @@ class BrokerSession:
         "_dispatcher",
         "_fast_path",
         "_identity",
+        "_meter",
         "_now",
         "_overlaps",
         "_peer",
+        "_quotas",
         "_services",
         "_slicing",
         "_waited",
@@ -195,6 +202,8 @@ class BrokerSession:
         )
         self._peer = peer
         self._identity = identity
+        self._quotas = services.quotas
+        self._meter = ConnectionMeter(services.quotas, peer, identity.principal)
         self._overlaps = False
         """The last request was a produce request, and its batches are appended."""
 
@@ -205,6 +214,8 @@ class BrokerSession:
         refusal: Exception | None = None
         if len(frame) > _SHORTEST:
             api_key, version, correlation_id = _start(frame)
+            if self._quotas.current is not None:
+                return self._serve_measured(frame, borrowed)
             if api_key == _PRODUCE:
                 # Only some requests are measured: see `counters.Sampled`.
                 left = self._answered.left
@@ -228,6 +239,32 @@ class BrokerSession:
                     refusal = answer
         return self._serve_decoded(memoryview(bytearray(frame)) if borrowed else frame, refusal)
 
+    def _serve_measured(self, frame: memoryview, borrowed: bool) -> Answer:
+        """Serves a request and measures it for the client's quotas."""
+        api_key, version, correlation_id = _start(frame)
+        meter = self._meter.begin(frame, api_key, version)
+        refusal: Exception | None = None
+        if api_key == _PRODUCE:
+            began = self._now()
+            if meter is not None:
+                meter.record_produce(len(frame))
+            answer = self._fast_path.serve(frame, version, correlation_id)
+            if isinstance(answer, tuple | asyncio.Future):
+                self._overlaps = True
+                seconds = self._now() - began
+                if isinstance(answer, tuple):
+                    self._counters.observe(api_key, seconds)
+                else:
+                    self._watch(answer)
+                if meter is None:
+                    return answer
+                meter.spend(seconds)
+                return throttled(answer, meter.finish())
+            if isinstance(answer, Exception):
+                refusal = answer
+        owned = memoryview(bytearray(frame)) if borrowed else frame
+        return self._serve_decoded(owned, refusal, meter)
+
     def _serve_timed(self, frame: memoryview, version: int, correlation_id: int) -> Served:
         began = self._now()
         answer = self._fast_path.serve(frame, version, correlation_id)
@@ -245,7 +282,9 @@ class BrokerSession:
             began, stands_for = now(), waited.begin()
             answer.add_done_callback(lambda _: waited.end(now() - began, stands_for))
 
-    def _serve_decoded(self, frame: memoryview, refusal: Exception | None) -> Answer:
+    def _serve_decoded(
+        self, frame: memoryview, refusal: Exception | None, meter: RequestMeter | None = None
+    ) -> Answer:
         """Serves a request through its handler. `refusal` is the error that the fast path got for
         the request's batch."""
         began = self._now()
@@ -253,7 +292,7 @@ class BrokerSession:
         if len(frame) > self._slicing.frame_bytes and (
             len(frame) > self._slicing.produce_bytes or _key(frame)[0] != _PRODUCE
         ):
-            return spawned(self._services, self._serve_large(frame, began))
+            return spawned(self._services, self._serve_large(frame, began, meter), meter)
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:
@@ -266,6 +305,7 @@ class BrokerSession:
             header.api_key,
         )
         context.refusal = refusal
+        context.meter = meter
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)
         except ProtocolError:
@@ -277,16 +317,23 @@ class BrokerSession:
             self._overlaps = context.is_appended
         elif context.is_replica:
             self._peer.is_replica = True
+        if meter is not None:
+            meter.spend(self._now() - began)
         if isinstance(response, asyncio.Future):
+            if meter is not None and isinstance(request, ProduceRequest):
+                meter.finish()  # Later produce requests may begin before this one is answered.
             if context.is_large:
                 work = self._encode_large(request, header, context, response, began)
-                return spawned(self._services, work)
-            return self._later(request, header, response, began)
+                return spawned(self._services, work, meter)
+            return self._later(request, header, context, response, began)
+        response = _throttled(response, context)
         encoded = None if response is None else _encode(response, header)
         self._counters.observe(header.api_key, self._now() - began)
         return encoded
 
-    async def _serve_large(self, frame: memoryview, began: float) -> Sequence[Buffer] | None:
+    async def _serve_large(
+        self, frame: memoryview, began: float, meter: RequestMeter | None
+    ) -> Sequence[Buffer] | None:
         """Decodes a large frame on a thread, then serves it."""
         decode = partial(decode_request, frame, self._dispatcher.served)
         try:
@@ -301,6 +348,7 @@ class BrokerSession:
             header.api_key,
         )
         context.is_large = True
+        context.meter = meter
         response: Response | asyncio.Future[Response] | None
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)
@@ -333,6 +381,7 @@ class BrokerSession:
                 raise
             except Exception as error:  # noqa: BLE001 - every failure has an answer
                 response = self._refuse(request, header, error)
+        response = _throttled(response, context)
         encoded = None
         if response is not None and not context.is_large:
             encoded = _encode(response, header)
@@ -351,6 +400,7 @@ class BrokerSession:
         self,
         request: Request,
         header: RequestHeader,
+        context: RequestContext,
         response: asyncio.Future[Response],
         began: float,
     ) -> asyncio.Future[Sequence[Part] | None]:
@@ -368,7 +418,8 @@ class BrokerSession:
                 return
             try:
                 result = done.result() if error is None else self._refuse(request, header, error)
-                answer.set_result(None if result is None else _encode(result, header))
+                told = _throttled(result, context)
+                answer.set_result(None if told is None else _encode(told, header))
             except Exception as mistake:  # noqa: BLE001 - the connection logs it
                 answer.set_exception(mistake)
             self._counters.observe(header.api_key, self._now() - began)
@@ -381,6 +432,18 @@ class BrokerSession:
             _log.error("%s failed", type(request).__name__, exc_info=error)
         self._counters.refused(header.api_key, code_of(error))
         return self._dispatcher.refuse(request, header.api_version, error)
+
+
+def _throttled(response: Response | None, context: RequestContext) -> Response | None:
+    """Throttles the client if it is over a quota. Returns the response with the throttle time."""
+    if context.meter is None or context.is_replica:
+        return response
+    throttle_ms = context.meter.finish()
+    if response is None or not throttle_ms or not hasattr(response, "throttle_time_ms"):
+        return response
+    told = copy(response)  # Some handlers return the same response more than once.
+    told.throttle_time_ms = throttle_ms
+    return told
 
 
 def _encode(response: Response, header: RequestHeader) -> Sequence[Buffer]:

@@ -32,6 +32,7 @@ from penstock.metadata.cluster_values import (
 )
 from penstock.metadata.config_values import NO_CONFIGS, decode_configs
 from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
+from penstock.metadata.quota_values import QuotaTable
 from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.metadata.topic_ids import to_text
 from penstock.metadata.topic_values import decode_chunk, decode_head, decode_topic, is_head
@@ -74,9 +75,10 @@ class Changed:
     """ACLs, or only their version."""
     acls_seen: bool = False
     """A broker has noted that it applied a change of ACLs."""
+    quotas: bool = False
 
     def __bool__(self) -> bool:
-        others = self.controller or self.configs or self.cluster or self.users
+        others = self.controller or self.configs or self.cluster or self.users or self.quotas
         return bool(self.topics or self.brokers or others or self.acls or self.acls_seen)
 
     @property
@@ -95,6 +97,7 @@ _CLUSTER = Changed(cluster=True)
 _USERS = Changed(users=True)
 _ACLS = Changed(acls=True)
 _ACLS_SEEN = Changed(acls_seen=True)
+_QUOTAS = Changed(quotas=True)
 
 
 class ClusterImage:
@@ -120,6 +123,7 @@ class ClusterImage:
         self._broker_configs: dict[int, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
         self.users = UserTable()
+        self.quotas = QuotaTable()
         self._acls: dict[str, StoredAcls] = {}
         self._acls_seen: dict[int, AclSeen] = {}
         self.stored_roles: bytes | None = None
@@ -248,6 +252,9 @@ class ClusterImage:
             return self._set_acls(key, value)
         if key.startswith(keys.ACL_SEEN_PREFIX):
             return self._set_acls_seen(key, value)
+        if key.startswith(keys.QUOTAS_PREFIX):
+            self.quotas.set(key, value)
+            return _QUOTAS
         single = _SINGLE_KEYS.get(key)
         # Ignore unknown keys: a newer version may have written them, and they must not stop this
         # broker.
@@ -442,4 +449,5 @@ def _merged(changes: Iterable[Changed]) -> Changed:
         any(change.users for change in kept),
         any(change.acls for change in kept),
         any(change.acls_seen for change in kept),
+        any(change.quotas for change in kept),
     )

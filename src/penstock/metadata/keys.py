@@ -15,9 +15,10 @@
     /penstock/acl-version        written with every change of ACLs
     /penstock/acl-seen/ID        the last change of ACLs that a broker has applied, under its lease
     /penstock/roles              the roles and their assignments
+    /penstock/quotas/ENTITY      the quotas of a user, client id or address (`quota_values`)
 
 The encodings of their values are in `cluster_values`, `config_values`, `topic_values` and
-`user_values`, and for ACLs and roles in `penstock.security`.
+`user_values`, and for ACLs, roles and quotas in `penstock.security`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ ACLS_PREFIX: Final = "/penstock/acls/"
 ACL_VERSION_KEY: Final = "/penstock/acl-version"
 ACL_SEEN_PREFIX: Final = "/penstock/acl-seen/"
 ROLES_KEY: Final = "/penstock/roles"
+QUOTAS_PREFIX: Final = "/penstock/quotas/"
 DEFAULT_BROKER: Final = "default"
 BROKER_ID_MAX: Final = 2**31 - 1
 

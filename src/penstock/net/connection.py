@@ -18,6 +18,7 @@ Reading stops, which limits memory, while any of these is true:
   - too many requests or bytes of this connection are pending,
   - the request budget of all connections is exhausted and it is not this connection's turn,
   - the peer does not accept its answers (`_write_paused`); then nothing is dispatched either,
+  - the session has muted it (`mute`), because the client is over a quota; nothing is dispatched,
   - the connection is closing, or the peer has sent EOF.
 Only `_steer` makes this decision.
 
@@ -25,8 +26,8 @@ Closing. `_closing` means: dispatch nothing more, and close once `_queue.pending
 outbox has handed everything to the transport. The transport sends what it has before it closes. A
 peer that does not accept it is dropped by `on_tick`.
 
-There are no timers per connection. Activity is stamped with the server's coarse time, and
-`timeouts` checks it once per tick.
+There are no timers per connection, except for a mute. Activity is stamped with the server's coarse
+time, and `timeouts` checks it once per tick.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, Share
+from penstock.net.mute import Mute
 from penstock.net.open_listener import OpenListener, Shared
 from penstock.net.outbox import JOIN_BYTES, Outbox
 from penstock.net.request_queue import Later, Ready, RequestQueue
@@ -65,6 +67,7 @@ class Connection(asyncio.BufferedProtocol):
         "_dispatching",
         "_eof",
         "_listener",
+        "_mute",
         "_outbox",
         "_queue",
         "_reader",
@@ -98,6 +101,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._closing = False
         self._eof = False
+        self._mute = Mute(shared.counters, self._advance)
         self._activity = Activity(shared.now)
         self.host = ""
         self.port = 0
@@ -125,10 +129,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._session is not None:
             self._session = session
 
+    def mute(self, seconds: float) -> None:
+        if not self._closing:
+            self._mute.begin(seconds)
+            if not self._dispatching:
+                self._steer()
+
     def close(self) -> None:
         if self._closing:
             return
         self._closing = True
+        self._mute.end()
         self._queue.forget_waiting()
         self._share.release()
         self._reader.discard()
@@ -206,7 +217,9 @@ class Connection(asyncio.BufferedProtocol):
             self._share.on_read(
                 reader.buffered, reader.held, reader.wanted, came_whole=bool(frames)
             )
-        if self._queue.pending or self._queue.waiting or self._closing or self._share.waits:
+        queue = self._queue
+        is_held = self._closing or self._share.waits or self._mute.active
+        if queue.pending or queue.waiting or is_held:
             self._steer()
 
     def eof_received(self) -> bool:
@@ -245,6 +258,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closing = True
+        self._mute.end()
         self._transport = None
         outbox, self._outbox = self._outbox, None
         if outbox is not None:
@@ -279,13 +293,13 @@ class Connection(asyncio.BufferedProtocol):
         session, config, counters = self._session, self._shared.config, self._shared.counters
         assert session is not None
         on_frame, may_overlap = session.on_frame, session.may_overlap
-        queue = self._queue
+        queue, mute = self._queue, self._mute
         pending, waiting = queue.pending, queue.waiting
         waiting.extend(frames)
         out: list[Part] = []
         out_bytes = served = requests = responses = 0
         self._dispatching = True
-        while waiting and not self._write_paused:
+        while waiting and not (self._write_paused or mute.active):
             frame = waiting[0]
             size = len(frame)
             if pending and (
@@ -424,6 +438,7 @@ class Connection(asyncio.BufferedProtocol):
         config = self._shared.config
         wanted = not (
             self._write_paused
+            or self._mute.active
             or queue.waiting
             or self._share.waits
             or len(queue.pending) >= config.requests_in_flight_max
@@ -446,12 +461,8 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, ProtocolError):
             _log.info("closing the connection from %s:%s: %s", self.host, self.port, error)
         else:
-            _log.error(
-                "closing the connection from %s:%s: a request failed",
-                self.host,
-                self.port,
-                exc_info=error,
-            )
+            text = "closing the connection from %s:%s: a request failed"
+            _log.error(text, self.host, self.port, exc_info=error)
         self.close()
 
     # -- timeouts
@@ -473,7 +484,7 @@ class Connection(asyncio.BufferedProtocol):
             unsent=unsent,
             at_eof=self._eof,
             receiving=self._share if self._reading and self._reader.buffered else None,
-            is_pending=bool(self._queue.pending),
+            is_pending=bool(self._queue.pending or self._mute.active),
         )
         if why is not None:
             self._drop(why)

@@ -11,6 +11,8 @@ class Counters:
 
     connections: int = 0
     """Open now."""
+    connections_muted: int = 0
+    """Open, and not read from at the moment because the client is over a quota."""
     connections_accepted: int = 0
     connections_rejected: int = 0
     connections_dropped: int = 0

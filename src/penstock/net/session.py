@@ -95,5 +95,9 @@ class Peer(Protocol):
         """Passes later requests to another session: this one has authenticated the client. The old
         session may still get requests that have already arrived."""
 
+    def mute(self, seconds: float) -> None:
+        """Begins no more requests and reads nothing for this long, because the client is over a
+        quota. Answers are still sent. While the connection is muted, the longer time counts."""
+
     def close(self) -> None:
         """Accepts no more requests, sends the answers to those already accepted, then closes."""

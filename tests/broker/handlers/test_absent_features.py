@@ -5,8 +5,6 @@ from __future__ import annotations
 from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     ApiVersionsRequest,
@@ -17,8 +15,6 @@ from penstock.wire.messages import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
-    DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     GetTelemetrySubscriptionsRequest,
@@ -49,30 +45,6 @@ async def test_without_an_authorizer_access_lists_are_disabled(harness: BrokerHa
         deleted = await harness.ask(deletion, version, DeleteAclsResponse)
         (answer,) = deleted.filter_results
         assert (answer.error_code, answer.matching_acls) == (ErrorCode.SECURITY_DISABLED, [])
-
-
-@with_harness
-async def test_client_quotas_are_described_as_empty_and_cannot_be_set(
-    harness: BrokerHarness,
-) -> None:
-    for version in (0, 1):
-        described = await harness.ask(
-            DescribeClientQuotasRequest(), version, DescribeClientQuotasResponse
-        )
-        assert (described.error_code, described.entries) == (0, [])
-        entry, op = AlterClientQuotasRequest.Entry, AlterClientQuotasRequest.Op
-        user = [AlterClientQuotasRequest.Entity("user", "bob")]
-        request = AlterClientQuotasRequest(
-            [
-                entry(user, [op("producer_byte_rate", 1.0)]),
-                entry(user, [op("producer_byte_rate", 0.0, True)]),
-            ]
-        )
-        altered = await harness.ask(request, version, AlterClientQuotasResponse)
-        refused, removed = altered.entries
-        assert (refused.error_code, removed.error_code) == (ErrorCode.UNSUPPORTED_VERSION, 0)
-        assert "does not support client quotas" in (refused.error_message or "")
-        assert refused.entity[0].entity_name == "bob"
 
 
 @with_harness_of(brokers=2)

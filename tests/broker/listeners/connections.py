@@ -45,6 +45,7 @@ class Connection:
         self.host = "192.0.2.1"
         self.frame_bytes_max = 100 << 20
         self.is_closed = False
+        self.mutes: list[float] = []
         self._ids = count(1)
         opened = harness.brokers[broker].server.listeners[listener]
         self.session: Session = opened.new_session(self)
@@ -54,6 +55,9 @@ class Connection:
 
     def replace_session(self, session: Session) -> None:
         self.session = session
+
+    def mute(self, seconds: float) -> None:
+        self.mutes.append(seconds)
 
     def close(self) -> None:
         self.is_closed = True

@@ -19,6 +19,7 @@ from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.metadata.decisions import Change, Decision, Guard
 from penstock.metadata.image import ClusterImage
+from penstock.metadata.model import Topic
 from penstock.stores.errors import StoreError
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -83,6 +84,36 @@ def _as_many_as_fit(makes: Sequence[Make[R]], image: ClusterImage) -> Decision[l
         guards += decision.guards
         outcomes.append(decision.result)
     return Decision(tuple(changes), outcomes, tuple(guards))
+
+
+def charged(
+    context: RequestContext,
+    make: Make[Topic],
+    partitions: Callable[[Topic, ClusterImage], int],
+    refused_since: int,
+) -> Make[Topic]:
+    """Returns a decision that counts its partitions for the client's quota, once.
+
+    A decision is made again if the store has changed meanwhile. One that is refused for another
+    reason costs nothing.
+    """
+    is_charged = False
+
+    def make_charged(image: ClusterImage) -> Decision[Topic]:
+        nonlocal is_charged
+        decision = make(image)
+        if not is_charged:
+            count = partitions(decision.result, image)
+            context.charge_mutations(count, refused_since=refused_since)
+            is_charged = True
+        return decision
+
+    return make_charged
+
+
+def count_all(topic: Topic, _: ClusterImage) -> int:
+    """Returns the number of partitions of a topic that is created or deleted."""
+    return len(topic.partitions)
 
 
 def _of_the_store(error: Exception) -> KafkaError:

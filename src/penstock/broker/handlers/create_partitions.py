@@ -7,14 +7,24 @@ versions differ in their encoding only.
 
 Internal topics are refused: the number of partitions of `__consumer_offsets` determines which one
 holds a group, and groups would no longer find their offsets. Kafka leaves that check to its tools.
+
+From version 3 on, a client over its `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED for
+each topic. Older clients are only throttled.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.broker.handlers.admin_requests import (
+    Make,
+    charged,
+    decide_each,
+    error_of,
+    repeated,
+)
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
@@ -22,6 +32,9 @@ from penstock.metadata.topics import create_partitions
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import CreatePartitionsRequest, CreatePartitionsResponse
+
+_REFUSED_SINCE: Final = 3
+"""From this version on, clients know THROTTLING_QUOTA_EXCEEDED."""
 
 
 def handle(
@@ -70,7 +83,11 @@ def _maker(
             )
         return create_partitions(image, topic.name, topic.count, replicas)
 
-    return make
+    return charged(context, make, _count_added, _REFUSED_SINCE)
+
+
+def _count_added(topic: Topic, image: ClusterImage) -> int:
+    return len(topic.partitions) - len(image.require_topic(topic.name).partitions)
 
 
 def refuse(

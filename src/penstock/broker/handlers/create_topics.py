@@ -9,6 +9,9 @@ a request that only validates gets none.
 A name that is given twice is refused, and answered once. `__consumer_offsets` may be created by
 hand, as in Kafka, and is compacted unless the request says otherwise: a topic with the default
 policy would lose the groups' offsets after a week.
+
+From version 6 on, a client over its `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED for
+each topic. Older clients are only throttled.
 """
 
 from __future__ import annotations
@@ -16,12 +19,21 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from penstock.broker.context import RequestContext, Services
+from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import slices_of
-from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.broker.handlers.admin_requests import (
+    Make,
+    charged,
+    count_all,
+    decide_each,
+    error_of,
+    repeated,
+)
 from penstock.broker.handlers.large_requests import one_by_one
 from penstock.broker.handlers.topic_creation import topic_defaults
 from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.decisions import Decision
+from penstock.metadata.image import ClusterImage
 from penstock.metadata.model import INTERNAL_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
 from penstock.metadata.topics import TopicSpec, create_topic
@@ -32,6 +44,8 @@ from penstock.wire.messages import CreateTopicsRequest, CreateTopicsResponse
 _CLUSTER_METADATA = "__cluster_metadata"
 """Kafka's metadata topic; its tools would mistake a topic of that name for it."""
 _HIDDEN: Final = -1
+_REFUSED_SINCE: Final = 6
+"""From this version on, clients know THROTTLING_QUOTA_EXCEEDED."""
 _MANY: Final = 50
 """With more topics, the answer is encoded on a thread: it contains all configs of each."""
 
@@ -48,7 +62,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
     context.is_large = context.is_large or len(request.topics) > _MANY
     refused = _refused(request, context)
     wanted = [topic for topic in request.topics if topic.name not in refused]
-    makes = await one_by_one(lambda topic: _maker(topic, services), wanted, slices)
+    makes = await one_by_one(lambda topic: _maker(topic, context), wanted, slices)
     made = await decide_each(context, makes, validate_only=request.validate_only)
     outcomes: dict[str, Topic | Exception] = {**refused}
     outcomes.update(zip((topic.name for topic in wanted), made, strict=True))
@@ -106,7 +120,8 @@ def _hide_configs(answer: CreateTopicsResponse.Topic) -> None:
     answer.num_partitions = answer.replication_factor = _HIDDEN
 
 
-def _maker(topic: CreateTopicsRequest.Topic, services: Services) -> Make[Topic]:
+def _maker(topic: CreateTopicsRequest.Topic, context: RequestContext) -> Make[Topic]:
+    services = context.services
     configs = [(config.name, config.value) for config in topic.configs]
     if topic.name in INTERNAL_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
         configs.append(("cleanup.policy", "compact"))
@@ -120,13 +135,17 @@ def _maker(topic: CreateTopicsRequest.Topic, services: Services) -> Make[Topic]:
     random = services.env.random
     topic_id = new_id(random.bytes)
     start_index = random.below(max(1, len(services.image.brokers)))
-    return lambda image: create_topic(
-        image,
-        spec,
-        topic_id=topic_id,
-        defaults=topic_defaults(services),
-        start_index=start_index,
-    )
+
+    def make(image: ClusterImage) -> Decision[Topic]:
+        return create_topic(
+            image,
+            spec,
+            topic_id=topic_id,
+            defaults=topic_defaults(services),
+            start_index=start_index,
+        )
+
+    return charged(context, make, count_all, _REFUSED_SINCE)
 
 
 def _created(topic: Topic, configs: BrokerConfigs) -> CreateTopicsResponse.Topic:

@@ -7,15 +7,26 @@ request, from version 3 on with TOPIC_DELETION_DISABLED. Version 5 added a messa
 
 A topic that is named twice, even once by name and once by id, is refused. Internal topics are
 refused as well, unlike in Kafka, where any client can delete all offsets and transactions.
+
+From version 5 on, a client over its `controller_mutation_rate` gets THROTTLING_QUOTA_EXCEEDED for
+each topic. Older clients are only throttled.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import Slices, slices_of
-from penstock.broker.handlers.admin_requests import Make, decide_each, error_of, repeated
+from penstock.broker.handlers.admin_requests import (
+    Make,
+    charged,
+    count_all,
+    decide_each,
+    error_of,
+    repeated,
+)
 from penstock.broker.handlers.large_requests import one_by_one
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
@@ -26,6 +37,8 @@ from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import DeleteTopicsRequest, DeleteTopicsResponse
 
+_REFUSED_SINCE: Final = 5
+"""From this version on, clients know THROTTLING_QUOTA_EXCEEDED."""
 _Named = tuple[str | None, bytes]
 """A topic's name or id, as the client gave it."""
 
@@ -51,7 +64,9 @@ async def _run(request: DeleteTopicsRequest, context: RequestContext) -> DeleteT
     twice = repeated(identities)
     wanted = dict(zip(named, identities, strict=True))
     makes = await one_by_one(
-        lambda each: _refuser() if each in forbidden else _maker(each, wanted[each] in twice),
+        lambda each: (
+            _refuser() if each in forbidden else _maker(each, wanted[each] in twice, context)
+        ),
         list(wanted),
         slices,
     )
@@ -114,7 +129,7 @@ def _refuser() -> Make[Topic]:
     return refuse_it
 
 
-def _maker(named: _Named, twice: bool) -> Make[Topic]:
+def _maker(named: _Named, twice: bool, context: RequestContext) -> Make[Topic]:
     name, topic_id = named
 
     def make(image: ClusterImage) -> Decision[Topic]:
@@ -130,7 +145,7 @@ def _maker(named: _Named, twice: bool) -> Make[Topic]:
             )
         return decision
 
-    return make
+    return charged(context, make, count_all, _REFUSED_SINCE)
 
 
 def refuse(request: DeleteTopicsRequest, version: int, code: ErrorCode) -> DeleteTopicsResponse:

@@ -20,6 +20,9 @@ can change the in-sync set. Its fetch offset is taken as its log end, unless its
 this one before that. A follower that learns of a leader before the leader itself does is not
 refused, since it would then back off for a while: it waits until the leadership begins here.
 
+A consumer over its quota gets a response without partitions, at once, with the throttle time. A
+follower has no quota.
+
 A consumer needs READ on each topic, a follower CLUSTER_ACTION on the cluster. Both are checked each
 time partitions are read, so a change of ACLs applies to sessions and to fetches that wait.
 
@@ -36,14 +39,8 @@ from __future__ import annotations
 import asyncio
 
 from penstock.broker.context import RequestContext
-from penstock.broker.handlers.fetch_reads import (
-    IDS_SINCE,
-    READ_COMMITTED,
-    FetchReads,
-    fetching_replica,
-    is_registered,
-    read_rights,
-)
+from penstock.broker.handlers.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads
+from penstock.broker.handlers.fetch_sender import fetching_replica, is_registered, read_rights
 from penstock.broker.handlers.large_fetch import LargeFetch
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
 from penstock.wire.errors import ErrorCode
@@ -72,7 +69,8 @@ def handle(
         by_id=context.version >= IDS_SINCE,
         privileged=is_known,
     )
-    fetch = FetchReads(request, services, session, wanted, context.version, may_read)
+    meter = None if is_known else context.meter
+    fetch = FetchReads(request, services, session, wanted, context.version, may_read, meter)
     fetch.look_up(0, len(wanted))
     read = fetch.read()
     if read.size >= request.min_bytes or read.must_answer or request.max_wait_ms <= 0:

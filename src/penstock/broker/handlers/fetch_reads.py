@@ -9,18 +9,22 @@ they may have different leaders.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
-from penstock.broker.context import RequestContext, Services
+from penstock.broker.access.quotas import RequestMeter
+from penstock.broker.context import Services
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.fetch_sender import (
+    MayRead,
+    Replica,
+    fetching_replica,
+    is_registered,
+)
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.partition.epochs import UNDEFINED_EPOCH, diverging_epoch
 from penstock.partition.leadership import Leadership
 from penstock.records.aborted import AbortedTransaction
-from penstock.security.acls import AclOperation
 from penstock.storage.spans import FileSpan
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import FetchRequest, FetchResponse
@@ -44,43 +48,6 @@ _QUIET_MS: Final = 50
 """How long the leader skips a partition whose follower has everything, before it looks again and
 counts the follower's fetch."""
 _RACKS_SINCE: Final = 11
-_REPLICA_STATE_SINCE: Final = 15
-
-
-class Replica(NamedTuple):
-    """The follower that sent the fetch."""
-
-    broker_id: int
-    broker_epoch: int
-
-
-MayRead = Callable[[str], bool]
-"""Returns whether the sender may read a topic. It is called at each read, so a fetch that has
-waited returns nothing that its sender may no longer read."""
-
-
-def read_rights(context: RequestContext, replica: Replica | None) -> MayRead | None:
-    """Returns what decides which topics the request may read; None if there is no authorizer."""
-    if not context.has_authorizer:
-        return None
-    if replica is None:
-        return partial(context.may_topic, AclOperation.READ)
-    return lambda _: context.may_cluster(AclOperation.CLUSTER_ACTION)
-
-
-def fetching_replica(request: FetchRequest, version: int) -> Replica | None:
-    """Returns the follower that sent the request; None for a consumer."""
-    if version < _REPLICA_STATE_SINCE:
-        return Replica(request.replica_id, -1) if request.replica_id >= 0 else None
-    state = request.replica_state
-    if state is None or state.replica_id < 0:
-        return None
-    return Replica(state.replica_id, state.replica_epoch)
-
-
-def is_registered(replica: Replica, services: Services) -> bool:
-    registered = services.image.brokers.get(replica.broker_id)
-    return registered is not None and registered.broker_epoch == replica.broker_epoch
 
 
 class Reading:
@@ -116,6 +83,7 @@ class FetchReads:
         "_is_incremental",
         "_may_read",
         "_memory_left",
+        "_meter",
         "_now_ms",
         "_racks",
         "_replica",
@@ -139,8 +107,10 @@ class FetchReads:
         wanted: list[Wanted],
         version: int,
         may_read: MayRead | None = None,
+        meter: RequestMeter | None = None,
     ) -> None:
         self._may_read = may_read
+        self._meter = meter
         self._request = request
         self._services = services
         self._session = session
@@ -167,6 +137,8 @@ class FetchReads:
         """In how many milliseconds the throttle allows more bytes."""
         self._racks = self._known_racks() if self._has_racks and request.rack_id else None
         self._bytes_max = services.configs().int_value("fetch.max.bytes")
+        if meter is not None:
+            self._bytes_max = min(self._bytes_max, meter.fetch_bytes_max())
         self.wanted = wanted
         self.hosted: list[HostedPartition | None] = []
         """This broker's partitions, parallel to `wanted`, as far as `look_up` has found them."""
@@ -445,7 +417,23 @@ class FetchReads:
             if named and self._services.replicas.leader_throttle.names(named, hosted.index):
                 self._services.replicas.leader_throttle.on_fetched(size)
 
+    def is_over_quota(self, reading: Reading) -> bool:
+        """Counts what was read. Returns whether the client is to get nothing of it."""
+        return self._meter is not None and self._meter.record_fetch(reading.size)
+
+    def empty_answer(self) -> FetchResponse:
+        """Returns the response to a client that is over its quota (KIP-219).
+
+        A client regards a session as open when the response names its partitions, which this one
+        does not. So a new session is ended: the client opens another one next time."""
+        if self._session is not None and not self._is_incremental:
+            self._services.fetch_sessions.end(self._session)
+            return FetchResponse()
+        return self.begin_answer()
+
     def answer(self, reading: Reading) -> FetchResponse:
+        if self.is_over_quota(reading):
+            return self.empty_answer()
         response = self.begin_answer()
         self.answer_some(response, reading, 0, len(self.wanted))
         return response

@@ -22,14 +22,8 @@ from itertools import islice
 
 from penstock.broker.context import RequestContext
 from penstock.broker.cooperative_yield import in_slices
-from penstock.broker.handlers.fetch_reads import (
-    IDS_SINCE,
-    READ_COMMITTED,
-    FetchReads,
-    Reading,
-    fetching_replica,
-    read_rights,
-)
+from penstock.broker.handlers.fetch_reads import IDS_SINCE, READ_COMMITTED, FetchReads, Reading
+from penstock.broker.handlers.fetch_sender import fetching_replica, read_rights
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.partitions.fetch_sessions import Session, Wanted
 from penstock.broker.partitions.parked_requests import COMMITS_S, DataWait, end_with_news_of_roles
@@ -91,7 +85,8 @@ class LargeFetch:
         await free(request, self._slices)  # `wanted` has everything that is needed.
         version = self._context.version
         may_read = read_rights(self._context, fetching_replica(request, version))
-        fetch = FetchReads(request, self._services, session, wanted, version, may_read)
+        meter = None if self._privileged else self._context.meter
+        fetch = FetchReads(request, self._services, session, wanted, version, may_read, meter)
         wait: PartitionsWait | None = None
         if request.max_wait_ms > 0:
             wait = PartitionsWait(
@@ -155,6 +150,8 @@ class LargeFetch:
         return reading
 
     async def _answer(self, fetch: FetchReads, reading: Reading) -> FetchResponse:
+        if fetch.is_over_quota(reading):
+            return fetch.empty_answer()
         response = fetch.begin_answer()
         for start, stop in self._portions(fetch):
             fetch.answer_some(response, reading, start, stop)

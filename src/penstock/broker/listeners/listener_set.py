@@ -14,9 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.access.credentials import UserCredentials
+from penstock.broker.access.quotas import ClientQuotas
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
+from penstock.broker.listeners.connection_rates import ConnectionRates
 from penstock.broker.peers.connector import PeerConnector
 from penstock.metadata.model import PLAINTEXT
 from penstock.net.open_listener import OpenListener
@@ -44,11 +46,13 @@ class ListenerSet:
         dispatcher: Dispatcher,
         new_session: Callable[[Peer, Identity], Session],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
+        quotas: ClientQuotas,
     ) -> None:
         self._env = env
         self._listeners = config.listeners
         self._security = config.listener_security
         self._new_session = new_session
+        self._quotas = quotas
         self.certificates: ListenerCertificates | None = None
         """None if no listener has TLS."""
         self.logins: ListenerLogins | None = None
@@ -88,7 +92,14 @@ class ListenerSet:
         ports: dict[str, int] = {}
         for each in self._listeners.bound:
             security = self._security[each.name]
-            opened = OpenListener(each.name, self._sessions(security), security.max_connections)
+            rates = ConnectionRates(
+                each.name,
+                self._sessions(security),
+                self._quotas,
+                security.max_connection_creation_rate,
+                limits_addresses=not self._is_for_brokers(each.name),
+            )
+            opened = OpenListener(each.name, rates.session, security.max_connections)
             network = self._env.network
             if security.tls is not None and self.certificates is not None:
                 network = self.certificates.network(each.name)
@@ -99,6 +110,10 @@ class ListenerSet:
         """Returns the endpoint that other brokers connect to."""
         name = self._listeners.inter_broker
         return next(each for each in endpoints if each.name == name)
+
+    def _is_for_brokers(self, name: str) -> bool:
+        """Returns whether brokers have this listener, and clients another one."""
+        return name == self._listeners.inter_broker and len(self._listeners.bound) > 1
 
     async def run(self) -> None:
         """Keeps the certificates up to date, until cancelled."""

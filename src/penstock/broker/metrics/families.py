@@ -162,8 +162,23 @@ def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
             (("failed",), connections.connections_failed),
         ],
     )
+    yield from _quotas(broker)
     yield _single("penstock_network_received_bytes_total", connections.bytes_in)
     yield _single("penstock_network_sent_bytes_total", connections.bytes_out)
+
+
+def _quotas(broker: Broker) -> Iterator[Metric]:
+    """Clients choose their client ids, so users and client ids are no labels."""
+    quotas, meters = broker.quotas, broker.quotas.current
+    throttled = quotas.throttled.items()
+    yield _single("penstock_muted_connections", broker.server.counters.connections_muted)
+    yield family("penstock_throttled_total", [((key,), each.count) for key, each in throttled])
+    yield family(
+        "penstock_throttle_seconds_total", [((key,), each.ms / 1000) for key, each in throttled]
+    )
+    yield _single("penstock_quota_entities", len(broker.cluster.image.quotas.entities))
+    yield _single("penstock_quota_meters", 0 if meters is None else len(meters))
+    yield _single("penstock_quota_shared_meters_total", quotas.shared_meters)
 
 
 def _produce(services: Services, counters: BrokerCounters) -> Iterator[Metric]:

@@ -108,6 +108,24 @@ METRICS: Final = (
         "protocol.",
         "reason",
     ),
+    _gauge("penstock_muted_connections", "Connections that are muted because of a quota now."),
+    _counter(
+        "penstock_throttled_total",
+        "Requests and connections that were throttled because of a quota.",
+        "quota",
+    ),
+    _counter(
+        "penstock_throttle_seconds_total",
+        "The sum of all throttle times because of a quota.",
+        "quota",
+    ),
+    _gauge("penstock_quota_entities", "Users, client ids and addresses that have a quota."),
+    _gauge("penstock_quota_meters", "How many clients and addresses are measured separately."),
+    _counter(
+        "penstock_quota_shared_meters_total",
+        "How often a client or address was assigned to a meter that it shares with others, because "
+        "there are too many.",
+    ),
     _counter("penstock_network_received_bytes_total", "Bytes read from connections."),
     _counter("penstock_network_sent_bytes_total", "Bytes written to connections."),
     # Storage

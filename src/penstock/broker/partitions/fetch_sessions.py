@@ -206,6 +206,11 @@ class FetchSessions:
             self._end(session.session_id)
         return session, list(session.wanted.values())
 
+    def end(self, session: Session) -> None:
+        """Ends a session of a client, unless it was replaced meanwhile."""
+        if self._clients.get(session.session_id) is session:
+            self._end(session.session_id)
+
     def _end(self, session_id: int, *, privileged: bool = False) -> None:
         session = self._clients.pop(session_id, None)
         if session is not None:

@@ -33,7 +33,8 @@ from penstock.broker.identity import Identity
 from penstock.broker.partitions.parked_requests import CommitWait
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.metadata.model import INTERNAL_TOPICS
-from penstock.net.session import Part
+from penstock.net.outbox import in_memory
+from penstock.net.session import Answer, Part
 from penstock.records.batch import HEADER_SIZE
 from penstock.security.acls import AclOperation, ResourceType
 from penstock.security.authorizer import Authorizer
@@ -59,6 +60,9 @@ _ATTRIBUTES_AT: Final = 22
 _TRANSACTIONAL: Final = 0x10
 _partition: Final = Struct(">i4B").unpack_from
 """The partition index, and the first four bytes of the batch's length."""
+_throttle_time: Final = Struct(">i").pack_into
+_AFTER_RESPONSES: Final = 5
+"""The size of the throttle time and of the count of tagged fields after it."""
 _OUTCOME: Final = ">ihqqq"
 """Partition, error code, base offset, append time, log start offset."""
 _OUTCOME_OF_SAMPLE: Final = Struct(_OUTCOME).pack(0x5A5A5A5A, 0, 0x5B5B5B5B, 0x5C5C5C5C, 0x5D5D5D5D)
@@ -260,6 +264,38 @@ class ProduceFastPath:
         if used is not None and not authorizer.authorize(*who, ResourceType.TRANSACTIONAL_ID, used):
             return False
         return authorizer.authorize(*who, ResourceType.TOPIC, topic)
+
+
+def throttled(
+    answer: tuple[bytes] | asyncio.Future[Sequence[Part] | None], throttle_ms: int
+) -> Answer:
+    """Returns the answer of a lane, or a future of it, with this throttle time."""
+    if not throttle_ms:
+        return answer
+    if not isinstance(answer, asyncio.Future):
+        return _with_throttle_time(answer, throttle_ms)
+    later: asyncio.Future[Sequence[Part] | None] = answer.get_loop().create_future()
+
+    def finish(done: asyncio.Future[Sequence[Part] | None]) -> None:
+        if later.done():
+            return
+        if done.cancelled():
+            later.cancel()
+        elif (error := done.exception()) is not None:
+            later.set_exception(error)
+        else:
+            later.set_result(_with_throttle_time(done.result() or (), throttle_ms))
+
+    answer.add_done_callback(finish)
+    return later
+
+
+def _with_throttle_time(parts: Sequence[Part], throttle_ms: int) -> Sequence[Part]:
+    """Sets the throttle time. It is the last field of a response, before its tagged fields, of
+    which there are none."""
+    whole = bytearray().join(in_memory(parts))
+    _throttle_time(whole, len(whole) - _AFTER_RESPONSES, throttle_ms)
+    return (bytes(whole),)
 
 
 def has_transactional(request: ProduceRequest) -> bool:

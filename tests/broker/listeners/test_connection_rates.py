@@ -1,0 +1,111 @@
+"""Limits on how fast clients open connections, by address and by listener."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.harness import BrokerHarness, HarnessPeer, with_harness
+from penstock.broker.listeners.connection_rates import ConnectionRates, RefusedConnection
+from penstock.metadata.quotas import alter_quotas
+from penstock.net.session import Peer, Session
+from penstock.security.quotas import QuotaAlteration
+from penstock.wire.errors import ErrorCode, ProtocolError
+
+BURST_S = 10
+"""A fresh address or listener may use its rate of this many seconds at once."""
+
+
+class ClosingPeer(HarnessPeer):
+    def __init__(self, host: str = "192.0.2.1") -> None:
+        super().__init__()
+        self.host = host
+        self.closed = asyncio.Event()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def rates_of(
+    harness: BrokerHarness, rate_max: int | None = None, *, limits_addresses: bool = True
+) -> ConnectionRates:
+    def new_session(peer: Peer) -> Session:
+        return harness.broker.server.new_session(peer)
+
+    quotas = harness.services.quotas
+    return ConnectionRates("L", new_session, quotas, rate_max, limits_addresses=limits_addresses)
+
+
+async def limit(harness: BrokerHarness, address: str | None, rate: float) -> None:
+    entry = QuotaAlteration((("ip", address),), (("connection_creation_rate", rate),))
+    results = await harness.services.controller.decide(lambda image: alter_quotas(image, [entry]))
+    assert results[0].code == ErrorCode.NONE, results[0].message
+
+
+def is_refused(rates: ConnectionRates, peer: Peer) -> bool:
+    session = rates.session(peer)
+    session.on_closed()
+    return isinstance(session, RefusedConnection)
+
+
+@with_harness
+async def test_an_address_over_its_quota_is_refused_and_others_are_not(
+    harness: BrokerHarness,
+) -> None:
+    await limit(harness, "192.0.2.1", 1.0)
+    rates = rates_of(harness)
+    refused = [is_refused(rates, ClosingPeer()) for _ in range(100)]
+    assert not any(refused[:BURST_S])
+    assert refused.count(True) > 50
+    assert not any(is_refused(rates, ClosingPeer("192.0.2.2")) for _ in range(100))
+    assert harness.services.quotas.throttled["connection_creation_rate"].count == refused.count(
+        True
+    )
+    for_brokers = rates_of(harness, limits_addresses=False)
+    assert not is_refused(for_brokers, ClosingPeer())
+
+
+@with_harness
+async def test_a_refused_connection_is_not_read_and_closed_after_a_while(
+    harness: BrokerHarness,
+) -> None:
+    peer = ClosingPeer()
+    session = RefusedConnection(peer, 0.01)
+    assert peer.mutes == [0.02]
+    assert not session.may_overlap(memoryview(b""))
+    with pytest.raises(ProtocolError):
+        session.on_frame(memoryview(b""))
+    await peer.closed.wait()
+
+
+@with_harness
+async def test_nothing_remains_of_a_refused_connection_that_the_client_closes(
+    harness: BrokerHarness,
+) -> None:
+    peer = ClosingPeer()
+    session = RefusedConnection(peer, 0.001)
+    session.on_closed()
+    await asyncio.sleep(0.01)
+    assert not peer.closed.is_set()
+
+
+@with_harness
+async def test_connections_over_the_rate_of_their_listener_wait_for_their_turn(
+    harness: BrokerHarness,
+) -> None:
+    rates = rates_of(harness, 100)
+    peers = [ClosingPeer() for _ in range(100 * BURST_S + 50)]
+    refused = [is_refused(rates, peer) for peer in peers]
+    assert not any(refused)
+    waits = [peer.mutes for peer in peers if peer.mutes]
+    assert waits, "more connections than the listener may open at once"
+    assert all(0 < seconds <= 1 for (seconds,) in waits)
+
+
+@with_harness
+async def test_connections_that_would_wait_too_long_are_refused(harness: BrokerHarness) -> None:
+    rates = rates_of(harness, 1)
+    refused = [is_refused(rates, ClosingPeer()) for _ in range(1000)]
+    assert not any(refused[:BURST_S])
+    assert refused.count(True) > 500
