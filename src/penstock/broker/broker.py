@@ -23,12 +23,16 @@ from typing import Any
 
 from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.credentials import UserCredentials
+from penstock.broker.audit.settings import audit_settings
+from penstock.broker.audit.topic import AuditTopic
+from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.control.membership import Endpoint, Membership
+from penstock.broker.coordinators.coordinator_settings import group_config, transaction_config
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
 from penstock.broker.coordinators.producer_ids import ProducerIds
@@ -53,7 +57,6 @@ from penstock.broker.repair.replica_repair import ReplicaRepair
 from penstock.broker.repair.scrubber import Scrubber
 from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.broker.replication.replica_fetcher import ReplicaFetchers
-from penstock.groups.config import GroupConfig
 from penstock.metadata.broker_configs import DEFAULT_DURABILITY
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import TopicChange
@@ -65,7 +68,6 @@ from penstock.ports import Env
 from penstock.storage.closing import close_logs
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
-from penstock.txns.config import TransactionConfig
 
 _log = logging.getLogger(__name__)
 
@@ -115,6 +117,10 @@ class Broker:
         self.authorization = Authorization(
             env, self.cluster, commits, self.membership, config.broker_id, settings
         )
+        has_logins = any(each.sasl is not None for each in config.listener_security.values())
+        audit = audit_settings(settings, config.data_dir, has_logins)
+        self.audit = AuditTrail(env, audit)
+        self._has_audit_topic = audit.has_topic
         self.controller = ControllerRuntime(
             env,
             self.cluster,
@@ -138,8 +144,15 @@ class Broker:
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster)
         self.listeners = ListenerSet(
-            env, config, self.credentials, self._dispatcher, self._session_of, self._spawn
+            env,
+            config,
+            self.credentials,
+            self._dispatcher,
+            self._session_of,
+            self._spawn,
+            self.audit,
         )
+        self.server.admission.on_refused = self.audit.on_connection_refused
         self._connector = self.listeners.peer_connector(config)
         self.fetchers = ReplicaFetchers(
             env, config.broker_id, self.cluster, self.replicas, self.configs, self._connector
@@ -263,12 +276,14 @@ class Broker:
                     self.fetchers.run(),
                     self._offset_keeper.run(),
                     self.listeners.run(),
+                    self.audit.run(),
                     *self._repairs(),
                 )
                 self._take_up()
                 await self.replicas.settled()
                 on_ready(*self._address(endpoint))
                 await stop.wait()
+                await self.audit.finish()
                 await self._hand_over()
                 await self._leave()
                 for task in (*running, *self._spawned):
@@ -280,6 +295,7 @@ class Broker:
             raise
         finally:
             self._tasks = None
+            await self.audit.close()
             await self._close_logs()
 
     async def _open_logs(self) -> None:
@@ -307,14 +323,14 @@ class Broker:
 
     def _wire(self) -> Services:
         env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
-        groups = GroupCoordinator(env, broker_id, self.cluster, self._group_config(), spawn)
+        groups = GroupCoordinator(env, broker_id, self.cluster, group_config(self.configs()), spawn)
         producer_ids = ProducerIds(self.controller, env.random)
         writer = MarkerWriter(env, self.replicas, groups)
         transactions = TransactionCoordinator(
             env,
             broker_id,
             self.cluster,
-            self._transaction_config(),
+            transaction_config(self.configs()),
             producer_ids,
             MarkerSender(env, broker_id, self.cluster, writer, spawn, self._connector),
             spawn,
@@ -323,12 +339,16 @@ class Broker:
             self.replicas.role_changes.on_leading(coordinator.on_leading)
             self.replicas.role_changes.on_resigned(coordinator.on_resigned)
             self.cluster.listen(coordinator.on_change)
+        if self._has_audit_topic:
+            parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
+            self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
         return Services(
             env=self._env,
             config=self._config,
             counters=self.counters,
             cluster=self.cluster,
             authorization=self.authorization,
+            audit=self.audit,
             controller=self.controller,
             replicas=self.replicas,
             directory=self._directory,
@@ -368,28 +388,6 @@ class Broker:
         fullness = DiskFullGuard(self._env, self.replicas, self.controller, self.fetchers, space)
         failed_logs = FailedLogs(*parts, self.controller, self._record.void)
         return mending.run(), scrubber.run(), fullness.run(), failed_logs.run()
-
-    def _group_config(self) -> GroupConfig:
-        configs = self.configs()
-        return GroupConfig(
-            initial_rebalance_delay_ms=configs.int_value("group.initial.rebalance.delay.ms"),
-            session_timeout_min_ms=configs.int_value("group.min.session.timeout.ms"),
-            session_timeout_max_ms=configs.int_value("group.max.session.timeout.ms"),
-            group_size_max=configs.int_value("group.max.size"),
-            append_timeout_ms=configs.int_value("offsets.commit.timeout.ms"),
-            offset_metadata_max=configs.int_value("offset.metadata.max.bytes"),
-            offsets_retention_ms=configs.int_value("offsets.retention.minutes") * 60_000,
-            offsets_retention_check_interval_ms=configs.int_value(
-                "offsets.retention.check.interval.ms"
-            ),
-        )
-
-    def _transaction_config(self) -> TransactionConfig:
-        configs = self.configs()
-        return TransactionConfig(
-            timeout_max_ms=configs.int_value("transaction.max.timeout.ms"),
-            id_expiration_ms=configs.int_value("transactional.id.expiration.ms"),
-        )
 
     async def _join(self) -> Endpoint:
         config, record, membership = self._config, self._record, self.membership

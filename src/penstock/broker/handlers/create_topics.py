@@ -22,7 +22,7 @@ from penstock.broker.handlers.admin_requests import Make, decide_each, error_of,
 from penstock.broker.handlers.large_requests import one_by_one
 from penstock.broker.handlers.topic_creation import topic_defaults
 from penstock.metadata.configs import BrokerConfigs
-from penstock.metadata.model import INTERNAL_TOPICS, Topic
+from penstock.metadata.model import AUDIT_TOPIC, COMPACTED_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
 from penstock.metadata.topics import TopicSpec, create_topic
 from penstock.security.acls import AclOperation
@@ -60,7 +60,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
             answer = CreateTopicsResponse.Topic(name, error_code=code, error_message=words)
         else:
             answer = _created(outcome, services.configs())
-            if not context.may_topic(AclOperation.DESCRIBE_CONFIGS, name):
+            if not context.may_topic(AclOperation.DESCRIBE_CONFIGS, name, audited=False):
                 _hide_configs(answer)
             if request.validate_only:
                 answer.topic_id = ZERO_ID
@@ -73,6 +73,11 @@ def _refused(request: CreateTopicsRequest, context: RequestContext) -> dict[str,
     """Returns what is wrong with the request regardless of the cluster's state."""
     names = [topic.name for topic in request.topics]
     refused: dict[str, KafkaError] = {}
+    if AUDIT_TOPIC in names:
+        refused[AUDIT_TOPIC] = KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"'{AUDIT_TOPIC}' is created by the brokers when they need it: set audit.enabled.",
+        )
     if _CLUSTER_METADATA in names:
         refused[_CLUSTER_METADATA] = KafkaError(
             ErrorCode.INVALID_REQUEST, f"'{_CLUSTER_METADATA}' is reserved: choose another name."
@@ -88,7 +93,7 @@ def _refused(request: CreateTopicsRequest, context: RequestContext) -> dict[str,
                 f"Topic '{name}' collides with '{first}' in the same request: names must not "
                 "differ only in '.' and '_', because such topics share their metrics.",
             )
-    if not context.may_cluster(AclOperation.CREATE):
+    if not context.may_cluster(AclOperation.CREATE, audited=False):
         for name in dict.fromkeys(names):
             if not context.may_topic(AclOperation.CREATE, name):
                 refused[name] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -108,7 +113,7 @@ def _hide_configs(answer: CreateTopicsResponse.Topic) -> None:
 
 def _maker(topic: CreateTopicsRequest.Topic, services: Services) -> Make[Topic]:
     configs = [(config.name, config.value) for config in topic.configs]
-    if topic.name in INTERNAL_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
+    if topic.name in COMPACTED_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
         configs.append(("cleanup.policy", "compact"))
     spec = TopicSpec(
         topic.name,
