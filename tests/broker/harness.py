@@ -199,6 +199,7 @@ def internal_replicas(brokers: int) -> dict[str, str]:
     return {
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
+        "audit.topic.replication.factor": factor,
     }
 
 

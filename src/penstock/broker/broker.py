@@ -24,16 +24,19 @@ from typing import Any
 from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.credentials import UserCredentials
 from penstock.broker.access.quotas import ClientQuotas
+from penstock.broker.audit.settings import audit_settings
+from penstock.broker.audit.topic import AuditTopic
+from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.control.membership import Endpoint, Membership
+from penstock.broker.coordinators.coordinator_settings import group_config, transaction_config
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
 from penstock.broker.coordinators.producer_ids import ProducerIds
-from penstock.broker.coordinators.settings import group_config, transaction_config
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.coordinators.verification import TransactionVerification
 from penstock.broker.counters import BrokerCounters
@@ -120,6 +123,10 @@ class Broker:
         )
         self.quotas = ClientQuotas(env, self.cluster)
         broker_id = config.broker_id
+        has_logins = any(each.sasl is not None for each in config.listener_security.values())
+        audit = audit_settings(settings, config.data_dir, has_logins)
+        self.audit = AuditTrail(env, audit)
+        self._has_audit_topic = audit.has_topic
         self.controller = ControllerRuntime(
             env, self.cluster, commits, self.membership, broker_id, self.configs, dict(config.kafka)
         )
@@ -144,7 +151,9 @@ class Broker:
             self._session_of,
             self._spawn,
             self.quotas,
+            self.audit,
         )
+        self.server.admission.on_refused = self.audit.on_connection_refused
         self._connector = self.listeners.peer_connector(config)
         self.fetchers = ReplicaFetchers(
             env, config.broker_id, self.cluster, self.replicas, self.configs, self._connector
@@ -270,12 +279,14 @@ class Broker:
                     self._offset_keeper.run(),
                     self.listeners.run(),
                     TopicKeys(self._env, self._directory).run(),
+                    self.audit.run(),
                     *self._repairs(),
                 )
                 self._take_up()
                 await self.replicas.settled()
                 on_ready(*self._address(endpoint))
                 await stop.wait()
+                await self.audit.finish()
                 await self._hand_over()
                 await self._leave()
                 for task in (*running, *self._spawned):
@@ -287,6 +298,7 @@ class Broker:
             raise
         finally:
             self._tasks = None
+            await self.audit.close()
             await self._close_logs()
 
     async def _open_logs(self) -> None:
@@ -330,6 +342,9 @@ class Broker:
             self.replicas.role_changes.on_leading(coordinator.on_leading)
             self.replicas.role_changes.on_resigned(coordinator.on_resigned)
             self.cluster.listen(coordinator.on_change)
+        if self._has_audit_topic:
+            parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
+            self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
         return Services(
             env=self._env,
             config=self._config,
@@ -337,6 +352,7 @@ class Broker:
             cluster=self.cluster,
             authorization=self.authorization,
             quotas=self.quotas,
+            audit=self.audit,
             controller=self.controller,
             replicas=self.replicas,
             directory=self._directory,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.quotas import ClientQuotas, RequestMeter
+from penstock.broker.audit.trail import AuditTrail, origin_of
 from penstock.broker.config import BrokerConfig
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
@@ -32,6 +33,7 @@ from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import ClusterImage
 from penstock.ports import Env, Slicing
 from penstock.security.acls import CLUSTER_NAME, SUPPORTED_BITS, AclOperation, ResourceType
+from penstock.security.audit import Origin, access
 from penstock.storage.directory import LogDirectory
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -54,6 +56,7 @@ class Services:
     cluster: ClusterView
     authorization: Authorization
     quotas: ClientQuotas
+    audit: AuditTrail
     controller: ControllerRuntime
     replicas: Replicas
     directory: LogDirectory
@@ -94,6 +97,7 @@ class RequestContext:
     __slots__ = (
         "api_key",
         "client_id",
+        "correlation_id",
         "identity",
         "is_appended",
         "is_large",
@@ -111,10 +115,12 @@ class RequestContext:
         client_id: str,
         identity: Identity,
         api_key: int = -1,
+        correlation_id: int = -1,
     ) -> None:
         self.services = services
         self.version = version
         self.api_key = api_key
+        self.correlation_id = correlation_id
         self.client_id = client_id
         """Empty if the client sent none."""
         self.identity = identity
@@ -143,27 +149,77 @@ class RequestContext:
         """Whether there is an authorizer; without one, every client may do everything."""
         return self.services.authorization.current is not None
 
-    def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Returns whether the client may perform the operation on the resource."""
-        allows = self.services.authorization.allows
-        return allows(self.identity, operation, resource_type, name, self.api_key)
+    def may(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str,
+        *,
+        audited: bool = True,
+    ) -> bool:
+        """Returns whether the client may perform the operation on the resource.
 
-    def may_topic(self, operation: AclOperation, name: str) -> bool:
-        return self.may(operation, _TOPIC, name)
+        A refusal is recorded in the audit record. Use `audited=False` for a check whose refusal
+        denies nothing that the client asked for: what a list contains, or one of two rights.
+        """
+        services = self.services
+        allows = services.authorization.allows
+        allowed = allows(self.identity, operation, resource_type, name, self.api_key)
+        if services.audit.includes_allowed if allowed else audited:
+            self._record(operation, resource_type, name)
+        return allowed
 
-    def may_group(self, operation: AclOperation, group_id: str) -> bool:
-        return self.may(operation, _GROUP, group_id)
+    def may_topic(self, operation: AclOperation, name: str, *, audited: bool = True) -> bool:
+        return self.may(operation, _TOPIC, name, audited=audited)
 
-    def may_transactional_id(self, operation: AclOperation, transactional_id: str) -> bool:
-        return self.may(operation, _TRANSACTIONAL_ID, transactional_id)
+    def may_group(self, operation: AclOperation, group_id: str, *, audited: bool = True) -> bool:
+        return self.may(operation, _GROUP, group_id, audited=audited)
 
-    def may_cluster(self, operation: AclOperation) -> bool:
-        return self.may(operation, _CLUSTER, CLUSTER_NAME)
+    def may_transactional_id(
+        self, operation: AclOperation, transactional_id: str, *, audited: bool = True
+    ) -> bool:
+        return self.may(operation, _TRANSACTIONAL_ID, transactional_id, audited=audited)
+
+    def may_cluster(self, operation: AclOperation, *, audited: bool = True) -> bool:
+        return self.may(operation, _CLUSTER, CLUSTER_NAME, audited=audited)
 
     def may_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
         """Returns whether the client may perform the operation on some resource of the type."""
-        allows_any = self.services.authorization.allows_any
-        return allows_any(self.identity, operation, resource_type, self.api_key)
+        services = self.services
+        allows_any = services.authorization.allows_any
+        allowed = allows_any(self.identity, operation, resource_type, self.api_key)
+        if not allowed and services.audit.is_enabled:
+            kind = resource_type.name.lower()
+            rule = f"denied: no ACL allows it on any {kind}"
+            event = access(
+                self.origin(), services.wall_ms(), False, operation.name, f"{kind}:*", rule
+            )
+            services.audit.record(event)
+        return allowed
+
+    def origin(self) -> Origin:
+        """Returns who sent this request, for the audit record."""
+        api = "" if self.api_key < 0 else ApiKey(self.api_key).api_name
+        request_id = f"{api} {self.correlation_id}"
+        return origin_of(self.identity, request_id, self.client_id)
+
+    def _record(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+        """Records what the authorizer has decided, and by which rule."""
+        services = self.services
+        authorizer = services.authorization.current
+        if authorizer is None or not services.audit.is_enabled:
+            return
+        who = self.identity.principal, self.identity.host
+        decision = authorizer.decide(*who, operation, resource_type, name)
+        event = access(
+            self.origin(),
+            services.wall_ms(),
+            decision.allowed,
+            operation.name,
+            f"{resource_type.name.lower()}:{name}",
+            str(decision),
+        )
+        services.audit.record(event)
 
     def require_topic(self, operation: AclOperation, name: str) -> None:
         if not self.may(operation, _TOPIC, name):

@@ -29,9 +29,11 @@ from types import ModuleType
 from typing import Final
 
 from penstock.broker.access.quotas import ConnectionMeter, RequestMeter
+from penstock.broker.audit.changes import AUDITED
 from penstock.broker.context import RequestContext, Services, spawned
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.audited_requests import handle_audited
 from penstock.broker.handlers.large_requests import free
 from penstock.broker.identity import Identity
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath, Served, throttled
@@ -144,7 +146,10 @@ class Dispatcher:
     def handler(self, api_key: int) -> Handler:
         handler = self._handlers.get(api_key)
         if handler is None:
-            handler = self._handlers[api_key] = self._module(api_key).handle
+            handler = self._module(api_key).handle
+            if api_key in AUDITED:
+                handler = partial(handle_audited, handler, self.refuse)
+            self._handlers[api_key] = handler
         return handler
 
     def refuse(self, request: Request, version: int, error: Exception) -> Response:
@@ -303,6 +308,7 @@ class BrokerSession:
             header.client_id or "",
             self._identity,
             header.api_key,
+            header.correlation_id,
         )
         context.refusal = refusal
         context.meter = meter
@@ -346,6 +352,7 @@ class BrokerSession:
             header.client_id or "",
             self._identity,
             header.api_key,
+            header.correlation_id,
         )
         context.is_large = True
         context.meter = meter

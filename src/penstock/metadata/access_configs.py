@@ -1,10 +1,11 @@
-"""Settings of access control, under Kafka's names. As in Kafka they come from the config file."""
+"""Settings of access control, under Kafka's names, and of the audit record. They come from the
+config file."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.metadata.config_types import ConfigType, Definition, Value
+from penstock.metadata.config_types import ConfigType, Definition, Value, at_least
 from penstock.security.acls import AclRefused
 from penstock.security.authorizer import parse_super_users
 
@@ -33,6 +34,86 @@ def _check_super_users(value: Value) -> str | None:
         return f"{error}; separate several with semicolons"
     return None
 
+
+def _check_enabled(value: Value) -> str | None:
+    return None if value in ("auto", "true", "false") else "use auto, true or false"
+
+
+AUDIT_CONFIGS: Final = (
+    Definition(
+        "audit.enabled",
+        ConfigType.STRING,
+        "auto",
+        "Whether the broker records who did what. auto: if there is an authorizer or a listener "
+        "with SASL.",
+        _check_enabled,
+        dynamic=False,
+    ),
+    Definition(
+        "audit.allowed.operations",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether the audit record also has the operations that the authorizer allowed. Equal ones "
+        "are recorded once per minute, and produce requests once per connection.",
+        dynamic=False,
+    ),
+    Definition(
+        "audit.log.path",
+        ConfigType.STRING,
+        "",
+        "The file of the audit log. If empty, audit.log in the data directory.",
+        dynamic=False,
+    ),
+    Definition(
+        "audit.log.max.bytes",
+        ConfigType.LONG,
+        100 << 20,
+        "The size at which the audit log is rotated: audit.log becomes audit.log.1.",
+        at_least(1 << 20),
+        dynamic=False,
+    ),
+    Definition(
+        "audit.log.max.files",
+        ConfigType.INT,
+        10,
+        "How many files of the audit log are kept, the current one included.",
+        at_least(1),
+        dynamic=False,
+    ),
+    Definition(
+        "audit.topic.enabled",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether audit events are also written to the topic __audit.",
+        dynamic=False,
+    ),
+    Definition(
+        "audit.topic.num.partitions",
+        ConfigType.INT,
+        1,
+        "The number of partitions with which __audit is created.",
+        at_least(1),
+        dynamic=False,
+    ),
+    Definition(
+        "audit.topic.replication.factor",
+        ConfigType.SHORT,
+        3,
+        "The replica count of __audit; it is created once there are as many brokers.",
+        at_least(1),
+        dynamic=False,
+    ),
+    Definition(
+        "audit.topic.retention.ms",
+        ConfigType.LONG,
+        90 * 24 * 3_600_000,
+        "The retention.ms with which __audit is created; -1 keeps events forever. Later, change "
+        "retention.ms of the topic.",
+        at_least(-1),
+        dynamic=False,
+    ),
+)
+"""Settings of the audit record. Kafka has none of them."""
 
 ACCESS_CONFIGS: Final = (
     Definition(

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from penstock.metadata.access_configs import ACCESS_CONFIGS
+from penstock.metadata.access_configs import ACCESS_CONFIGS, AUDIT_CONFIGS
 from penstock.metadata.config_types import (
     INT_MAX,
     LONG_MAX,
@@ -483,7 +483,7 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
     {
         each.name: each
         for each in sorted(
-            [*map(_defined, _ROWS), *ACCESS_CONFIGS, *_derived()],
+            [*map(_defined, _ROWS), *ACCESS_CONFIGS, *AUDIT_CONFIGS, *_derived()],
             key=lambda each: each.name,
         )
     }

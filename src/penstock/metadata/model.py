@@ -11,7 +11,11 @@ from penstock.security.listeners import Listener, SecurityProtocol, endpoint_for
 NO_LEADER: Final = -1
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+AUDIT_TOPIC: Final = "__audit"
+"""Only brokers write to it. Its records have no keys, so it is not compacted."""
+COMPACTED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""The internal topics that must be compacted."""
+INTERNAL_TOPICS: Final = COMPACTED_TOPICS | {AUDIT_TOPIC}
 PLAINTEXT: Final = SecurityProtocol.PLAINTEXT.value
 """The name of the listener of a broker whose settings name no listeners."""
 

@@ -7,6 +7,7 @@ line per interval (`throttled_log`), so that a peer that connects in a loop cann
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from penstock.net.config import ServerConfig
@@ -24,27 +25,28 @@ class Admission:
         self._per_address: dict[str, int] = {}
         self._count = 0
         self._log = ThrottledLog(_log)
+        self.on_refused: Callable[[str, str, str], None] | None = None
+        """Called with address, listener and limit for each connection that was refused."""
 
     @property
     def addresses(self) -> int:
         """The number of different addresses that have an open connection."""
         return len(self._per_address)
 
-    def admit(self, host: str, now: float) -> bool:
+    def admit(self, host: str, now: float, listener: str = "") -> bool:
         """Whether another connection from this address may be accepted. If so, it counts until
         `leave`."""
         here = self._per_address.get(host, 0)
         if self._count >= self.connections_max:
-            self.refuse(
-                host, f"{self._count} connections are open, and max.connections allows no more", now
-            )
+            reason = f"{self._count} connections are open, and max.connections allows no more"
+            self.refuse(host, reason, now, "max.connections", listener)
             return False
         if here >= self.per_address_max:
             reason = (
                 f"{here} connections from this address are open, and max.connections.per.ip "
                 "allows no more"
             )
-            self.refuse(host, reason, now)
+            self.refuse(host, reason, now, "max.connections.per.ip", listener)
             return False
         self._count += 1
         self._per_address[host] = here + 1
@@ -58,6 +60,13 @@ class Admission:
         else:
             del self._per_address[host]
 
-    def refuse(self, host: str, reason: str, now: float) -> None:
-        """Logs that a connection was refused, unless one was logged a moment ago."""
+    def refuse(
+        self, host: str, reason: str, now: float, limit: str = "", listener: str = ""
+    ) -> None:
+        """Logs that a connection was refused, unless one was logged a moment ago.
+
+        `limit` is the setting that refused it, if one did.
+        """
         self._log.warn(f"refused a connection from {host}: {reason}", now)
+        if limit and self.on_refused is not None:
+            self.on_refused(host, listener, limit)

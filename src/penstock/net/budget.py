@@ -30,6 +30,10 @@ from typing import Final, Protocol
 
 TURN_BYTES: Final = 64 << 10
 """How many bytes one turn is assumed to need, and the most it reads of a large request."""
+TAIL_BYTES_MIN: Final = 32 << 10
+"""The rest of a frame is read directly into its buffer, unless it is so short that a separate
+system call costs more than copying it. A short rest is read together with the bytes that follow
+it."""
 SMALL_READ_BYTES: Final = 4 << 10
 """The most that is read of new requests while the budget is exhausted."""
 LARGE_BYTES: Final = 64 << 10

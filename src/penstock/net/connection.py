@@ -37,7 +37,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
-from penstock.net.budget import SMALL_READ_BYTES, TURN_BYTES, Share
+from penstock.net.budget import SMALL_READ_BYTES, TAIL_BYTES_MIN, TURN_BYTES, Share
 from penstock.net.mute import Mute
 from penstock.net.open_listener import OpenListener, Shared
 from penstock.net.outbox import JOIN_BYTES, Outbox
@@ -47,11 +47,6 @@ from penstock.net.timeouts import Activity
 from penstock.ports import Transport
 from penstock.wire.errors import ProtocolError
 from penstock.wire.framing import FrameReader
-
-TAIL_BYTES_MIN: Final = 32 << 10
-"""The rest of a frame is read directly into its buffer, unless it is so short that a separate
-system call costs more than copying it. A short rest is read together with the bytes that follow
-it."""
 
 _log: Final = logging.getLogger(__name__)
 _NOTHING: Final[Ready] = ()

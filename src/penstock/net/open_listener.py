@@ -65,6 +65,7 @@ class OpenListener:
                 f"the listener {self.name} has {self.connections} connections, and its own "
                 "max.connections allows no more"
             )
-            shared.admission.refuse(host, reason, shared.now)
+            limit = f"max.connections of the listener {self.name}"
+            shared.admission.refuse(host, reason, shared.now, limit, self.name)
             return False
-        return shared.admission.admit(host, shared.now)
+        return shared.admission.admit(host, shared.now, self.name)

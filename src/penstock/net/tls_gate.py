@@ -142,6 +142,8 @@ class TlsGate:
         self.server_context = server_context
         self._client_context = client_context
         self._log = ThrottledLog(_log)
+        self.on_bad_certificate: Callable[[str], None] | None = None
+        """Called with the address of a client whose certificate is missing or not accepted."""
 
     async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
         """Starts listening. A receiver is called once its handshake is complete.
@@ -309,6 +311,8 @@ class TlsListener:
         else:
             self._counters.failed += 1
             self._gate.log_failure(handshake.address, _reason(error))
+            if _is_about_certificate(error) and self._gate.on_bad_certificate is not None:
+                self._gate.on_bad_certificate(handshake.address)
 
     async def _shake_hands(self, handshake: _Handshake) -> None:
         """Waits for the first bytes of the client, which costs little, and for its turn, because
@@ -428,3 +432,10 @@ async def _bind(host: str, port: int) -> list[socket.socket]:
             raise OSError(f"{host!r} has no address to listen on")
         undo.pop_all()
     return sockets
+
+
+def _is_about_certificate(error: OSError) -> bool:
+    """Returns whether this side has refused the client's certificate, or the lack of one."""
+    return isinstance(error, ssl.SSLCertVerificationError) or (
+        isinstance(error, ssl.SSLError) and error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE"
+    )

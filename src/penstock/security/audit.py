@@ -64,6 +64,7 @@ class Action(StrEnum):
     QUOTA_ALTER = "quota.alter"
     KEY_ALTER = "key.alter"
     CLUSTER_ALTER = "cluster.alter"
+    EVENTS_DROPPED = "audit.dropped"
 
 
 class LoginFailure(StrEnum):
@@ -283,6 +284,13 @@ def cluster_change(
 ) -> AuditEvent:
     """Another change by an administrator: a group, an encryption key's name, a reassignment."""
     return _event(origin, now_ms, action, outcome, resource, detail=detail)
+
+
+def events_dropped(now_ms: int, count: int, outlet: str) -> AuditEvent:
+    """Events could not be written to an outlet, such as the audit log, and are lost there."""
+    detail = f"{count} events are missing in {outlet}: they came faster than they could be written"
+    origin = Origin(None, "", "")
+    return _event(origin, now_ms, Action.EVENTS_DROPPED, Outcome.FAILED, detail=detail)
 
 
 def _listed(names: Iterable[str]) -> str:

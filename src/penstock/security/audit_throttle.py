@@ -1,7 +1,8 @@
 """Combines repeated audit events into one with a count, so that a flood does not fill the log.
 
-Events that were not allowed are combined, and logins: a client may connect very often. Other events
-are always written. No event is lost: the counts of what is written add up to the number of events.
+Events that were not allowed are combined, and so are logins and allowed checks of rights: a client
+may connect very often, and each request is checked. Other events are always written. No event is
+lost: the counts of what is written add up to the number of events.
 
 Each action and outcome has room of its own, so a flood of one kind hides nothing of another. It has
 three levels, and a level is used when the one before is full:
@@ -107,7 +108,7 @@ class AuditThrottle:
 
     def offer(self, event: AuditEvent, now_ms: int) -> AuditEvent | None:
         """Returns what to write now. Call `flush` every few seconds for what was held back."""
-        if event.outcome is Outcome.ALLOWED and not _is_login(event):
+        if event.outcome is Outcome.ALLOWED and not _is_login(event) and not _is_access(event):
             return event
         for key in _keys(event):
             repeats = self._repeats.get(key)

@@ -192,6 +192,7 @@ class SaslSession:
         self._state = _State.START
         self._deadline_ms: int | None = now_ms + settings.deadline_ms
         self._chosen = mechanisms[0]
+        self._has_chosen = False
         self._exchange: Exchange | None = None
         self._is_raw = False
         self._steps = 0
@@ -207,6 +208,11 @@ class SaslSession:
     def principal(self) -> str | None:
         """The user of the connection; None before authentication. It never changes."""
         return self._principal
+
+    @property
+    def mechanism(self) -> str | None:
+        """The mechanism that the client has chosen; None before that."""
+        return self._chosen.name if self._has_chosen else None
 
     @property
     def is_authenticated(self) -> bool:
@@ -330,6 +336,7 @@ class SaslSession:
 
     def _begin(self, version: int, chosen: OfferedMechanism) -> Effects:
         self._chosen = chosen
+        self._has_chosen = True
         self._exchange = chosen.new_exchange()
         self._is_raw = version == 0
         self._steps = 0

@@ -127,6 +127,7 @@ def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
         ("offsets.commit.timeout.ms", "2000"),
         ("transaction.state.log.num.partitions", str(scenario.txn_partitions)),
         ("transaction.state.log.replication.factor", str(min(3, scenario.brokers))),
+        ("audit.topic.replication.factor", str(min(3, scenario.brokers))),
         ("group.initial.rebalance.delay.ms", "100"),
         ("group.min.session.timeout.ms", "1000"),
         ("auto.create.topics.enable", "false"),

@@ -49,6 +49,7 @@ _DEFAULTS: Final = {
     # There is one broker. Kafka's default is three replicas.
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
+    "audit.topic.replication.factor": "1",
     # Tests must also run on the nearly full disk of a laptop or a CI machine.
     "disk_reserve_bytes": str(64 << 20),
 }

@@ -11,7 +11,7 @@ import pytest
 
 from broker.harness import NOW_MS, BrokerHarness, open_harness, with_harness, with_harness_of
 from penstock.broker.config import BrokerConfig, ConfigError
-from penstock.broker.coordinators.settings import group_config
+from penstock.broker.coordinators.coordinator_settings import group_config
 from penstock.broker.main import run_broker
 from penstock.broker.partitions import maintenance
 from penstock.broker.partitions.partition import HostedPartition

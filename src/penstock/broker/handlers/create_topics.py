@@ -34,7 +34,7 @@ from penstock.broker.handlers.topic_creation import topic_defaults
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.decisions import Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.model import INTERNAL_TOPICS, Topic
+from penstock.metadata.model import AUDIT_TOPIC, COMPACTED_TOPICS, Topic
 from penstock.metadata.topic_ids import ZERO_ID, new_id
 from penstock.metadata.topics import TopicSpec, create_topic
 from penstock.security.acls import AclOperation
@@ -74,7 +74,7 @@ async def _run(request: CreateTopicsRequest, context: RequestContext) -> CreateT
             answer = CreateTopicsResponse.Topic(name, error_code=code, error_message=words)
         else:
             answer = _created(outcome, services.configs())
-            if not context.may_topic(AclOperation.DESCRIBE_CONFIGS, name):
+            if not context.may_topic(AclOperation.DESCRIBE_CONFIGS, name, audited=False):
                 _hide_configs(answer)
             if request.validate_only:
                 answer.topic_id = ZERO_ID
@@ -87,6 +87,11 @@ def _refused(request: CreateTopicsRequest, context: RequestContext) -> dict[str,
     """Returns what is wrong with the request regardless of the cluster's state."""
     names = [topic.name for topic in request.topics]
     refused: dict[str, KafkaError] = {}
+    if AUDIT_TOPIC in names:
+        refused[AUDIT_TOPIC] = KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"'{AUDIT_TOPIC}' is created by the brokers when they need it: set audit.enabled.",
+        )
     if _CLUSTER_METADATA in names:
         refused[_CLUSTER_METADATA] = KafkaError(
             ErrorCode.INVALID_REQUEST, f"'{_CLUSTER_METADATA}' is reserved: choose another name."
@@ -102,7 +107,7 @@ def _refused(request: CreateTopicsRequest, context: RequestContext) -> dict[str,
                 f"Topic '{name}' collides with '{first}' in the same request: names must not "
                 "differ only in '.' and '_', because such topics share their metrics.",
             )
-    if not context.may_cluster(AclOperation.CREATE):
+    if not context.may_cluster(AclOperation.CREATE, audited=False):
         for name in dict.fromkeys(names):
             if not context.may_topic(AclOperation.CREATE, name):
                 refused[name] = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -123,7 +128,7 @@ def _hide_configs(answer: CreateTopicsResponse.Topic) -> None:
 def _maker(topic: CreateTopicsRequest.Topic, context: RequestContext) -> Make[Topic]:
     services = context.services
     configs = [(config.name, config.value) for config in topic.configs]
-    if topic.name in INTERNAL_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
+    if topic.name in COMPACTED_TOPICS and all(name != "cleanup.policy" for name, _ in configs):
         configs.append(("cleanup.policy", "compact"))
     spec = TopicSpec(
         topic.name,

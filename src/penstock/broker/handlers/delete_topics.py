@@ -104,7 +104,7 @@ async def _forbidden(
     The name of a topic that is given by its id is shown only to a client that may describe it. An
     id that does not exist is not forbidden.
     """
-    if context.may_cluster(AclOperation.DELETE):
+    if context.may_cluster(AclOperation.DELETE, audited=False):
         return {}
     image = context.services.image
     forbidden: dict[_Named, str | None] = {}
@@ -115,7 +115,7 @@ async def _forbidden(
             topic = image.topic_by_id(topic_id)
             if topic is None or context.may_topic(AclOperation.DELETE, topic.name):
                 continue
-            is_shown = context.may_topic(AclOperation.DESCRIBE, topic.name)
+            is_shown = context.may_topic(AclOperation.DESCRIBE, topic.name, audited=False)
             forbidden[given] = topic.name if is_shown else None
         elif not context.may_topic(AclOperation.DELETE, name):
             forbidden[given] = name

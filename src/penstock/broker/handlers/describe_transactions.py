@@ -31,7 +31,9 @@ def _describe(
             error_code=error.code, transactional_id=transactional_id
         )
     described.topics = [
-        topic for topic in described.topics if context.may_topic(AclOperation.DESCRIBE, topic.topic)
+        topic
+        for topic in described.topics
+        if context.may_topic(AclOperation.DESCRIBE, topic.topic, audited=False)
     ]
     return described
 

@@ -29,7 +29,7 @@ from penstock.wire.messages import EndTransactionsRequest, EndTransactionsRespon
 def handle(
     request: EndTransactionsRequest, context: RequestContext
 ) -> EndTransactionsResponse | asyncio.Future[EndTransactionsResponse]:
-    if not context.may_cluster(AclOperation.CLUSTER_ACTION):
+    if not context.may_cluster(AclOperation.CLUSTER_ACTION, audited=False):
         for member in request.members:
             context.require_transactional_id(AclOperation.WRITE, member.transactional_id)
     transactions = context.services.transactions

@@ -26,7 +26,7 @@ def handle(
 def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGroupsResponse]:
     groups = context.services.groups
     response = ListGroupsResponse()
-    may_all = context.may_cluster(AclOperation.DESCRIBE)
+    may_all = context.may_cluster(AclOperation.DESCRIBE, audited=False)
     if groups.is_loading():
         response.error_code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     for shell in groups.loaded():
@@ -39,7 +39,8 @@ def _steps(request: ListGroupsRequest, context: RequestContext) -> Steps[ListGro
             response.groups += [
                 group
                 for group in listed
-                if may_all or context.may_group(AclOperation.DESCRIBE, group.group_id)
+                if may_all
+                or context.may_group(AclOperation.DESCRIBE, group.group_id, audited=False)
             ]
             yield
     return response

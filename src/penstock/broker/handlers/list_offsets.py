@@ -102,7 +102,7 @@ def _listed(
         topic_partition = name, asked.partition_index
         (twice if topic_partition in once else once).add(topic_partition)
     is_replica = request.replica_id in context.services.image.brokers and context.may_cluster(
-        AclOperation.CLUSTER_ACTION
+        AclOperation.CLUSTER_ACTION, audited=False
     )
     topics: dict[str, dict[int, ListOffsetsResponse.Partition]] = {}
     for name, asked in _asked(request):

@@ -53,7 +53,8 @@ def handle(
         [
             each.name
             for each in asked
-            if each.name is not None and context.may_topic(AclOperation.DESCRIBE, each.name)
+            if each.name is not None
+            and context.may_topic(AclOperation.DESCRIBE, each.name, audited=False)
         ],
         lambda: answered(context, _answered(request, context), count),
         [each.topic_id for each in asked],
@@ -109,7 +110,7 @@ def _handled(request: MetadataRequest, context: RequestContext) -> Steps[Metadat
     if asked is None or (context.version == 0 and not asked):
         reach = _reach(context)
         for topic in list(image.topics.values()):
-            if not context.may_topic(AclOperation.DESCRIBE, topic.name):
+            if not context.may_topic(AclOperation.DESCRIBE, topic.name, audited=False):
                 continue
             response.topics.append((yield from _topic(topic, reach)))
         return response
@@ -199,7 +200,7 @@ def _answer(
     try:
         validate_topic_name(asked)
         if may_create:
-            if not context.may_cluster(AclOperation.CREATE):
+            if not context.may_cluster(AclOperation.CREATE, audited=False):
                 context.require_topic(AclOperation.CREATE, asked)
             create_missing(context.services, asked)
     except KafkaError as error:

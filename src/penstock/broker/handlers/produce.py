@@ -36,6 +36,7 @@ from penstock.broker.context import RequestContext, Services
 from penstock.broker.cooperative_yield import slices_of
 from penstock.broker.coordinators.verification import VerificationKey, VerificationResult
 from penstock.broker.error_codes import EXPECTED, code_of
+from penstock.broker.handlers.internal_writes import require_internal_writer, sends_audit
 from penstock.broker.partitions.parked_requests import CommitWait, GradualCommitWait
 from penstock.broker.partitions.partition import HostedPartition, NotVerified, Written
 from penstock.broker.partitions.produce_fast_path import has_transactional
@@ -61,8 +62,6 @@ _UNVERIFIED_FOR_NOW: Final = frozenset(
     )
 )
 """The coordinator could not verify the transaction; the batch may be sent again."""
-_TOOLS = "__admin_client"
-"""The client id under which Kafka's tools write to internal topics."""
 
 
 def handle(
@@ -94,12 +93,6 @@ def _has_many(topics: Sequence[ProduceRequest.Topic], elements: int) -> bool:
     if len(topics) == 1:
         return len(topics[0].partition_data) > elements
     return sum([len(topic.partition_data) for topic in topics]) > elements
-
-
-def _is_tool(context: RequestContext) -> bool:
-    """Returns whether the client may write to internal topics. Any client can send this id, so with
-    an authorizer it must also have the right to act as a broker."""
-    return context.client_id == _TOOLS and context.may_cluster(AclOperation.CLUSTER_ACTION)
 
 
 class _Batch(NamedTuple):
@@ -194,10 +187,10 @@ class _Producing:
         context, acks, answer = self._context, self._request.acks, batch.answer
         replicas = context.services.replicas
         try:
-            if context.has_authorizer:
+            if context.has_authorizer and not sends_audit(context, batch.topic):
                 self._require_rights(batch)
-            if batch.topic in INTERNAL_TOPICS and not _is_tool(context):
-                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+            if batch.topic in INTERNAL_TOPICS:
+                require_internal_writer(context, batch.topic)
             found = replicas.get(batch.topic, answer.index)
             hosted = found or replicas.require(batch.topic, answer.index)
             if refusal is not None:

@@ -69,7 +69,7 @@ class _Teller:
 def handle(
     request: WriteTxnMarkersRequest, context: RequestContext
 ) -> WriteTxnMarkersResponse | asyncio.Future[WriteTxnMarkersResponse]:
-    if not context.may_cluster(AclOperation.ALTER):
+    if not context.may_cluster(AclOperation.ALTER, audited=False):
         context.require_cluster(AclOperation.CLUSTER_ACTION)
     writing = _Writing()
     for marker in request.markers:

@@ -4,7 +4,7 @@ that the certificates of clients stand for."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -84,10 +84,14 @@ class ListenerCertificates:
                 _log.info("listener %s now uses %s", name, _described(contexts))
             self._warn_of_expiry(name, contexts, now_ms)
 
-    def network(self, name: str) -> Network:
-        """Returns a network with TLS for the connections of a listener."""
+    def network(self, name: str, on_bad_certificate: Callable[[str], None]) -> Network:
+        """Returns a network with TLS for the connections of a listener.
+
+        `on_bad_certificate` is called with the address of a client whose certificate is not
+        accepted."""
         contexts = self.contexts[name]
         gate = TlsGate(self._env.clock, contexts.server, contexts.client)
+        gate.on_bad_certificate = on_bad_certificate
         self.handshakes[name] = gate.counters
         return gate
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.access.credentials import UserCredentials
 from penstock.broker.access.quotas import ClientQuotas
+from penstock.broker.audit.trail import AuditTrail, origin_of
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
@@ -23,8 +24,9 @@ from penstock.broker.peers.connector import PeerConnector
 from penstock.metadata.model import PLAINTEXT
 from penstock.net.open_listener import OpenListener
 from penstock.net.server import Server
-from penstock.net.session import Peer, Session
+from penstock.net.session import Peer, Session, SessionRefused
 from penstock.ports import Env
+from penstock.security.audit import LoginFailure, Origin, login, login_denied
 from penstock.security.listener_security import ListenerSecurity
 from penstock.security.listeners import Listener
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from penstock.broker.listeners.certificates import ListenerCertificates
     from penstock.broker.listeners.logins import ListenerLogins
 
+_CERTIFICATE: Final = "certificate"
+"""The mechanism of a login by TLS, in the audit record."""
 _log = logging.getLogger(__name__)
 
 
@@ -47,8 +51,10 @@ class ListenerSet:
         new_session: Callable[[Peer, Identity], Session],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         quotas: ClientQuotas,
+        audit: AuditTrail,
     ) -> None:
         self._env = env
+        self._audit = audit
         self._listeners = config.listeners
         self._security = config.listener_security
         self._new_session = new_session
@@ -66,7 +72,9 @@ class ListenerSet:
         if any(each.sasl is not None for each in self._security.values()):
             from penstock.broker.listeners import logins  # noqa: PLC0415 - only if needed
 
-            self.logins = logins.ListenerLogins(env, credentials, dispatcher, new_session, spawn)
+            self.logins = logins.ListenerLogins(
+                env, credentials, dispatcher, new_session, spawn, audit
+            )
 
     def peer_connector(self, config: BrokerConfig) -> PeerConnector:
         """Returns what connects to other brokers. Raises `ConfigError`."""
@@ -102,7 +110,9 @@ class ListenerSet:
             opened = OpenListener(each.name, rates.session, security.max_connections)
             network = self._env.network
             if security.tls is not None and self.certificates is not None:
-                network = self.certificates.network(each.name)
+                network = self.certificates.network(
+                    each.name, partial(self._record_bad_certificate, each.name)
+                )
             ports[each.name] = (await server.open(opened, network, each.host, each.port))[1]
         return self._listeners.endpoints(ports, machine_host)
 
@@ -129,8 +139,25 @@ class ListenerSet:
         """Returns a session for the user of the client's certificate, if it has one."""
         name, user = security.listener.name, None
         if security.tls is not None and self.certificates is not None:
-            user = self.certificates.principal(name, peer)
+            user = self._certificate_user(name, peer, self.certificates)
         return self._new_session(peer, Identity(user or ANONYMOUS, peer.host, name))
+
+    def _certificate_user(
+        self, name: str, peer: Peer, certificates: ListenerCertificates
+    ) -> str | None:
+        try:
+            user = certificates.principal(name, peer)
+        except SessionRefused:
+            self._record_bad_certificate(name, peer.host)
+            raise
+        if user is not None:
+            origin = origin_of(Identity(user, peer.host, name))
+            self._audit.record(login(origin, self._audit.now_ms(), _CERTIFICATE))
+        return user
+
+    def _record_bad_certificate(self, name: str, address: str) -> None:
+        origin, why = Origin(None, address, name), LoginFailure.CERTIFICATE
+        self._audit.record(login_denied(origin, self._audit.now_ms(), _CERTIFICATE, why))
 
 
 def stored_endpoints(endpoints: tuple[Listener, ...]) -> tuple[Listener, ...]:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from penstock.broker.access.credentials import UserCredentials
+from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import Identity
 from penstock.broker.listeners.login_work import LoginWork
@@ -30,12 +31,14 @@ class ListenerLogins:
         dispatcher: Dispatcher,
         new_session: Callable[[Peer, Identity], Session],
         spawn: Spawn,
+        audit: AuditTrail,
     ) -> None:
         self._env = env
         self._credentials = credentials
         self._dispatcher = dispatcher
         self._new_session = new_session
         self._spawn = spawn
+        self._audit = audit
         self._work = LoginWork(env.executor, spawn)
         self.services: dict[str, LoginService] = {}
         """By the name of the listener."""
@@ -74,6 +77,7 @@ class ListenerLogins:
             self._dispatcher,
             self._new_session,
             self._work,
+            self._audit,
             None if issuer is None else issuer.fetch_keys,
         )
         return partial(SaslLogin, self.services[name])

@@ -15,13 +15,16 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Final
 
+from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
 from penstock.broker.listeners.login_work import Fetch, LoginsWaiting, LoginWork, WaitingLogin
+from penstock.broker.listeners.mechanisms import OAUTHBEARER
 from penstock.net.session import Answer, Part, Peer, Session
 from penstock.net.throttled_log import ThrottledLog
 from penstock.ports import Clock
 from penstock.security.acls import user_principal
+from penstock.security.audit import LoginFailure, Origin, login, login_denied
 from penstock.security.exchange import PasswordHash, Wait
 from penstock.security.sasl_session import (
     Allow,
@@ -44,7 +47,7 @@ from penstock.wire.codec import (
     decode_request,
     encode_response,
 )
-from penstock.wire.errors import KafkaError, ProtocolError
+from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -79,6 +82,7 @@ class LoginService:
     new_session: Callable[[Peer, Identity], Session]
     """Makes the session that serves requests."""
     work: LoginWork
+    audit: AuditTrail
     fetch_keys: Fetch | None = None
     """None if the listener does not accept tokens."""
     failures: int = 0
@@ -193,6 +197,8 @@ class SaslLogin:
             elif isinstance(effect, DelayThenClose):
                 return self._delay(effect, later)
             elif isinstance(effect, Close):
+                expired = self._machine.principal is not None
+                self._record_denied(LoginFailure.EXPIRED if expired else LoginFailure.PROTOCOL)
                 self._adjust()
                 raise ProtocolError(effect.reason)
         return self._answer(None, later)
@@ -208,6 +214,9 @@ class SaslLogin:
     def _on_authenticated(self, effect: Authenticated, effects: Effects) -> None:
         service, peer = self._service, self._peer
         service.successes += 1
+        origin = Origin(effect.principal, peer.host, service.listener)
+        now_ms = service.audit.now_ms()
+        service.audit.record(login(origin, now_ms, effect.mechanism, effect.is_again))
         self._expires = any(
             isinstance(each, TokenReply) and each.lifetime_ms > 0 for each in effects
         )
@@ -266,6 +275,7 @@ class SaslLogin:
         """Answers a failure late. The connection reads nothing more until then, and closes."""
         service, peer = self._service, self._peer
         service.failures += 1
+        self._record_denied(_why(effect, self._machine), effect.claimed)
         who = "" if effect.claimed is None else f" as {effect.claimed!r}"
         service.log.warn(
             f"a client at {peer.host} could not authenticate{who} on the listener "
@@ -307,6 +317,15 @@ class SaslLogin:
         )
         return encode_response(refused, header.api_version, header.correlation_id)
 
+    def _record_denied(self, why: LoginFailure, claimed: str | None = None) -> None:
+        """Records a failed login. A name in a token that was not accepted means nothing."""
+        service, machine = self._service, self._machine
+        mechanism = machine.mechanism or "none"
+        user = machine.principal or (None if mechanism == OAUTHBEARER else claimed)
+        origin = Origin(user, self._peer.host, service.listener)
+        again = machine.principal is not None
+        service.audit.record(login_denied(origin, service.audit.now_ms(), mechanism, why, again))
+
     # -- limits and deadlines
 
     def _adjust(self) -> None:
@@ -331,6 +350,7 @@ class SaslLogin:
         for effect in self._machine.on_deadline(self._now_ms()):
             if isinstance(effect, Close):
                 self._service.failures += 1
+                self._record_denied(LoginFailure.TIMEOUT)
                 now = self._service.clock.monotonic()
                 self._service.log.warn(
                     f"closing the connection from {self._peer.host}: {effect.reason}", now
@@ -341,3 +361,16 @@ class SaslLogin:
 
     def _now_ms(self) -> int:
         return int(self._service.clock.monotonic() * 1000)
+
+
+def _why(effect: DelayThenClose, machine: SaslSession) -> LoginFailure:
+    reply = effect.reply
+    if isinstance(reply, HandshakeReply):
+        is_unknown = reply.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        return LoginFailure.MECHANISM if is_unknown else LoginFailure.PROTOCOL
+    if isinstance(reply, Refuse):
+        return LoginFailure.PROTOCOL
+    if machine.principal is not None and effect.claimed not in (None, machine.principal):
+        return LoginFailure.PRINCIPAL
+    is_token = machine.mechanism == OAUTHBEARER
+    return LoginFailure.BEARER if is_token else LoginFailure.CREDENTIALS
