@@ -101,6 +101,16 @@ def _refusal(key: str, key_type: int, context: RequestContext) -> ErrorCode:
     return ErrorCode.NONE
 
 
+def refuse(
+    request: FindCoordinatorRequest, version: int, code: ErrorCode
+) -> FindCoordinatorResponse:
+    if version >= 4:
+        keys = dict.fromkeys(request.coordinator_keys)
+        found = [_none(key, code, code.message) for key in keys]
+        return FindCoordinatorResponse(coordinators=found, error_message=None)
+    return FindCoordinatorResponse(error_code=code, error_message=code.message, node_id=-1, port=-1)
+
+
 def _none(key: str, code: ErrorCode, message: str) -> FindCoordinatorResponse.Coordinator:
     return FindCoordinatorResponse.Coordinator(
         key=key, node_id=-1, port=-1, error_code=code, error_message=message

@@ -1,0 +1,48 @@
+"""A broker that is not sure that it has the current ACLs answers every request, with an error that
+clients retry."""
+
+from __future__ import annotations
+
+from broker.access.clients import AUTHORIZER, Client, create, entry
+from broker.access.test_rights import ALL_CASES, REFUSALS, codes_in, decoded, present, versions_of
+from broker.harness import BrokerHarness, with_harness_of
+from penstock.security.acls import AclOperation, ResourceType
+from penstock.wire.errors import ErrorCode
+
+ALICE = "User:alice"
+TYPES = (
+    ResourceType.TOPIC,
+    ResourceType.GROUP,
+    ResourceType.TRANSACTIONAL_ID,
+    ResourceType.CLUSTER,
+)
+RETRIABLE = {
+    ErrorCode.LEADER_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_CONTROLLER,
+}
+
+
+@with_harness_of(kafka=AUTHORIZER)
+async def test_a_fenced_broker_answers_every_api_in_every_version(harness: BrokerHarness) -> None:
+    """The error has a place in each response, and none of them says that a right is missing."""
+    names = await present(harness)
+    await create(harness, [entry(ALICE, each, "*", AclOperation.ALL) for each in TYPES])
+    alice = Client(harness, ALICE)
+    membership = harness.broker.membership
+    held, membership._session_timeout_s = membership._session_timeout_s, 0.0
+    unanswered: list[str] = []
+    for case in ALL_CASES:
+        for version in versions_of(case):
+            what = f"{case.label} v{version}"
+            try:
+                data = await alice.exchange(case.make(names, version), version)
+            except Exception as error:  # noqa: BLE001 - all that fail are listed
+                unanswered.append(f"{what}: {type(error).__name__}: {error}")
+                continue
+            codes = codes_in(decoded(case, data, version))
+            if codes & REFUSALS or not (case.hidden or codes & RETRIABLE):
+                unanswered.append(f"{what}: {codes}")
+    membership._session_timeout_s = held
+    assert unanswered == [], "\n".join(unanswered)
