@@ -54,6 +54,9 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "open": "a configuration file, read before there is a broker"
     },
     "src/penstock/broker/main.py": {"open": "the lock and the runtime file of a real process"},
+    "src/penstock/stores/sqlite_file.py": {
+        "os.open": "SQLite opens the file itself; this only makes it unreadable for others"
+    },
     "src/penstock/client/profiles.py": {
         "os.open": "the user's own configuration, created so that nobody else can read it"
     },

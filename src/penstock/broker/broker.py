@@ -130,29 +130,14 @@ class Broker:
         self.controller = ControllerRuntime(
             env, self.cluster, commits, self.membership, broker_id, self.configs, dict(config.kafka)
         )
-        self.replicas = Replicas(
-            env,
-            config.broker_id,
-            self.cluster,
-            self._directory,
-            self.configs,
-            config.flush_threads,
-            self.counters,
-        )
+        parts = self.cluster, self._directory, self.configs
+        self.replicas = Replicas(env, broker_id, *parts, config.flush_threads, self.counters)
         self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster)
-        self.listeners = ListenerSet(
-            env,
-            config,
-            self.credentials,
-            self._dispatcher,
-            self._session_of,
-            self._spawn,
-            self.quotas,
-            self.audit,
-        )
+        sessions = self.credentials, self._dispatcher, self._session_of, self._spawn
+        self.listeners = ListenerSet(env, config, *sessions, self.quotas, self.audit)
         self.server.admission.on_refused = self.audit.on_connection_refused
         self._connector = self.listeners.peer_connector(config)
         self.fetchers = ReplicaFetchers(

@@ -26,8 +26,7 @@ Closing. `_closing` means: dispatch nothing more, and close once `_queue.pending
 outbox has handed everything to the transport. The transport sends what it has before it closes. A
 peer that does not accept it is dropped by `on_tick`.
 
-There are no timers per connection, except for a mute. Activity is stamped with the server's coarse
-time, and `timeouts` checks it once per tick.
+Only a mute has a timer. Activity is stamped with the server's coarse time, checked once per tick.
 """
 
 from __future__ import annotations
