@@ -1,0 +1,203 @@
+"""Do quotas hold, and does a quota on a greedy client protect its neighbour?
+
+`penstock up` runs in a process of its own, and confluent-kafka in this one. A fresh client may use
+its quota of ten seconds at once, as in Kafka. So the first seconds are left out, and then the rate
+is measured over 30 seconds: `produce` and `fetch` are the achieved rate divided by the quota, which
+must be between 0.9 and 1.1.
+
+Then a neighbour produces one small message after the other and waits for each, while a greedy
+client (another process) produces as fast as it can: `neighbour_ms` is the median and the 99th
+percentile of its waits, without the greedy client, with it, and with a quota on it.
+
+Run it from the project's root: `python -m benchmarks.quotas --json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from statistics import median, quantiles
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+from benchmarks.broker import start_broker
+from penstock import Admin
+
+QUOTA: Final = 1 << 20
+"""Bytes per second."""
+VALUE: Final = b"x" * 1000
+BATCH_BYTES: Final = 64 << 10
+BURST_S: Final = 14.0
+"""The quota of ten seconds is used up by then, and no window remembers the burst."""
+MEASURED_S: Final = 30.0
+NEIGHBOUR_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
+_names: Final = (f"quotas-{number}" for number in count())
+
+
+def limit(bootstrap: str, client_id: str, key: str, rate: float = QUOTA) -> None:
+    with Admin(bootstrap) as admin:
+        admin.alter_client_quotas({"client-id": client_id}, set_values={key: rate})
+
+
+def new_topic(bootstrap: str) -> str:
+    name = next(_names)
+    with Admin(bootstrap) as admin:
+        admin.create_topic(name, partitions=1, replication_factor=1)
+    return name
+
+
+def producer_of(bootstrap: str, client_id: str, **settings: int) -> Producer:
+    known = {"bootstrap.servers": bootstrap, "client.id": client_id, "acks": 1}
+    return Producer({**known, "batch.size": BATCH_BYTES, "linger.ms": 5, **settings})
+
+
+class Sender:
+    """Produces as fast as it can, and counts the acknowledged bytes."""
+
+    def __init__(self, bootstrap: str, client_id: str, topic: str) -> None:
+        self._producer = producer_of(bootstrap, client_id)
+        self._topic = topic
+        self.bytes = 0
+
+    def run(self, seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            while len(self._producer) < 5000:
+                self._producer.produce(self._topic, VALUE, on_delivery=self._on_delivery)
+            self._producer.poll(0.01)
+
+    def close(self) -> None:
+        self._producer.purge(in_queue=True, in_flight=True)
+        self._producer.flush(1)
+
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            self.bytes += len(VALUE)
+
+
+class Receiver:
+    """Consumes as fast as it can, and counts the bytes of values."""
+
+    def __init__(self, bootstrap: str, client_id: str, topic: str) -> None:
+        known = {"bootstrap.servers": bootstrap, "client.id": client_id, "group.id": client_id}
+        # With a small queue the client asks again soon, and none of its threads pauses.
+        queue = {"queued.max.messages.kbytes": 4096, "fetch.queue.backoff.ms": 5}
+        self._consumer = Consumer({**known, **queue, "fetch.message.max.bytes": BATCH_BYTES})
+        self._consumer.assign([TopicPartition(topic, 0, 0)])
+        self.bytes = 0
+
+    def run(self, seconds: float) -> None:
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            messages = self._consumer.consume(500, timeout=0.05)
+            self.bytes += sum(len(each.value() or b"") for each in messages)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def held(client: Sender | Receiver, burst_s: float, measured_s: float) -> float:
+    """Returns the achieved rate divided by the quota."""
+    try:
+        client.run(burst_s)
+        before, began = client.bytes, time.perf_counter()
+        client.run(measured_s)
+        return (client.bytes - before) / (time.perf_counter() - began) / QUOTA
+    finally:
+        client.close()
+
+
+def fill(bootstrap: str, topic: str, size: int) -> None:
+    producer = producer_of(bootstrap, "filler", **{"queue.buffering.max.messages": 1_000_000})
+    for _ in range(size // len(VALUE)):
+        producer.produce(topic, VALUE)
+    if producer.flush(TIMEOUT_S):
+        raise RuntimeError("could not fill the topic")
+
+
+def neighbour_ms(bootstrap: str, topic: str, seconds: float) -> dict[str, float]:
+    """Returns how long one message after the other takes until it is acknowledged."""
+    producer = producer_of(bootstrap, "neighbour", **{"linger.ms": 0})
+    waits: list[float] = []
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        began = time.perf_counter()
+        producer.produce(topic, b"hello")
+        if producer.flush(TIMEOUT_S):
+            raise RuntimeError("a message of the neighbour was not acknowledged")
+        waits.append((time.perf_counter() - began) * 1000)
+    return {"median": median(waits), "p99": quantiles(waits, n=100)[98], "messages": len(waits)}
+
+
+def be_greedy(bootstrap: str, client_id: str, topic: str) -> None:
+    Sender(bootstrap, client_id, topic).run(3600)
+
+
+@contextmanager
+def greedy_client(bootstrap: str, client_id: str, topic: str, burst_s: float) -> Iterator[None]:
+    context = multiprocessing.get_context("spawn")
+    greedy = context.Process(target=be_greedy, args=(bootstrap, client_id, topic), daemon=True)
+    greedy.start()
+    try:
+        time.sleep(burst_s)
+        yield
+    finally:
+        greedy.terminate()
+        greedy.join()
+
+
+def measure(
+    bootstrap: str, burst_s: float, measured_s: float, neighbour_s: float
+) -> dict[str, object]:
+    topic = new_topic(bootstrap)
+    limit(bootstrap, "limited-producer", "producer_byte_rate")
+    produce = held(Sender(bootstrap, "limited-producer", topic), burst_s, measured_s)
+    topic = new_topic(bootstrap)
+    fill(bootstrap, topic, int(QUOTA * (burst_s + measured_s + 15)))
+    limit(bootstrap, "limited-consumer", "consumer_byte_rate")
+    fetch = held(Receiver(bootstrap, "limited-consumer", topic), burst_s, measured_s)
+    other = new_topic(bootstrap)
+    waits = {"alone": neighbour_ms(bootstrap, other, neighbour_s)}
+    with greedy_client(bootstrap, "greedy", topic, min(burst_s, 2)):
+        waits["greedy"] = neighbour_ms(bootstrap, other, neighbour_s)
+    limit(bootstrap, "limited-greedy", "producer_byte_rate")
+    with greedy_client(bootstrap, "limited-greedy", topic, burst_s):
+        waits["greedy_with_quota"] = neighbour_ms(bootstrap, other, neighbour_s)
+    return {
+        "quota_bytes_per_s": QUOTA,
+        "measured_s": measured_s,
+        "produce": produce,
+        "fetch": fetch,
+        "neighbour_ms": waits,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one JSON object last")
+    parser.add_argument("--smoke", action="store_true", help="short, only to see it run")
+    options = parser.parse_args()
+    spans = (0.2, 0.5, 0.2) if options.smoke else (BURST_S, MEASURED_S, NEIGHBOUR_S)
+    root = tempfile.mkdtemp(prefix="penstock-bench-")
+    try:
+        with start_broker(root) as broker:
+            found = measure("{}:{}".format(*broker.address), *spans)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(f"achieved rate / quota: produce {found['produce']:.3f}, fetch {found['fetch']:.3f}")
+    print(f"the neighbour waits (ms): {found['neighbour_ms']}")
+    if options.json:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
