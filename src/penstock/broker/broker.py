@@ -117,10 +117,7 @@ class Broker:
         self.authorization = Authorization(
             env, self.cluster, commits, self.membership, config.broker_id, settings
         )
-        has_logins = any(each.sasl is not None for each in config.listener_security.values())
-        audit = audit_settings(settings, config.data_dir, has_logins)
-        self.audit = AuditTrail(env, audit)
-        self._has_audit_topic = audit.has_topic
+        self.audit = AuditTrail(env, audit_settings(settings, config))
         self.controller = ControllerRuntime(
             env,
             self.cluster,
@@ -143,15 +140,8 @@ class Broker:
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster)
-        self.listeners = ListenerSet(
-            env,
-            config,
-            self.credentials,
-            self._dispatcher,
-            self._session_of,
-            self._spawn,
-            self.audit,
-        )
+        parts = self.credentials, self._dispatcher, self._session_of, self._spawn, self.audit
+        self.listeners = ListenerSet(env, config, *parts)
         self.server.admission.on_refused = self.audit.on_connection_refused
         self._connector = self.listeners.peer_connector(config)
         self.fetchers = ReplicaFetchers(
@@ -339,9 +329,8 @@ class Broker:
             self.replicas.role_changes.on_leading(coordinator.on_leading)
             self.replicas.role_changes.on_resigned(coordinator.on_resigned)
             self.cluster.listen(coordinator.on_change)
-        if self._has_audit_topic:
-            parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
-            self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
+        parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
+        self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
         return Services(
             env=self._env,
             config=self._config,

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "user": "penstock.cli.user",
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
+    "audit": "penstock.cli.audit",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
     "sim": "penstock.cli.sim",
