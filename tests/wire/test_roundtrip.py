@@ -26,6 +26,12 @@ with warnings.catch_warnings():
 NOT_IN_KAFKA_PYTHON = {
     "EndTransactionsRequest",
     "EndTransactionsResponse",
+    "DescribeRolesRequest",
+    "DescribeRolesResponse",
+    "AlterRolesRequest",
+    "AlterRolesResponse",
+    "CheckAccessRequest",
+    "CheckAccessResponse",
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
     "ConsumerGroupDescribeRequest",

@@ -26,7 +26,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFINITIONS = ROOT.parent / "shared" / "kafka-messages"
 
 
-OUR_OWN = ("EndTransactionsRequest", "EndTransactionsResponse")
+OUR_OWN = (
+    *("EndTransactionsRequest", "EndTransactionsResponse"),
+    *("DescribeRolesRequest", "DescribeRolesResponse"),
+    *("AlterRolesRequest", "AlterRolesResponse"),
+    *("CheckAccessRequest", "CheckAccessResponse"),
+)
 """Messages of APIs that Kafka does not have."""
 
 

@@ -123,10 +123,7 @@ class Broker:
         )
         self.quotas = ClientQuotas(env, self.cluster)
         broker_id = config.broker_id
-        has_logins = any(each.sasl is not None for each in config.listener_security.values())
-        audit = audit_settings(settings, config.data_dir, has_logins)
-        self.audit = AuditTrail(env, audit)
-        self._has_audit_topic = audit.has_topic
+        self.audit = AuditTrail(env, audit_settings(settings, config))
         self.controller = ControllerRuntime(
             env, self.cluster, commits, self.membership, broker_id, self.configs, dict(config.kafka)
         )
@@ -327,9 +324,8 @@ class Broker:
             self.replicas.role_changes.on_leading(coordinator.on_leading)
             self.replicas.role_changes.on_resigned(coordinator.on_resigned)
             self.cluster.listen(coordinator.on_change)
-        if self._has_audit_topic:
-            parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
-            self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
+        parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
+        self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
         return Services(
             env=self._env,
             config=self._config,

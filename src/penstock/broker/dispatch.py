@@ -122,6 +122,9 @@ HANDLED: Final[dict[ApiKey, str]] = {
     ApiKey.LIST_CONFIG_RESOURCES: "penstock.broker.handlers.list_config_resources",
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: "penstock.broker.handlers.describe_topic_partitions",
     ApiKey.END_TRANSACTIONS: "penstock.broker.handlers.end_transactions",
+    ApiKey.DESCRIBE_ROLES: "penstock.broker.handlers.describe_roles",
+    ApiKey.ALTER_ROLES: "penstock.broker.handlers.alter_roles",
+    ApiKey.CHECK_ACCESS: "penstock.broker.handlers.check_access",
 }
 """The APIs that this broker serves, with the module that handles each."""
 

@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
     "key": "penstock.cli.key",
+    "audit": "penstock.cli.audit",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
     "sim": "penstock.cli.sim",

@@ -74,6 +74,10 @@ class ApiKey(IntEnum):
     DESCRIBE_TOPIC_PARTITIONS = 75
     END_TRANSACTIONS = 10001
     """Penstock's own API, with a number far from Kafka's: ends many transactions together."""
+    DESCRIBE_ROLES = 10002
+    """Penstock's own, as the following: Kafka has no roles."""
+    ALTER_ROLES = 10003
+    CHECK_ACCESS = 10004
 
     @property
     def api_name(self) -> str:
@@ -155,6 +159,9 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _range(0, 0),
     ApiKey.END_TRANSACTIONS: _range(0, 0),
+    ApiKey.DESCRIBE_ROLES: _range(0, 0),
+    ApiKey.ALTER_ROLES: _range(0, 0),
+    ApiKey.CHECK_ACCESS: _range(0, 0),
 }
 """The versions that a broker advertises for APIs with a handler: see `served`, `advertised`."""
 

@@ -139,6 +139,9 @@ _CLUSTER: tuple[Case, ...] = (
         ),
         one((C, Op.ALTER)),
     ),
+    _of_cluster("describe roles", ApiKey.DESCRIBE_ROLES, Op.DESCRIBE, m.DescribeRolesRequest),
+    _of_cluster("alter roles", ApiKey.ALTER_ROLES, Op.ALTER, m.AlterRolesRequest),
+    _of_cluster("check access", ApiKey.CHECK_ACCESS, Op.DESCRIBE, m.CheckAccessRequest),
     _of_cluster("update features", ApiKey.UPDATE_FEATURES, Op.ALTER, m.UpdateFeaturesRequest),
     Case(
         "unregister a broker",

@@ -30,6 +30,7 @@ from penstock.security.audit import (
     cluster_change,
     config_change,
     quota_change,
+    role_change,
     topic_change,
     user_change,
 )
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
         AlterConfigsResponse,
         AlterPartitionReassignmentsRequest,
         AlterPartitionReassignmentsResponse,
+        AlterRolesRequest,
+        AlterRolesResponse,
         AlterUserScramCredentialsRequest,
         AlterUserScramCredentialsResponse,
         CreateAclsRequest,
@@ -321,6 +324,28 @@ def _unregister(request: UnregisterBrokerRequest, response: UnregisterBrokerResp
     yield _cluster(response.error_code, Action.CLUSTER_ALTER, resource, "unregistered")
 
 
+_ROLE_ACTIONS: Final = (
+    Action.ROLE_ALTER,
+    Action.ROLE_ALTER,
+    Action.ROLE_GRANT,
+    Action.ROLE_REVOKE,
+)
+"""By the action of AlterRoles: define, delete, grant, revoke."""
+
+
+def _alter_roles(request: AlterRolesRequest, response: AlterRolesResponse) -> Changes:
+    for each in request.changes:
+        is_known = 0 <= each.action < len(_ROLE_ACTIONS)
+        action = _ROLE_ACTIONS[each.action] if is_known else Action.ROLE_ALTER
+        grantee = each.principal.removeprefix("User:") or None
+        if grantee is not None and each.resource_type:
+            kind = ResourceType(each.resource_type).name.lower()
+            star = "*" if each.pattern_type == PatternType.PREFIXED else ""
+            grantee += f" on {kind}:{each.resource_name}{star}"
+        event = partial(role_change, action=action, role=each.role, grantee=grantee)
+        yield Change(response.error_code, event)
+
+
 AUDITED: Final[Mapping[ApiKey, Callable[[Any, Any], Changes]]] = {
     ApiKey.CREATE_TOPICS: _create_topics,
     ApiKey.DELETE_TOPICS: _delete_topics,
@@ -331,6 +356,7 @@ AUDITED: Final[Mapping[ApiKey, Callable[[Any, Any], Changes]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _alter_configs,
     ApiKey.CREATE_ACLS: _create_acls,
     ApiKey.DELETE_ACLS: _delete_acls,
+    ApiKey.ALTER_ROLES: _alter_roles,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_users,
     ApiKey.ALTER_CLIENT_QUOTAS: _alter_quotas,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassign,

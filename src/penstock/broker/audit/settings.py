@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.broker.config import BrokerConfig
 from penstock.metadata.configs import BrokerConfigs
 
 
@@ -18,15 +19,15 @@ class AuditSettings:
     has_topic: bool
 
 
-def audit_settings(configs: BrokerConfigs, data_dir: str, has_logins: bool) -> AuditSettings:
-    """Reads the settings. `has_logins`: a listener has SASL."""
+def audit_settings(configs: BrokerConfigs, config: BrokerConfig) -> AuditSettings:
+    has_logins = any(each.sasl is not None for each in config.listener_security.values())
     enabled = configs.text_value("audit.enabled")
     has_authorizer = configs.text_value("authorizer.class.name") != ""
     is_enabled = enabled == "true" or (enabled == "auto" and (has_authorizer or has_logins))
     return AuditSettings(
         is_enabled,
         is_enabled and configs.bool_value("audit.allowed.operations"),
-        configs.text_value("audit.log.path") or f"{data_dir}/audit.log",
+        configs.text_value("audit.log.path") or f"{config.data_dir}/audit.log",
         configs.int_value("audit.log.max.bytes"),
         configs.int_value("audit.log.max.files"),
         configs.bool_value("audit.topic.enabled"),

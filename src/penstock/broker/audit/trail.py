@@ -44,6 +44,7 @@ class AuditTrail:
         self._throttle = AuditThrottle()
         self.is_enabled = settings.is_enabled
         self.includes_allowed = settings.includes_allowed
+        self._has_topic = settings.is_enabled and settings.has_topic
         self.recorded = 0
         """How many events have happened, whether combined with others or not."""
         self._file = AuditLogFile(
@@ -57,8 +58,8 @@ class AuditTrail:
         return (self._log,) if self._topic is None else (self._log, self._topic)
 
     def write_to_topic(self, write: Write) -> None:
-        """From now on events also go to the topic."""
-        if self.is_enabled:
+        """From now on events also go to the topic, unless a setting excludes that."""
+        if self._has_topic:
             self._topic = Outlet("the topic __audit", write, self._clock)
 
     def now_ms(self) -> int:

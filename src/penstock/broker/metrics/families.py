@@ -21,6 +21,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.broker import Broker
 from penstock.broker.context import Services
 from penstock.broker.counters import BrokerCounters, Histogram
@@ -94,6 +95,7 @@ def families(
     yield from _replication(broker, services, gathered)
     yield from _groups(gathered.coordinators)
     yield from _transactions(gathered)
+    yield from _audit(broker.audit)
     yield histogram("penstock_event_loop_delay_seconds", [((), counters.loop_delays)])
     yield _single("penstock_scrape_duration_seconds", scrape_s)
     # Not registered, because tests may run several brokers in one process.
@@ -250,6 +252,14 @@ def _groups(totals: CoordinatorTotals) -> Iterator[Metric]:
     )
     yield _single("penstock_group_members", totals.members)
     yield _single("penstock_group_rebalances_total", totals.rebalances)
+
+
+def _audit(audit: AuditTrail) -> Iterator[Metric]:
+    yield _single("penstock_audit_events_total", audit.recorded)
+    dropped = sum(outlet.dropped for outlet in audit.outlets)
+    yield _single("penstock_audit_dropped_events_total", dropped)
+    waiting = sum(outlet.waiting for outlet in audit.outlets)
+    yield _single("penstock_audit_waiting_events", waiting)
 
 
 def _transactions(gathered: Gathered) -> Iterator[Metric]:

@@ -217,6 +217,14 @@ METRICS: Final = (
         "Transactions open on partitions led here for longer than any transaction may last: no "
         "coordinator will end them, and readers of committed data wait.",
     ),
+    # Audit
+    _counter("penstock_audit_events_total", "Audit events, those that were combined included."),
+    _counter(
+        "penstock_audit_dropped_events_total",
+        "Audit events that are missing in the audit log or in __audit, because they could not be "
+        "written in time.",
+    ),
+    _gauge("penstock_audit_waiting_events", "Audit events that are not written yet."),
     # The process
     _histogram("penstock_event_loop_delay_seconds", "How late the event loop runs its timers."),
     _gauge("penstock_scrape_duration_seconds", "How long the previous scrape took."),

@@ -101,6 +101,14 @@ if TYPE_CHECKING:
         ListPartitionReassignmentsRequest,
         ListPartitionReassignmentsResponse,
     )
+    from penstock.wire.messages.roles import (
+        AlterRolesRequest,
+        AlterRolesResponse,
+        CheckAccessRequest,
+        CheckAccessResponse,
+        DescribeRolesRequest,
+        DescribeRolesResponse,
+    )
     from penstock.wire.messages.security import (
         AlterUserScramCredentialsRequest,
         AlterUserScramCredentialsResponse,
@@ -171,10 +179,14 @@ __all__ = [
     "AlterPartitionReassignmentsResponse",
     "AlterReplicaLogDirsRequest",
     "AlterReplicaLogDirsResponse",
+    "AlterRolesRequest",
+    "AlterRolesResponse",
     "AlterUserScramCredentialsRequest",
     "AlterUserScramCredentialsResponse",
     "ApiVersionsRequest",
     "ApiVersionsResponse",
+    "CheckAccessRequest",
+    "CheckAccessResponse",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
     "ConsumerGroupHeartbeatRequest",
@@ -211,6 +223,8 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeQuorumRequest",
     "DescribeQuorumResponse",
+    "DescribeRolesRequest",
+    "DescribeRolesResponse",
     "DescribeTopicPartitionsRequest",
     "DescribeTopicPartitionsResponse",
     "DescribeTransactionsRequest",

@@ -1,0 +1,229 @@
+"""`penstock audit`: shows who did what, from the topic `__audit` or from a file."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from penstock.cli.options import Bootstrap
+from penstock.cli.output import CommandFailed, emit, pipe_guard, printable
+from penstock.cli.session import (
+    CLIENT_ID,
+    CONNECT_TIMEOUT_MS,
+    DEFAULT_BOOTSTRAP,
+    EXIT_REFUSED,
+    TIMEOUT_MS,
+    checked,
+    run,
+)
+from penstock.cli.tables import Column, table
+from penstock.client.consumer import Consumer
+from penstock.client.errors import TopicNotFound
+from penstock.metadata.model import AUDIT_TOPIC
+from penstock.runtime import SystemClock
+from penstock.security.audit import AuditEvent, AuditQuery, format_time
+from penstock.topic_partition import TopicPartition
+
+_HELP = """Show who did what, from where, and which rule allowed or denied it.
+
+The events are read from the topic __audit, which needs READ on it. With --file they are read from
+the audit log of one broker, with its rotated files.
+
+A time is 1h or 1d12h ago, or 2026-11-17T12:30 in UTC. An action is one such as topic.create, or a
+group such as topic, acl, login or access. An outcome is allowed, denied or failed.
+
+\b
+Examples:
+  penstock audit --since 1h --user alice
+  penstock audit --action login --outcome denied
+  penstock audit --since 2026-11-17T08:00 --action topic --json
+  penstock audit --file /var/lib/penstock/audit.log
+"""
+_POLL_MS: Final = 1000
+_EMPTY_POLLS_MAX: Final = 30
+"""After so many polls without a record, the cluster is considered as not answering."""
+
+_Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Only later events.")]
+_Until = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", help="Only events before this time.")
+]
+_User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Only of this user.")]
+_Action = Annotated[
+    str | None, typer.Option("--action", metavar="NAME", help="Only this action or group.")
+]
+_Outcome = Annotated[
+    str | None, typer.Option("--outcome", metavar="NAME", help="allowed, denied or failed.")
+]
+_Limit = Annotated[
+    int, typer.Option("--limit", min=1, metavar="N", help="Show only the last N events.")
+]
+_File = Annotated[
+    Path | None, typer.Option("--file", metavar="PATH", help="Read this audit log instead.")
+]
+_Json = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
+
+
+def register(root: typer.Typer) -> None:
+    root.command("audit", help=_HELP)(show)
+
+
+def show(
+    *,
+    since: _Since = "1d",
+    until: _Until = None,
+    user: _User = None,
+    action: _Action = None,
+    outcome: _Outcome = None,
+    limit: _Limit = 1000,
+    file: _File = None,
+    json: _Json = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    try:
+        now_ms = SystemClock().wall_ms()
+        query = AuditQuery.parse(now_ms, since, until, user, action, outcome)
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
+    found = _Found(query, limit)
+    if file is not None:
+        for path in _rotated(file):
+            with path.open("rb") as lines:
+                found.add(lines)
+    else:
+        run(_read_topic(bootstrap, query, found))
+    with pipe_guard():
+        _print(found, json=json)
+
+
+class _Found:
+    """The events that match, only the last of them."""
+
+    def __init__(self, query: AuditQuery, limit: int) -> None:
+        self._query = query
+        self._events: deque[AuditEvent] = deque(maxlen=limit)
+        self.left_out = 0
+        self.unreadable = 0
+
+    def add(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            if not line.strip():
+                continue
+            try:
+                event = AuditEvent.from_json(line)
+            except ValueError:
+                self.unreadable += 1
+                continue
+            if self._query.matches(event):
+                self.left_out += len(self._events) == self._events.maxlen
+                self._events.append(event)
+
+    def in_order(self) -> list[AuditEvent]:
+        return sorted(self._events, key=lambda event: event.time_ms)
+
+
+def _rotated(path: Path) -> Iterator[Path]:
+    """Yields the files of an audit log, the oldest first."""
+    older = []
+    for number in count(1):
+        each = path.with_name(f"{path.name}.{number}")
+        if not each.exists():
+            break
+        older.append(each)
+    yield from reversed(older)
+    yield path
+
+
+async def _read_topic(bootstrap: str, query: AuditQuery, found: _Found) -> None:
+    consumer: Consumer[bytes | None, bytes | None] = Consumer(
+        checked(bootstrap),
+        client_id=CLIENT_ID,
+        auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
+        request_timeout_ms=TIMEOUT_MS,
+        default_api_timeout_ms=TIMEOUT_MS,
+        socket_connection_setup_timeout_ms=CONNECT_TIMEOUT_MS,
+    )
+    async with consumer:
+        try:
+            number = await consumer.partitions_for(AUDIT_TOPIC)
+        except TopicNotFound as error:
+            raise CommandFailed(
+                f"there is no topic {AUDIT_TOPIC}, or you may not read it: see audit.enabled and "
+                "audit.topic.enabled on the brokers; to read the log of a broker, use --file",
+                EXIT_REFUSED,
+            ) from error
+        partitions = [TopicPartition(AUDIT_TOPIC, index) for index in range(number)]
+        ends = await consumer.end_offsets(partitions)
+        starts = await consumer.beginning_offsets(partitions)
+        if query.since_ms is not None:
+            at = await consumer.offsets_for_times(dict.fromkeys(partitions, query.since_ms))
+            starts = {each: ends[each] if (hit := at[each]) is None else hit.offset for each in at}
+        left = {each for each in partitions if starts[each] < ends[each]}
+        consumer.assign(left)
+        for each in left:
+            consumer.seek(each, starts[each])
+        await _read(consumer, left, ends, found)
+
+
+async def _read(
+    consumer: Consumer[bytes | None, bytes | None],
+    left: set[TopicPartition],
+    ends: dict[TopicPartition, int],
+    found: _Found,
+) -> None:
+    empty = 0
+    while left:
+        records = await consumer.poll(_POLL_MS)
+        empty = 0 if records else empty + 1
+        if empty > _EMPTY_POLLS_MAX:
+            raise CommandFailed(f"the leaders of {AUDIT_TOPIC} do not answer: see penstock status")
+        found.add(
+            record.value or b""
+            for record in records
+            if record.offset < ends[record.topic_partition]
+        )
+        positions = consumer.positions()
+        left -= {
+            each for each in left if each in positions and positions[each].offset >= ends[each]
+        }
+
+
+def _print(found: _Found, *, json: bool) -> None:
+    events = found.in_order()
+    if json:
+        for event in events:
+            emit(event.to_json())
+    elif events:
+        emit(table([Column(name) for name in _COLUMNS], map(_row, events)))
+    else:
+        emit("no events")
+    if found.left_out:
+        sys.stderr.write(
+            f"penstock: {found.left_out} earlier events are not shown: use --limit, or a narrower "
+            "query\n"
+        )
+    if found.unreadable:
+        sys.stderr.write(f"penstock: {found.unreadable} records are not audit events\n")
+
+
+_COLUMNS: Final = ("time", "user", "address", "action", "outcome", "resource", "times", "why")
+
+
+def _row(event: AuditEvent) -> tuple[object, ...]:
+    why = "; ".join(text for text in (event.rule, event.detail) if text)
+    return (
+        format_time(event.time_ms),
+        event.user,
+        event.address,
+        event.action,
+        event.outcome.value,
+        None if event.resource is None else printable(event.resource),
+        event.count,
+        why,
+    )
