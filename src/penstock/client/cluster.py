@@ -90,9 +90,8 @@ class Cluster:
         self.controller_id = -1
         self.cluster_id: str | None = None
         self._network = network
-        self._security = config.connection.security.for_connections(
-            random, executor or LoopThreads()
-        )
+        self.executor: Executor = executor or LoopThreads()
+        self._security = config.connection.security.for_connections(random, self.executor)
         self._refused: dict[Address, tuple[float, AuthenticationFailed]] = {}
         """When and why a broker last refused the login."""
         self._connections: dict[tuple[Address, str], Connection] = {}

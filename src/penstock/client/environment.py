@@ -1,11 +1,11 @@
-"""The network, clock and randomness of a client, which tests and the simulator can replace."""
+"""What a client uses of its surroundings. Tests and the simulator can replace it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from penstock.net.sockets import SocketNetwork
-from penstock.ports import Clock, Network, Random
+from penstock.ports import Clock, Executor, Network, Random
 from penstock.runtime import SystemClock, SystemRandom
 
 
@@ -14,6 +14,8 @@ class ClientEnv:
     network: Network
     clock: Clock
     random: Random
+    executor: Executor | None = None
+    """Hashes passwords and reads certificates. None: threads of the event loop."""
 
 
 def default_environment() -> ClientEnv:

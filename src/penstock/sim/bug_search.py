@@ -18,6 +18,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.replication import BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.sim.seeds import Report, Task, progress_bar, run_task, run_tasks
@@ -38,6 +39,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "full_store": ("full-store-ends-the-broker",),
     "unheard_join": ("unknown-outcome-forgotten",),
     "transactions": (*TRANSACTION_BUGS,),
+    "access": (*ACCESS_BUGS,),
     "metadata": (
         "no-partition-epoch-check",
         "watch-gap-ignored",
@@ -111,6 +113,10 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "reads-overtake-writes": ("E15",),
     "records-not-checked": ("E16",),
     "one-round-truncation": ("E14",),
+    "acls-read-only-at-the-start": ("E20",),
+    "fast-path-keeps-its-rights": ("E20",),
+    "fetch-session-keeps-its-rights": ("E20",),
+    "deleted-password-accepted": ("E21",),
 }
 """Bugs that one or two seeds find, and the rules that they break. Every run of the tests searches
 for these."""

@@ -10,10 +10,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Any, TypeVar
 
+from penstock.security.exchange import PasswordHash
 from penstock.sim.loop import SimLoop
 from penstock.sim.process import Process
 
@@ -28,6 +30,17 @@ class DiskSpeed:
     delay_mean_s: float = 0.002
     stall_chance: float = 0.002
     stall_s: float = 0.5
+
+
+def _result(work: Callable[[], Any]) -> Any:
+    """Does the work. Passwords are hashed once: that is slow, and always gives the same."""
+    hashing = getattr(work, "__self__", None)
+    return _hashed(hashing) if isinstance(hashing, PasswordHash) else work()
+
+
+@lru_cache(maxsize=64)
+def _hashed(hashing: PasswordHash) -> bytes:
+    return hashing.run()
 
 
 class SimExecutor:
@@ -72,7 +85,7 @@ class SimExecutor:
         del self._under_way[future]
         self._loop.trace.mark("work", self._process.index, 0, self._process.name)
         try:
-            result = work()
+            result = _result(work)
         except Exception as error:  # noqa: BLE001 - raised in the caller
             future.set_exception(error)
         else:

@@ -14,7 +14,7 @@ from random import Random  # noqa: TID251 - a simulation is where randomness is 
 from typing import Final
 
 from penstock.sim.history import COPIES
-from penstock.sim.scenario import Scenario, TopicPlan
+from penstock.sim.scenario import ACCESS, Scenario, TopicPlan
 
 Focus = Callable[[Scenario], Scenario]
 SHARE: Final = 0.25
@@ -173,6 +173,20 @@ def malformed(scenario: Scenario) -> Scenario:
     return replace(_plain(scenario), faults=("clog", "bounce", "prefer"), malformers=1)
 
 
+def access(scenario: Scenario) -> Scenario:
+    """Rights that change while brokers fail, and while they do not learn of changes."""
+    faults = (
+        *(*_DEATHS, *_NETWORK, "cut_store", "cut_store", "watch_lag", "watch_lag"),
+        *("store_replies", "store_outage", "slow_store", "part_client", "prefer"),
+    )
+    return replace(
+        _plain(scenario),
+        faults=faults,
+        producers=("real_idempotent", "raw"),
+        access=scenario.access or ACCESS[scenario.seed % len(ACCESS)],
+    )
+
+
 FOCUSES: Final[dict[str, Focus]] = {
     "replication": replication,
     "power": power,
@@ -184,6 +198,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "pipelining": pipelining,
     "malformed": malformed,
     "acks_one": acks_one,
+    "access": access,
     "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),

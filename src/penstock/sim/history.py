@@ -218,6 +218,48 @@ class Joined(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RightChange(Entry):
+    """A right of the guest was given or taken: `ok` if that was acknowledged."""
+
+    kind: ClassVar[str] = "right_change"
+
+    right: str
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt(Entry):
+    """The guest used one of its rights: `ok` if a broker accepted that, `fail` if a broker said
+    that the right is missing."""
+
+    kind: ClassVar[str] = "attempt"
+
+    right: str
+    broker: int = -1
+    values: tuple[str, ...] = ()
+    """What it wrote, or read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PasswordChange(Entry):
+    """The password of the visitor was set or deleted: `ok` if that was acknowledged."""
+
+    kind: ClassVar[str] = "password_change"
+
+    broker: int
+    is_set: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginAttempt(Entry):
+    """The visitor logged in: `ok` if the broker accepted it, `fail` if it refused the password."""
+
+    kind: ClassVar[str] = "login"
+
+    broker: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe(Entry):
     """Whether something works when it must: during an episode, or after all faults are over.
     `ended_ms` says since when."""
@@ -232,6 +274,7 @@ KINDS: Final[Mapping[str, type[Entry]]] = {
     for kind in (
         *(Send, Poll, Drain, Txn, Deleted, Latest),
         *(Pipelined, Malformed, Commit, Committed, Stable, Joined, Probe),
+        *(RightChange, Attempt, PasswordChange, LoginAttempt),
     )
 }
 
@@ -264,8 +307,9 @@ def _entry(fields: dict[str, Any]) -> Entry:
         }
     if "records" in fields:
         fields["records"] = _pairs(fields["records"])
-    if "moved" in fields:
-        fields["moved"] = tuple(fields["moved"])
+    for name in ("moved", "values"):
+        if name in fields:
+            fields[name] = tuple(fields[name])
     return kind(**fields)
 
 

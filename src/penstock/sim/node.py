@@ -15,9 +15,10 @@ from typing import Any, Final, Protocol, TypeVar
 from penstock.broker.broker import Broker
 from penstock.client.environment import ClientEnv
 from penstock.ports import Env
+from penstock.security.listeners import LISTENERS
 from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
-from penstock.sim.executor import SimExecutor
+from penstock.sim.executor import DiskSpeed, SimExecutor
 from penstock.sim.loop import SimLoop
 from penstock.sim.network.network import NodeNetwork, SimNetwork
 from penstock.sim.process import Process, SimTask
@@ -30,6 +31,8 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 PORT: Final = 9092
+_HASHING: Final = DiskSpeed(delay_min_s=0.002, stall_chance=0.0)
+"""How long clients hash a password. They use threads for nothing else."""
 
 DOWN: Final = "down"
 STARTING: Final = "starting"
@@ -147,12 +150,14 @@ class ClientNode(Node):
 
     def __init__(self, world: Surroundings, name: str, host: str) -> None:
         super().__init__(world, name, host)
-        self.env = ClientEnv(self._network, self._clock, self._random)
+        self._executor_draws = world.draws(f"executor {name}")
         self.start()
 
     def start(self) -> None:
         """Starts a new process, after the last one was killed."""
-        self._begin_process()
+        process = self._begin_process()
+        executor = SimExecutor(self._loop, process, lambda: _HASHING, self._executor_draws)
+        self.env = ClientEnv(self._network, self._clock, self._random, executor)
 
     def spawn(self, work: Coroutine[Any, Any, T], name: str | None = None) -> asyncio.Task[T]:
         """Runs a coroutine in the node's process. If the process is killed, the task never ends."""
@@ -196,7 +201,7 @@ class BrokerNode(Node):
             port=PORT,
             data_dir="/data",
             rack=f"rack-{broker_id % settings.racks}" if settings.racks else "",
-            kafka=(*settings.broker.kafka, *settings.kafka),
+            kafka=(*settings.broker.kafka, *_at_host(settings.kafka, host)),
         )
         self.disk = SimDisk(
             world.draws(f"crashes {self.name}"),
@@ -341,6 +346,13 @@ class BrokerNode(Node):
         """Makes work on threads take at least this long."""
         if self._executor is not None:
             self._executor.stalled_until = self._loop.now + seconds
+
+
+def _at_host(settings: tuple[tuple[str, str], ...], host: str) -> tuple[tuple[str, str], ...]:
+    """Returns the settings of the broker at this address: `listeners` are at `{host}`."""
+    return tuple(
+        (name, value.format(host=host) if name == LISTENERS else value) for name, value in settings
+    )
 
 
 def _is_expected(error: BaseException | None) -> bool:

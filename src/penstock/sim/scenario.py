@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Final
 
+from penstock.sim.access_plan import BROKERS_IN_PLAIN_TEXT, BROKERS_LOG_IN, GUEST_TOPIC
 from penstock.sim.history import COPIERS, COPIES, READERS, SINK
 
 FAULTS: Final[dict[str, float]] = {
@@ -91,6 +92,10 @@ TRANSACTOR_KINDS: Final = ("plain", "plain", "reading", "old")
 """`reading` transactors read committed records while their transactions are open. `old` ones do not
 use transaction.version 2."""
 
+ACCESS: Final = (BROKERS_LOG_IN, BROKERS_IN_PLAIN_TEXT)
+ACCESS_SHARE: Final = 0.2
+"""The share of seeds in which clients log in and need rights, and some rights change."""
+
 PRODUCER_KINDS: Final = ("real_idempotent", "real", "real_acks_1", "raw", "raw_acks_1", "raw_twice")
 """`real` producers are the library's. `raw` ones send each batch once. `raw_twice` ones send a
 batch again if it was not answered, and sometimes if it was."""
@@ -156,19 +161,28 @@ class Scenario:
     """The number of compacted topics: 0 or 1."""
     divides_all: bool = False
     """Brokers process every request in the smallest slices, as they do large ones."""
+    access: str = ""
+    """How brokers connect to each other, if clients log in and need rights: see `ACCESS`."""
 
     @property
     def partition_names(self) -> tuple[str, ...]:
         return tuple(
-            partition_name for topic in self.topics for partition_name in topic.partition_names
+            partition_name for topic in self.all_topics for partition_name in topic.partition_names
         )
+
+    @property
+    def all_topics(self) -> tuple[TopicPlan, ...]:
+        """The topics, and with access control the one of the guest, whose rights change."""
+        if not self.access:
+            return self.topics
+        return (*self.topics, replace(self.topics[0], name=GUEST_TOPIC, partitions=1))
 
     @property
     def written(self) -> tuple[str, ...]:
         """The topic partitions that producers write to: all except the target of the copiers."""
         return tuple(
             partition_name
-            for topic in self.topics
+            for topic in self.all_topics
             if topic.name != COPIES
             for partition_name in topic.partition_names
         )
@@ -179,7 +193,9 @@ class Scenario:
         write stays."""
         first = self.topics[0].partition_names if self.copiers or self.sinks else ()
         return tuple(
-            partition_name for partition_name in self.written if partition_name not in first
+            partition_name
+            for partition_name in self.written
+            if partition_name not in first and not partition_name.startswith(GUEST_TOPIC)
         )
 
     @property
@@ -190,7 +206,7 @@ class Scenario:
 
     def topic_of(self, partition_name: str) -> TopicPlan:
         name = partition_name.rpartition("-")[0]
-        return next(topic for topic in self.topics if topic.name == name)
+        return next(topic for topic in self.all_topics if topic.name == name)
 
     @property
     def losses_max(self) -> int:
@@ -244,7 +260,12 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
         check_every=1,
     )
     divides_all = Random(f"slices {seed}").random() < 0.2  # noqa: S311 - as above
-    return replace(_with_edges(_with_transactions(plain), also), divides_all=divides_all)
+    access = Random(f"access {seed}")  # noqa: S311 - as above
+    return replace(
+        _with_edges(_with_transactions(plain), also),
+        divides_all=divides_all,
+        access=access.choice(ACCESS) if access.random() < ACCESS_SHARE else "",
+    )
 
 
 def _with_transactions(plain: Scenario) -> Scenario:

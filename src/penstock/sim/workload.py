@@ -20,17 +20,28 @@ from penstock.broker.config import BrokerConfig
 from penstock.client.errors import ClientError
 from penstock.metadata.model import NO_LEADER
 from penstock.ports import DIVIDE_ALL, Slicing
+from penstock.sim.access_plan import (
+    ACTOR_USERS,
+    ADMIN,
+    RIGHTS,
+    broker_settings,
+    prepare_access,
+)
 from penstock.sim.actors.client_processes import ClientProcesses, Plan
 from penstock.sim.actors.compacted_table import CONFIGS as TABLE_CONFIGS
 from penstock.sim.actors.compacted_table import check_table, run_table_writer
 from penstock.sim.actors.copier import run_copier
+from penstock.sim.actors.guest import run_guest_member, run_guest_reader, run_guest_writer
 from penstock.sim.actors.malformed import run_malformer
 from penstock.sim.actors.pipelining import run_pipeliner
 from penstock.sim.actors.producers import run_producer
 from penstock.sim.actors.readers import run_asker, run_member, run_reader
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor, SharedState
+from penstock.sim.actors.rights_admin import run_rights_admin
+from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.actors.sink import run_sink
 from penstock.sim.actors.transactional import run_transactor
+from penstock.sim.actors.visitor import run_password_admin, run_visitor
+from penstock.sim.checkers.access_probe import probe_access
 from penstock.sim.checkers.final_checks import (
     come_together,
     drain,
@@ -132,6 +143,7 @@ def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
         ("group.min.session.timeout.ms", "1000"),
         ("auto.create.topics.enable", "false"),
         ("log.cleaner.backoff.ms", "2000"),
+        *broker_settings(scenario.access),
     )
 
 
@@ -179,6 +191,7 @@ class _Run:
         # The clients may have left a transaction open at the end, which must time out first.
         await come_together(world, shared, invariants)
         for name, work in (
+            ("probe-access", probe_access),
             ("probe", probe_producing),
             ("probe-offsets", probe_group),
             ("probe-joining", probe_joining),
@@ -187,7 +200,7 @@ class _Run:
             ("probe-table", check_table),
         ):
             node = world.client(name)
-            actor = Actor(shared, node.env, name, world.draws(name))
+            actor = Actor(shared, node.env, name, world.draws(name), user=ADMIN)
             await _in_client(node, work(actor))
         await world.stop_brokers()
         return check_history(self.history, self.scenario.partition_names)
@@ -216,7 +229,12 @@ class _Run:
         plans |= {f"bad{number}": run_malformer for number in range(scenario.malformers)}
         plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
         plans["asker"] = run_asker
-        return ClientProcesses(world, shared, plans)
+        if scenario.access:
+            plans |= {"guest-writer": run_guest_writer, "guest-reader": run_guest_reader}
+            plans |= {"guest-member": run_guest_member, "visitor": run_visitor}
+            plans |= {f"admin-{right}": partial(run_rights_admin, right=right) for right in RIGHTS}
+            plans["admin-password"] = run_password_admin
+        return ClientProcesses(world, shared, plans, ACTOR_USERS)
 
 
 def _synced_end(invariants: Invariants, partition_name: str) -> int:
@@ -253,10 +271,13 @@ async def _in_client(node: ClientNode, work: object) -> None:
 
 async def _create_topics(world: World, shared: SharedState) -> None:
     node = world.client("setup")
+    setup = Actor(shared, node.env, "setup", world.draws("setup"), user=ADMIN)
     while True:
         try:
-            async with Admin(shared.bootstrap, env=node.env, **CLIENT_KEYWORDS) as admin:
-                for plan in shared.scenario.topics:
+            async with Admin(shared.bootstrap, env=node.env, **setup.keywords) as admin:
+                if shared.scenario.access:
+                    await prepare_access(admin)
+                for plan in shared.scenario.all_topics:
                     await admin.create_topic(
                         plan.name,
                         plan.partitions,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from penstock.broker.context import RequestContext
+from penstock.broker.context import RequestContext, Services
 from penstock.metadata.acls import AclPlan, AclSnapshot, AclsOutdated, snapshot_of
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -34,11 +34,21 @@ async def compute(context: RequestContext, work: Callable[[], R], amount: int) -
     return await context.services.env.executor.run(work)
 
 
+async def know_current_acls(services: Services) -> None:
+    """Waits until this broker knows all ACLs that were committed before.
+
+    A plan that changes nothing is not committed, so the store does not refuse it if it was made of
+    old ACLs: a revocation would be acknowledged although the right has been given since.
+    """
+    await services.cluster.catch_up_shared()
+
+
 async def change_acls(
     context: RequestContext, plan: Callable[[AclSnapshot], AclPlan[R]], entries: int
 ) -> R:
     """Commits what `plan` makes of the stored ACLs. Returns the result of the plan."""
     services = context.services
+    await know_current_acls(services)
     for _ in range(_ATTEMPTS):
         snapshot = snapshot_of(services.image)
         amount = entries * (1 + snapshot.count())

@@ -12,7 +12,6 @@ from typing import Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.errors import BrokerError, OptionError, check, outcome
-from penstock.client.loop_threads import LoopThreads
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import (
     AclBinding,
@@ -216,7 +215,7 @@ async def upsert_scram_user(
         raise OptionError(f"iterations is {iterations}: give {ITERATIONS_MIN} to {ITERATIONS_MAX}")
     kind = _mechanism(mechanism)
     salt = cluster.random.bytes(SALT_BYTES)
-    salted = await LoopThreads().run(password_hash(kind, password, salt, iterations).run)
+    salted = await cluster.executor.run(password_hash(kind, password, salt, iterations).run)
     change = AlterUserScramCredentialsRequest.Upsertion(user, kind, iterations, salt, salted)
     await _alter_user(cluster, user, AlterUserScramCredentialsRequest(upsertions=[change]))
 

@@ -91,7 +91,8 @@ class Admin:
         """Connects to the cluster. Raises `ConnectFailed` at once if no broker can be reached."""
         if self._cluster is None:
             env = self.env
-            cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
+            config = self.options.cluster_config()
+            cluster = Cluster(config, env.network, env.clock, env.random, env.executor)
             self._cluster = await cluster.__aenter__()
 
     async def close(self) -> None:

@@ -115,7 +115,9 @@ class ConsumerCore:
         if self._cluster is not None:
             return
         env = self.env
-        cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
+        cluster = Cluster(
+            self.options.cluster_config(), env.network, env.clock, env.random, env.executor
+        )
         await cluster.__aenter__()
         self._cluster = cluster
         positions = Positions(

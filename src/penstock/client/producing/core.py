@@ -90,7 +90,9 @@ class ProducerCore:
         if self._cluster is not None:
             raise RuntimeError("the producer has already been started: make a new one")
         env = self.env
-        self._cluster = Cluster(self.options.cluster_config(), env.network, env.clock, env.random)
+        self._cluster = Cluster(
+            self.options.cluster_config(), env.network, env.clock, env.random, env.executor
+        )
         try:
             await self._cluster.__aenter__()
         except BaseException:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from penstock.sim.access_plan import APP
 from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.world import World
 
@@ -21,10 +22,13 @@ class ClientProcesses:
         world: World,
         shared: SharedState,
         plans: dict[str, Plan],
+        users: Mapping[str, str],
     ) -> None:
+        """`users` says as whom clients log in, by the first part of their names."""
         self._world = world
         self._shared = shared
         self._plans = plans
+        self._users = users
         self._lives = dict.fromkeys(plans, 0)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         for name in plans:
@@ -61,7 +65,9 @@ class ClientProcesses:
 
     def _start(self, name: str) -> None:
         node, process = self._world.client(name), self._process(name)
-        actor = Actor(self._shared, node.env, process, self._world.draws(process))
+        draws = self._world.draws(process)
+        user = self._users.get(name.partition("-")[0], APP)
+        actor = Actor(self._shared, node.env, process, draws, user=user)
         self._tasks[name] = node.spawn(self._plans[name](actor), name=process)
 
     async def finish(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.aio import Consumer, Producer
 from penstock.client.errors import ClientError
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.history import INFO, OK, TABLE, Probe
 from penstock.topic_partition import TopicPartition
 
@@ -36,7 +36,7 @@ async def run_table_writer(actor: Actor) -> None:
     each key."""
     shared = actor.shared
     keywords: dict[str, Any] = {
-        **CLIENT_KEYWORDS,
+        **actor.keywords,
         "enable_idempotence": True,
         "delivery_timeout_ms": 10_000,
         "max_block_ms": 5_000,
@@ -69,7 +69,7 @@ async def check_table(actor: Actor) -> None:
     try:
         async with asyncio.timeout(shared.scenario.mend_s):
             consumer: BytesConsumer = Consumer(
-                shared.bootstrap, env=actor.env, auto_offset_reset="earliest", **CLIENT_KEYWORDS
+                shared.bootstrap, env=actor.env, auto_offset_reset="earliest", **actor.keywords
             )
             async with consumer:
                 end = (await consumer.end_offsets([TOPIC_PARTITION]))[TOPIC_PARTITION]

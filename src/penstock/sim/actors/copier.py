@@ -14,7 +14,7 @@ from penstock.client.errors import ClientError
 from penstock.client.interceptors import ProducerRecord
 from penstock.client.model import Record
 from penstock.sim.actors.readers import BytesConsumer, consumer_keywords, reads_of
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import COPIERS, COPIES, INFO, SOURCE_MARK
 
@@ -34,7 +34,7 @@ async def run_copier(actor: Actor, number: int) -> None:
             delivery_timeout_ms=10_000,
             max_block_ms=8_000,
             allow_auto_create_topics=False,
-            **CLIENT_KEYWORDS,
+            **actor.keywords,
         )
         consumer: BytesConsumer = Consumer(
             shared.bootstrap,

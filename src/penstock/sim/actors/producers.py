@@ -15,7 +15,7 @@ from penstock.aio import Producer
 from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, check
 from penstock.sim.actors.sends import Answered, Note, batch_of, notes_for, produce, with_cluster
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.history import ACKS_ALL, FAIL, INFO, OK
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode
@@ -50,7 +50,7 @@ async def _run_real(actor: Actor, kind: str) -> None:
     shared = actor.shared
     idempotent = kind == "real_idempotent"
     keywords: dict[str, Any] = {
-        **CLIENT_KEYWORDS,
+        **actor.keywords,
         "acks": 1 if kind == "real_acks_1" else "all",
         "enable_idempotence": idempotent,
         "linger_ms": actor.draws.choice((0, 5, 50)),

@@ -12,10 +12,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from penstock.aio import Admin, Consumer
-from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
 from penstock.client.model import Record
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, REQUEST_TIMEOUT_MS, Actor
+from penstock.sim.actors.shared_state import REQUEST_TIMEOUT_MS, Actor
 from penstock.sim.history import (
     FAIL,
     INFO,
@@ -41,7 +40,7 @@ def consumer_keywords(actor: Actor) -> dict[str, Any]:
     scenario = actor.shared.scenario
     racks = [f"rack-{index}" for index in range(scenario.racks)]
     return {
-        **CLIENT_KEYWORDS,
+        **actor.keywords,
         "auto_offset_reset": "earliest",
         "fetch_max_wait_ms": scenario.fetch_wait_ms,
         "max_poll_records": actor.draws.choice((1, 5, 100)),
@@ -287,7 +286,7 @@ async def _commit(
 async def run_asker(actor: Actor) -> None:
     """Asks for the ends of partitions and for the group's committed offsets."""
     shared = actor.shared
-    keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
+    keywords: dict[str, Any] = {**actor.keywords, "default_api_timeout_ms": 5_000}
     while not shared.over.is_set():
         admin = Admin(shared.bootstrap, env=actor.env, **keywords)
         try:
@@ -373,8 +372,7 @@ async def _commit_as_of_old(actor: Actor) -> None:
         member_id="nobody",
         topics=[OffsetCommitRequest.Topic(name=at.topic, partitions=[partition])],
     )
-    env = actor.env
-    cluster = Cluster(shared.cluster_config(), env.network, env.clock, env.random)
+    cluster = actor.cluster()
     try:
         async with cluster:
             coordinator = await cluster.coordinator(READERS)

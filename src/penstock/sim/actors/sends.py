@@ -84,11 +84,13 @@ class Answered(Exception):
         self.code = code
 
 
-async def with_cluster(actor: Actor) -> Cluster | None:
+async def with_cluster(
+    actor: Actor, request_timeout_ms: int = REQUEST_TIMEOUT_MS
+) -> Cluster | None:
     """Connects to the cluster. Retries until the load is over."""
-    env, shared = actor.env, actor.shared
+    shared = actor.shared
     while not shared.over.is_set():
-        cluster = Cluster(shared.cluster_config(), env.network, env.clock, env.random)
+        cluster = actor.cluster(request_timeout_ms)
         try:
             return await cluster.__aenter__()
         except ClientError:

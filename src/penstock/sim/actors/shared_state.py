@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Any, Final
 
-from penstock.client.cluster import ClusterConfig
+from penstock.client.cluster import Cluster, ClusterConfig
 from penstock.client.connection import ConnectionConfig
+from penstock.client.connection_login import SecuritySettings
 from penstock.client.environment import ClientEnv
 from penstock.client.option_values import bootstrap as parse_bootstrap
+from penstock.sim.access_plan import APP, login_keywords, login_of
 from penstock.sim.history import Entry, History
 from penstock.sim.scenario import Scenario
 
@@ -59,6 +61,8 @@ class SharedState:
     """What an operator has asked for with an admin client, and what is not done yet."""
     reborn: dict[str, None] = field(default_factory=dict)
     """Topics that an operator is deleting and creating again at the moment."""
+    revoked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set, and replaced by another, when the revocation of a right was acknowledged."""
     scratch: list[str] = field(default_factory=list)
     """Topics that are created and deleted during the run. Some transactions write to them."""
 
@@ -89,16 +93,31 @@ class SharedState:
     def count(self, name: str, times: int = 1) -> None:
         self.counters[name] = self.counters.get(name, 0) + times
 
-    def cluster_config(self) -> ClusterConfig:
+    def cluster_config(self, user: str, request_timeout_ms: int) -> ClusterConfig:
         """Returns the configuration for actors that talk to brokers without the
         library's clients."""
+        login = login_of(user) if self.scenario.access else None
         return ClusterConfig(
             bootstrap=parse_bootstrap("bootstrap", self.bootstrap),
             connection=ConnectionConfig(
-                connect_timeout_s=1.5, request_timeout_s=REQUEST_TIMEOUT_MS / 1000
+                connect_timeout_s=1.5,
+                request_timeout_s=request_timeout_ms / 1000,
+                security=SecuritySettings(login=login),
             ),
             deadline_s=10.0,
         )
+
+    def on_revoked(self) -> None:
+        self.revoked.set()
+        self.revoked = asyncio.Event()
+
+    async def rest_until_revoked(self, seconds: float) -> None:
+        """Waits, but not after a right was revoked: the next moment is where to look for bugs."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.revoked.wait()
+        except TimeoutError:
+            pass
 
     async def rest(self, seconds: float) -> None:
         """Waits, but not longer than the load lasts."""
@@ -120,6 +139,20 @@ class Actor:
     sent: int = 0
     begun: int = 0
     """The number of transactions begun."""
+    user: str = APP
+    """As whom it logs in, in scenarios with access control."""
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The options of the library's clients."""
+        if not self.shared.scenario.access:
+            return CLIENT_KEYWORDS
+        return CLIENT_KEYWORDS | login_keywords(self.user)
+
+    def cluster(self, request_timeout_ms: int = REQUEST_TIMEOUT_MS) -> Cluster:
+        """Returns a cluster for actors that talk to brokers without the library's clients."""
+        env, config = self.env, self.shared.cluster_config(self.user, request_timeout_ms)
+        return Cluster(config, env.network, env.clock, env.random, env.executor)
 
     def next_value(self) -> tuple[int, str]:
         self.sent += 1

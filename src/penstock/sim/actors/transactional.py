@@ -24,7 +24,7 @@ from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TransactionAborted, check
 from penstock.sim.actors.readers import BytesConsumer, consumer_keywords, reads_of
 from penstock.sim.actors.sends import Answered, Note, batch_of, call, produce, with_cluster
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.actors.transaction_work import Work
 from penstock.sim.history import ACKS_ALL, FAIL, OK
 from penstock.topic_partition import TopicPartition
@@ -178,11 +178,9 @@ class _Transactor:
         actor, request = self._actor, self._last
         if request is None:
             return
-        env, shared = actor.env, actor.shared
+        shared = actor.shared
         with suppress(ClientError):
-            async with Cluster(
-                shared.cluster_config(), env.network, env.clock, env.random
-            ) as cluster:
+            async with actor.cluster() as cluster:
                 connection = await cluster.transaction_coordinator(request.transactional_id)
                 await connection.call(request, EndTxnResponse)
                 shared.count("ends_sent_again")
@@ -201,11 +199,9 @@ class _Transactor:
             [WriteTxnMarkersRequest.Topic(at.topic, [at.partition])],
             transaction_version=EPOCH_PER_TRANSACTION,
         )
-        env, shared = actor.env, actor.shared
+        shared = actor.shared
         with suppress(ClientError):
-            async with Cluster(
-                shared.cluster_config(), env.network, env.clock, env.random
-            ) as cluster:
+            async with actor.cluster() as cluster:
                 connection = await cluster.connection(await cluster.leader(at))
                 await connection.call(WriteTxnMarkersRequest([marker]), WriteTxnMarkersResponse)
                 shared.count("markers_sent_again")
@@ -252,7 +248,7 @@ def _ending_of(producer: BytesProducer, name: str) -> EndTxnRequest:
 
 def _keywords(actor: Actor, timeout_ms: int) -> dict[str, Any]:
     return {
-        **CLIENT_KEYWORDS,
+        **actor.keywords,
         "transaction_timeout_ms": timeout_ms,
         "linger_ms": actor.draws.choice((0, 5, 50)),
         "batch_size": actor.draws.choice((100, 1_000, 16_384)),

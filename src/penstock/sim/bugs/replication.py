@@ -3,8 +3,8 @@
 A checker that finds nothing proves nothing, unless it is known to find bugs. Each bug here is a
 mistake that was made once, or could have been made; with any of them planted, some seed must
 fail. A bug patches the product's classes for the duration of a run. Bugs about transactions are
-in `transactions`, those about edge cases in `edge_cases`. The docstring of a bug describes it
-(see `describe`).
+in `transactions`, those about edge cases in `edge_cases`, and those about rights and logins in
+`access`. The docstring of a bug describes it (see `describe`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from penstock.partition.producers import ProducerStates
 from penstock.partition.replica_progress import ReplicaProgress
 from penstock.ports import Put
 from penstock.records.batch import BatchHeader
+from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
@@ -46,7 +47,7 @@ from penstock.storage.errors import StorageError
 from penstock.storage.log_appender import LogAppender
 from penstock.wire.errors import ErrorCode
 
-BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS, **EDGE_BUGS}
+BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS, **EDGE_BUGS, **ACCESS_BUGS}
 _bug = partial(bug, BUGS)
 
 

@@ -16,7 +16,7 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import ClientError
 from penstock.metadata.image import ClusterImage
 from penstock.sim.actors.readers import BytesConsumer, ask_committed, ask_latest, reads_of
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor, SharedState
+from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.history import ACKS_ALL, INFO, OK, Drain, Probe, Send
 from penstock.sim.node import BrokerNode
@@ -101,7 +101,7 @@ async def probe_producing(actor: Actor) -> None:
     begun_ms = shared.now_ms()
     limit_ms = int(shared.scenario.mend_s * 1000)
     keywords: dict[str, Any] = {
-        **CLIENT_KEYWORDS,
+        **actor.keywords,
         "delivery_timeout_ms": limit_ms,
         "max_block_ms": limit_ms,
     }
@@ -145,7 +145,7 @@ async def probe_group(actor: Actor) -> None:
     """Asks once more for the group's committed offsets and for the ends of partitions."""
     shared = actor.shared
     keywords: dict[str, Any] = {
-        **CLIENT_KEYWORDS,
+        **actor.keywords,
         "default_api_timeout_ms": int(shared.scenario.mend_s * 1000),
     }
     begun_ms = shared.now_ms()
@@ -180,7 +180,7 @@ async def probe_joining(actor: Actor) -> None:
                 topics=[topic.name for topic in shared.scenario.topics],
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
-                **CLIENT_KEYWORDS,
+                **actor.keywords,
             )
             async with consumer:
                 while not await consumer.poll(timeout_ms=500):
@@ -219,7 +219,7 @@ async def drain(actor: Actor, *, committed: bool = False) -> None:
                 env=actor.env,
                 auto_offset_reset="none",
                 isolation_level="read_committed" if committed else "read_uncommitted",
-                **CLIENT_KEYWORDS,
+                **actor.keywords,
             )
             async with consumer:
                 starts = await consumer.beginning_offsets(topic_partitions)

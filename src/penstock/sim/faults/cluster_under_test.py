@@ -17,7 +17,7 @@ from penstock.broker.replication.follower_shell import is_damaged
 from penstock.client.errors import ClientError
 from penstock.metadata.model import Partition
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor, SharedState
+from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.checkers.final_checks import send_one
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.history import INFO, OK, TABLE, Probe
@@ -263,7 +263,7 @@ class ClusterUnderTest:
             self.shared.bootstrap,
             env=self.operator.env,
             auto_offset_reset="earliest",
-            **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 10_000},
+            **{**self.operator.keywords, "default_api_timeout_ms": 10_000},
         )
         topic_partitions: list[TopicPartition] = [*wanted]
         if not topic_partitions:
@@ -277,7 +277,7 @@ class ClusterUnderTest:
     async def write(self, partition_name: str) -> None:
         """Writes one record with acks=all."""
         keywords: dict[str, Any] = {
-            **CLIENT_KEYWORDS,
+            **self.operator.keywords,
             "delivery_timeout_ms": 5_000,
             "max_block_ms": 5_000,
         }
@@ -290,6 +290,6 @@ class ClusterUnderTest:
     ) -> None:
         """Runs the work with an admin client. The caller must be in the operator's process.
         Raises `ClientError`."""
-        keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": timeout_ms}
+        keywords: dict[str, Any] = {**self.operator.keywords, "default_api_timeout_ms": timeout_ms}
         async with Admin(self.shared.bootstrap, env=self.operator.env, **keywords) as admin:
             await work(admin)

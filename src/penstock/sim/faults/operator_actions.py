@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from penstock.aio import Admin
-from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
+from penstock.sim.access_plan import ADMIN
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, delete_records, draw_change
@@ -35,7 +35,9 @@ class OperatorActions:
         self._losses = losses
         self._scratches = 0
         node = context.world.client("operator")
-        self.operator = Actor(context.shared, node.env, "operator", context.world.draws("operator"))
+        self.operator = Actor(
+            context.shared, node.env, "operator", context.world.draws("operator"), user=ADMIN
+        )
         self._spawn_there = node.spawn
 
     def actions(self) -> dict[str, Callable[[], None]]:
@@ -141,7 +143,7 @@ class OperatorActions:
         self._by_admin("make a topic again", TopicRecreation(self.operator, self._draws).run)
 
     def _by_admin(self, what: str, work: Callable[[Admin], Awaitable[None]]) -> None:
-        keywords: dict[str, Any] = {**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000}
+        keywords: dict[str, Any] = {**self.operator.keywords, "default_api_timeout_ms": 5_000}
 
         async def ask() -> None:
             try:
@@ -159,10 +161,8 @@ class OperatorActions:
 
     def _ask(self, name: str, request: Any, response_class: Any) -> None:
         async def ask() -> None:
-            env = self.operator.env
-            config = self._shared.cluster_config()
             with suppress(ClientError):
-                async with Cluster(config, env.network, env.clock, env.random) as cluster:
+                async with self.operator.cluster() as cluster:
                     connection = await cluster.controller_connection()
                     await connection.call(request, response_class)
                     self._shared.count(f"asked_{name}")

@@ -17,7 +17,7 @@ from penstock.aio import Admin, Consumer, Producer
 from penstock.client.errors import BrokerError, ClientError, TopicNotFound
 from penstock.sim.actors.compacted_table import POLICIES
 from penstock.sim.actors.readers import BytesConsumer
-from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
+from penstock.sim.actors.shared_state import Actor
 from penstock.sim.history import COPIES, INFO, OK, TABLE, Deleted, Probe
 from penstock.topic_partition import TopicPartition
 
@@ -132,7 +132,7 @@ class TopicRecreation:
     async def write(self, age: str) -> list[str]:
         """Writes some records, and returns those that were acknowledged."""
         keywords: dict[str, Any] = {
-            **CLIENT_KEYWORDS,
+            **self._actor.keywords,
             "enable_idempotence": True,
             "delivery_timeout_ms": 5_000,
             "max_block_ms": 5_000,
@@ -153,7 +153,7 @@ class TopicRecreation:
             shared.bootstrap,
             env=self._actor.env,
             auto_offset_reset="earliest",
-            **{**CLIENT_KEYWORDS, "default_api_timeout_ms": 5_000},
+            **{**self._actor.keywords, "default_api_timeout_ms": 5_000},
         )
         async with consumer:
             end = (await consumer.end_offsets([self._topic_partition]))[self._topic_partition]

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.aio import Admin
-from penstock.client.cluster import Cluster
 from penstock.client.errors import ClientError, TopicNotFound
 from penstock.sim.actors.sends import Answered, batch_of, produce
 from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
@@ -248,11 +247,8 @@ class TopicEpisodes:
         """Writes one record with acks=1. The history does not record it: no client reads
         this topic."""
         operator = self._cluster.operator
-        env = operator.env
         batch = batch_of(operator, [operator.next_value()[1]])
-        async with Cluster(
-            self._shared.cluster_config(), env.network, env.clock, env.random
-        ) as cluster:
+        async with operator.cluster() as cluster:
             with suppress(Answered):
                 await produce(cluster, partition_name, batch, 1, lambda: None)
 
@@ -361,14 +357,12 @@ class TopicEpisodes:
         return {*self._cluster.replicas_of(partition_name)} == {*replicas}
 
     async def _move(self, partition_name: str, targets: tuple[int, ...]) -> None:
-        at, env = TopicPartition.parse(partition_name), self._cluster.operator.env
+        at = TopicPartition.parse(partition_name)
         moved = AlterPartitionReassignmentsRequest.Partition(at.partition, [*targets])
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=2_000,
             topics=[AlterPartitionReassignmentsRequest.Topic(at.topic, [moved])],
         )
-        async with Cluster(
-            self._shared.cluster_config(), env.network, env.clock, env.random
-        ) as cluster:
+        async with self._cluster.operator.cluster() as cluster:
             connection = await cluster.controller_connection()
             await connection.call(request, AlterPartitionReassignmentsResponse)
