@@ -7,9 +7,11 @@ import tracemalloc
 from collections.abc import Callable
 from errno import EIO
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from penstock.sim.disk.disk import SimDisk
 from penstock.storage.config import LogConfig
 from penstock.storage.directory import DirectoryConfig, LogDirectory
 from penstock.storage.disk import OsDisk
@@ -192,7 +194,7 @@ def test_a_deletion_that_failed_can_be_tried_again(bench: LogBench, operation: s
     directory = new_directory(bench)
     append(make(directory), 3)
     hide = directory.delete("t", 0)
-    bench.disk.fail_next(operation, EIO, times=2)
+    cast(SimDisk, bench.disk).fail_next(operation, EIO, times=2)
     for _ in range(2):
         with pytest.raises(DiskTrouble, match="could not be deleted"):
             hide()

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from penstock.client.admin import group_reset
-from penstock.client.admin.admin import When
+from penstock.client.admin.arguments import When
 from penstock.client.admin.group_reset import Kind, Move, Target
 from penstock.client.admin.groups import GroupInfo
 from penstock.client.admin.offsets import FoundOffset

@@ -1,7 +1,6 @@
 """The async `Admin` client: the operations of a cluster's operator, as methods.
 
-A cluster may carry out some of several things and refuse others. So methods that concern several
-things return an outcome for each, and raise only errors that concern the whole call.
+Methods that concern several things return an outcome for each. They raise errors of the whole call.
 """
 
 from __future__ import annotations

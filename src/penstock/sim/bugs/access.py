@@ -13,8 +13,9 @@ from typing import Any, Final
 from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.credentials import UserCredentials
 from penstock.broker.context import Services
-from penstock.broker.handlers import acl_requests, fetch, fetch_reads
-from penstock.broker.handlers.fetch_reads import FetchReads, MayRead
+from penstock.broker.handlers import acl_requests, fetch, fetch_sender
+from penstock.broker.handlers.fetch_reads import FetchReads
+from penstock.broker.handlers.fetch_sender import MayRead
 from penstock.broker.partitions.produce_fast_path import ProduceFastPath
 from penstock.security.scram_credentials import ScramCredential, ScramMechanism
 from penstock.sim.bugs.planting import Plant, bug, patch
@@ -72,7 +73,7 @@ def _fast_path_keeps(patches: ExitStack) -> None:
 @_bug("waiting-fetch-keeps-its-rights")
 def _checks_once(patches: ExitStack) -> None:
     """A fetch checks the rights of its sender when it arrives, not each time it reads."""
-    read_rights = fetch_reads.read_rights
+    read_rights = fetch_sender.read_rights
 
     def once(context: Any, replica: Any) -> MayRead | None:
         may_read = read_rights(context, replica)
