@@ -96,6 +96,7 @@ crash: $(STAMP)
 # A million damaged frames, and a hundred kills of a broker under load.
 fuzz: $(STAMP)
 	cd tests && ../$(BIN)/python -m broker.fuzzing --frames 1000000 --seed $(SEED)
+	cd tests && ../$(BIN)/python -m broker.listeners.login_fuzzing --frames 1000000 --seed $(SEED)
 	PENSTOCK_LONG=1 $(BIN)/python -m pytest tests/broker/test_fuzz.py --timeout 600
 
 kill9: $(STAMP)

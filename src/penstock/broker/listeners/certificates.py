@@ -16,12 +16,14 @@ from penstock.net.tls_refused import TlsRefused
 from penstock.ports import Env, Network
 from penstock.runtime import read_file
 from penstock.security.acls import user_principal
+from penstock.security.exchange import NAME_BYTES_MAX
 from penstock.security.listener_security import TlsSettings
 from penstock.security.principal_rules import (
     CertificateInvalid,
     PrincipalRefused,
     distinguished_name,
 )
+from penstock.security.user_names import name_problem
 
 RELOAD_S: Final = 10.0
 """How often the files of certificates are read, to use new ones without a restart."""
@@ -105,6 +107,10 @@ class ListenerCertificates:
             user = self._settings[name].rules.user(distinguished_name(certificate))
         except (CertificateInvalid, PrincipalRefused) as error:
             raise SessionRefused(f"its certificate yields no user: {error}") from error
+        # A distinguished name may be longer than the name of another user.
+        is_long = user.isprintable() and len(user.encode()) > NAME_BYTES_MAX
+        if not is_long and (problem := name_problem(user)) is not None:
+            raise SessionRefused(f"its certificate yields no user: {problem}")
         return user_principal(user)
 
     def _warn_of_expiry(self, name: str, contexts: TlsContexts, now_ms: int) -> None:
