@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._closing = False
         self._eof = False
-        self._mute = Mute(shared.counters, self._advance)
+        self._mute = Mute(shared.counters)
         self._activity = Activity(shared.now)
         self.host = ""
         self.port = 0
@@ -125,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def mute(self, seconds: float) -> None:
         if not self._closing:
-            self._mute.begin(seconds)
+            self._mute.begin(seconds, self._advance)
             if not self._dispatching:
                 self._steer()
 
@@ -274,11 +274,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             session.on_closed()
         except Exception:  # noqa: BLE001 - a failing session must not affect other connections
-            _log.exception(
-                "an error occurred when the session of the client at %s:%s was closed",
-                self.host,
-                self.port,
-            )
+            text = "an error occurred when the session of the client at %s:%s was closed"
+            _log.exception(text, self.host, self.port)
 
     # -- requests
 
@@ -480,6 +477,8 @@ class Connection(asyncio.BufferedProtocol):
             receiving=self._share if self._reading and self._reader.buffered else None,
             is_pending=bool(self._queue.pending or self._mute.active),
         )
+        if self._mute.is_abandoned(self._transport, now, self._shared.config.eof_timeout_s):
+            why = "was muted because of a quota, and the client has disconnected"
         if why is not None:
             self._drop(why)
 

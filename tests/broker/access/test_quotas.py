@@ -287,6 +287,19 @@ async def test_changes_of_topics_over_the_quota_are_refused(harness: BrokerHarne
     assert {"a", "c"} <= names and not {"b", "old"} & names
 
 
+@with_harness_of(kafka={"num.partitions": "40"})
+async def test_topics_that_are_created_on_demand_count_as_well(harness: BrokerHarness) -> None:
+    await limit(harness, "controller_mutation_rate", TINY)
+    client, topics = Client(harness), harness.services.image.topics
+    for name in ("first", "second"):
+        wanted = MetadataRequest([MetadataRequest.Topic(name=name)], True)
+        response = await client.ask(wanted, 12, MetadataResponse)
+        assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert response.throttle_time_ms > 0
+    await harness.until(lambda: "first" in topics and not harness.services.creating)
+    assert "second" not in topics
+
+
 @with_harness
 async def test_a_refused_change_costs_nothing(harness: BrokerHarness) -> None:
     await harness.create("old")

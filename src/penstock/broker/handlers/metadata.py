@@ -202,7 +202,7 @@ def _answer(
         if may_create:
             if not context.may_cluster(AclOperation.CREATE, audited=False):
                 context.require_topic(AclOperation.CREATE, asked)
-            create_missing(context.services, asked)
+            create_missing(context, asked)
     except KafkaError as error:
         code = error.code
     return MetadataResponse.Topic(code, asked)

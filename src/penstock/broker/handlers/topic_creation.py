@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.broker.context import Services
+from penstock.broker.context import RequestContext, Services
 from penstock.broker.error_codes import EXPECTED, code_of
 from penstock.metadata.model import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from penstock.metadata.topic_ids import new_id
@@ -22,11 +22,16 @@ def topic_defaults(services: Services) -> TopicDefaults:
     )
 
 
-def create_missing(services: Services, name: str) -> None:
+def create_missing(context: RequestContext, name: str) -> None:
     """Starts the creation of a topic with the broker's defaults, and does not wait for it.
 
-    Does nothing if the topic is being created already."""
+    Does nothing if the topic is being created already, or the client is over its quota: it will ask
+    again."""
+    services, meter = context.services, context.meter
     if name in services.creating:
+        return
+    partitions = topic_defaults(services).num_partitions
+    if meter is not None and not meter.admit_mutations(partitions):
         return
     services.creating.add(name)
     services.spawn(_create(services, TopicSpec(name)))
