@@ -33,6 +33,8 @@ COMMANDS: Final = {
     "user": "penstock.cli.user",
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
+    "role": "penstock.cli.role",
+    "access": "penstock.cli.access",
     "audit": "penstock.cli.audit",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",
