@@ -325,7 +325,8 @@ class Broker:
             self.replicas.role_changes.on_resigned(coordinator.on_resigned)
             self.cluster.listen(coordinator.on_change)
         parts = self.cluster, self.controller, self.replicas, self.configs, self._connector
-        self.audit.write_to_topic(AuditTopic(env, broker_id, *parts).write)
+        topic = AuditTopic(env, broker_id, *parts)
+        self.audit.write_to_topic(topic.write, topic.close)
         return Services(
             env=self._env,
             config=self._config,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from enum import IntEnum
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
+from penstock.cli.access_words import named, parse_resource, split_list, text_of
 from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import CommandFailed, count, emit, emit_json, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, run
@@ -66,7 +66,6 @@ _Rights = Annotated[
     str | None, typer.Option(metavar="OPERATION,...", help="Such as read,write,describe or all.")
 ]
 _Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Only from this address.")]
-N = TypeVar("N", bound=IntEnum)
 
 
 def register(root: typer.Typer) -> None:
@@ -89,11 +88,11 @@ def add(
 ) -> None:
     if user is None:
         raise CommandFailed("--user is missing: give the name of a user, or '*' for every user")
-    rights = [(PermissionType.ALLOW, each) for each in _split(allow)]
-    rights += [(PermissionType.DENY, each) for each in _split(deny)]
+    rights = [(PermissionType.ALLOW, each) for each in split_list(allow)]
+    rights += [(PermissionType.DENY, each) for each in split_list(deny)]
     if not rights:
         raise CommandFailed("no right is given: add --allow or --deny, such as --allow read")
-    kind, pattern, name = _resource(resource)
+    kind, pattern, name = parse_resource(resource)
     acls = [
         AclBinding(
             kind,
@@ -101,7 +100,7 @@ def add(
             name,
             f"User:{user}",
             host,
-            _named(AclOperation, each, "operation"),
+            named(AclOperation, each, "operation"),
             permission,
         )
         for permission, each in rights
@@ -154,7 +153,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    _, pattern, _ = _resource(resource)
+    _, pattern, _ = parse_resource(resource)
     wanted = _filter(resource, user, operation, pattern)
 
     async def find() -> list[AclBinding]:
@@ -174,66 +173,36 @@ def delete(
     _show("deleted", run(main()), json=json)
 
 
-def _split(text: str | None) -> list[str]:
-    return [each.strip() for each in (text or "").split(",") if each.strip()]
-
-
-def _named(kind: type[N], text: str, what: str) -> N:
-    found = kind.__members__.get(text.upper().replace("-", "_"))
-    if found is None or found <= 1:
-        names = ", ".join(
-            name.lower().replace("_", "-") for name, n in kind.__members__.items() if n > 1
-        )
-        raise CommandFailed(f"there is no {what} {printable(text)!r}: use one of {names}")
-    return found
-
-
-def _resource(text: str) -> tuple[ResourceType, PatternType, str]:
-    kind, colon, name = text.partition(":")
-    if not colon or not name:
-        raise CommandFailed(
-            f"{printable(text)!r} is not a resource: write TYPE:NAME, such as topic:orders"
-        )
-    found = _named(ResourceType, kind, "type of resource")
-    if len(name) > 1 and name.endswith("*"):
-        return found, PatternType.PREFIXED, name[:-1]
-    return found, PatternType.LITERAL, name
-
-
 def _filter(
     resource: str | None, user: str | None, operation: str | None, pattern: PatternType
 ) -> AclFilter:
     kind, name = ResourceType.ANY, None
     if resource is not None:
-        kind, _, name = _resource(resource)
+        kind, _, name = parse_resource(resource)
     return AclFilter(
         kind,
         PatternType.ANY if resource is None else pattern,
         name,
         None if user is None else f"User:{user}",
         None,
-        AclOperation.ANY if operation is None else _named(AclOperation, operation, "operation"),
+        AclOperation.ANY if operation is None else named(AclOperation, operation, "operation"),
     )
 
 
 def _resource_text(acl: AclBinding) -> str:
     star = "*" if acl.pattern_type == PatternType.PREFIXED else ""
-    return f"{_text(acl.resource_type)}:{acl.resource_name}{star}"
+    return f"{text_of(acl.resource_type)}:{acl.resource_name}{star}"
 
 
 def _rights_text(acl: AclBinding) -> tuple[str, str]:
-    return _text(acl.permission), _text(acl.operation)
-
-
-def _text(value: IntEnum) -> str:
-    return value.name.lower().replace("_", "-")
+    return text_of(acl.permission), text_of(acl.operation)
 
 
 def _fields(acl: AclBinding) -> dict[str, str]:
     permission, operation = _rights_text(acl)
     return {
-        "resource_type": _text(acl.resource_type),
-        "pattern_type": _text(acl.pattern_type),
+        "resource_type": text_of(acl.resource_type),
+        "pattern_type": text_of(acl.pattern_type),
         "resource_name": acl.resource_name,
         "principal": acl.principal,
         "host": acl.host,

@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
     "key": "penstock.cli.key",
+    "role": "penstock.cli.role",
+    "access": "penstock.cli.access",
     "audit": "penstock.cli.audit",
     "pipeline": "penstock.cli.pipeline",
     "bench": "penstock.cli.bench",

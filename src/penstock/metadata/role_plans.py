@@ -8,7 +8,6 @@ confirmed it (`metadata.acls`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.metadata.acl_values import encode_pattern_acls
@@ -22,9 +21,14 @@ from penstock.metadata.acls import (
 )
 from penstock.metadata.keys import acl_key
 from penstock.security.acls import AclBinding
+from penstock.security.role_edits import (
+    DefineRole,
+    DeleteRole,
+    GrantRole,
+    RevokeRole,
+    RoleEdit,
+)
 from penstock.security.roles import (
-    Role,
-    RoleAssignment,
     RoleBook,
     RoleChange,
     RoleRefused,
@@ -38,37 +42,6 @@ from penstock.wire.errors import ErrorCode, KafkaError
 
 CHANGES_MAX: Final = 100
 """How many changes of roles one request can make."""
-
-
-@dataclass(frozen=True, slots=True)
-class DefineRole:
-    """Creates a custom role, or replaces it."""
-
-    role: Role
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRole:
-    """Deletes a custom role that is not assigned."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class GrantRole:
-    """Assigns a role to a principal."""
-
-    assignment: RoleAssignment
-
-
-@dataclass(frozen=True, slots=True)
-class RevokeRole:
-    """Takes an assignment of a role back."""
-
-    assignment: RoleAssignment
-
-
-RoleEdit = DefineRole | DeleteRole | GrantRole | RevokeRole
 
 
 def plan_roles(snapshot: AclSnapshot, edits: Sequence[RoleEdit]) -> AclPlan[None]:

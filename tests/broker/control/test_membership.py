@@ -149,6 +149,8 @@ def test_session_timeout_s_overrides_broker_session_timeout_ms(
         clock = SimClock(SimLoop(Random(1)), lambda: 0)
         boot_id = staticmethod(lambda: "")
         executor = None
+        keys = None
+        random = SystemRandom()
 
     broker = Broker(Env(), BrokerConfig(**settings))  # type: ignore[arg-type]
     assert broker.membership._session_timeout_s == expected_s

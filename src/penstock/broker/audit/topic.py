@@ -136,7 +136,7 @@ class AuditTopic:
         response = await peer.ask(request, _PRODUCE_VERSION, ProduceResponse, 2 * TIMEOUT_S)
         answers = [each for topic in response.responses for each in topic.partition_responses]
         code = code_from(answers[0].error_code) if answers else ErrorCode.UNKNOWN_SERVER_ERROR
-        if code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
+        if code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.INVALID_TOPIC_EXCEPTION):
             peer.tell_refused()
         if code != ErrorCode.NONE:
             raise KafkaError(code, f"broker {leader} refuses audit events: {code.name}")

@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -52,14 +52,17 @@ class AuditTrail:
         )
         self._log = Outlet("the audit log", self._write_log, env.clock)
         self._topic: Outlet | None = None
+        self._close_topic: Callable[[], None] | None = None
 
     @property
     def outlets(self) -> tuple[Outlet, ...]:
         return (self._log,) if self._topic is None else (self._log, self._topic)
 
-    def write_to_topic(self, write: Write) -> None:
-        """From now on events also go to the topic, unless a setting excludes that."""
+    def write_to_topic(self, write: Write, close: Callable[[], None]) -> None:
+        """From now on events also go to the topic, unless a setting excludes that. `close` is
+        called in the end."""
         if self._has_topic:
+            self._close_topic = close
             self._topic = Outlet("the topic __audit", write, self._clock)
 
     def now_ms(self) -> int:
@@ -106,6 +109,8 @@ class AuditTrail:
 
     async def close(self) -> None:
         """Writes the last events to the log and closes it."""
+        if self._close_topic is not None:
+            self._close_topic()
         if self.is_enabled:
             self._flush(everything=True)
             await self._log.drain()

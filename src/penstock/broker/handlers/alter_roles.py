@@ -15,17 +15,10 @@ from functools import partial
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.acl_requests import change_acls, confirm, require_authorizer
-from penstock.broker.handlers.role_requests import read_assignment, read_grant
-from penstock.metadata.role_plans import (
-    CHANGES_MAX,
-    DefineRole,
-    DeleteRole,
-    GrantRole,
-    RevokeRole,
-    RoleEdit,
-    plan_roles,
-)
+from penstock.metadata.role_plans import CHANGES_MAX, plan_roles
 from penstock.security.acls import AclOperation, AclRefused
+from penstock.security.role_edits import DefineRole, DeleteRole, GrantRole, RevokeRole, RoleEdit
+from penstock.security.role_messages import read_assignment, read_grant
 from penstock.security.roles import Role
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import AlterRolesRequest, AlterRolesResponse

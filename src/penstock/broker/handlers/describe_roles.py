@@ -11,9 +11,9 @@ from functools import partial
 
 from penstock.broker.context import RequestContext
 from penstock.broker.handlers.acl_requests import require_authorizer
-from penstock.broker.handlers.role_requests import wire_grant
 from penstock.metadata.acls import role_book
 from penstock.security.acls import AclOperation
+from penstock.security.role_messages import wire_grant
 from penstock.security.roles import BUILT_IN_ROLES, Role, RoleAssignment, RoleBook
 from penstock.wire.messages import DescribeRolesRequest, DescribeRolesResponse
 

@@ -15,6 +15,7 @@ from penstock.client.admin import (
     offsets,
     operations,
     reassignment,
+    roles,
     transactions,
 )
 from penstock.client.admin.access import Entity, ScramUser
@@ -31,6 +32,7 @@ from penstock.client.admin.operations import (
     TopicInfo,
 )
 from penstock.client.admin.reassignment import Reassignment
+from penstock.client.admin.roles import AccessAnswer, RoleListing
 from penstock.client.admin.transactions import HangingSearch, TransactionInfo, TransactionListing
 from penstock.client.cluster import Cluster
 from penstock.client.environment import ClientEnv, default_environment
@@ -41,8 +43,9 @@ from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
 from penstock.client.profiles import FromProfile
 from penstock.security.acl_filters import AclFilter
-from penstock.security.acls import AclBinding
+from penstock.security.acls import AclBinding, AclOperation, ResourcePattern
 from penstock.security.quotas import Limits, QuotaEntity
+from penstock.security.role_edits import RoleEdit
 from penstock.topic_partition import TopicPartition
 
 T = TypeVar("T")
@@ -123,18 +126,15 @@ class Admin:
             #> refunds 3
         """
         topic = NewTopic(name, partitions, replication_factor, configs or {})
-        return await self._do(
-            "create_topic", operations.create_topic(self._open, topic, validate_only=validate_only)
-        )
+        work = operations.create_topic(self._open, topic, validate_only=validate_only)
+        return await self._do("create_topic", work)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic | BrokerError]:
         """Creates several topics. Returns what was created, or the error, for each name."""
-        return await self._do(
-            "create_topics",
-            operations.create_topics(self._open, topics, validate_only=validate_only),
-        )
+        work = operations.create_topics(self._open, topics, validate_only=validate_only)
+        return await self._do("create_topics", work)
 
     async def delete_topic(self, name: str) -> None:
         """Deletes a topic with all its records. Raises `TopicNotFound` if there is none."""
@@ -206,10 +206,10 @@ class Admin:
             #> 86400000
         """
         kind, name = resource_of(topic, broker)
-        await self._do(
-            "alter_configs",
-            operations.alter_configs(self._open, kind, name, set_values=set_values, delete=delete),
+        work = operations.alter_configs(
+            self._open, kind, name, set_values=set_values, delete=delete
         )
+        await self._do("alter_configs", work)
 
     async def describe_cluster(self) -> ClusterInfo:
         """Returns the cluster's id, its controller and its brokers."""
@@ -217,9 +217,8 @@ class Admin:
 
     async def describe_log_dirs(self, brokers: Sequence[int] | None = None) -> list[LogDirInfo]:
         """Describes the log directories of these brokers, or of all brokers."""
-        return await self._do(
-            "describe_log_dirs", inspection.describe_log_dirs(self._open, brokers)
-        )
+        work = inspection.describe_log_dirs(self._open, brokers)
+        return await self._do("describe_log_dirs", work)
 
     # -- leaders and replicas -------------------------------------------------------------------
 
@@ -232,10 +231,8 @@ class Admin:
         that only other replicas have are lost. When all partitions were requested, the result omits
         those that needed no election.
         """
-        return await self._do(
-            "elect_leaders",
-            reassignment.elect_leaders(self._open, topic_partitions, unclean=unclean),
-        )
+        work = reassignment.elect_leaders(self._open, topic_partitions, unclean=unclean)
+        return await self._do("elect_leaders", work)
 
     async def alter_partition_reassignments(
         self,
@@ -260,10 +257,8 @@ class Admin:
         self, topic_partitions: Sequence[TopicPartition] | None = None
     ) -> dict[TopicPartition, Reassignment]:
         """Returns the ongoing reassignments of these partitions, or of all partitions."""
-        return await self._do(
-            "list_partition_reassignments",
-            reassignment.list_partition_reassignments(self._open, topic_partitions),
-        )
+        work = reassignment.list_partition_reassignments(self._open, topic_partitions)
+        return await self._do("list_partition_reassignments", work)
 
     async def unregister_broker(self, broker: int) -> None:
         """Removes the registration of a broker that is gone for good.
@@ -313,17 +308,15 @@ class Admin:
         self, group: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
     ) -> dict[TopicPartition, BrokerError | None]:
         """Sets committed offsets of a group without members. A member would overwrite them."""
-        return await self._do(
-            "alter_group_offsets", groups.commit_offsets(self._open, group, offsets)
-        )
+        work = groups.commit_offsets(self._open, group, offsets)
+        return await self._do("alter_group_offsets", work)
 
     async def delete_group_offsets(
         self, group: str, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, BrokerError | None]:
         """Deletes the group's committed offsets of these partitions."""
-        return await self._do(
-            "delete_group_offsets", groups.delete_offsets(self._open, group, topic_partitions)
-        )
+        work = groups.delete_offsets(self._open, group, topic_partitions)
+        return await self._do("delete_group_offsets", work)
 
     # -- partitions -----------------------------------------------------------------------------
 
@@ -363,9 +356,8 @@ class Admin:
         self, topic_partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerInfo]]:
         """Returns the idempotent producers that the leaders of these partitions have state for."""
-        return await self._do(
-            "describe_producers", inspection.describe_producers(self._open, topic_partitions)
-        )
+        work = inspection.describe_producers(self._open, topic_partitions)
+        return await self._do("describe_producers", work)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -396,26 +388,21 @@ class Admin:
         self, transactional_ids: Sequence[str]
     ) -> dict[str, TransactionInfo | BrokerError]:
         """Returns the state, producer and open partitions of each transactional id."""
-        return await self._do(
-            "describe_transactions",
-            transactions.describe_transactions(self._open, transactional_ids),
-        )
+        work = transactions.describe_transactions(self._open, transactional_ids)
+        return await self._do("describe_transactions", work)
 
     async def terminate_transaction(self, transactional_id: str) -> None:
         """Aborts the open transaction of this id and fences its producer. Returns when that is
         done.
         """
-        await self._do(
-            "terminate_transaction",
-            transactions.terminate_transaction(self._open, transactional_id),
-        )
+        work = transactions.terminate_transaction(self._open, transactional_id)
+        await self._do("terminate_transaction", work)
 
     async def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
         """Finds open transactions in these topics, or in all topics, that no coordinator will ever
         end."""
-        return await self._do(
-            "find_hanging_transactions", transactions.find_hanging(self._open, topics)
-        )
+        work = transactions.find_hanging(self._open, topics)
+        return await self._do("find_hanging_transactions", work)
 
     async def abort_transaction(
         self,
@@ -487,6 +474,21 @@ class Admin:
         """Changes the quotas of an entity, such as {"user": "ann"} or {"client-id": None}."""
         work = access.alter_client_quotas(self._open, entity, set_values or {}, delete)
         await self._do("alter_client_quotas", work)
+
+    async def describe_roles(self, principal: str | None = None) -> RoleListing:
+        """Returns the roles of a Penstock cluster, and who has them: all, or one principal."""
+        return await self._do("describe_roles", roles.describe_roles(self._open, principal))
+
+    async def alter_roles(self, edits: Sequence[RoleEdit]) -> None:
+        """Defines, deletes, grants and revokes roles: all of it, or nothing if one is refused."""
+        await self._do("alter_roles", roles.alter_roles(self._open, edits))
+
+    async def check_access(
+        self, principal: str, operation: AclOperation, resource: ResourcePattern, host: str = "*"
+    ) -> AccessAnswer:
+        """Returns whether a principal may do this with one resource, and by which rule."""
+        work = roles.check_access(self._open, principal, operation, resource, host)
+        return await self._do("check_access", work)
 
     # -- common parts ---------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from penstock.client.admin.operations import (
     TopicInfo,
 )
 from penstock.client.admin.reassignment import Reassignment
+from penstock.client.admin.roles import AccessAnswer, RoleListing
 from penstock.client.admin.transactions import HangingSearch, TransactionInfo, TransactionListing
 from penstock.client.blocking.lifecycle import Lifecycle
 from penstock.client.environment import ClientEnv
@@ -30,8 +31,9 @@ from penstock.client.option_keywords import AdminKeywords
 from penstock.client.options import AdminOptions
 from penstock.client.profiles import FromProfile
 from penstock.security.acl_filters import AclFilter
-from penstock.security.acls import AclBinding
+from penstock.security.acls import AclBinding, AclOperation, ResourcePattern
 from penstock.security.quotas import Limits, QuotaEntity
+from penstock.security.role_edits import RoleEdit
 from penstock.topic_partition import TopicPartition
 
 
@@ -431,3 +433,17 @@ class Admin:
         self._life.call(
             self._async.alter_client_quotas(entity, set_values=set_values, delete=delete)
         )
+
+    def describe_roles(self, principal: str | None = None) -> RoleListing:
+        """Returns the roles of a Penstock cluster, and who has them: all, or one principal."""
+        return self._life.call(self._async.describe_roles(principal))
+
+    def alter_roles(self, edits: Sequence[RoleEdit]) -> None:
+        """Defines, deletes, grants and revokes roles: all of it, or nothing if one is refused."""
+        self._life.call(self._async.alter_roles(edits))
+
+    def check_access(
+        self, principal: str, operation: AclOperation, resource: ResourcePattern, host: str = "*"
+    ) -> AccessAnswer:
+        """Returns whether a principal may do this with one resource, and by which rule."""
+        return self._life.call(self._async.check_access(principal, operation, resource, host))

@@ -1,4 +1,4 @@
-"""Shared by DescribeRoles, AlterRoles and CheckAccess: how roles are written in messages."""
+"""How roles are written in the messages of DescribeRoles and AlterRoles, for broker and client."""
 
 from __future__ import annotations
 
