@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from penstock.security.exchange import PasswordHash
 from penstock.sim.executor import DiskSpeed, SimExecutor
 from penstock.sim.loop import SimLoop
 from penstock.sim.process import Process
@@ -40,6 +41,25 @@ def test_work_is_done_later_and_its_result_comes_back() -> None:
         assert loop.now > began
         with pytest.raises(ZeroDivisionError):
             await executor.run(lambda: 1 // 0)
+
+    run_case(scenario)
+
+
+def test_a_password_is_hashed_once() -> None:
+    """Hashing is slow on purpose, and a run has hundreds of logins with few passwords."""
+    runs: list[bytes] = []
+
+    class Counted(PasswordHash):
+        def run(self) -> bytes:
+            runs.append(self.password)
+            return super().run()
+
+    async def scenario(loop: SimLoop, _: Process, executor: SimExecutor) -> None:
+        one = Counted("sha256", b"one", b"salt", 4096)
+        same, other = Counted("sha256", b"one", b"salt", 4096), Counted("sha256", b"2", b"s", 4096)
+        hashes = [await executor.run(each.run) for each in (one, same, other)]
+        assert hashes[0] == hashes[1] != hashes[2]
+        assert runs == [b"one", b"2"]
 
     run_case(scenario)
 

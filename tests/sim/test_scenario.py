@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from penstock.sim import scenario as scenario_module
+from penstock.sim.access_plan import GUEST_TOPIC
+from penstock.sim.focus import focused
 from penstock.sim.history import COPIES
 from penstock.sim.scenario import (
+    ACCESS,
     CLIENT_FAULTS,
     EDGE_CLIENTS,
     EDGE_FAULTS,
@@ -60,6 +63,20 @@ def test_seeds_cover_all_episodes_and_unusual_clients() -> None:
     assert any(each.pipeliners for each in asked)
     assert any(each.malformers for each in asked)
     assert any(each.tables for each in asked)
+
+
+def test_one_seed_in_five_has_access_control() -> None:
+    """The topic of the guest has all records: ordinary clients read it and write to it, and no
+    record of it is deleted."""
+    scenarios = [draw(seed) for seed in range(200)]
+    assert {each.access for each in scenarios} == {"", *ACCESS}
+    assert 20 <= sum(bool(each.access) for each in scenarios) <= 60
+    for scenario in scenarios:
+        has_guest = any(topic.name == GUEST_TOPIC for topic in scenario.all_topics)
+        assert has_guest == bool(scenario.access)
+        assert (f"{GUEST_TOPIC}-0" in scenario.written) == has_guest
+        assert f"{GUEST_TOPIC}-0" not in scenario.deletable
+        assert focused(scenario, "access").access
 
 
 def test_switching_on_an_episode_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from broker.harness import BrokerHarness, with_harness
+from broker.harness import BrokerHarness, with_harness, with_harness_of
 from penstock.broker.handlers.alter_user_scram_credentials import USERS_PER_COMMIT
+from penstock.metadata.image import Changed
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     AlterUserScramCredentialsRequest,
@@ -71,6 +72,20 @@ async def test_a_user_that_is_named_twice_is_not_changed(harness: BrokerHarness)
     codes = await altered(harness, [], [*twice, Upsertion("ann", 1, 4096, SALT, bytes(32))])
     assert codes == {"bob": ErrorCode.DUPLICATE_RESOURCE, "ann": ErrorCode.NONE}
     assert [user for user, _, _ in await described(harness)] == ["ann"]
+
+
+@with_harness_of(brokers=2)
+async def test_a_broker_with_an_old_image_deletes_a_user_that_was_added_since(
+    harness: BrokerHarness,
+) -> None:
+    """It must not say that there is no such user: the password would stay in force."""
+    late = harness.brokers[1].cluster
+    late.image.apply = lambda *_: Changed()  # type: ignore[method-assign] # Its watch lags.
+    await altered(harness, [], [Upsertion("bob", 1, 4096, SALT, bytes(32))])
+    request = AlterUserScramCredentialsRequest([Deletion("bob", 1)])
+    response = await harness.ask(request, 0, AlterUserScramCredentialsResponse, broker=1)
+    assert [each.error_code for each in response.results] == [ErrorCode.NONE]
+    assert await described(harness) == []
 
 
 @with_harness

@@ -49,6 +49,9 @@ async def _alter(
     names = [each.user for each in deletions] + [each.user for each in upsertions]
     names = list(dict.fromkeys(names))
     results: list[UserResult] = []
+    # A deletion that finds no credential is not committed, so the store does not refuse it if this
+    # broker's image is old: an administrator would believe that the user cannot log in.
+    await context.services.cluster.catch_up_shared()
     for start in range(0, len(names), USERS_PER_COMMIT):
         some = frozenset(names[start : start + USERS_PER_COMMIT])
         results += await context.services.controller.decide(
