@@ -187,7 +187,6 @@ async def test_a_broker_that_does_not_confirm_is_named(harness: BrokerHarness) -
 
 
 @with_three
-<<<<<<< HEAD
 async def test_a_change_does_not_wait_for_a_broker_that_has_lost_its_lease(
     harness: BrokerHarness,
 ) -> None:
@@ -213,7 +212,9 @@ async def test_a_change_does_not_wait_for_a_broker_that_has_lost_its_lease(
     await deleting
     assert lost.authorization.is_fenced()
     assert not await sees(Client(harness, ALICE, broker=2))
-=======
+
+
+@with_three
 async def test_a_broker_with_an_old_image_revokes_what_was_given_since(
     harness: BrokerHarness,
 ) -> None:
@@ -226,7 +227,6 @@ async def test_a_broker_with_an_old_image_revokes_what_was_given_since(
     request = DeleteAclsRequest([filter_of(allowed)])
     answer = await harness.ask(request, 3, DeleteAclsResponse, broker=2)
     assert [len(each.matching_acls) for each in answer.filter_results] == [1]
->>>>>>> sec-sim
 
 
 @with_authorizer

@@ -150,7 +150,7 @@ def test_session_timeout_s_overrides_broker_session_timeout_ms(
         boot_id = staticmethod(lambda: "")
         executor = None
         keys = None
-        random = SystemRandom()
+        random = SimRandom(Random(3))
 
     broker = Broker(Env(), BrokerConfig(**settings))  # type: ignore[arg-type]
     assert broker.membership._session_timeout_s == expected_s
