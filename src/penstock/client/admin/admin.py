@@ -1,7 +1,4 @@
-"""The async `Admin` client: the operations of a cluster's operator, as methods.
-
-Methods that concern several things return an outcome for each. They raise errors of the whole call.
-"""
+"""The async `Admin` client. Methods that concern several things return an outcome for each."""
 
 from __future__ import annotations
 
