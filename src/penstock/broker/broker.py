@@ -280,8 +280,10 @@ class Broker:
             raise
         finally:
             self._tasks = None
-            await self.audit.close()
-            await self._close_logs()
+            try:
+                await self.audit.close()
+            finally:
+                await self._close_logs()
 
     async def _open_logs(self) -> None:
         now_ms = self._env.clock.wall_ms()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -101,11 +102,9 @@ class AuditTrail:
         self._flush(everything=True)
         await self._log.drain()
         if self._topic is not None:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(FINISH_TIMEOUT_S):
                     await self._topic.drain()
-            except TimeoutError:
-                pass
 
     async def close(self) -> None:
         """Writes the last events to the log and closes it."""
@@ -114,7 +113,8 @@ class AuditTrail:
         if self.is_enabled:
             self._flush(everything=True)
             await self._log.drain()
-            await self._env.executor.run(self._file.close)
+            with suppress(OSError):
+                await self._env.executor.run(self._file.close)
 
     def _flush(self, *, everything: bool = False) -> None:
         for event in self._throttle.flush(self._ticks_ms(), everything):
