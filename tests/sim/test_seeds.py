@@ -44,6 +44,23 @@ def test_nothing_is_lost_under_faults(block: int) -> None:
     assert found["counters"]["records_read"] > 100
 
 
+def test_nothing_gets_through_after_a_revocation() -> None:
+    """Short seeds in which clients log in and rights change under faults. One runs twice."""
+    ended = run(
+        *("--focus", "access", "--seeds", "0..3", "--virtual-s", "8"),
+        *("--jobs", "1", "--twice-every", "3", "--json"),
+    )
+    found: dict[str, Any] = json.loads(ended.stdout)
+    failures = [f"{each['failure']}\n  {each['replay']}" for each in found["failures"]]
+    assert not failures, "\n".join(failures)
+    assert found["reran"] == 1
+    counters = found["counters"]
+    for right in ("write", "read", "group"):
+        assert counters[f"guest_{right}_ok"] and counters[f"guest_{right}_fail"], counters
+    assert counters["rights_revoked"] >= 9
+    assert counters["logins_ok"] and counters["logins_fail"]
+
+
 def test_the_same_seed_gives_the_same_run_in_another_process() -> None:
     """The hash covers every step."""
     arguments = ("--replay", "3", "--virtual-s", "4", "--json")

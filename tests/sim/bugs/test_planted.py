@@ -11,6 +11,7 @@ import pytest
 
 from penstock.partition.leadership import Leadership
 from penstock.sim.bug_search import HUNTS
+from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.planting import patch
 from penstock.sim.bugs.replication import BUGS, describe, planted
@@ -76,7 +77,10 @@ def test_the_table_of_faults_matches_the_hunts_and_names_every_episode() -> None
 
 
 def test_there_are_enough_planted_bugs() -> None:
-    """At least fifteen for replication and groups, ten for transactions, six for rare faults."""
+    """At least fifteen for replication and groups, ten for transactions, six for rare faults, six
+    for access control."""
     assert len(TRANSACTION_BUGS) >= 10
     assert len(EDGE_BUGS) >= 6
-    assert len(BUGS) - len(TRANSACTION_BUGS) - len(EDGE_BUGS) >= 15
+    assert len(ACCESS_BUGS) >= 6
+    others = len(TRANSACTION_BUGS) + len(EDGE_BUGS) + len(ACCESS_BUGS)
+    assert len(BUGS) - others >= 15
