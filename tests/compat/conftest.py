@@ -21,6 +21,7 @@ from compat.clients.base import Client, Consumer, wait_until
 from compat.clients.confluent import ConfluentClient
 from compat.clients.kafkapython import KafkaPythonClient
 from compat.cluster import Cluster
+from compat.secured_broker import SecuredBroker
 from penstock import Admin
 
 CLIENTS: dict[str, type[Client]] = {
@@ -76,6 +77,23 @@ def broker(
         cluster.kill()
         if request.session.testsfailed > failed:
             print(cluster.output())
+
+
+@pytest.fixture(scope="session")
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecuredBroker]:
+    """One broker with TLS, logins and access control, for all tests of security."""
+    broker = SecuredBroker(tmp_path_factory.mktemp("secured"))
+    failed = request.session.testsfailed
+    try:
+        broker.start()
+        yield broker
+        assert broker.cluster.stop() == 0
+    finally:
+        broker.cluster.kill()
+        if request.session.testsfailed > failed:
+            print(broker.cluster.output())
 
 
 @pytest.fixture(scope="session")

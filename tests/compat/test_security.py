@@ -6,7 +6,7 @@ wrong password and an expired token are refused, and a right that is taken away 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,23 +34,6 @@ from penstock.testing.slowness import patient
 WAYS = ("TLS", "mTLS", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 VALUES = [b"one", b"two", b"three"]
 Name = Callable[[], str]
-
-
-@pytest.fixture(scope="module")
-def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SecuredBroker]:
-    """One broker process for all tests here."""
-    broker = SecuredBroker(tmp_path_factory.mktemp("secured"))
-    failed = request.session.testsfailed
-    try:
-        broker.start()
-        yield broker
-        assert broker.cluster.stop() == 0
-    finally:
-        broker.cluster.kill()
-        if request.session.testsfailed > failed:
-            print(broker.cluster.output())
 
 
 @pytest.fixture(params=list(CLIENTS))

@@ -155,7 +155,7 @@ class _Fuzzer:
             source = chance.choice(self._login_frames)
             if is_logged_in:
                 # Not a damaged API key: the request would be another, of a client that may send it.
-                return bytearray(source[:4]) + mutate(source[4:], self._tokens, chance)
+                return bytearray(source[:4]) + mutate(source[4:], self._login_frames, chance)
             return mutate(source, self._login_frames, chance)
         return mutate(chance.choice(self._others), self._others, chance)
 
