@@ -173,7 +173,8 @@ class _Session:
 
 
 class Reader:
-    """Reads with fetch sessions, one at each broker. Some fetches wait for new records."""
+    """Reads with fetch sessions, one at each broker. Some fetches wait for new records, or for more
+    than there will ever be."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
@@ -213,8 +214,8 @@ class Reader:
             )
             topics = [FetchRequest.Topic(topic=GUEST_TOPIC, partitions=[part])]
         return FetchRequest(
-            max_wait_ms=self._actor.draws.choice((0, 100, 1_000)),
-            min_bytes=1,
+            max_wait_ms=self._actor.draws.choice((0, 100, 2_000)),
+            min_bytes=self._actor.draws.choice((1, 1, _BYTES_MAX)),
             max_bytes=_BYTES_MAX,
             session_id=0 if session is None else session.session_id,
             session_epoch=0 if session is None else session.epoch,
