@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from broker.harness import BrokerHarness, HarnessPeer, with_harness
 from penstock.broker.listeners.connection_rates import ConnectionRates, RefusedConnection
 from penstock.metadata.quotas import alter_quotas
+from penstock.net.config import ServerConfig
+from penstock.net.server import Server
 from penstock.net.session import Peer, Session
+from penstock.net.sockets import SocketNetwork
+from penstock.runtime import SystemClock
 from penstock.security.quotas import QuotaAlteration
 from penstock.wire.errors import ErrorCode, ProtocolError
 
+CONFIG = ServerConfig(host="127.0.0.1", port=0)
 BURST_S = 10
 """A fresh address or listener may use its rate of this many seconds at once."""
 
@@ -109,3 +115,24 @@ async def test_connections_that_would_wait_too_long_are_refused(harness: BrokerH
     refused = [is_refused(rates, ClosingPeer()) for _ in range(1000)]
     assert not any(refused[:BURST_S])
     assert refused.count(True) > 500
+
+
+def test_a_refused_connection_is_closed_by_a_real_server() -> None:
+    """It counts as open until then, and what its client sends is not read."""
+
+    async def scenario() -> None:
+        server = Server(
+            SocketNetwork(), SystemClock(), CONFIG, lambda p: RefusedConnection(p, 0.02)
+        )
+        await server.start()
+        reader, writer = await asyncio.open_connection(*server.address)
+        writer.write(bytes(100))
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+        writer.close()
+        assert server.counters.requests == server.counters.bytes_in == 0
+        assert server.counters.connections_failed == 0
+        assert server.counters.connections_muted == 0
+        await server.stop(1.0)
+
+    asyncio.run(scenario())
