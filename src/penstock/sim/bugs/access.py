@@ -106,9 +106,10 @@ def _checks_first_fetch(patches: ExitStack) -> None:
         wanted: Any,
         version: int,
         may_read: MayRead | None,
+        meter: Any,
     ) -> None:
         checks = may_read if request.session_epoch <= 0 else None
-        begin(self, request, services, session, wanted, version, checks)
+        begin(self, request, services, session, wanted, version, checks, meter)
 
     patch(patches, FetchReads, "__init__", lax)
 
