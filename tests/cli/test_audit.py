@@ -20,13 +20,16 @@ from penstock.security.audit import (
 )
 from penstock.testing.broker import Broker
 
-NOW_MS = int(time.time() * 1000)
 MINUTE_MS = 60_000
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 def created(topic: str, user: str, minutes_ago: int) -> AuditEvent:
     origin = Origin(user, "192.0.2.7", "CLIENTS")
-    at_ms = NOW_MS - minutes_ago * MINUTE_MS
+    at_ms = now_ms() - minutes_ago * MINUTE_MS
     return topic_change(origin, at_ms, Action.TOPIC_CREATE, topic, Outcome.ALLOWED, "1 partitions")
 
 
@@ -69,7 +72,7 @@ def test_actions_and_outcomes_select_events(penstock: Runner, file: Path) -> Non
     origin = Origin("eve", "192.0.2.9", "CLIENTS")
     why = LoginFailure.CREDENTIALS
     with file.open("a") as log:
-        log.write(login_denied(origin, NOW_MS, "PLAIN", why).to_json() + "\nnot an event\n")
+        log.write(login_denied(origin, now_ms(), "PLAIN", why).to_json() + "\nnot an event\n")
     ended = penstock("audit", "--file", str(file), "--outcome", "denied", "--action", "login")
     assert "eve" in ended.out and "alice" not in ended.out
     assert "1 records are not audit events" in ended.err
