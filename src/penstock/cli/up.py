@@ -11,6 +11,7 @@ import shlex
 import sys
 from dataclasses import replace
 from functools import partial
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -31,7 +32,6 @@ from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 
 if TYPE_CHECKING:
-    from penstock.broker.peers.connection import PeerSecurity
     from penstock.cli.secure_setup import SecureSetup
 
 DEFAULT_DATA: Final = "penstock-data"
@@ -96,7 +96,7 @@ def up(
     settings: Settings = None,
 ) -> None:
     directory = data.rstrip("/") or "/"
-    setup = _secured(directory, host) if secure else None
+    setup: SecureSetup | None = _secure_setup().prepare(directory, host) if secure else None
 
     def config(number: int) -> BrokerConfig:
         plain = _config(directory, host, port, number, brokers)
@@ -107,7 +107,7 @@ def up(
     configs = [configured(partial(config, number), settings) for number in range(brokers)]
     _make_directory(directory)
     if setup is not None:
-        _add_admin(setup, configs[0].store_path)
+        _secure_setup().add_admin(setup, configs[0].store_path)
 
     console = ConsoleProcess(wanted=with_console and setup is None)
 
@@ -116,7 +116,7 @@ def up(
         if setup is None:
             _hint(directory, addresses)
         else:
-            _tell_snippets(setup, addresses)
+            sys.stderr.write(_secure_setup().snippets(setup, ",".join(addresses)))
         _tell_metrics(configs)
         console.start(addresses)
 
@@ -125,7 +125,7 @@ def up(
             raise typer.Exit(run_in_foreground(configs[0], on_ready))
         from penstock.cli import supervise  # noqa: PLC0415 -- a single broker starts without it
 
-        security = None if setup is None else _peer_security(setup)
+        security = None if setup is None else _secure_setup().admin_security(setup)
         raise typer.Exit(supervise.run_brokers(directory, configs, on_ready, security))
     finally:
         console.close()
@@ -148,35 +148,15 @@ def _config(directory: str, host: str, port: int, number: int, brokers: int) -> 
     )
 
 
-def _secured(directory: str, host: str) -> SecureSetup:
+def _secure_setup() -> ModuleType:
     from penstock.cli import secure_setup  # noqa: PLC0415 - loads a library for certificates
 
-    return secure_setup.prepare(directory, host)
+    return secure_setup
 
 
 def _with_security(config: BrokerConfig, setup: SecureSetup) -> BrokerConfig:
-    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
-
-    added = secure_setup.broker_settings(setup, config.host, config.port)
+    added = _secure_setup().broker_settings(setup, config.host, config.port)
     return replace(config, kafka=(*config.kafka, *added.items()))
-
-
-def _add_admin(setup: SecureSetup, store_path: str) -> None:
-    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
-
-    secure_setup.add_admin(setup, store_path)
-
-
-def _tell_snippets(setup: SecureSetup, addresses: list[str]) -> None:
-    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
-
-    sys.stderr.write(secure_setup.snippets(setup, ",".join(addresses)))
-
-
-def _peer_security(setup: SecureSetup) -> PeerSecurity:
-    from penstock.cli import secure_setup  # noqa: PLC0415 - as above
-
-    return secure_setup.admin_security(setup)
 
 
 def _metrics_of(first: str | None, number: int) -> str | None:
