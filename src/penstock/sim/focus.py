@@ -146,6 +146,16 @@ def _synced(scenario: Scenario) -> Scenario:
     )
 
 
+def _copied_twice(scenario: Scenario) -> Scenario:
+    return replace(
+        scenario,
+        topics=tuple(
+            replace(topic, replication_factor=2, min_insync=2, durability="replicated")
+            for topic in scenario.topics
+        ),
+    )
+
+
 def bit_rot(scenario: Scenario) -> Scenario:
     """Synced batches rot. In a large segment most of them are above the stored recovery point."""
     plain = _episode("bit_rot")(scenario)
@@ -216,6 +226,9 @@ FOCUSES: Final[dict[str, Focus]] = {
     "queued_deletion": lambda scenario: replace(_episode("queued_deletion")(scenario), brokers=3),
     "reborn_restart": lambda scenario: replace(_episode("reborn_restart")(scenario), brokers=3),
     "take_back": lambda scenario: replace(_episode("take_back")(scenario), brokers=4),
+    "replaced_move": lambda scenario: replace(
+        _copied_twice(_episode("replaced_move")(scenario)), brokers=4
+    ),
     "deleted_branch": lambda scenario: replace(_episode("deleted_branch")(scenario), brokers=3),
 }
 ORDINARY: Final = (

@@ -60,7 +60,8 @@ def test_an_episode_occurs_and_no_rule_is_broken(episode: str) -> None:
     """Among them: a broker returns with an empty disk; two leaders die; leases are renewed on a
     slow store; a topic is deleted and recreated while a broker is down; a leader's disk is full."""
     topic = replace(TOPIC, segment_bytes=1 << 20)
-    settings: dict[str, Any] = {"load_s": 20.0, "brokers": 4 if episode == "take_back" else 3}
+    moves = episode in ("take_back", "replaced_move")
+    settings: dict[str, Any] = {"load_s": 20.0, "brokers": 4 if moves else 3}
     if episode == "rebuilt_table":
         settings["tables"] = 1
     if episode == "durability_switch":

@@ -6,6 +6,8 @@ missed_deletion    a broker is down while a topic is deleted and created again
 queued_deletion    a broker with a stalled disk gets a change and the deletion at the same time
 reborn_restart     a leader restarts with uncommitted records of a topic that was created again
 take_back          a replica is moved away and back before its broker learns of either
+replaced_move      a reassignment that replaces another names a replica no more that has one of the
+                   last copies; then the broker with the other copy loses power
 deleted_branch     a leader dies with uncommitted records; its successor deletes its own at the
                    same offsets
 """
@@ -55,6 +57,7 @@ class TopicEpisodes:
             "queued_deletion": self._reborn(self._queue_deletion),
             "reborn_restart": self._reborn(self._restart_reborn),
             "take_back": self._take_back,
+            "replaced_move": self._replaced_move,
             "deleted_branch": self._deleted_branch,
         }
 
@@ -352,6 +355,58 @@ class TopicEpisodes:
             await self._shared.rest(2 * LAG_S)
             self._actions.faults.lag_watch(gone.name, 0.0)
         return True
+
+    async def _replaced_move(self) -> bool:
+        """Only the leader and an added replica are in sync. The second request would leave the
+        leader alone with its records, which are not on its disk yet."""
+        brokers = self._cluster.world.brokers
+        partition_names = [
+            partition_name
+            for partition_name in self._shared.scenario.written
+            if self._cluster.setting(partition_name)[1] == 2
+            and 1 < len(self._cluster.replicas_of(partition_name)) < len(brokers)
+            and self._cluster.leader_of(partition_name) >= 0
+        ]
+        if not partition_names:
+            return False
+        partition_name = self._draws.choice(partition_names)
+        self._shared.losses_max = min(self._shared.losses_max, 1)
+        await self._demand_setting(partition_name, ("replicated", 2))
+        await self._cluster.world.sleep(HEARD_S)
+        replicas = self._cluster.replicas_of(partition_name)
+        leader = brokers[self._cluster.leader_of(partition_name)]
+        others = [brokers[each] for each in replicas if each != leader.id]
+        spare = self._draws.choice([node.id for node in brokers if node.id not in replicas])
+        for node in others:
+            self._actions.faults.kill(node.name)
+        try:
+            await self._leave_two_copies(partition_name, leader, spare, replicas)
+        except ClientError:
+            return False
+        finally:
+            for node in (leader, *others):
+                self._actions.start(node)
+        return True
+
+    async def _leave_two_copies(
+        self, partition_name: str, leader: BrokerNode, spare: int, replicas: tuple[int, ...]
+    ) -> None:
+        alone, two = {leader.id}, {leader.id, spare}
+        isr_of = self._cluster.isr_of
+        await self._cluster.wait(lambda: {*isr_of(partition_name)} == alone, ANSWER_S)
+        # The others are down, so this reassignment does not complete.
+        targets = tuple(spare if each == leader.id else each for each in replicas)
+        await self._cluster.spawn(self._move(partition_name, targets))
+        if not await self._cluster.wait(lambda: {*isr_of(partition_name)} == two, ANSWER_S):
+            return
+        self._actions.faults.stall_disk(leader.name, STALL_S)
+        await self._cluster.wait(
+            lambda: self._unsynced(leader, partition_name) >= UNSYNCED, STALL_S / 2
+        )
+        await self._cluster.spawn(self._move(partition_name, replicas))
+        if {*isr_of(partition_name)} <= two and self._actions.may_wound(leader):
+            self._actions.faults.power_loss(leader.name)
+            await self._shared.rest(self._cluster.pause_s())
 
     def _is_on(self, partition_name: str, replicas: tuple[int, ...]) -> bool:
         return {*self._cluster.replicas_of(partition_name)} == {*replicas}
