@@ -173,6 +173,7 @@ class _Run:
             self.watch,
         )
         shared.synced_end = partial(_synced_end, invariants)
+        shared.is_known = partial(_is_known, world, invariants)
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
         await world.start_brokers()
@@ -240,6 +241,15 @@ class _Run:
 def _synced_end(invariants: Invariants, partition_name: str) -> int:
     truth = invariants.truths.get(partition_name)
     return 0 if truth is None else truth.synced_end
+
+
+def _is_known(world: World, invariants: Invariants, name: str) -> bool:
+    topic = invariants.metadata.image.topics.get(name)
+    images = (node.broker.cluster.image for node in world.brokers if node.broker is not None)
+    known = (image.topics.get(name) for image in images)
+    return topic is not None and all(
+        each is not None and each.topic_id == topic.topic_id for each in known
+    )
 
 
 def _last_step(world: World, check_every: int) -> Callable[[], int | None]:

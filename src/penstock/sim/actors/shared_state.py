@@ -55,6 +55,8 @@ class SharedState:
     """By topic: the durability and min.insync.replicas that an operator requested last."""
     synced_end: Callable[[str], int] = lambda partition_name: 0
     """Returns up to which offset a topic partition has been synced on any disk."""
+    is_known: Callable[[str], bool] = lambda topic: True
+    """Returns whether every broker that runs knows which topic has this name now."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     requests: list[str] = field(default_factory=list)

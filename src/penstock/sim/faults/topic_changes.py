@@ -26,6 +26,8 @@ ALTER: Final = "alter a topic"
 REBORN: Final = "reborn"
 _RECORDS: Final = 4
 _POLLS_MAX: Final = 20
+_LOOKS_MAX: Final = 5
+_UNHEARD_S: Final = 2.0
 
 
 def draw_change(
@@ -103,20 +105,39 @@ class TopicRecreation:
         return True
 
     async def look(self, admin: Admin) -> None:
-        shared, begun_ms = self._actor.shared, self._actor.shared.now_ms()
+        """Writes to the new topic and reads it.
+
+        A broker that cannot reach the store does not learn of the deletion. It serves the old topic
+        until its lease is over, and what is written to it is lost, as in Kafka. So the result
+        counts only if every broker knew the new topic before. Otherwise it is tried again.
+        """
+        shared = self._actor.shared
+        for _ in range(_LOOKS_MAX):
+            begun_ms, is_known = shared.now_ms(), shared.is_known(self._name)
+            error = await self._look(admin)
+            if is_known or not error:
+                self._report(begun_ms, error)
+                return
+            shared.count("topics_reborn_unheard")
+            await shared.rest(_UNHEARD_S)
+
+    async def _look(self, admin: Admin) -> str:
         before = (await admin.describe_topic(self._name)).topic_id
         written = await self.write("new")
         found = await self._read()
         after = (await admin.describe_topic(self._name)).topic_id
         old = [value for value in found if value.startswith("old")]
         missing = [value for value in written if value not in found]
-        error = ""
         if old:
-            error = f"{old} was written before the topic was deleted, but is still there"
-        elif missing and before == after:
+            return f"{old} was written before the topic was deleted, but is still there"
+        if missing and before == after:
             # A delete request that was given up and sent again may arrive late and delete
             # this topic.
-            error = f"{missing} was acknowledged, but is missing"
+            return f"{missing} was acknowledged, but is missing"
+        return ""
+
+    def _report(self, begun_ms: float, error: str) -> None:
+        shared = self._actor.shared
         shared.count("topics_reborn")
         shared.history.add(
             Probe(
