@@ -11,7 +11,7 @@ from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import emit, emit_json, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, connect, run
 from penstock.client.admin.roles import AccessAnswer
-from penstock.security.acls import AclOperation, ResourcePattern
+from penstock.security.acls import AclOperation
 
 _CHECK_HELP = """Say whether a user may do something, and by which rule.
 
@@ -45,7 +45,7 @@ def check(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    pattern = ResourcePattern(*parse_resource(resource))
+    pattern = parse_resource(resource)
     wanted = named(AclOperation, operation, "operation")
 
     async def main() -> AccessAnswer:

@@ -1,47 +1,30 @@
-"""How people write operations and resources on the command line, for rules and roles."""
+"""Reads operations, resources and grants that people write as arguments of a command."""
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import TypeVar
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
-from penstock.cli.output import CommandFailed, printable
-from penstock.security.acls import PatternType, ResourcePattern, ResourceType
+from penstock.cli.output import CommandFailed
+from penstock.security import access_text
 
-N = TypeVar("N", bound=IntEnum)
-
-
-def split_list(text: str | None) -> list[str]:
-    return [each.strip() for each in (text or "").split(",") if each.strip()]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def named(kind: type[N], text: str, what: str) -> N:
-    found = kind.__members__.get(text.upper().replace("-", "_"))
-    if found is None or found <= 1:
-        names = ", ".join(
-            name.lower().replace("_", "-") for name, n in kind.__members__.items() if n > 1
-        )
-        raise CommandFailed(f"there is no {what} {printable(text)!r}: use one of {names}")
-    return found
+def _checked(read: Callable[P, T]) -> Callable[P, T]:
+    @wraps(read)
+    def checked(*given: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return read(*given, **keywords)
+        except access_text.BadAccessText as error:
+            raise CommandFailed(str(error)) from error
+
+    return checked
 
 
-def parse_resource(text: str) -> tuple[ResourceType, PatternType, str]:
-    kind, colon, name = text.partition(":")
-    if not colon or not name:
-        raise CommandFailed(
-            f"{printable(text)!r} is not a resource: write TYPE:NAME, such as topic:orders"
-        )
-    found = named(ResourceType, kind, "type of resource")
-    if len(name) > 1 and name.endswith("*"):
-        return found, PatternType.PREFIXED, name[:-1]
-    return found, PatternType.LITERAL, name
-
-
-def text_of(value: IntEnum) -> str:
-    return value.name.lower().replace("_", "-")
-
-
-def pattern_text(pattern: ResourcePattern) -> str:
-    """Returns a resource as `parse_resource` reads it."""
-    star = "*" if pattern.pattern_type == PatternType.PREFIXED else ""
-    return f"{text_of(pattern.resource_type)}:{pattern.name}{star}"
+named = _checked(access_text.named)
+parse_assignment = _checked(access_text.parse_assignment)
+parse_grant = _checked(access_text.parse_grant)
+parse_resource = _checked(access_text.parse_resource)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.access_words import named, parse_resource, split_list, text_of
+from penstock.cli.access_words import named, parse_resource
 from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import CommandFailed, count, emit, emit_json, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, report, run
 from penstock.cli.tables import Column, table
 from penstock.client.errors import BrokerError
+from penstock.security.access_text import acl_fields, pattern_text, split_list, text_of
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import (
     AclBinding,
@@ -92,12 +93,12 @@ def add(
     rights += [(PermissionType.DENY, each) for each in split_list(deny)]
     if not rights:
         raise CommandFailed("no right is given: add --allow or --deny, such as --allow read")
-    kind, pattern, name = parse_resource(resource)
+    pattern = parse_resource(resource)
     acls = [
         AclBinding(
-            kind,
-            pattern,
-            name,
+            pattern.resource_type,
+            pattern.pattern_type,
+            pattern.name,
             f"User:{user}",
             host,
             named(AclOperation, each, "operation"),
@@ -134,11 +135,17 @@ def list_acls(
 
     found = run(main())
     if json:
-        emit_json({"acls": [_fields(acl) for acl in found]})
+        emit_json({"acls": [acl_fields(acl) for acl in found]})
         return
     columns = [Column(name) for name in ("resource", "user", "permission", "operation", "host")]
     rows = [
-        (_resource_text(acl), acl.principal.removeprefix("User:"), *_rights_text(acl), acl.host)
+        (
+            pattern_text(acl.pattern),
+            acl.principal.removeprefix("User:"),
+            text_of(acl.permission),
+            text_of(acl.operation),
+            acl.host,
+        )
         for acl in found
     ]
     emit(table(columns, rows))
@@ -153,8 +160,7 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    _, pattern, _ = parse_resource(resource)
-    wanted = _filter(resource, user, operation, pattern)
+    wanted = _filter(resource, user, operation, parse_resource(resource).pattern_type)
 
     async def find() -> list[AclBinding]:
         async with connect(bootstrap) as admin:
@@ -178,7 +184,8 @@ def _filter(
 ) -> AclFilter:
     kind, name = ResourceType.ANY, None
     if resource is not None:
-        kind, _, name = parse_resource(resource)
+        given = parse_resource(resource)
+        kind, name = given.resource_type, given.name
     return AclFilter(
         kind,
         PatternType.ANY if resource is None else pattern,
@@ -189,31 +196,9 @@ def _filter(
     )
 
 
-def _resource_text(acl: AclBinding) -> str:
-    star = "*" if acl.pattern_type == PatternType.PREFIXED else ""
-    return f"{text_of(acl.resource_type)}:{acl.resource_name}{star}"
-
-
-def _rights_text(acl: AclBinding) -> tuple[str, str]:
-    return text_of(acl.permission), text_of(acl.operation)
-
-
-def _fields(acl: AclBinding) -> dict[str, str]:
-    permission, operation = _rights_text(acl)
-    return {
-        "resource_type": text_of(acl.resource_type),
-        "pattern_type": text_of(acl.pattern_type),
-        "resource_name": acl.resource_name,
-        "principal": acl.principal,
-        "host": acl.host,
-        "permission": permission,
-        "operation": operation,
-    }
-
-
 def _show(what: str, acls: list[AclBinding], *, json: bool) -> None:
     if json:
-        emit_json({what: [_fields(acl) for acl in acls]})
+        emit_json({what: [acl_fields(acl) for acl in acls]})
         return
     for acl in acls:
         emit(f"{what}: {printable(str(acl))}")

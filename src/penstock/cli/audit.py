@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Final
@@ -23,12 +22,12 @@ from penstock.cli.session import (
     run,
 )
 from penstock.cli.tables import Column, table
+from penstock.client.audit_topic import FoundEvents, RawConsumer, read_audit_topic
 from penstock.client.consumer import Consumer
 from penstock.client.errors import TopicNotFound
 from penstock.metadata.model import AUDIT_TOPIC
 from penstock.runtime import SystemClock
 from penstock.security.audit import AuditEvent, AuditQuery, format_time
-from penstock.topic_partition import TopicPartition
 
 _HELP = """Show who did what, from where, and which rule allowed or denied it.
 
@@ -45,10 +44,6 @@ Examples:
   penstock audit --since 2026-11-17T08:00 --action topic --json
   penstock audit --file /var/lib/penstock/audit.log
 """
-_POLL_MS: Final = 1000
-_EMPTY_POLLS_MAX: Final = 30
-"""After so many polls without a record, the cluster is considered as not answering."""
-
 _Since = Annotated[str, typer.Option("--since", metavar="TIME", help="Only later events.")]
 _Until = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only events before this time.")
@@ -90,41 +85,15 @@ def show(
         query = AuditQuery.parse(now_ms, since, until, user, action, outcome)
     except ValueError as error:
         raise CommandFailed(str(error)) from error
-    found = _Found(query, limit)
+    found = FoundEvents(query, limit)
     if file is not None:
         for path in _rotated(file):
             with path.open("rb") as lines:
                 found.add(lines)
     else:
-        run(_read_topic(bootstrap, query, found))
+        run(_read_topic(bootstrap, found))
     with pipe_guard():
         _print(found, json=json)
-
-
-class _Found:
-    """The events that match, only the last of them."""
-
-    def __init__(self, query: AuditQuery, limit: int) -> None:
-        self._query = query
-        self._events: deque[AuditEvent] = deque(maxlen=limit)
-        self.left_out = 0
-        self.unreadable = 0
-
-    def add(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            if not line.strip():
-                continue
-            try:
-                event = AuditEvent.from_json(line)
-            except ValueError:
-                self.unreadable += 1
-                continue
-            if self._query.matches(event):
-                self.left_out += len(self._events) == self._events.maxlen
-                self._events.append(event)
-
-    def in_order(self) -> list[AuditEvent]:
-        return sorted(self._events, key=lambda event: event.time_ms)
 
 
 def _rotated(path: Path) -> Iterator[Path]:
@@ -139,8 +108,8 @@ def _rotated(path: Path) -> Iterator[Path]:
     yield path
 
 
-async def _read_topic(bootstrap: str, query: AuditQuery, found: _Found) -> None:
-    consumer: Consumer[bytes | None, bytes | None] = Consumer(
+async def _read_topic(bootstrap: str, found: FoundEvents) -> None:
+    consumer: RawConsumer = Consumer(
         checked(bootstrap),
         client_id=CLIENT_ID,
         auto_offset_reset="earliest",
@@ -151,50 +120,16 @@ async def _read_topic(bootstrap: str, query: AuditQuery, found: _Found) -> None:
     )
     async with consumer:
         try:
-            number = await consumer.partitions_for(AUDIT_TOPIC)
+            await read_audit_topic(consumer, found)
         except TopicNotFound as error:
             raise CommandFailed(
                 f"there is no topic {AUDIT_TOPIC}, or you may not read it: see audit.enabled and "
                 "audit.topic.enabled on the brokers; to read the log of a broker, use --file",
                 EXIT_REFUSED,
             ) from error
-        partitions = [TopicPartition(AUDIT_TOPIC, index) for index in range(number)]
-        ends = await consumer.end_offsets(partitions)
-        starts = await consumer.beginning_offsets(partitions)
-        if query.since_ms is not None:
-            at = await consumer.offsets_for_times(dict.fromkeys(partitions, query.since_ms))
-            starts = {each: ends[each] if (hit := at[each]) is None else hit.offset for each in at}
-        left = {each for each in partitions if starts[each] < ends[each]}
-        consumer.assign(left)
-        for each in left:
-            consumer.seek(each, starts[each])
-        await _read(consumer, left, ends, found)
 
 
-async def _read(
-    consumer: Consumer[bytes | None, bytes | None],
-    left: set[TopicPartition],
-    ends: dict[TopicPartition, int],
-    found: _Found,
-) -> None:
-    empty = 0
-    while left:
-        records = await consumer.poll(_POLL_MS)
-        empty = 0 if records else empty + 1
-        if empty > _EMPTY_POLLS_MAX:
-            raise CommandFailed(f"the leaders of {AUDIT_TOPIC} do not answer: see penstock status")
-        found.add(
-            record.value or b""
-            for record in records
-            if record.offset < ends[record.topic_partition]
-        )
-        positions = consumer.positions()
-        left -= {
-            each for each in left if each in positions and positions[each].offset >= ends[each]
-        }
-
-
-def _print(found: _Found, *, json: bool) -> None:
+def _print(found: FoundEvents, *, json: bool) -> None:
     events = found.in_order()
     if json:
         for event in events:

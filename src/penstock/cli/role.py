@@ -6,21 +6,15 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.access_words import named, parse_resource, pattern_text, split_list, text_of
+from penstock.cli.access_words import parse_assignment, parse_grant
 from penstock.cli.options import Bootstrap, Json, Yes
-from penstock.cli.output import CommandFailed, emit, emit_json, printable
+from penstock.cli.output import emit, emit_json, printable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, confirm, connect, run
 from penstock.cli.tables import Column, table
 from penstock.client.admin.roles import RoleListing
-from penstock.security.acls import (
-    AclOperation,
-    AclRefused,
-    PatternType,
-    ResourcePattern,
-    ResourceType,
-)
+from penstock.security.access_text import assignment_fields, grant_text
 from penstock.security.role_edits import DefineRole, DeleteRole, GrantRole, RevokeRole, RoleEdit
-from penstock.security.roles import Grant, Role, RoleAssignment
+from penstock.security.roles import Role
 
 _CREATE_HELP = """Create a role, or replace it: its users then get the new rights.
 
@@ -94,7 +88,7 @@ def create(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    made = Role(role, tuple(_grant(text) for text in grants))
+    made = Role(role, tuple(parse_grant(text) for text in grants))
     _alter(bootstrap, DefineRole(made))
     _tell(json, "created", role, f"created the role {printable(role)}")
 
@@ -108,7 +102,7 @@ def grant(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    _alter(bootstrap, GrantRole(_assignment(role, resource, user, host)))
+    _alter(bootstrap, GrantRole(parse_assignment(role, resource, user, host)))
     _tell(json, "granted", role, f"granted {printable(role)} to {printable(user)}")
 
 
@@ -121,7 +115,7 @@ def revoke(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    _alter(bootstrap, RevokeRole(_assignment(role, resource, user, host)))
+    _alter(bootstrap, RevokeRole(parse_assignment(role, resource, user, host)))
     _tell(json, "revoked", role, f"revoked {printable(role)} from {printable(user)}")
 
 
@@ -153,13 +147,15 @@ def list_roles(
             {"role": role.name, "built_in": role.name in found.built_in, "grants": _grants(role)}
             for role in found.roles.values()
         ]
-        emit_json({"roles": roles, "assignments": [_fields(each) for each in found.assignments]})
+        emit_json(
+            {"roles": roles, "assignments": [assignment_fields(each) for each in found.assignments]}
+        )
         return
     if user is None:
         rows = [(role.name, "; ".join(_grants(role))) for role in found.roles.values()]
         emit(table([Column("role"), Column("grants")], rows))
     columns = [Column(name) for name in ("user", "role", "resource", "host")]
-    emit(table(columns, [tuple(_fields(each).values()) for each in found.assignments]))
+    emit(table(columns, [tuple(assignment_fields(each).values()) for each in found.assignments]))
 
 
 def _alter(bootstrap: str, edit: RoleEdit) -> None:
@@ -177,52 +173,5 @@ def _tell(json: bool, what: str, role: str, text: str) -> None:
         emit(text)
 
 
-def _assignment(role: str, resource: str | None, user: str, host: str) -> RoleAssignment:
-    pattern = None
-    if resource is not None:
-        kind, colon, name = resource.partition(":")
-        if kind.lower() == "any" and colon and name:
-            is_prefix = len(name) > 1 and name.endswith("*")
-            pattern_type = PatternType.PREFIXED if is_prefix else PatternType.LITERAL
-            text = name[:-1] if is_prefix else name
-            pattern = ResourcePattern(ResourceType.ANY, pattern_type, text)
-        else:
-            pattern = ResourcePattern(*parse_resource(resource))
-    try:
-        return RoleAssignment(role, f"User:{user}", pattern, host)
-    except AclRefused as error:
-        raise CommandFailed(str(error)) from error
-
-
-def _grant(text: str) -> Grant:
-    resource, equals, operations = text.rpartition("=")
-    given = split_list(operations)
-    if not equals or not given:
-        raise CommandFailed(
-            f"{printable(text)!r} is not a grant: write TYPE=OPERATIONS, such as topic=read,alter"
-        )
-    rights = frozenset(named(AclOperation, each, "operation") for each in given)
-    if ":" in resource:
-        kind, pattern_type, name = parse_resource(resource)
-        return Grant(kind, rights, name, pattern_type)
-    return Grant(named(ResourceType, resource, "type of resource"), rights)
-
-
 def _grants(role: Role) -> list[str]:
-    return [_grant_text(grant) for grant in role.grants]
-
-
-def _grant_text(grant: Grant) -> str:
-    rights = ",".join(text_of(each) for each in sorted(grant.operations))
-    pattern = grant.fixed_pattern if grant.name is not None else None
-    resource = text_of(grant.resource_type) if pattern is None else pattern_text(pattern)
-    return f"{resource}={rights}"
-
-
-def _fields(held: RoleAssignment) -> dict[str, str | None]:
-    return {
-        "user": held.principal.removeprefix("User:"),
-        "role": held.role,
-        "resource": None if held.resource is None else pattern_text(held.resource),
-        "host": held.host,
-    }
+    return [grant_text(grant) for grant in role.grants]
