@@ -26,7 +26,8 @@ def test_a_focus_keeps_the_times_and_sizes_that_a_seed_has_drawn() -> None:
     for name in FOCUSES:
         scenario = focused(plain, name)
         assert (scenario.seed, scenario.delay_ms) == (plain.seed, plain.delay_ms)
-        assert scenario.topics[0].replication_factor == (1 if name == "acks_one" else 3)
+        factor = {"acks_one": 1, "replaced_move": 2}.get(name, 3)
+        assert scenario.topics[0].replication_factor == factor
 
 
 def test_some_ordinary_seeds_have_a_focus() -> None:
