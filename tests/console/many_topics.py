@@ -15,20 +15,13 @@ from penstock.client.address import Address
 from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.environment import default_environment
-from penstock.console.brokers import Brokers
 from penstock.console.config import ConsoleConfig
-from penstock.console.groups import Groups
 from penstock.console.guard import Guard
-from penstock.console.jobs import Jobs
-from penstock.console.link import Link
-from penstock.console.messages import Messages
 from penstock.console.picture import GroupLag, Picture
-from penstock.console.pipelines import Pipelines
-from penstock.console.queries import Queries
 from penstock.console.server import listen
-from penstock.console.topics import Topics
-from penstock.console.watch import Watch
+from penstock.console.sessions import Sessions
 from penstock.console.web import Web
+from penstock.console.workspace import Workspace
 from penstock.runtime import SystemClock, Threads
 from penstock.topic_partition import TopicPartition
 
@@ -50,30 +43,28 @@ def made_up() -> Picture:
     return picture
 
 
+class MadeUp(Workspace):
+    """Polls no cluster."""
+
+    async def run(self) -> None:
+        pass
+
+
 async def main() -> None:
     env = default_environment()
     config = ConsoleConfig(bootstrap="localhost:1")
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
-    link = Link(config, env)
-    watch = Watch(link, made_up())
-    jobs = Jobs(watch.tell)
     threads = Threads(1)
-    web = Web(
-        Guard(config, port, env.clock, env.random),
-        watch,
-        jobs,
-        Topics(link, watch),
-        Messages(link, jobs),
-        Groups(link, watch),
-        Brokers(link, watch, jobs),
-        Pipelines(threads, Queries(link, watch)),
-    )
+    space = MadeUp(config, env, threads, {})
+    space.watch.picture = made_up()
+    sessions = Sessions((), env.clock, lambda _user, _login: space)
+    web = Web(Guard(config, port, env.clock, env.random), sessions, is_https=False)
     server = uvicorn.Server(
         uvicorn.Config(web.app(), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     )
     print(f"console http://127.0.0.1:{port}/", flush=True)
-    async with asyncio.TaskGroup() as tasks:
+    async with sessions.running(), asyncio.TaskGroup() as tasks:
         serving = tasks.create_task(server.serve([listening]))
         await asyncio.to_thread(sys.stdin.read)
         server.should_exit = True

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import selectors
+import ssl
 import subprocess
 import sys
 import time
@@ -107,11 +108,12 @@ class Browserless:
     cookie: str = ""
     csrf: str = ""
     headers: dict[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
 
     def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        topic_partition = urlsplit(self.url)
+        address = urlsplit(self.url)
         sent = {**self.headers, **(headers or {})}
         if self.cookie:
             sent.setdefault("cookie", self.cookie)
@@ -120,9 +122,7 @@ class Browserless:
         data = None if body is None else json.dumps(body).encode()
         if data is not None:
             sent.setdefault("content-type", "application/json")
-        connection = http.client.HTTPConnection(
-            topic_partition.hostname or "", topic_partition.port, timeout=120
-        )
+        connection = self._connection(address.hostname or "", address.port)
         try:
             connection.request(method, path, data, sent)
             response = connection.getresponse()
@@ -134,6 +134,11 @@ class Browserless:
         finally:
             connection.close()
 
+    def _connection(self, host: str, port: int | None) -> http.client.HTTPConnection:
+        if self.tls is None:
+            return http.client.HTTPConnection(host, port, timeout=120)
+        return http.client.HTTPSConnection(host, port, timeout=120, context=self.tls)
+
     def get(self, path: str, **headers: str) -> Answer:
         return self.send("GET", path, headers=headers)
 
@@ -141,7 +146,13 @@ class Browserless:
         return self.send("POST", path, body)
 
     def log_in(self, token: str | None = None) -> Answer:
-        answer = self.post("/api/session", {} if token is None else {"token": token})
+        return self._begin({} if token is None else {"token": token})
+
+    def sign_in(self, user: str, password: str) -> Answer:
+        return self._begin({"user": user, "password": password})
+
+    def _begin(self, body: Any) -> Answer:
+        answer = self.post("/api/session", body)
         if answer.status == 200:
             self.cookie = answer.headers["set-cookie"].partition(";")[0]
             self.csrf = answer.json["csrf"]

@@ -69,6 +69,20 @@ def test_up_starts_a_console_that_ends_with_it(tmp_path: Path) -> None:
     assert refused(url)
 
 
+def test_up_secure_starts_a_console_with_sign_in(tmp_path: Path) -> None:
+    """The first admin signs in with the generated password."""
+    data = tmp_path / "data"
+    arguments = ("up", "--secure", "--port", "0", "--data", str(data))
+    with started(*arguments, PENSTOCK_CONSOLE="1") as up:
+        url = line_with(up, r"console (http://127\.0\.0\.1:\d+/)")[1]
+        visitor = Browserless(url)
+        assert visitor.log_in().json["needs"] == "password"
+        password = (data / "security" / "admin-password").read_text().strip()
+        assert visitor.sign_in("admin", password).json["user"] == "admin"
+        assert visitor.get("/api/access/users").json["users"][0]["user"] == "admin"
+    assert refused(url)
+
+
 def test_up_can_run_without_a_console(tmp_path: Path) -> None:
     """`--no-console` starts no process besides the broker."""
     arguments = ("up", "--port", "0", "--data", str(tmp_path / "data"), "--no-console")
@@ -106,6 +120,35 @@ def test_the_command_creates_a_token_for_all_addresses() -> None:
         assert visitor.log_in().status == 401
         assert visitor.log_in(match[3]).status == 200
         assert match[3] not in Path(f"/proc/{console.pid}/cmdline").read_text()
+
+
+def test_settings_of_the_sign_in_that_do_not_fit_are_reported(tmp_path: Path) -> None:
+    """In one line, with advice, before the console listens."""
+    profiles = tmp_path / "penstock" / "profiles"
+    profiles.mkdir(parents=True)
+    (profiles / "tls.toml").write_text('bootstrap = "h:1"\nsecurity_protocol = "SASL_SSL"\n')
+    key = tmp_path / "key.pem"
+    key.write_text("no key\n")
+    profile = ("--profile", "tls", "--sign-in")
+    for arguments, advice in (
+        (("--sign-in", "-b", "h:1"), "needs a cluster with SASL"),
+        ((*profile, "--mechanism", "OAUTHBEARER"), "use SCRAM-SHA-512"),
+        ((*profile, "--host", "0.0.0.0"), "--tls-certificate"),
+        ((*profile, "--tls-certificate", str(key)), "as PEM files"),
+        ((*profile, "--tls-certificate", "/none.pem"), "as PEM files"),
+        (("--profile", "none", "--sign-in"), "profile"),
+    ):
+        ended = subprocess.run(
+            [*PROGRAM, "console", "--port", "0", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+            env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+        )
+        assert ended.returncode == 2, arguments
+        assert advice in ended.stderr, arguments
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr
 
 
 def test_a_port_in_use_is_reported() -> None:

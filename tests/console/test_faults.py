@@ -25,7 +25,7 @@ from penstock.wire import messages
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages.base import Response
 
-REFUSED = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+REFUSED = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 # -- after a change --------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_a_page_that_timed_out_loses_no_message(
 
     async def look() -> list[dict[str, Any]]:
         nonlocal stalled
-        link = Link(ConsoleConfig(bootstrap=fake.address), default_environment())
+        link = Link(ConsoleConfig(bootstrap=fake.address), default_environment(), {})
         looking = Messages(link, Jobs(lambda: None))
         pages: list[dict[str, Any]] = []
         cursor = None

@@ -15,8 +15,14 @@ from penstock.topic_partition import TopicPartition
 TOKEN = "a-token-of-some-length"
 CHANGES = (
     "topic", "configs/t", "partitions/t", "delete/t", "produce/t", "replay/t", "reset",
-    "delete-group", "rebalance", "undrain", "elect", "cancel-moves",
+    "delete-group", "rebalance", "undrain", "elect", "cancel-moves", "user", "password",
+    "delete-user", "acl", "delete-acl", "role", "delete-role", "grant-role", "revoke-role", "quota",
+    "delete-quota",
 )  # fmt: skip
+ACL = {
+    "resource_type": "topic", "pattern_type": "literal", "resource_name": "t", "host": "*",
+    "principal": "User:u", "operation": "read", "permission": "allow", "resource": "topic:t",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +86,9 @@ def test_a_read_only_console_changes_nothing(penstock_broker: Broker) -> None:
         body = {
             "name": "x", "set": {"retention.ms": "1"}, "total": 9, "typed": name, "value": "v",
             "target": "y", "ranges": [], "group": "g", "broker": 0,
-            "moves": [{"topic": name, "partition": 0, "to": 0}],
+            "moves": [{"topic": name, "partition": 0, "to": 0}], "user": "u", "password": "p",
+            "resource": "topic:t", "operation": "read", "permission": "allow", "role": "reader",
+            "entity": {"user": "u"}, "key": "producer_byte_rate", "limit": 1, "acl": ACL,
         }  # fmt: skip
         for path in CHANGES:
             answer = visitor.post(f"/api/change/{path.replace('/t', f'/{name}')}", body)

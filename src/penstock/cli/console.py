@@ -26,12 +26,17 @@ Prints `console URL` when browsers can connect. By default only browsers on this
 any other --host, browsers need a token: give one with --token, or use the generated one, which is
 printed with the URL.
 
+With --sign-in, people sign in with their user names and passwords of the cluster, and each acts
+with their own rights. The login of a profile is then not used. Otherwise everybody acts with the
+login of the profile.
+
 \b
 Examples:
   penstock console
   penstock console --port 8100 --read-only
   penstock console --bootstrap kafka1:9092
   penstock console --host 0.0.0.0 --allow-host console.example.org
+  penstock console --bootstrap profile:prod --sign-in
 """
 
 
@@ -58,11 +63,30 @@ def console(
         list[str] | None,
         typer.Option("--allow-host", metavar="NAME", help="Allow this host name in URLs."),
     ] = None,
+    sign_in: Annotated[
+        bool, typer.Option("--sign-in", help="People sign in as users of the cluster.")
+    ] = False,
+    mechanism: Annotated[
+        str,
+        typer.Option(
+            "--mechanism", metavar="NAMES", help="How: SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN."
+        ),
+    ] = "SCRAM-SHA-512,SCRAM-SHA-256",
+    tls_certificate: Annotated[
+        str, typer.Option("--tls-certificate", metavar="FILE", help="PEM file, for https.")
+    ] = "",
+    tls_key: Annotated[
+        str, typer.Option("--tls-key", metavar="FILE", help="The key, if it is in another file.")
+    ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     command = [*PROGRAM, "--bootstrap", checked(bootstrap), "--host", host, "--port", str(port)]
     command += ["--read-only"] if read_only else []
     for name in allow_host or ():
         command += ["--allow-host", name]
+    for name in mechanism.upper().split(",") if sign_in else ():
+        command += ["--sign-in", name.strip()]
+    for option, path in (("--tls-certificate", tls_certificate), ("--tls-key", tls_key)):
+        command += [option, path] if path else []
     sys.stdout.flush()
     os.execve(command[0], command, {**os.environ, TOKEN_VARIABLE: token})  # noqa: S606 -- our own

@@ -27,12 +27,12 @@ class ConsoleProcess:
         self._wanted = wanted
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, addresses: list[str]) -> None:
+    def start(self, addresses: list[str], *options: str) -> None:
         if not self._wanted:
             return
         command = [*PROGRAM, "--bootstrap", ",".join(addresses), "--port", str(DEFAULT_PORT)]
         self._process = subprocess.Popen(  # noqa: S603 -- our own program, our own words
-            [*command, "--any-port", "--stop-with-stdin"],
+            [*command, "--any-port", "--stop-with-stdin", *options],
             stdin=subprocess.PIPE,
             stdout=_STDERR,
             start_new_session=True,

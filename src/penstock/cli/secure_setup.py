@@ -42,6 +42,7 @@ ADMIN: Final = "admin"
 LISTENER: Final = "SECURE"
 BETWEEN_BROKERS: Final = "INTERNAL"
 MECHANISM: Final = ScramMechanism.SHA_512
+_MECHANISMS: Final = (ScramMechanism.SHA_512, ScramMechanism.SHA_256)
 _ORGANIZATION: Final = "Penstock"
 _BROKER: Final = "penstock-broker"
 _ITERATIONS: Final = 4096
@@ -125,7 +126,7 @@ def broker_settings(setup: SecureSetup, host: str, port: int) -> dict[str, str]:
         "ssl.keystore.location": str(setup.keystore_path),
         "ssl.truststore.location": str(setup.authority_path),
         f"{internal}ssl.client.auth": "required",
-        f"{external}sasl.enabled.mechanisms": "SCRAM-SHA-512,SCRAM-SHA-256",
+        f"{external}sasl.enabled.mechanisms": ",".join(each.sasl_name for each in _MECHANISMS),
         "authorizer.class.name": "penstock",
         "super.users": f"User:{ADMIN};User:CN={_BROKER},O={_ORGANIZATION}",
     }
@@ -164,6 +165,14 @@ def admin_security(setup: SecureSetup) -> PeerSecurity:
     return PeerSecurity(SystemRandom(), _Direct(), context, login)
 
 
+def console_options(setup: SecureSetup) -> list[str]:
+    """Returns the arguments of the web console, where users sign in with their passwords."""
+    options = ["--security-protocol", "SASL_SSL", "--ssl-ca", str(setup.authority_path)]
+    for mechanism in _MECHANISMS:
+        options += ["--sign-in", mechanism.sasl_name]
+    return options
+
+
 class _Direct:
     """Runs the little work of one login at once: nothing else uses the event loop meanwhile."""
 
@@ -189,7 +198,7 @@ def snippets(setup: SecureSetup, bootstrap: str) -> str:
     read = f"open({str(secret)!r}).read().strip()"
     return f"""\
 Clients log in as user {ADMIN!r}. The password is in {secret}
-The web console is off: it has no sign-in yet.
+So do people in the web console.
 
 # the command line
 penstock profile create local --bootstrap {bootstrap} --tls --ca {ca} \\

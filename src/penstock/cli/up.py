@@ -109,7 +109,7 @@ def up(
     if setup is not None:
         _secure_setup().add_admin(setup, configs[0].store_path)
 
-    console = ConsoleProcess(wanted=with_console and setup is None)
+    console = ConsoleProcess(wanted=with_console)
 
     def on_ready(addresses: list[str]) -> None:
         announce(addresses)
@@ -118,7 +118,7 @@ def up(
         else:
             sys.stderr.write(_secure_setup().snippets(setup, ",".join(addresses)))
         _tell_metrics(configs)
-        console.start(addresses)
+        console.start(addresses, *(() if setup is None else _secure_setup().console_options(setup)))
 
     try:
         if brokers == 1:

@@ -1,10 +1,14 @@
 """The web console: shows and manages a cluster in a browser.
 
     static/       one page, hand-written ES modules and CSS; no build step, no other servers
-    web.py        HTTP: routes, static files, streams, errors as one line
-    guard.py      access control: Host, Origin, session, CSRF token, headers of every answer
+    web.py        HTTP: sessions, static files, errors as one line; routes.py and access_routes.py
+                  have what each route does
+    guard.py      access control: Host, Origin, cookie, CSRF token, headers of every answer
+    sessions.py   signing in and out; each session has a workspace.py of its own, with connections
+                  that are logged in as the user
     watch.py      polls the cluster all the time and keeps the result in a `Picture`
-    services      topics, messages, groups, brokers, pipelines: what pages show and actions do
+    services      topics, messages, groups, brokers, pipelines, access, audit: what pages show and
+                  actions do
     link.py       the connection to the cluster; every change goes through it, so a read-only
                   console refuses changes there, whichever route the request took
     pure          picture, problems, filters, shown: values in, values out

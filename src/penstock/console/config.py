@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.security.client_login import MECHANISM_NAMES
+from penstock.security.listeners import SecurityProtocol
+from penstock.security.oauthbearer import MECHANISM as OAUTHBEARER
 
 DEFAULT_PORT: Final = 8090
 TOKEN_LENGTH_MIN: Final = 16
@@ -19,7 +24,16 @@ class ConsoleConfig:
     bootstrap: str
     host: str = "127.0.0.1"
     token: str = ""
-    """The token that browsers must send. May be empty (no token) on loopback only."""
+    """The token that browsers must send. May be empty on loopback, and if users sign in."""
+    security: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The options with which the console connects to the cluster. See `SecurityOptions`."""
+    sign_in: tuple[str, ...] = ()
+    """SASL mechanisms. If there are any, users sign in with their names and passwords of the
+    cluster, and each acts with their own rights."""
+    tls_certificate: str = ""
+    """A PEM file with the certificate of the console, for https."""
+    tls_key: str = ""
+    """A PEM file with its key. Empty: the key is in the same file."""
     read_only: bool = False
     allowed_hosts: tuple[str, ...] = ()
     """Host names that browsers may use, in addition to those of loopback and `host`."""
@@ -29,7 +43,9 @@ class ConsoleConfig:
     """The time between two surveys of all topics, groups and disks; longer if a survey is slow."""
 
     def __post_init__(self) -> None:
-        if not self.is_loopback and not self.token:
+        if self.sign_in:
+            self._check_sign_in()
+        elif not self.is_loopback and not self.token:
             raise BadConsoleConfig(
                 f"{self.host} can be reached from other machines: give a token, or listen on "
                 "127.0.0.1"
@@ -39,11 +55,34 @@ class ConsoleConfig:
                 f"the token has {len(self.token)} characters: use {TOKEN_LENGTH_MIN} or more"
             )
 
+    def _check_sign_in(self) -> None:
+        for name in self.sign_in:
+            if name not in MECHANISM_NAMES or name == OAUTHBEARER:
+                raise BadConsoleConfig(
+                    f"users cannot sign in with {name}: use SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"
+                )
+        protocol = self.security.get("security_protocol")
+        if protocol not in (SecurityProtocol.SASL_SSL, SecurityProtocol.SASL_PLAINTEXT):
+            raise BadConsoleConfig(
+                "signing in needs a cluster with SASL: set the security protocol to SASL_SSL, or "
+                "do not ask users to sign in"
+            )
+        if not self.is_loopback and not self.tls_certificate:
+            raise BadConsoleConfig(
+                f"{self.host} can be reached from other machines, and passwords would be sent "
+                "without TLS: give a certificate with --tls-certificate, or listen on 127.0.0.1"
+            )
+
     @property
     def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
+
+
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can connect to the host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+LOG_IN: Final = "log in with the token that the console printed"
+SIGN_IN: Final = "you are not signed in: sign in with your user name and password"
 
 
 class ConsoleError(Exception):
@@ -35,12 +38,16 @@ class NotAllowed(ConsoleError):
 class NotLoggedIn(ConsoleError):
     status = 401
 
-    def __init__(self, text: str = "log in with the token that the console printed") -> None:
-        super().__init__(text)
-
 
 class TooManyAttempts(ConsoleError):
     status = 429
+
+
+class TooManySessions(ConsoleError):
+    status = 503
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"{most} users are signed in, which is the limit: try again later")
 
 
 class NotReached(ConsoleError):

@@ -6,12 +6,13 @@ A console on loopback can be reached by every page that is open in its user's br
   to point to this console: that site's page sends its own name.
 - A request that the browser marks as coming from another site (Origin, Sec-Fetch-Site) is refused.
 - Everything except static files and the login needs a session: a cookie, HttpOnly and
-  SameSite=Strict. If a token is configured, a browser must send it to get a session.
+  SameSite=Strict. If a token is configured, a browser must send it to get a session. If users sign
+  in, `sessions.py` decides who gets one.
 - Every POST except the login needs the session's CSRF token in a header. Only the console's own
   page can read that token.
 
-Sessions are signed, not stored. The signing key lasts as long as the process, and no list of
-sessions grows.
+Cookies are signed. The signing key lasts as long as the process. Only the sessions of users who
+signed in are stored, and their number is limited.
 """
 
 from __future__ import annotations
@@ -24,7 +25,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from penstock.console.config import ConsoleConfig
-from penstock.console.errors import NotAllowed, NotLoggedIn, TooManyAttempts
+from penstock.console.errors import (
+    LOG_IN,
+    SIGN_IN,
+    NotAllowed,
+    NotLoggedIn,
+    TooManyAttempts,
+)
 from penstock.ports import Clock, Random
 
 CSRF_HEADER: Final = "x-csrf-token"
@@ -49,6 +56,7 @@ HEADERS: Final = {
 class Guard:
     def __init__(self, config: ConsoleConfig, port: int, clock: Clock, random: Random) -> None:
         self._token = config.token
+        self._not_logged_in = SIGN_IN if config.sign_in else LOG_IN
         self._clock = clock
         self._random = random
         self._key = random.bytes(32)
@@ -100,7 +108,7 @@ class Guard:
         if not name or not hmac.compare_digest(
             signature.encode(), self._sign("session", name).encode()
         ):
-            raise NotLoggedIn
+            raise NotLoggedIn(self._not_logged_in)
         return name
 
     def csrf_token(self, session: str) -> str:

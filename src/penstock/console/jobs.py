@@ -86,6 +86,11 @@ class Jobs:
             self._tasks.pop(job.number, None)
             self._on_change()
 
+    async def all_done(self) -> None:
+        """Waits until no job is running."""
+        while self._tasks:
+            await asyncio.wait([*self._tasks.values()])
+
     def stop(self, number: int) -> None:
         job = self._jobs.get(number)
         if job is None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from penstock.client.admin.access import Entity, ScramUser
 from penstock.client.admin.admin import Admin
 from penstock.client.admin.arguments import When
 from penstock.client.admin.cordons import find_cordoned
@@ -21,6 +22,7 @@ from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.offsets import FoundOffset
 from penstock.client.admin.operations import ClusterInfo, ConfigEntry, TopicInfo
 from penstock.client.admin.reassignment import Reassignment
+from penstock.client.admin.roles import AccessAnswer, RoleListing
 from penstock.client.cluster import Cluster
 from penstock.client.consumer import Consumer
 from penstock.client.environment import ClientEnv
@@ -29,6 +31,9 @@ from penstock.client.model import OffsetAndMetadata
 from penstock.client.producing.producer import Producer
 from penstock.console.config import ConsoleConfig
 from penstock.console.errors import ReadOnly
+from penstock.security.acl_filters import AclFilter
+from penstock.security.acls import AclBinding, AclOperation, ResourcePattern
+from penstock.security.quotas import QuotaEntity
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
@@ -47,6 +52,17 @@ class Reading(Protocol):
     """The methods of `Admin` that change nothing."""
 
     async def describe_cluster(self) -> ClusterInfo: ...
+    async def describe_acls(self, wanted: AclFilter = ...) -> list[AclBinding]: ...
+    async def describe_scram_users(
+        self, users: Sequence[str] | None = None
+    ) -> dict[str, ScramUser | BrokerError]: ...
+    async def describe_client_quotas(
+        self, wanted: Entity = ..., *, strict: bool = False
+    ) -> dict[QuotaEntity, dict[str, float]]: ...
+    async def describe_roles(self, principal: str | None = None) -> RoleListing: ...
+    async def check_access(
+        self, principal: str, operation: AclOperation, resource: ResourcePattern, host: str = "*"
+    ) -> AccessAnswer: ...
     async def list_topics(self, *, internal: bool = False) -> list[TopicInfo]: ...
     async def describe_topic(self, name: str) -> TopicInfo: ...
     async def describe_topics(self, names: Sequence[str]) -> dict[str, TopicInfo | BrokerError]: ...
@@ -67,11 +83,23 @@ class Reading(Protocol):
 
 
 class Link:
-    """Connects when it is first needed, since a console may be started before its cluster."""
+    """Connects when it is first needed, since a console may be started before its cluster.
 
-    def __init__(self, config: ConsoleConfig, env: ClientEnv) -> None:
+    `security` has the options of connections. If users sign in, there is a link for each of them,
+    with the user's own login, so the brokers decide what the user may do.
+    """
+
+    def __init__(
+        self,
+        config: ConsoleConfig,
+        env: ClientEnv,
+        security: Mapping[str, Any],
+        user: str | None = None,
+    ) -> None:
         self.config = config
         self.env = env
+        self.user = user
+        self._security = security
         self._acting = self._admin(_ACTION_MS)
         self._looking = self._admin(_LOOK_MS)
         self._prober: Cluster | None = None
@@ -80,6 +108,7 @@ class Link:
     def _admin(self, timeout_ms: int) -> Admin:
         return Admin(
             self.config.bootstrap,
+            **self._security,
             env=self.env,
             client_id=CLIENT_ID,
             request_timeout_ms=timeout_ms,
@@ -107,10 +136,11 @@ class Link:
         return await self._started(self._acting)
 
     def allow(self, what: str) -> None:
+        user = "" if self.user is None else f"{self.user}: "
         if self.config.read_only:
-            _audit.info("refused, the console is read-only: %s", what)
+            _audit.info("%srefused, the console is read-only: %s", user, what)
             raise ReadOnly
-        _audit.info("%s", what)
+        _audit.info("%s%s", user, what)
 
     async def _started(self, admin: Admin) -> Admin:
         async with self._opening:
@@ -147,6 +177,7 @@ class Link:
         """Returns a consumer without a group, so that reading records commits no offsets."""
         return Consumer(
             self.config.bootstrap,
+            **self._security,
             env=self.env,
             client_id=CLIENT_ID,
             enable_auto_commit=False,
@@ -164,6 +195,7 @@ class Link:
         self.allow(what)
         return Producer(
             self.config.bootstrap,
+            **self._security,
             env=self.env,
             client_id=CLIENT_ID,
             allow_auto_create_topics=False,

@@ -16,11 +16,13 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+from penstock.client import profiles
 from penstock.client.environment import default_environment
-from penstock.console.config import DEFAULT_PORT, BadConsoleConfig, ConsoleConfig
-from penstock.console.server import listen, serve
+from penstock.client.errors import OptionError
+from penstock.console.config import DEFAULT_PORT, BadConsoleConfig, ConsoleConfig, is_loopback
+from penstock.console.server import check_certificate, listen, serve
 from penstock.runtime import SystemRandom, Threads
 
 TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = _config(given, token)
         listening = _listen(given)
-    except (BadConsoleConfig, OSError) as error:
+    except (BadConsoleConfig, OptionError, OSError) as error:
         sys.stderr.write(f"penstock: {_explain(error, given)}\n")
         return _EXIT_UNUSABLE
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
@@ -45,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host = f"[{config.host}]" if ":" in config.host else config.host
         # Browsers do not send the fragment of a URL, so the token gets into no server's log.
         secret = f"#token={config.token}" if config.token else ""
-        sys.stdout.write(f"console http://{host}:{port}/{secret}\n")
+        scheme = "https" if config.tls_certificate else "http"
+        sys.stdout.write(f"console {scheme}://{host}:{port}/{secret}\n")
         sys.stdout.flush()
 
     threads = Threads(2)
@@ -65,23 +68,50 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--read-only", action="store_true")
     parser.add_argument("--allow-host", action="append", default=[])
     parser.add_argument("--stop-with-stdin", action="store_true")
+    parser.add_argument("--sign-in", action="append", default=[], metavar="MECHANISM")
+    parser.add_argument("--security-protocol", default="")
+    parser.add_argument("--ssl-ca", default="")
+    parser.add_argument("--tls-certificate", default="")
+    parser.add_argument("--tls-key", default="")
     return parser.parse_args(arguments)
 
 
 def _config(given: argparse.Namespace, token: str) -> ConsoleConfig:
-    options = {
-        "bootstrap": given.bootstrap,
-        "host": given.host,
-        "read_only": given.read_only,
-        "allowed_hosts": tuple(given.allow_host),
-    }
-    try:
-        return ConsoleConfig(token=token, **options)
-    except BadConsoleConfig:
-        if token:
-            raise
+    bootstrap, security = _cluster(given)
+    if not token and not given.sign_in and not is_loopback(given.host):
         # Other machines can connect and no token was given: generate one, which is printed.
-        return ConsoleConfig(token=SystemRandom().bytes(16).hex(), **options)
+        token = SystemRandom().bytes(16).hex()
+    config = ConsoleConfig(
+        bootstrap=bootstrap,
+        host=given.host,
+        token=token,
+        read_only=given.read_only,
+        allowed_hosts=tuple(given.allow_host),
+        security=security,
+        sign_in=tuple(given.sign_in),
+        tls_certificate=given.tls_certificate,
+        tls_key=given.tls_key,
+    )
+    check_certificate(config)
+    return config
+
+
+def _cluster(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
+    """Returns the addresses and the options of connections.
+
+    If users sign in, a profile gives only the addresses and TLS: its login is not used.
+    """
+    security: dict[str, Any] = {}
+    bootstrap: str = given.bootstrap
+    if given.sign_in and bootstrap.startswith(profiles.PREFIX):
+        profile = profiles.load(bootstrap.removeprefix(profiles.PREFIX))
+        bootstrap = profile.bootstrap
+        security = {key: value for key, value in profile.values.items() if "sasl" not in key}
+    if given.security_protocol:
+        security["security_protocol"] = given.security_protocol
+    if given.ssl_ca:
+        security["ssl_ca"] = given.ssl_ca
+    return bootstrap, security
 
 
 def _listen(given: argparse.Namespace) -> socket.socket:

@@ -83,6 +83,8 @@ class Picture:
     read_only: bool = False
     unreachable: str = "not connected yet"
     """Why the cluster cannot be reached; empty if it can."""
+    hidden: set[str] = field(default_factory=set)
+    """What the cluster does not show to this user, such as "sizes and disks"."""
     info: ClusterInfo | None = None
     silent: frozenset[int] = frozenset()
     """Brokers that are in the cluster's metadata but do not answer."""
@@ -253,6 +255,7 @@ class Picture:
             "bootstrap": self.bootstrap,
             "read_only": self.read_only,
             "reachable": not self.unreachable,
+            "hidden": sorted(self.hidden),
             "cluster_id": None if self.info is None else self.info.cluster_id,
             "controller": None if self.info is None else self.info.controller_id,
             "brokers": self.brokers(),

@@ -16,13 +16,14 @@ from penstock.spark.pipelines import state_files
 
 
 class Pipelines:
-    def __init__(self, executor: Executor, queries: Queries) -> None:
+    def __init__(self, executor: Executor, queries: Queries, *, with_files: bool) -> None:
         self._executor = executor
         self._queries = queries
+        self._with_files = with_files
 
     async def listed(self) -> dict[str, Any]:
         return {
-            "pipelines": await self._executor.run(_read),
+            "pipelines": await self._executor.run(_read) if self._with_files else [],
             "queries": self._queries.listed(),
         }
 

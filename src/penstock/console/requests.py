@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -60,6 +61,14 @@ class Body:
 
     def maybe_whole(self, name: str, least: int = 0) -> int | None:
         return None if self._content.get(name) is None else self.whole(name, least=least)
+
+    def number(self, name: str) -> float:
+        found = self._content.get(name)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise BadRequest(f"{name} must be a number")
+        if not math.isfinite(found):
+            raise BadRequest(f"{name} must be a finite number")
+        return float(found)
 
     def flag(self, name: str) -> bool:
         return self._content.get(name) is True

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -13,19 +13,11 @@ from typing import Final
 import uvicorn
 
 from penstock.client.environment import ClientEnv
-from penstock.console.brokers import Brokers
-from penstock.console.config import ConsoleConfig
-from penstock.console.groups import Groups
+from penstock.console.config import BadConsoleConfig, ConsoleConfig
 from penstock.console.guard import Guard
-from penstock.console.jobs import Jobs
-from penstock.console.link import Link
-from penstock.console.messages import Messages
-from penstock.console.picture import Picture
-from penstock.console.pipelines import Pipelines
-from penstock.console.queries import Queries
-from penstock.console.topics import Topics
-from penstock.console.watch import Watch
+from penstock.console.sessions import Sessions
 from penstock.console.web import Web
+from penstock.console.workspace import Workspace
 from penstock.ports import Executor
 
 _BACKLOG: Final = 128
@@ -49,6 +41,27 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def check_certificate(config: ConsoleConfig) -> None:
+    """Raises `BadConsoleConfig` if the files for https cannot be used."""
+    if not config.tls_certificate:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(config.tls_certificate, config.tls_key or None, _no_password)
+    except (OSError, ValueError) as error:
+        # Errors of TLS are errors of the operating system, with or without the name of a file.
+        files = " and ".join(each for each in (config.tls_certificate, config.tls_key) if each)
+        reason = getattr(error, "strerror", None) or error
+        raise BadConsoleConfig(
+            f"{files} cannot be used for https ({reason}): give a certificate and its key as PEM "
+            "files, with --tls-certificate and --tls-key"
+        ) from error
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password")
+
+
 async def serve(
     config: ConsoleConfig,
     listening: socket.socket,
@@ -58,20 +71,13 @@ async def serve(
 ) -> None:
     """Serves until a signal. Calls `on_ready` with the port."""
     port: int = listening.getsockname()[1]
-    link = Link(config, env)
-    watch = Watch(link, Picture(config.bootstrap, config.read_only))
-    jobs = Jobs(watch.tell)
-    queries = Queries(link, watch)
-    web = Web(
-        Guard(config, port, env.clock, env.random),
-        watch,
-        jobs,
-        Topics(link, watch),
-        Messages(link, jobs),
-        Groups(link, watch),
-        Brokers(link, watch, jobs),
-        Pipelines(executor, queries),
+    sessions = Sessions(
+        config.sign_in,
+        env.clock,
+        lambda user, login: Workspace(config, env, executor, {**config.security, **login}, user),
     )
+    is_https = bool(config.tls_certificate)
+    web = Web(Guard(config, port, env.clock, env.random), sessions, is_https=is_https)
     server = uvicorn.Server(
         uvicorn.Config(
             web.app(),
@@ -82,6 +88,8 @@ async def serve(
             ws="none",
             http="h11",
             timeout_graceful_shutdown=_STOP_S,
+            ssl_certfile=config.tls_certificate or None,
+            ssl_keyfile=config.tls_key or config.tls_certificate or None,
         )
     )
 
@@ -94,15 +102,9 @@ async def serve(
         # these handlers, for which a second signal changes nothing.
         signal.signal(number, on_signal)
     try:
-        async with asyncio.TaskGroup() as tasks:
-            watching = [
-                tasks.create_task(owned) for owned in (watch.run(), jobs.run(), queries.run())
-            ]
+        async with sessions.running():
             on_ready(port)
             await server.serve([listening])
-            for task in watching:
-                task.cancel()
     finally:
-        await link.close()
         with suppress(OSError):
             listening.close()

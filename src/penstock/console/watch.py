@@ -25,13 +25,35 @@ from penstock.client.errors import ApiNotServed, BrokerError, ClientError
 from penstock.console.link import Link, Reading
 from penstock.console.picture import GroupLag, Picture
 from penstock.topic_partition import TopicPartition
+from penstock.wire.errors import ErrorCode
 
 _REST_FACTOR: Final = 10
 _DESCRIBED_MAX: Final = 500
 """For this many groups members and lag are polled; for further groups only names and states."""
 _AT_ONCE: Final = 8
+_DENIED: Final = frozenset(
+    {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_SHOWN_BY: Final = {
+    "look": "brokers",
+    "survey_topics": "topics",
+    "survey_groups": "groups",
+    "survey_disks": "sizes and disks",
+}
+"""The loops, and what they show. If a user may not see it, the overview says so."""
+_MOVES: Final = "moves of replicas"
 
 _log = logging.getLogger(__name__)
+
+
+def is_denied(error: ClientError) -> bool:
+    """Returns whether the user has no right to do this."""
+    return isinstance(error, BrokerError) and error.code in _DENIED
 
 
 class Watch:
@@ -69,8 +91,11 @@ class Watch:
                 await look()
             except ClientError as error:
                 # `look` records what cannot be reached. The other loops only try again.
+                if is_denied(error):
+                    self.picture.hidden.add(_SHOWN_BY[getattr(look, "__name__", "")])
                 _log.debug("%s failed: %s; retrying", getattr(look, "__name__", "look"), error)
             else:
+                self.picture.hidden.discard(_SHOWN_BY.get(getattr(look, "__name__", ""), ""))
                 unwell = bool(self.picture.silent or self.picture.missing)
                 took_s = self._clock.monotonic() - began
                 rest_s = max(interval_s, took_s * (1 if unwell else factor))
@@ -125,6 +150,13 @@ class Watch:
             moving = await admin.list_partition_reassignments()
         except ApiNotServed:
             moving = {}
+        except BrokerError as error:
+            if not is_denied(error):
+                raise
+            moving = {}
+            self.picture.hidden.add(_MOVES)
+        else:
+            self.picture.hidden.discard(_MOVES)
         topics = await admin.list_topics(internal=True)
         self.picture.moving = moving
         self.picture.on_topics(topics)

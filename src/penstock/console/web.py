@@ -1,40 +1,39 @@
-"""The HTTP routes of the console: JSON in and out.
+"""The HTTP server of the console: sessions, static files, errors as one line of JSON.
 
 Reads are GET, or POST under `/api/read` if a filter or schema would not fit into a URL. Changes are
-POST under `/api/change`. A route only parses its request and calls a service. `link.py` decides
-whether a change is allowed.
+POST under `/api/change`. `routes.py` and `access_routes.py` have what they do.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from penstock.client.errors import BrokerError, ClientError, OptionError, TopicNotFound
-from penstock.console.brokers import Brokers
-from penstock.console.errors import ConsoleError, NotFound
-from penstock.console.groups import Groups
+from penstock.client.errors import (
+    AuthenticationFailed,
+    BrokerError,
+    ClientError,
+    OptionError,
+    TopicNotFound,
+)
+from penstock.console import access_routes as access
+from penstock.console import routes as common_routes
+from penstock.console.errors import ConsoleError, NotFound, NotLoggedIn, NotReached
 from penstock.console.guard import CSRF_HEADER, HEADERS, Guard
-from penstock.console.jobs import Jobs
-from penstock.console.messages import Messages, typed_bytes
-from penstock.console.pipelines import Pipelines
-from penstock.console.requests import Body, number
-from penstock.console.topics import Topics
-from penstock.console.watch import Watch
+from penstock.console.requests import Body
+from penstock.console.routes import Handler
+from penstock.console.sessions import Sessions
+from penstock.console.watch import is_denied
 
-Handler = Callable[[Request], Awaitable[Response]]
-_BEAT_S: Final = 5.0
-"""The longest pause of a stream. After a longer one the page assumes that the console is gone."""
+Answer = Callable[[Request], Awaitable[Response]]
 _KINDS: Final = {
     "html": "text/html",
     "js": "text/javascript",
@@ -47,72 +46,33 @@ _log = logging.getLogger(__name__)
 class Web:
     """All routes of a console."""
 
-    def __init__(
-        self,
-        guard: Guard,
-        watch: Watch,
-        jobs: Jobs,
-        topics: Topics,
-        messages: Messages,
-        groups: Groups,
-        brokers: Brokers,
-        pipelines: Pipelines,
-    ) -> None:
+    def __init__(self, guard: Guard, sessions: Sessions, *, is_https: bool) -> None:
         self._guard = guard
-        self._watch = watch
-        self._jobs = jobs
-        self._topics = topics
-        self._messages = messages
-        self._groups = groups
-        self._brokers = brokers
-        self._pipelines = pipelines
+        self._sessions = sessions
+        self._is_https = is_https
         self._files = _load_files()
 
     def app(self) -> Starlette:
-        get: dict[str, Handler] = {
-            "/api/live": self._live,
-            "/api/topics": self._topic_list,
-            "/api/topics/{name}": self._topic,
-            "/api/topics/{name}/configs": self._configs,
-            "/api/topics/{name}/raw": self._raw,
-            "/api/groups": self._group_list,
-            "/api/group": self._group,
-            "/api/pipelines": self._pipeline_list,
-        }
-        post: dict[str, Handler] = {
-            "/api/read/messages/{name}": self._browse,
-            "/api/read/message/{name}": self._message,
-            "/api/read/tail/{name}": self._tail,
-            "/api/read/reset": self._plan_reset,
-            "/api/read/plan": self._plan,
-            "/api/change/topic": self._create,
-            "/api/change/configs/{name}": self._configure,
-            "/api/change/partitions/{name}": self._grow,
-            "/api/change/delete/{name}": self._delete,
-            "/api/change/produce/{name}": self._produce,
-            "/api/change/replay/{name}": self._replay,
-            "/api/change/reset": self._reset,
-            "/api/change/delete-group": self._delete_group,
-            "/api/change/rebalance": self._rebalance,
-            "/api/change/undrain": self._undrain,
-            "/api/change/elect": self._elect,
-            "/api/change/cancel-moves": self._cancel_moves,
-            "/api/change/stop-job": self._stop_job,
-        }
         routes = [
             Route("/", self._answered(self._file), methods=["GET"]),
             Route("/static/{name}", self._answered(self._file), methods=["GET"]),
             Route("/api/session", self._answered(self._session), methods=["POST"]),
+            Route("/api/sign-out", self._answered(self._sign_out), methods=["POST"]),
         ]
-        for path, handler in get.items():
-            routes.append(Route(path, self._answered(self._known(handler)), methods=["GET"]))
-        for path, handler in post.items():
-            routes.append(Route(path, self._answered(self._trusted(handler)), methods=["POST"]))
+        for reads, posts in (
+            (common_routes.READS, common_routes.POSTS),
+            (access.READS, access.POSTS),
+        ):
+            for path, handler in reads.items():
+                routes.append(Route(path, self._answered(self._known(handler)), methods=["GET"]))
+            for path, handler in posts.items():
+                answer = self._answered(self._known(handler, with_csrf=True))
+                routes.append(Route(path, answer, methods=["POST"]))
         return Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
 
     # -- access control -------------------------------------------------------------------------
 
-    def _answered(self, handler: Handler) -> Handler:
+    def _answered(self, handler: Answer) -> Answer:
         """Turns errors into one line of JSON, and adds the security headers to every answer."""
 
         async def answer(request: Request) -> Response:
@@ -133,39 +93,74 @@ class Web:
 
         return answer
 
-    def _known(self, handler: Handler) -> Handler:
-        async def answer(request: Request) -> Response:
-            self._guard.check_session(request.cookies.get(self._guard.cookie))
-            return await handler(request)
-
-        return answer
-
-    def _trusted(self, handler: Handler) -> Handler:
+    def _known(self, handler: Handler, *, with_csrf: bool = False) -> Answer:
         async def answer(request: Request) -> Response:
             session = self._guard.check_session(request.cookies.get(self._guard.cookie))
-            self._guard.check_csrf(session, request.headers.get(CSRF_HEADER))
-            return await handler(request)
+            if with_csrf:
+                self._guard.check_csrf(session, request.headers.get(CSRF_HEADER))
+            workspace = self._sessions.workspace(session)
+            try:
+                return await handler(request, workspace)
+            except AuthenticationFailed as error:
+                if self._sessions.needs_sign_in:
+                    raise self._sessions.on_refused(session) from error
+                raise
 
         return answer
 
     async def _session(self, request: Request) -> Response:
         """Returns a CSRF token for the browser's session, and opens a session if it has none.
 
-        A new session needs the token, if one is configured.
+        A new session needs a user name and password if users sign in, or the token if one is
+        configured.
         """
+        body = await Body.read(request)
+        user, password = body.maybe_text("user"), body.maybe_text("password")
         cookie = request.cookies.get(self._guard.cookie)
-        token = (await Body.read(request)).maybe_text("token")
         try:
+            if user is not None and password is not None and self._sessions.needs_sign_in:
+                cookie = await self._signed_in(request, user, password)
             session = self._guard.check_session(cookie)
-        except ConsoleError:
+            workspace = self._sessions.workspace(session)
+        except ConsoleError as error:
+            if self._sessions.needs_sign_in:
+                return _failed(str(error), error.status, needs="password")
+            token = body.maybe_text("token")
             if token is None and self._guard.needs_token:
-                raise
+                return _failed(str(error), error.status, needs="token")
             cookie = self._guard.open_session() if token is None else self._guard.login(token)
             session = self._guard.check_session(cookie)
-        response = JSONResponse({"csrf": self._guard.csrf_token(session)})
+            workspace = self._sessions.workspace(session)
+        response = JSONResponse({"csrf": self._guard.csrf_token(session), "user": workspace.user})
         response.set_cookie(
-            self._guard.cookie, cookie or "", httponly=True, samesite="strict", path="/"
+            self._guard.cookie,
+            cookie or "",
+            httponly=True,
+            samesite="strict",
+            path="/",
+            secure=self._is_https,
         )
+        return response
+
+    async def _signed_in(self, request: Request, user: str, password: str) -> str:
+        cookie = self._guard.open_session()
+        session = self._guard.check_session(cookie)
+        address = "" if request.client is None else request.client.host
+        try:
+            await self._sessions.sign_in(session, user, password, address)
+        except OptionError as error:
+            # A name or password that no user can have. The message begins with the option's name.
+            raise NotLoggedIn(str(error).partition(": ")[2] or str(error)) from None
+        except ClientError as error:
+            raise NotReached(str(error)) from error
+        return cookie
+
+    async def _sign_out(self, request: Request) -> Response:
+        session = self._guard.check_session(request.cookies.get(self._guard.cookie))
+        self._guard.check_csrf(session, request.headers.get(CSRF_HEADER))
+        self._sessions.end(session, "signed out")
+        response = JSONResponse({})
+        response.delete_cookie(self._guard.cookie, path="/")
         return response
 
     async def _file(self, request: Request) -> Response:
@@ -177,183 +172,6 @@ class Web:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         return Response(content, media_type=kind, headers=headers)
-
-    # -- reading --------------------------------------------------------------------------------
-
-    async def _live(self, request: Request) -> Response:
-        async def events() -> AsyncIterator[str]:
-            while True:
-                summary = self._watch.picture.summary(self._jobs.listed())
-                yield f"data: {json.dumps(summary)}\n\n"
-                try:
-                    async with asyncio.timeout(_BEAT_S):
-                        await self._watch.changed()
-                except TimeoutError:
-                    continue
-
-        return StreamingResponse(events(), media_type="text/event-stream")
-
-    async def _topic_list(self, request: Request) -> Response:
-        asked = request.query_params
-        found = await self._topics.listed(
-            asked.get("search", ""),
-            asked.get("sort", "name"),
-            asked.get("descending") == "true",
-            asked.get("internal") == "true",
-            number(request, "offset", 0),
-            number(request, "limit", 100),
-        )
-        return JSONResponse(found)
-
-    async def _topic(self, request: Request) -> Response:
-        return JSONResponse(await self._topics.described(request.path_params["name"]))
-
-    async def _configs(self, request: Request) -> Response:
-        return JSONResponse(await self._topics.configs(request.path_params["name"]))
-
-    async def _raw(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        partition, offset = number(request, "partition", 0, 2**31), number(request, "offset", 0)
-        content = await self._messages.raw(name, partition, offset)
-        disposition = f'attachment; filename="{partition}-{offset}.bin"'
-        headers = {"content-disposition": disposition}
-        return Response(content, media_type="application/octet-stream", headers=headers)
-
-    async def _browse(self, request: Request) -> Response:
-        query = (await Body.read(request)).query()
-        return JSONResponse(await self._messages.browse(request.path_params["name"], query))
-
-    async def _message(self, request: Request) -> Response:
-        body = await Body.read(request)
-        found = await self._messages.one(
-            request.path_params["name"],
-            body.whole("partition"),
-            body.whole("offset"),
-            body.format(whole=True),
-        )
-        return JSONResponse(found)
-
-    async def _tail(self, request: Request) -> Response:
-        body = await Body.read(request)
-        name, partitions = request.path_params["name"], body.partitions()
-        following = self._messages.follow(name, partitions, body.test(), body.format())
-        # Read before the answer begins, so that an error can still become the answer.
-        first = await anext(following)
-
-        async def lines() -> AsyncIterator[str]:
-            yield json.dumps(first) + "\n"
-            try:
-                async for found in following:
-                    yield json.dumps(found) + "\n"
-            except ClientError as error:
-                yield json.dumps({"error": str(error)}) + "\n"
-
-        return StreamingResponse(lines(), media_type="application/x-ndjson")
-
-    async def _group_list(self, request: Request) -> Response:
-        search = request.query_params.get("search", "")
-        offset, limit = number(request, "offset", 0), number(request, "limit", 100)
-        return JSONResponse(await self._groups.listed(search, offset, limit))
-
-    async def _group(self, request: Request) -> Response:
-        return JSONResponse(await self._groups.described(request.query_params.get("name", "")))
-
-    async def _plan_reset(self, request: Request) -> Response:
-        body = await Body.read(request)
-        found = await self._groups.plan_reset(
-            body.text("group"),
-            body.texts("topics"),
-            body.text("target"),
-            body.whole("value", 0, least=-(2**62)),
-        )
-        return JSONResponse(found)
-
-    async def _plan(self, request: Request) -> Response:
-        return JSONResponse(await self._brokers.plan((await Body.read(request)).wholes("drain")))
-
-    async def _pipeline_list(self, request: Request) -> Response:
-        return JSONResponse(await self._pipelines.listed())
-
-    # -- changing -------------------------------------------------------------------------------
-
-    async def _create(self, request: Request) -> Response:
-        body = await Body.read(request)
-        created = await self._topics.create(
-            body.text("name"),
-            body.maybe_whole("partitions", least=1),
-            body.maybe_whole("replicas", least=1),
-            body.pairs("configs"),
-        )
-        return JSONResponse(created)
-
-    async def _configure(self, request: Request) -> Response:
-        body = await Body.read(request)
-        name = request.path_params["name"]
-        found = await self._topics.configure(name, body.pairs("set"), body.texts("delete"))
-        return JSONResponse(found)
-
-    async def _grow(self, request: Request) -> Response:
-        total = (await Body.read(request)).whole("total", least=1)
-        return JSONResponse(await self._topics.grow(request.path_params["name"], total))
-
-    async def _delete(self, request: Request) -> Response:
-        typed = (await Body.read(request)).text("typed")
-        return JSONResponse(await self._topics.delete(request.path_params["name"], typed))
-
-    async def _produce(self, request: Request) -> Response:
-        body = await Body.read(request)
-        sent = await self._messages.produce(
-            request.path_params["name"],
-            typed_bytes(body.maybe_text("key"), body.text("key_encoding", "text")),
-            typed_bytes(body.maybe_text("value"), body.text("value_encoding", "text")),
-            [
-                (header.text("name"), header.text("value", "").encode())
-                for header in body.objects("headers")
-            ],
-            body.maybe_whole("partition"),
-        )
-        return JSONResponse(sent)
-
-    async def _replay(self, request: Request) -> Response:
-        body = await Body.read(request)
-        ranges = {
-            each.whole("partition"): (each.whole("from"), each.whole("to"))
-            for each in body.objects("ranges")
-        }
-        job = await self._messages.replay(
-            request.path_params["name"],
-            body.text("target"),
-            ranges,
-            body.test(),
-            keep_partitions=body.flag("keep_partitions"),
-        )
-        return JSONResponse(job)
-
-    async def _reset(self, request: Request) -> Response:
-        body = await Body.read(request)
-        return JSONResponse(await self._groups.reset(body.text("group"), body.offsets("moves")))
-
-    async def _delete_group(self, request: Request) -> Response:
-        body = await Body.read(request)
-        return JSONResponse(await self._groups.delete(body.text("group"), body.text("typed")))
-
-    async def _rebalance(self, request: Request) -> Response:
-        body = await Body.read(request)
-        throttle = body.maybe_whole("throttle", least=0)
-        return JSONResponse(await self._brokers.rebalance(body.wholes("drain"), throttle))
-
-    async def _undrain(self, request: Request) -> Response:
-        return JSONResponse(await self._brokers.undrain((await Body.read(request)).whole("broker")))
-
-    async def _elect(self, request: Request) -> Response:
-        return JSONResponse(await self._brokers.elect())
-
-    async def _cancel_moves(self, request: Request) -> Response:
-        return JSONResponse(await self._brokers.cancel_moves())
-
-    async def _stop_job(self, request: Request) -> Response:
-        self._jobs.stop((await Body.read(request)).whole("number"))
-        return JSONResponse({})
 
 
 def _load_files() -> dict[str, tuple[bytes, str, str]]:
@@ -371,6 +189,8 @@ def _status(error: ClientError) -> int:
     match error:
         case TopicNotFound():
             return 404
+        case BrokerError() if is_denied(error):
+            return 403
         case BrokerError():
             return 409
         case OptionError():
@@ -378,8 +198,8 @@ def _status(error: ClientError) -> int:
     return 503
 
 
-def _failed(text: str, status: int) -> Response:
-    return JSONResponse({"error": text}, status_code=status)
+def _failed(text: str, status: int, **more: str) -> Response:
+    return JSONResponse({"error": text, **more}, status_code=status)
 
 
 async def _missing(request: Request, error: Exception) -> Response:

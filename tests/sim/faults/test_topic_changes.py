@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
+from penstock.aio import Admin
 from penstock.sim.faults.topic_changes import TopicRecreation
 from penstock.sim.history import INFO, OK, History
 
@@ -44,9 +46,9 @@ def look(shared: FakeShared, *errors: str) -> list[tuple[str, str]]:
     async def next_look(_: Any) -> str:
         return found.pop(0)
 
-    recreation._look = next_look  # type: ignore[method-assign]
-    asyncio.run(recreation.look(None))  # type: ignore[arg-type]
-    return [(entry.status, entry.error) for entry in shared.history.entries]  # type: ignore[union-attr]
+    with patch.object(recreation, "_look", next_look):
+        asyncio.run(recreation.look(cast("Admin", None)))
+    return [(entry.status, entry.error) for entry in shared.history.entries]
 
 
 def test_old_records_are_wrong_if_every_broker_knew_the_new_topic() -> None:

@@ -1,27 +1,30 @@
 // All requests to the server: the session cookie, its CSRF token with every POST, errors as one line.
 
 let csrf = null;
-let askForToken = null;
+let askForLogin = null;
 
-export function onTokenNeeded(ask) { askForToken = ask; }
+// `ask(needs, error)` returns what a new session needs: a token, or a user name and a password.
+export function onLoginNeeded(ask) { askForLogin = ask; }
 
-async function session(token = null) {
+async function session(login = {}) {
   const response = await fetch("/api/session", {
     method: "POST",
     headers: { "content-type": "application/json" },
-    body: JSON.stringify(token === null ? {} : { token }),
+    body: JSON.stringify(login),
   });
   const answer = await response.json();
-  if (response.ok) { csrf = answer.csrf; return; }
-  if (response.status !== 401 && response.status !== 429) throw new Error(answer.error);
-  await session(await askForToken(token === null ? "" : answer.error));
+  if (response.ok) { csrf = answer.csrf; return answer.user; }
+  if (!answer.needs && response.status !== 401 && response.status !== 429) throw new Error(answer.error);
+  const isFirst = !Object.keys(login).length;
+  return session(await askForLogin(answer.needs || "token", isFirst ? "" : answer.error));
 }
 
-// The URL that the console printed may have the token after its number sign.
+// Returns the user who signed in, or null if nobody does. The URL that the console printed may have
+// the token after its number sign.
 export async function begin() {
   const match = /^#token=(.+)$/.exec(location.hash);
   if (match) history.replaceState(null, "", location.pathname);
-  await session(match ? decodeURIComponent(match[1]) : null);
+  return session(match ? { token: decodeURIComponent(match[1]) } : {});
 }
 
 async function ask(path, options, again = true) {
@@ -35,7 +38,8 @@ async function ask(path, options, again = true) {
   if (response.ok) return response;
   const answer = await response.json().catch(() => ({ error: response.statusText }));
   if (again && (response.status === 401 || (response.status === 403 && /CSRF/.test(answer.error)))) {
-    await session();  // the console was restarted
+    const user = await session();  // the session has ended, or the console was restarted
+    if (user !== null) { location.reload(); return new Promise(() => {}); }  // perhaps another user
     return ask(path, options, false);
   }
   throw new Error(answer.error);

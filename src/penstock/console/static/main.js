@@ -1,5 +1,5 @@
 // The frame around the pages: navigation, the health of the cluster, and running jobs.
-import { begin, onTokenNeeded, post } from "./api.js";
+import { begin, get, onLoginNeeded, post } from "./api.js";
 import { ask, fill, h, count, toast } from "./dom.js";
 import { overview } from "./overview.js";
 import { topics } from "./topics.js";
@@ -7,6 +7,9 @@ import { topic } from "./topic.js";
 import { groups, group } from "./groups.js";
 import { brokers } from "./brokers.js";
 import { pipelines } from "./pipelines.js";
+import { access } from "./access.js";
+import { audit } from "./audit.js";
+import { signIn } from "./sign_in.js";
 
 const PAGES = [
   [/^#\/topics\/([^/]+)(?:\/(\w+))?$/, topic, "#/topics"],
@@ -15,6 +18,8 @@ const PAGES = [
   [/^#\/groups$/, groups, "#/groups"],
   [/^#\/brokers$/, brokers, "#/brokers"],
   [/^#\/pipelines$/, pipelines, "#/pipelines"],
+  [/^#\/access(?:\/(\w+))?$/, access, "#/access"],
+  [/^#\/audit$/, audit, "#/audit"],
   [/^/, overview, "#/"],
 ];
 const SILENCE_MS = 12000;
@@ -81,7 +86,8 @@ function silence() {
   const standing = document.getElementById("standing");
   standing.className = "critical";
   standing.textContent = "the console does not answer";
-  if (source.readyState === EventSource.CLOSED) listen();
+  // A refused stream stays closed. If the session has ended, this request asks the user to sign in.
+  if (source.readyState === EventSource.CLOSED) get("/api/groups", { limit: 1 }).then(listen, () => {});
 }
 
 function theme() {
@@ -94,18 +100,32 @@ function theme() {
 
 function keys(event) {
   if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
-  const pages = { 1: "#/", 2: "#/topics", 3: "#/groups", 4: "#/brokers", 5: "#/pipelines" };
+  const pages = { 1: "#/", 2: "#/topics", 3: "#/groups", 4: "#/brokers", 5: "#/pipelines", 6: "#/access", 7: "#/audit" };
   if (pages[event.key]) location.hash = pages[event.key];
   const search = document.querySelector("input[type=search]");
   if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
 }
 
-onTokenNeeded((error) => new Promise((resolve) => {
+onLoginNeeded((needs, error) => (needs === "password" ? signIn(error) : new Promise((resolve) => {
   ask("This console needs its token", [{ name: "token", label: "Token", kind: "password", required: true }], {
     button: "Log in", note: error || "The console printed it when it was started.",
-    send: (values) => resolve(values.token),
+    send: ({ token }) => resolve({ token }),
   });
-}));
+})));
+
+function showUser(user) {
+  if (user === null) return;
+  fill(document.getElementById("user"), h("span", { class: "soft" }, user), " ",
+    h("button", { type: "button", class: "small", onclick: signOut }, "Sign out"));
+}
+
+async function signOut() {
+  const running = live ? live.jobs.filter((job) => job.state === "running").length : 0;
+  const leave = async () => { await post("/api/sign-out"); location.replace("/"); };
+  if (!running) { leave().catch(tell); return; }
+  ask("Sign out?", [], { button: "Sign out", danger: true, send: leave,
+    note: `${running === 1 ? "A job is" : `${running} jobs are`} running. Signing out stops ${running === 1 ? "it" : "them"}.` });
+}
 
 if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme");
 document.getElementById("theme").addEventListener("click", theme);
@@ -117,6 +137,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => {
   // A hidden page needs no updates, and a browser opens at most six connections to a server.
+  if (!source) return;
   if (document.hidden) source.close(); else listen();
 });
-begin().then(() => { listen(); open(); setInterval(silence, 2000); }, tell);
+begin().then((user) => { showUser(user); listen(); open(); setInterval(silence, 2000); }, tell);

@@ -23,6 +23,9 @@ export function overview(main) {
       card("bytes written", `${size(last(live.byte_rates))}/s`));
     fill(problems, live.problems.length ? live.problems.map(problem)
       : h("p", { class: "fine" }, "No problems: every broker answers and every partition has all its replicas."));
+    if (live.hidden.length) {
+      problems.append(h("p", { class: "soft", id: "hidden" }, `Your user may not see everything: ${live.hidden.join(", ")} may be incomplete.`));
+    }
     fill(written, chart({ "all topics": live.rates }, "records per second"));
     fill(bytes, chart({ "all topics": live.byte_rates }, "bytes per second", (number) => `${size(number)}/s`));
     fill(brokers, table(["broker", "address", "state", ">leads", ">replicas", ">records", ">bytes", ">on disk"],

@@ -1,0 +1,186 @@
+"""The sessions of users who signed in, each with a workspace of its own.
+
+A session ends when the user signs out, when no page has used it for half an hour, after twelve
+hours, or when the cluster refuses the user's login, because the password was changed or the user
+deleted. Jobs that run when a session expires are completed first. Signing out stops them.
+
+The user's password stays in memory as long as the session: connections to brokers come and go, and
+each of them logs in. It is in no file, cookie or log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.client.errors import AuthenticationFailed
+from penstock.console.errors import SIGN_IN, NotLoggedIn, TooManyAttempts, TooManySessions
+from penstock.console.workspace import Workspace
+from penstock.ports import Clock
+
+SESSIONS_MAX: Final = 50
+"""How many users can be signed in at once. Each has connections to all brokers."""
+IDLE_S: Final = 30 * 60.0
+LIFE_S: Final = 12 * 3600.0
+ATTEMPTS_MAX: Final = 5
+"""After so many wrong passwords in a minute, a user cannot sign in from the same address."""
+_ATTEMPTS_WINDOW_S: Final = 60.0
+_ATTEMPTS_KEPT: Final = 1_000
+_AT_ONCE: Final = 4
+"""How many sign-ins run at the same time."""
+_SWEEP_S: Final = 5.0
+
+Open = Callable[[str | None, Mapping[str, Any]], Workspace]
+"""Opens a workspace for a user, with the options of the user's login."""
+
+_audit = logging.getLogger("penstock.console.audit")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Session:
+    name: str
+    workspace: Workspace
+    began: float
+
+
+class Sessions:
+    """Without mechanisms nobody signs in: all sessions share one workspace."""
+
+    def __init__(self, mechanisms: tuple[str, ...], clock: Clock, open_workspace: Open) -> None:
+        self._mechanisms = mechanisms
+        self._clock = clock
+        self._open = open_workspace
+        self._sessions: dict[str, Session] = {}
+        self._failures: dict[tuple[str, str], list[float]] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._tasks: asyncio.TaskGroup | None = None
+        self._shared: Workspace | None = None
+
+    @property
+    def needs_sign_in(self) -> bool:
+        return bool(self._mechanisms)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Runs the workspaces. Closes them at the end."""
+        async with asyncio.TaskGroup() as self._tasks:
+            sweeping = self._tasks.create_task(self._sweep())
+            if not self.needs_sign_in:
+                self._shared = self._open(None, {})
+                self._tasks.create_task(self._shared.run())
+            try:
+                yield
+            finally:
+                sweeping.cancel()
+                if self._shared is not None:
+                    self._shared.close()
+                for name in [*self._sessions]:
+                    self.end(name, "the console stops")
+
+    # -- signing in and out ---------------------------------------------------------------------
+
+    async def sign_in(self, name: str, user: str, password: str, address: str) -> None:
+        """Begins the session `name`. Raises `NotLoggedIn` if the cluster refuses the login."""
+        self._check_attempts(user, address)
+        self._expire()
+        if len(self._sessions) >= SESSIONS_MAX:
+            raise TooManySessions(SESSIONS_MAX)
+        async with self._gate:
+            workspace = await self._logged_in(user, password)
+        if workspace is None:
+            self._failures.setdefault((user, address), []).append(self._clock.monotonic())
+            _audit.info("user %r from %s could not sign in", user[:100], address)
+            raise NotLoggedIn("the cluster does not accept this user name and password")
+        self._failures.pop((user, address), None)
+        self._sessions[name] = Session(name, workspace, self._clock.monotonic())
+        assert self._tasks is not None, "running() must have been entered"
+        self._tasks.create_task(self._run(name, workspace))
+        _audit.info("user %r signed in from %s", user, address)
+
+    async def _logged_in(self, user: str, password: str) -> Workspace | None:
+        """Returns a workspace that is connected to the cluster as the user. None if the cluster
+        refuses every mechanism."""
+        for mechanism in self._mechanisms:
+            login = {
+                "sasl_mechanism": mechanism,
+                "sasl_username": user,
+                "sasl_password": password,
+            }
+            workspace = self._open(user, login)
+            try:
+                await workspace.link.reading()
+            except AuthenticationFailed:
+                await workspace.link.close()
+            except BaseException:
+                await workspace.link.close()
+                raise
+            else:
+                return workspace
+        return None
+
+    def end(self, name: str, why: str) -> None:
+        """Ends a session with everything that it does."""
+        session = self._sessions.pop(name, None)
+        if session is not None:
+            session.workspace.close()
+            _audit.info("the session of user %r ended: %s", session.workspace.user, why)
+
+    def _check_attempts(self, user: str, address: str) -> None:
+        since = self._clock.monotonic() - _ATTEMPTS_WINDOW_S
+        recent = {
+            key: kept
+            for key, times in self._failures.items()
+            if (kept := [at for at in times if at > since])
+        }
+        self._failures = recent
+        if len(recent.get((user, address), ())) >= ATTEMPTS_MAX or len(recent) >= _ATTEMPTS_KEPT:
+            raise TooManyAttempts("too many wrong passwords: wait a minute, then try again")
+
+    # -- using ----------------------------------------------------------------------------------
+
+    def workspace(self, name: str) -> Workspace:
+        """Returns the workspace of a session. Raises `NotLoggedIn` if the session has ended."""
+        if not self.needs_sign_in:
+            assert self._shared is not None, "running() must have been entered"
+            return self._shared
+        self._expire()
+        session = self._sessions.get(name)
+        if session is None:
+            raise NotLoggedIn(SIGN_IN)
+        session.workspace.touch()
+        return session.workspace
+
+    def on_refused(self, name: str) -> NotLoggedIn:
+        """Ends a session whose login the cluster refuses now. Returns what to answer."""
+        self.end(name, "the cluster refuses the login")
+        return NotLoggedIn("the cluster does not accept your login any more: sign in again")
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        for session in [*self._sessions.values()]:
+            if now - session.workspace.used > IDLE_S or now - session.began > LIFE_S:
+                del self._sessions[session.name]
+                assert self._tasks is not None
+                self._tasks.create_task(self._close_when_idle(session.workspace))
+                _audit.info("the session of user %r expired", session.workspace.user)
+
+    async def _close_when_idle(self, workspace: Workspace) -> None:
+        await workspace.jobs.all_done()
+        workspace.close()
+
+    async def _sweep(self) -> None:
+        while True:
+            await self._clock.sleep(_SWEEP_S)
+            self._expire()
+
+    async def _run(self, name: str, workspace: Workspace) -> None:
+        try:
+            await workspace.run()
+        except Exception:  # noqa: BLE001 -- must not end the sessions of others
+            _log.exception("the session of user %r failed", workspace.user)
+            self.end(name, "internal error")
