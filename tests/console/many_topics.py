@@ -20,6 +20,7 @@ from penstock.console.guard import Guard
 from penstock.console.picture import GroupLag, Picture
 from penstock.console.server import listen
 from penstock.console.sessions import Sessions
+from penstock.console.sign_in import SignIn
 from penstock.console.web import Web
 from penstock.console.workspace import Workspace
 from penstock.runtime import SystemClock, Threads
@@ -58,8 +59,9 @@ async def main() -> None:
     threads = Threads(1)
     space = MadeUp(config, env, threads, {})
     space.watch.picture = made_up()
-    sessions = Sessions((), env.clock, lambda _user, _login: space)
-    web = Web(Guard(config, port, env.clock, env.random), sessions, is_https=False)
+    sessions = Sessions(env.clock, lambda _user, _login: space, needs_sign_in=False)
+    guard = Guard(config, port, env.clock, env.random)
+    web = Web(guard, sessions, SignIn(config, guard, sessions, None))
     server = uvicorn.Server(
         uvicorn.Config(web.app(), log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     )

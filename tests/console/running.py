@@ -90,6 +90,8 @@ class Answer:
     status: int
     headers: dict[str, str]
     body: bytes
+    cookies: tuple[str, ...] = ()
+    """All cookies that are set."""
 
     @property
     def json(self) -> Any:
@@ -130,6 +132,7 @@ class Browserless:
                 response.status,
                 {name.lower(): value for name, value in response.getheaders()},
                 response.read(),
+                tuple(response.headers.get_all("set-cookie") or ()),
             )
         finally:
             connection.close()

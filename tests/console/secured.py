@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cli.test_live import cluster
+from console.openid import CLIENT_ID, KEYS, Provider
 from console.running import Browserless, running_console
 from penstock import Admin
 
+PASSWORDS = ("--sign-in", "SCRAM-SHA-512", "--sign-in", "SCRAM-SHA-256")
 BOB_PASSWORD = "a password of bob"
 
 
@@ -40,22 +43,47 @@ class Secured:
 
     @contextmanager
     def console(self, *options: str) -> Iterator[str]:
-        """Runs a console with sign-in. Yields its URL."""
+        """Runs a console with sign-in, by default with passwords. Yields its URL."""
         how = ("--security-protocol", "SASL_SSL", "--ssl-ca", str(self.folder / "ca.pem"))
-        mechanisms = ("--sign-in", "SCRAM-SHA-512", "--sign-in", "SCRAM-SHA-256")
-        with running_console(self.bootstrap, *how, *mechanisms, *options) as url:
+        with running_console(self.bootstrap, *how, *(options or PASSWORDS)) as url:
             yield url
 
 
 @contextmanager
-def secured_cluster(directory: Path) -> Iterator[Secured]:
-    with cluster(directory, "--secure", "--no-console") as (bootstrap, _):
+def secured_cluster(
+    directory: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[Secured]:
+    given = [
+        word for name, value in (settings or {}).items() for word in ("--set", f"{name}={value}")
+    ]
+    with cluster(directory, "--secure", "--no-console", *given) as (bootstrap, _):
         found = Secured(bootstrap, directory / "security")
         with found.admin() as admin:
             for topic in ("orders", "salaries"):
                 admin.create_topic(topic, partitions=1)
             admin.upsert_scram_user("bob", BOB_PASSWORD)
         yield found
+
+
+def oauth_settings(directory: Path, provider: Provider) -> dict[str, str]:
+    """Returns the settings of brokers that accept the tokens of the provider."""
+    keys = directory / "keys.json"
+    keys.write_text(json.dumps(KEYS))
+    login = "listener.name.secure.oauthbearer.sasl.oauthbearer."
+    return {
+        "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-512,OAUTHBEARER",
+        f"{login}jwks.endpoint.url": f"file://{keys}",
+        f"{login}expected.issuer": provider.url,
+        f"{login}expected.audience": "penstock",
+    }
+
+
+def oauth_options(provider: Provider) -> tuple[str, ...]:
+    """Returns the options of a console whose users sign in at the provider."""
+    return (
+        *("--sign-in", "OAUTHBEARER", "--oauth-issuer", provider.url),
+        *("--oauth-client-id", CLIENT_ID),
+    )
 
 
 def signed_in(url: str, user: str, password: str) -> Browserless:

@@ -74,11 +74,16 @@ class Fixture:
     """Sessions of a cluster with the user ann, whose password is "tea"."""
 
     def __init__(self, *mechanisms: str) -> None:
+        self.mechanisms = mechanisms or ("SCRAM-SHA-512",)
         self.clock = StillClock()
         self.opened: list[FakeWorkspace] = []
         self.error: Exception | None = None
         self.accepted = "SCRAM-SHA-512"
-        self.sessions = Sessions(mechanisms or ("SCRAM-SHA-512",), self.clock, self._open)  # type: ignore[arg-type]
+        self.sessions = self.made(needs_sign_in=True)
+
+    def made(self, *, needs_sign_in: bool) -> Sessions:
+        opened: Any = self._open
+        return Sessions(self.clock, opened, needs_sign_in=needs_sign_in)
 
     def _open(self, user: str | None, login: Mapping[str, Any]) -> FakeWorkspace:
         right = ("ann", "tea", self.accepted)
@@ -92,8 +97,14 @@ class Fixture:
         assert isinstance(found, FakeWorkspace)
         return found
 
-    async def enter(self, name: str, password: str = "tea") -> FakeWorkspace:
-        await self.sessions.sign_in(name, "ann", password, "10.0.0.1")
+    async def enter(
+        self, name: str, password: str = "tea", address: str = "10.0.0.1"
+    ) -> FakeWorkspace:
+        logins = [
+            {"sasl_mechanism": each, "sasl_username": "ann", "sasl_password": password}
+            for each in self.mechanisms
+        ]
+        await self.sessions.sign_in(name, "ann", logins, address)
         return self.opened[-1]
 
 
@@ -209,7 +220,7 @@ async def test_wrong_passwords_are_limited_per_user_and_address() -> None:
             assert made.opened[-1].link.is_closed
         with pytest.raises(TooManyAttempts):
             await made.enter("x")
-        await made.sessions.sign_in("y", "ann", "tea", "10.0.0.2")
+        await made.enter("y", address="10.0.0.2")
         made.clock.now += 61
         await made.enter("x")
 
@@ -238,7 +249,7 @@ async def test_a_cluster_that_cannot_be_reached_is_no_wrong_password() -> None:
 @in_a_loop
 async def test_without_mechanisms_all_sessions_share_a_workspace() -> None:
     made = Fixture()
-    made.sessions = Sessions((), made.clock, made._open)  # type: ignore[arg-type]
+    made.sessions = made.made(needs_sign_in=False)
     async with made.sessions.running():
         assert not made.sessions.needs_sign_in
         shared = made.workspace("any")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from console.running import Browserless, eventually
-from console.secured import BOB_PASSWORD, Secured, secured_cluster, signed_in
+from console.secured import BOB_PASSWORD, PASSWORDS, Secured, secured_cluster, signed_in
 from penstock import Producer
 from penstock.security.acls import (
     AclBinding,
@@ -174,7 +174,7 @@ def test_changes_are_in_the_audit_record_with_the_name_of_the_user(
 def test_https_with_a_certificate(secured: Secured) -> None:
     """The cookie is then sent with TLS only."""
     keystore = str(secured.folder / "broker.pem")
-    with secured.console("--tls-certificate", keystore) as url:
+    with secured.console(*PASSWORDS, "--tls-certificate", keystore) as url:
         assert url.startswith("https://")
         context = ssl.create_default_context(cafile=str(secured.folder / "ca.pem"))
         visitor = Browserless(url, tls=context)

@@ -28,7 +28,8 @@ printed with the URL.
 
 With --sign-in, people sign in with their user names and passwords of the cluster, and each acts
 with their own rights. The login of a profile is then not used. Otherwise everybody acts with the
-login of the profile.
+login of the profile. With --mechanism OAUTHBEARER people sign in at an OpenID provider. If the
+console has a secret there, set PENSTOCK_CONSOLE_OAUTH_SECRET.
 
 \b
 Examples:
@@ -69,9 +70,18 @@ def console(
     mechanism: Annotated[
         str,
         typer.Option(
-            "--mechanism", metavar="NAMES", help="How: SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN."
+            "--mechanism", metavar="NAMES", help="SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, OAUTHBEARER."
         ),
     ] = "SCRAM-SHA-512,SCRAM-SHA-256",
+    oauth_issuer: Annotated[
+        str, typer.Option("--oauth-issuer", metavar="URL", help="The OpenID provider.")
+    ] = "",
+    oauth_client_id: Annotated[
+        str, typer.Option("--oauth-client-id", metavar="ID", help="This console, there.")
+    ] = "",
+    oauth_scope: Annotated[
+        str, typer.Option("--oauth-scope", metavar="TEXT", help="What to ask it for.")
+    ] = "openid",
     tls_certificate: Annotated[
         str, typer.Option("--tls-certificate", metavar="FILE", help="PEM file, for https.")
     ] = "",
@@ -86,7 +96,14 @@ def console(
         command += ["--allow-host", name]
     for name in mechanism.upper().split(",") if sign_in else ():
         command += ["--sign-in", name.strip()]
-    for option, path in (("--tls-certificate", tls_certificate), ("--tls-key", tls_key)):
-        command += [option, path] if path else []
+    given = {
+        "--oauth-issuer": oauth_issuer,
+        "--oauth-client-id": oauth_client_id,
+        "--oauth-scope": oauth_scope,
+        "--tls-certificate": tls_certificate,
+        "--tls-key": tls_key,
+    }
+    for option, text in given.items():
+        command += [option, text] if text else []
     sys.stdout.flush()
     os.execve(command[0], command, {**os.environ, TOKEN_VARIABLE: token})  # noqa: S606 -- our own

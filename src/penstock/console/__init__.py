@@ -4,7 +4,8 @@
     web.py        HTTP: sessions, static files, errors as one line; routes.py and access_routes.py
                   have what each route does
     guard.py      access control: Host, Origin, cookie, CSRF token, headers of every answer
-    sessions.py   signing in and out; each session has a workspace.py of its own, with connections
+    sign_in.py    how a browser gets a session; oauth.py asks an OpenID provider
+    sessions.py   the sessions of users; each has a workspace.py of its own, with connections
                   that are logged in as the user
     watch.py      polls the cluster all the time and keeps the result in a `Picture`
     services      topics, messages, groups, brokers, pipelines, access, audit: what pages show and

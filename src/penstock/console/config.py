@@ -20,6 +20,17 @@ class BadConsoleConfig(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthConfig:
+    """An OpenID provider at which people sign in."""
+
+    issuer: str
+    client_id: str
+    client_secret: str = field(default="", repr=False)
+    """Empty for a public client, which proves itself with PKCE only."""
+    scope: str = "openid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConfig:
     bootstrap: str
     host: str = "127.0.0.1"
@@ -30,6 +41,8 @@ class ConsoleConfig:
     sign_in: tuple[str, ...] = ()
     """SASL mechanisms. If there are any, users sign in with their names and passwords of the
     cluster, and each acts with their own rights."""
+    oauth: OAuthConfig | None = None
+    """The provider, if people can sign in with OAUTHBEARER."""
     tls_certificate: str = ""
     """A PEM file with the certificate of the console, for https."""
     tls_key: str = ""
@@ -57,10 +70,15 @@ class ConsoleConfig:
 
     def _check_sign_in(self) -> None:
         for name in self.sign_in:
-            if name not in MECHANISM_NAMES or name == OAUTHBEARER:
+            if name not in MECHANISM_NAMES:
                 raise BadConsoleConfig(
-                    f"users cannot sign in with {name}: use SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN"
+                    f"users cannot sign in with {name}: use {', '.join(MECHANISM_NAMES)}"
                 )
+        if (OAUTHBEARER in self.sign_in) != (self.oauth is not None):
+            raise BadConsoleConfig(
+                "signing in with OAUTHBEARER needs a provider: give --oauth-issuer and "
+                "--oauth-client-id, or none of the three"
+            )
         protocol = self.security.get("security_protocol")
         if protocol not in (SecurityProtocol.SASL_SSL, SecurityProtocol.SASL_PLAINTEXT):
             raise BadConsoleConfig(
@@ -72,6 +90,11 @@ class ConsoleConfig:
                 f"{self.host} can be reached from other machines, and passwords would be sent "
                 "without TLS: give a certificate with --tls-certificate, or listen on 127.0.0.1"
             )
+
+    @property
+    def password_mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms with which users sign in by name and password."""
+        return tuple(name for name in self.sign_in if name != OAUTHBEARER)
 
     @property
     def is_loopback(self) -> bool:

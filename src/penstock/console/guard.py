@@ -4,7 +4,8 @@ A console on loopback can be reached by every page that is open in its user's br
 
 - Host must be one of a few names. This stops DNS rebinding, where the name of another site is made
   to point to this console: that site's page sends its own name.
-- A request that the browser marks as coming from another site (Origin, Sec-Fetch-Site) is refused.
+- A request that the browser marks as coming from another site (Origin, Sec-Fetch-Site) is refused,
+  except where an OpenID provider sends the browser back. That request needs the state of a sign-in.
 - Everything except static files and the login needs a session: a cookie, HttpOnly and
   SameSite=Strict. If a token is configured, a browser must send it to get a session. If users sign
   in, `sessions.py` decides who gets one.
@@ -67,14 +68,18 @@ class Guard:
         self.cookie = f"penstock-console-{port}"
         """The cookie's name contains the port, since a host's cookies are shared by all ports."""
 
-    def check_origin(self, headers: Mapping[str, str]) -> None:
-        """Raises `NotAllowed` if the request does not come from the console's own page."""
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """Raises `NotAllowed` if the browser uses a host name that is not the console's."""
         host = headers.get("host", "")
         if _hostname(f"//{host}") not in self._hosts:
             raise NotAllowed(
                 f"the host name {host[:100]!r} is not allowed: start the console with --allow-host"
             )
-        origin = headers.get("origin")
+
+    def check_origin(self, headers: Mapping[str, str]) -> None:
+        """Raises `NotAllowed` if the request does not come from the console's own page."""
+        self.check_host(headers)
+        origin, host = headers.get("origin"), headers.get("host", "")
         if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
             raise NotAllowed("the request comes from another site: open the console's own page")
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):

@@ -21,11 +21,19 @@ from typing import Any, Final
 from penstock.client import profiles
 from penstock.client.environment import default_environment
 from penstock.client.errors import OptionError
-from penstock.console.config import DEFAULT_PORT, BadConsoleConfig, ConsoleConfig, is_loopback
+from penstock.console.config import (
+    DEFAULT_PORT,
+    BadConsoleConfig,
+    ConsoleConfig,
+    OAuthConfig,
+    is_loopback,
+)
+from penstock.console.oauth import is_safe
 from penstock.console.server import check_certificate, listen, serve
 from penstock.runtime import SystemRandom, Threads
 
 TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
+OAUTH_SECRET_VARIABLE: Final = "PENSTOCK_CONSOLE_OAUTH_SECRET"  # noqa: S105 -- as above
 _EXIT_UNUSABLE: Final = 2
 
 
@@ -71,6 +79,9 @@ def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sign-in", action="append", default=[], metavar="MECHANISM")
     parser.add_argument("--security-protocol", default="")
     parser.add_argument("--ssl-ca", default="")
+    parser.add_argument("--oauth-issuer", default="")
+    parser.add_argument("--oauth-client-id", default="")
+    parser.add_argument("--oauth-scope", default="openid")
     parser.add_argument("--tls-certificate", default="")
     parser.add_argument("--tls-key", default="")
     return parser.parse_args(arguments)
@@ -89,6 +100,7 @@ def _config(given: argparse.Namespace, token: str) -> ConsoleConfig:
         allowed_hosts=tuple(given.allow_host),
         security=security,
         sign_in=tuple(given.sign_in),
+        oauth=_oauth(given),
         tls_certificate=given.tls_certificate,
         tls_key=given.tls_key,
     )
@@ -112,6 +124,24 @@ def _cluster(given: argparse.Namespace) -> tuple[str, dict[str, Any]]:
     if given.ssl_ca:
         security["ssl_ca"] = given.ssl_ca
     return bootstrap, security
+
+
+def _oauth(given: argparse.Namespace) -> OAuthConfig | None:
+    secret = os.environ.pop(OAUTH_SECRET_VARIABLE, "")
+    if not given.oauth_issuer and not given.oauth_client_id:
+        return None
+    if not is_safe(given.oauth_issuer):
+        raise BadConsoleConfig(
+            "the OpenID provider must be an https address: correct --oauth-issuer"
+        )
+    if not given.oauth_client_id:
+        raise BadConsoleConfig("give the client id of this console too: --oauth-client-id")
+    return OAuthConfig(
+        issuer=given.oauth_issuer,
+        client_id=given.oauth_client_id,
+        client_secret=secret,
+        scope=given.oauth_scope,
+    )
 
 
 def _listen(given: argparse.Namespace) -> socket.socket:

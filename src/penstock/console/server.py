@@ -15,7 +15,9 @@ import uvicorn
 from penstock.client.environment import ClientEnv
 from penstock.console.config import BadConsoleConfig, ConsoleConfig
 from penstock.console.guard import Guard
+from penstock.console.oauth import OAuth
 from penstock.console.sessions import Sessions
+from penstock.console.sign_in import SignIn
 from penstock.console.web import Web
 from penstock.console.workspace import Workspace
 from penstock.ports import Executor
@@ -72,12 +74,15 @@ async def serve(
     """Serves until a signal. Calls `on_ready` with the port."""
     port: int = listening.getsockname()[1]
     sessions = Sessions(
-        config.sign_in,
         env.clock,
         lambda user, login: Workspace(config, env, executor, {**config.security, **login}, user),
+        needs_sign_in=bool(config.sign_in),
     )
-    is_https = bool(config.tls_certificate)
-    web = Web(Guard(config, port, env.clock, env.random), sessions, is_https=is_https)
+    oauth = None
+    if config.oauth is not None:
+        oauth = OAuth(config.oauth, env.clock, env.random, executor)
+    guard = Guard(config, port, env.clock, env.random)
+    web = Web(guard, sessions, SignIn(config, guard, sessions, oauth))
     server = uvicorn.Server(
         uvicorn.Config(
             web.app(),

@@ -4,15 +4,15 @@ A session ends when the user signs out, when no page has used it for half an hou
 hours, or when the cluster refuses the user's login, because the password was changed or the user
 deleted. Jobs that run when a session expires are completed first. Signing out stops them.
 
-The user's password stays in memory as long as the session: connections to brokers come and go, and
-each of them logs in. It is in no file, cookie or log.
+The user's password or token stays in memory as long as the session: connections to brokers come and
+go, and each of them logs in. It is in no file, cookie or log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -34,8 +34,10 @@ _AT_ONCE: Final = 4
 """How many sign-ins run at the same time."""
 _SWEEP_S: Final = 5.0
 
-Open = Callable[[str | None, Mapping[str, Any]], Workspace]
-"""Opens a workspace for a user, with the options of the user's login."""
+Login = Mapping[str, Any]
+"""The options of a client that say how it logs in."""
+Open = Callable[[str | None, Login], Workspace]
+"""Opens a workspace for a user."""
 
 _audit = logging.getLogger("penstock.console.audit")
 _log = logging.getLogger(__name__)
@@ -49,10 +51,10 @@ class Session:
 
 
 class Sessions:
-    """Without mechanisms nobody signs in: all sessions share one workspace."""
+    """If nobody needs to sign in, all sessions share one workspace."""
 
-    def __init__(self, mechanisms: tuple[str, ...], clock: Clock, open_workspace: Open) -> None:
-        self._mechanisms = mechanisms
+    def __init__(self, clock: Clock, open_workspace: Open, *, needs_sign_in: bool) -> None:
+        self.needs_sign_in = needs_sign_in
         self._clock = clock
         self._open = open_workspace
         self._sessions: dict[str, Session] = {}
@@ -60,10 +62,6 @@ class Sessions:
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._tasks: asyncio.TaskGroup | None = None
         self._shared: Workspace | None = None
-
-    @property
-    def needs_sign_in(self) -> bool:
-        return bool(self._mechanisms)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -84,33 +82,29 @@ class Sessions:
 
     # -- signing in and out ---------------------------------------------------------------------
 
-    async def sign_in(self, name: str, user: str, password: str, address: str) -> None:
-        """Begins the session `name`. Raises `NotLoggedIn` if the cluster refuses the login."""
+    async def sign_in(self, name: str, user: str, logins: Sequence[Login], address: str) -> None:
+        """Begins the session `name` with the first login that the cluster accepts. Raises
+        `NotLoggedIn` if it refuses all."""
         self._check_attempts(user, address)
         self._expire()
         if len(self._sessions) >= SESSIONS_MAX:
             raise TooManySessions(SESSIONS_MAX)
         async with self._gate:
-            workspace = await self._logged_in(user, password)
+            workspace = await self._logged_in(user, logins)
         if workspace is None:
             self._failures.setdefault((user, address), []).append(self._clock.monotonic())
             _audit.info("user %r from %s could not sign in", user[:100], address)
-            raise NotLoggedIn("the cluster does not accept this user name and password")
+            raise NotLoggedIn("the cluster does not accept this login: check name and password")
         self._failures.pop((user, address), None)
         self._sessions[name] = Session(name, workspace, self._clock.monotonic())
         assert self._tasks is not None, "running() must have been entered"
         self._tasks.create_task(self._run(name, workspace))
         _audit.info("user %r signed in from %s", user, address)
 
-    async def _logged_in(self, user: str, password: str) -> Workspace | None:
+    async def _logged_in(self, user: str, logins: Sequence[Login]) -> Workspace | None:
         """Returns a workspace that is connected to the cluster as the user. None if the cluster
-        refuses every mechanism."""
-        for mechanism in self._mechanisms:
-            login = {
-                "sasl_mechanism": mechanism,
-                "sasl_username": user,
-                "sasl_password": password,
-            }
+        refuses every login."""
+        for login in logins:
             workspace = self._open(user, login)
             try:
                 await workspace.link.reading()

@@ -26,11 +26,11 @@ from penstock.client.errors import (
 )
 from penstock.console import access_routes as access
 from penstock.console import routes as common_routes
-from penstock.console.errors import ConsoleError, NotFound, NotLoggedIn, NotReached
+from penstock.console.errors import ConsoleError, NotFound
 from penstock.console.guard import CSRF_HEADER, HEADERS, Guard
-from penstock.console.requests import Body
 from penstock.console.routes import Handler
 from penstock.console.sessions import Sessions
+from penstock.console.sign_in import CALLBACK, SignIn
 from penstock.console.watch import is_denied
 
 Answer = Callable[[Request], Awaitable[Response]]
@@ -46,18 +46,24 @@ _log = logging.getLogger(__name__)
 class Web:
     """All routes of a console."""
 
-    def __init__(self, guard: Guard, sessions: Sessions, *, is_https: bool) -> None:
+    def __init__(self, guard: Guard, sessions: Sessions, sign_in: SignIn) -> None:
         self._guard = guard
         self._sessions = sessions
-        self._is_https = is_https
+        self._sign_in = sign_in
         self._files = _load_files()
 
     def app(self) -> Starlette:
         routes = [
             Route("/", self._answered(self._file), methods=["GET"]),
             Route("/static/{name}", self._answered(self._file), methods=["GET"]),
-            Route("/api/session", self._answered(self._session), methods=["POST"]),
-            Route("/api/sign-out", self._answered(self._sign_out), methods=["POST"]),
+            Route("/api/session", self._answered(self._sign_in.session), methods=["POST"]),
+            Route("/api/sign-out", self._answered(self._sign_in.sign_out), methods=["POST"]),
+            Route("/oauth/start", self._answered(self._sign_in.start), methods=["GET"]),
+            Route(
+                CALLBACK,
+                self._answered(self._sign_in.callback, from_anywhere=True),
+                methods=["GET"],
+            ),
         ]
         for reads, posts in (
             (common_routes.READS, common_routes.POSTS),
@@ -72,12 +78,17 @@ class Web:
 
     # -- access control -------------------------------------------------------------------------
 
-    def _answered(self, handler: Answer) -> Answer:
-        """Turns errors into one line of JSON, and adds the security headers to every answer."""
+    def _answered(self, handler: Answer, *, from_anywhere: bool = False) -> Answer:
+        """Turns errors into one line of JSON, and adds the security headers to every answer.
+
+        `from_anywhere`: another site may send the browser here. Only the host name is checked.
+        """
 
         async def answer(request: Request) -> Response:
             try:
-                self._guard.check_origin(request.headers)
+                self._guard.check_host(request.headers)
+                if not from_anywhere:
+                    self._guard.check_origin(request.headers)
                 response = await handler(request)
             except ConsoleError as error:
                 response = _failed(str(error), error.status)
@@ -107,61 +118,6 @@ class Web:
                 raise
 
         return answer
-
-    async def _session(self, request: Request) -> Response:
-        """Returns a CSRF token for the browser's session, and opens a session if it has none.
-
-        A new session needs a user name and password if users sign in, or the token if one is
-        configured.
-        """
-        body = await Body.read(request)
-        user, password = body.maybe_text("user"), body.maybe_text("password")
-        cookie = request.cookies.get(self._guard.cookie)
-        try:
-            if user is not None and password is not None and self._sessions.needs_sign_in:
-                cookie = await self._signed_in(request, user, password)
-            session = self._guard.check_session(cookie)
-            workspace = self._sessions.workspace(session)
-        except ConsoleError as error:
-            if self._sessions.needs_sign_in:
-                return _failed(str(error), error.status, needs="password")
-            token = body.maybe_text("token")
-            if token is None and self._guard.needs_token:
-                return _failed(str(error), error.status, needs="token")
-            cookie = self._guard.open_session() if token is None else self._guard.login(token)
-            session = self._guard.check_session(cookie)
-            workspace = self._sessions.workspace(session)
-        response = JSONResponse({"csrf": self._guard.csrf_token(session), "user": workspace.user})
-        response.set_cookie(
-            self._guard.cookie,
-            cookie or "",
-            httponly=True,
-            samesite="strict",
-            path="/",
-            secure=self._is_https,
-        )
-        return response
-
-    async def _signed_in(self, request: Request, user: str, password: str) -> str:
-        cookie = self._guard.open_session()
-        session = self._guard.check_session(cookie)
-        address = "" if request.client is None else request.client.host
-        try:
-            await self._sessions.sign_in(session, user, password, address)
-        except OptionError as error:
-            # A name or password that no user can have. The message begins with the option's name.
-            raise NotLoggedIn(str(error).partition(": ")[2] or str(error)) from None
-        except ClientError as error:
-            raise NotReached(str(error)) from error
-        return cookie
-
-    async def _sign_out(self, request: Request) -> Response:
-        session = self._guard.check_session(request.cookies.get(self._guard.cookie))
-        self._guard.check_csrf(session, request.headers.get(CSRF_HEADER))
-        self._sessions.end(session, "signed out")
-        response = JSONResponse({})
-        response.delete_cookie(self._guard.cookie, path="/")
-        return response
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -198,8 +154,8 @@ def _status(error: ClientError) -> int:
     return 503
 
 
-def _failed(text: str, status: int, **more: str) -> Response:
-    return JSONResponse({"error": text, **more}, status_code=status)
+def _failed(text: str, status: int) -> Response:
+    return JSONResponse({"error": text}, status_code=status)
 
 
 async def _missing(request: Request, error: Exception) -> Response:

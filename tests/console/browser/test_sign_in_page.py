@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from console.browser.conftest import PATIENCE_MS, note
-from console.secured import BOB_PASSWORD, Secured, secured_cluster
+from console.openid import Provider, running_provider
+from console.secured import (
+    BOB_PASSWORD,
+    Secured,
+    oauth_options,
+    oauth_settings,
+    secured_cluster,
+)
 from penstock.runtime import SystemClock
 from penstock.testing.slowness import patient
 
@@ -16,8 +23,16 @@ PASSWORD = "a password of carol"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[Secured]:
-    with secured_cluster(tmp_path_factory.mktemp("secured")) as found:
+def provider(chromium: Any) -> Iterator[Provider]:
+    with running_provider() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, provider: Provider) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("secured")
+    settings = oauth_settings(directory, provider)
+    with secured_cluster(directory / "data", settings) as found:
         yield found
 
 
@@ -67,7 +82,7 @@ def test_signing_in_and_out(page: Any) -> None:
     """A wrong password is told. Escape does not close the form. After signing out, it is back."""
     page.keyboard.press("Escape")
     sign_in(page, "bob", "wrong")
-    page.get_by_text("does not accept this user name and password").wait_for()
+    page.get_by_text("does not accept this login").wait_for()
     sign_in(page, "bob", BOB_PASSWORD)
     page.locator("#user", has_text="bob").wait_for()
     page.locator("#standing.good").wait_for()
@@ -76,6 +91,18 @@ def test_signing_in_and_out(page: Any) -> None:
     page.get_by_role("button", name="Sign out").click()
     page.locator("#sign-in").wait_for()
     assert "bob" not in page.locator("#user").inner_text()
+
+
+def test_signing_in_at_a_provider(page: Any, secured: Secured, provider: Provider) -> None:
+    """The provider sends the browser back, and the console is open."""
+    with secured.console(*oauth_options(provider)) as url:
+        page.goto(url)
+        page.get_by_role("link", name="Sign in at the provider").click()
+        page.locator("#user", has_text="dana").wait_for()
+        page.locator("#standing.good").wait_for()
+        assert page.url.startswith(url)
+        page.get_by_role("button", name="Sign out").click()
+        page.get_by_role("link", name="Sign in at the provider").wait_for()
 
 
 def test_a_user_without_rights_is_told_so(page: Any) -> None:

@@ -3,7 +3,7 @@
 let csrf = null;
 let askForLogin = null;
 
-// `ask(needs, error)` returns what a new session needs: a token, or a user name and a password.
+// `ask(answer, error)` returns what a new session needs: a token, or a user name and a password.
 export function onLoginNeeded(ask) { askForLogin = ask; }
 
 async function session(login = {}) {
@@ -16,7 +16,7 @@ async function session(login = {}) {
   if (response.ok) { csrf = answer.csrf; return answer.user; }
   if (!answer.needs && response.status !== 401 && response.status !== 429) throw new Error(answer.error);
   const isFirst = !Object.keys(login).length;
-  return session(await askForLogin(answer.needs || "token", isFirst ? "" : answer.error));
+  return session(await askForLogin(answer, isFirst ? "" : answer.error));
 }
 
 // Returns the user who signed in, or null if nobody does. The URL that the console printed may have

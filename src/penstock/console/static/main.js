@@ -106,7 +106,7 @@ function keys(event) {
   if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
 }
 
-onLoginNeeded((needs, error) => (needs === "password" ? signIn(error) : new Promise((resolve) => {
+onLoginNeeded((answer, error) => (answer.needs === "password" ? signIn(answer, error) : new Promise((resolve) => {
   ask("This console needs its token", [{ name: "token", label: "Token", kind: "password", required: true }], {
     button: "Log in", note: error || "The console printed it when it was started.",
     send: ({ token }) => resolve({ token }),

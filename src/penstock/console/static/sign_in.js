@@ -1,23 +1,26 @@
-// The sign-in form. Users of the cluster sign in with their names and passwords.
+// The sign-in form. Users of the cluster sign in with their names and passwords, or at a provider.
 import { h } from "./dom.js";
 
-// Shows the form until the user has filled it in. `error` says why the last attempt failed.
-export function signIn(error) {
+// Shows the form until the user has filled it in. `answer` says what the console offers, `error` why
+// the last attempt failed.
+export function signIn(answer, error) {
   return new Promise((resolve) => {
     const user = h("input", { name: "user", autocomplete: "username", required: true, autofocus: true });
     const password = h("input", { name: "password", type: "password", autocomplete: "current-password", required: true });
     const form = h("form", {}, h("h2", {}, "Sign in"),
-      h("p", { class: "soft" }, "Use your user name and password of the cluster."),
-      h("label", {}, "User", user), h("label", {}, "Password", password),
+      answer.passwords ? [h("p", { class: "soft" }, "Use your user name and password of the cluster."),
+        h("label", {}, "User", user), h("label", {}, "Password", password)] : null,
       h("p", { class: "error", role: "alert" }, error),
-      h("div", { class: "bar" }, h("button", { class: "primary", type: "submit" }, "Sign in")));
+      h("div", { class: "bar" }, answer.passwords ? h("button", { class: "primary", type: "submit" }, "Sign in") : null,
+        answer.provider ? h("a", { class: "button", href: "/oauth/start" }, "Sign in at the provider") : null));
     const dialog = h("dialog", { id: "sign-in" }, form);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       dialog.remove();
       resolve({ user: user.value, password: password.value });
     });
-    dialog.addEventListener("cancel", (event) => event.preventDefault());  // the Escape key
+    // The Escape key closes a dialog. Browsers do not always let a page prevent that.
+    dialog.addEventListener("close", () => { if (dialog.isConnected) dialog.showModal(); });
     document.body.append(dialog);
     dialog.showModal();
   });
