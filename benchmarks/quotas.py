@@ -1,9 +1,13 @@
 """Do quotas hold, and does a quota on a greedy client protect its neighbour?
 
 `penstock up` runs in a process of its own, and confluent-kafka in this one. `produce` and `fetch`
-are the achieved rate divided by the quota, over the first 30 seconds of a client, and over 60. A
-fresh client may use its quota of ten seconds at once, and again when the measured time has passed,
-as in Kafka: the rate is right on average, not in each second.
+are the achieved rate divided by the quota: over the first 30 seconds of a client, over 60, and over
+33 seconds after the first 11. A fresh client may use its quota of ten seconds at once, and again
+when the measured time of 11 seconds has passed, as in Kafka: the rate is right on average, not in
+each second. 33 seconds are three such times.
+
+`java_produce` and `java_fetch` are the same with the Java client, if `--java` has the class path of
+a compiled program: `--java "$(cd tests && ../.venv/bin/python -m compat.java_build /tmp Limited)"`.
 
 Then a neighbour produces one small message after the other and waits for each, while a greedy
 client (another process) produces as fast as it can: `neighbour_ms` is the median and the 99th
@@ -18,9 +22,10 @@ import argparse
 import json
 import multiprocessing
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from statistics import median, quantiles
@@ -36,10 +41,14 @@ QUOTA: Final = 1 << 20
 VALUE: Final = b"x" * 1000
 BATCH_BYTES: Final = 64 << 10
 MEASURED_S: Final = 30.0
+CYCLE_S: Final = 11.0
+"""After so long, a broker forgets what a client has used."""
 BURST_S: Final = 2.0
 """How long the greedy client runs before the neighbour is measured."""
 NEIGHBOUR_S: Final = 10.0
 TIMEOUT_S: Final = 60.0
+Look = tuple[float, int]
+"""Seconds since the begin, and the bytes until then."""
 _names: Final = (f"quotas-{number}" for number in count())
 
 
@@ -105,18 +114,52 @@ class Receiver:
         self._consumer.close()
 
 
+def marks(seconds: float) -> list[float]:
+    """Returns when to look: at the begin and the end of the steady time, and at two ends."""
+    return [0.0, CYCLE_S * seconds / MEASURED_S, seconds, 4 * CYCLE_S * seconds / MEASURED_S]
+
+
 def held(client: Sender | Receiver, seconds: float) -> dict[str, float]:
-    """Returns the achieved rate divided by the quota, over this time and over twice as long."""
-    found: dict[str, float] = {}
+    """Returns the achieved rate divided by the quota, over several spans."""
+    looks: list[Look] = []
     try:
         began = time.perf_counter()
-        for part in (1, 2):
-            client.run(began + part * seconds - time.perf_counter())
-            elapsed = time.perf_counter() - began
-            found[f"{part * seconds:g} s"] = client.bytes / elapsed / QUOTA
+        for mark in (*marks(seconds), 2 * seconds):
+            client.run(began + mark - time.perf_counter())
+            looks.append((time.perf_counter() - began, client.bytes))
     finally:
         client.close()
-    return found
+    return shares(looks)
+
+
+def shares(looks: Sequence[Look]) -> dict[str, float]:
+    start, cycle, first, cycles, last = looks
+
+    def share(since: Look, until: Look) -> float:
+        return (until[1] - since[1]) / (until[0] - since[0]) / QUOTA
+
+    spans = {"first": (start, first), "twice": (start, last), "steady": (cycle, cycles)}
+    return {
+        f"{name} {until[0] - since[0]:.0f} s": round(share(since, until), 3)
+        for name, (since, until) in spans.items()
+    }
+
+
+def held_by_java(
+    class_path: str, bootstrap: str, work: str, client_id: str, topic: str, seconds: float
+) -> dict[str, float]:
+    """Like `held`, with a Java client in a process of its own."""
+    given = [bootstrap, client_id, topic, work, str(BATCH_BYTES)]
+    times = [f"{mark:g}" for mark in (*marks(seconds)[1:], 2 * seconds)]
+    done = subprocess.run(
+        ["java", "-Xmx256m", "-cp", class_path, "Limited", *given, *times],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=2 * seconds + 120,
+    )
+    steps = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return shares([(0.0, 0), *((each["seconds"], each["bytes"]) for each in steps)])
 
 
 def fill(bootstrap: str, topic: str, size: int) -> None:
@@ -158,6 +201,18 @@ def greedy_client(bootstrap: str, client_id: str, topic: str, burst_s: float) ->
         greedy.join()
 
 
+def measure_java(class_path: str, bootstrap: str, measured_s: float) -> dict[str, object]:
+    topic = new_topic(bootstrap)
+    found: dict[str, object] = {}
+    for work, key in (("produce", "producer_byte_rate"), ("consume", "consumer_byte_rate")):
+        client_id = f"java-{work}"
+        limit(bootstrap, client_id, key)
+        if work == "consume":
+            fill(bootstrap, topic, int(QUOTA * (2 * measured_s + 15)))
+        found[work] = held_by_java(class_path, bootstrap, work, client_id, topic, measured_s)
+    return {"java_produce": found["produce"], "java_fetch": found["consume"]}
+
+
 def measure(
     bootstrap: str, burst_s: float, measured_s: float, neighbour_s: float
 ) -> dict[str, object]:
@@ -187,16 +242,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object last")
     parser.add_argument("--smoke", action="store_true", help="short, only to see it run")
+    parser.add_argument("--java", metavar="CLASS_PATH", help="measure the Java client too")
     options = parser.parse_args()
     spans = (0.2, 0.5, 0.2) if options.smoke else (BURST_S, MEASURED_S, NEIGHBOUR_S)
     root = tempfile.mkdtemp(prefix="penstock-bench-")
     try:
         with start_broker(root) as broker:
-            found = measure("{}:{}".format(*broker.address), *spans)
+            bootstrap = "{}:{}".format(*broker.address)
+            found = measure(bootstrap, *spans)
+            if options.java:
+                found |= measure_java(options.java, bootstrap, spans[1])
     finally:
         shutil.rmtree(root, ignore_errors=True)
-    print(f"achieved rate / quota: produce {found['produce']}, fetch {found['fetch']}")
-    print(f"the neighbour waits (ms): {found['neighbour_ms']}")
+    for name, value in found.items():
+        print(f"{name}: {value}")
     if options.json:
         print(json.dumps(found))
 

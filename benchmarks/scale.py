@@ -19,6 +19,7 @@ import re
 import resource
 import shutil
 import socket
+import ssl
 import statistics
 import subprocess
 import sys
@@ -106,9 +107,11 @@ class BrokerProcess:
 class Client:
     """Sends one request at a time over one blocking connection."""
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
         self._correlation_ids = count(1)
 
     def ask(self, request: Request, version: int, response: type[R]) -> R:

@@ -72,3 +72,15 @@ def test_the_access_benchmark_runs() -> None:
     found = run("access")
     assert found["fast_path_ns"] > 0
     assert found["produce"]["server_us"].keys() == {"without", "with"}
+
+
+def test_the_handshake_benchmark_runs() -> None:
+    """A good client is served while others begin handshakes, and each of them has a result."""
+    found = run("handshakes")
+    for scenario in ("many_addresses", "one_address"):
+        (only,) = found[scenario]["rounds"]
+        ends = ("completed", "refused", "unfinished")
+        assert sum(only["handshakes"][how] for how in ends) == found["handshakes"]
+        assert only["handshakes"]["completed"] > 0
+        assert only["alone"]["p99_ms"] > 0
+        assert found[scenario]["p99_ratio"] > 0

@@ -13,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.testing.slowness import patient
+
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))
 READY_S = 100.0
 STOP_S = 25.0
@@ -73,7 +75,7 @@ class Cluster:
             self.process = subprocess.Popen(
                 self.command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors
             )
-        deadline = time.monotonic() + READY_S
+        deadline = time.monotonic() + patient(READY_S)
         pause = threading.Event()
         while time.monotonic() < deadline:
             if found := _READY.search(self.log.read_text(errors="replace")):
@@ -84,8 +86,7 @@ class Cluster:
             pause.wait(0.02)
         self.kill()
         raise AssertionError(
-            f"`{' '.join(self.command)}` did not get ready within {READY_S:g} seconds:\n"
-            + self.output()
+            f"`{' '.join(self.command)}` did not get ready in time:\n" + self.output()
         )
 
     def stop(self) -> int:
@@ -93,12 +94,11 @@ class Cluster:
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(STOP_S)
+            return self.process.wait(patient(STOP_S))
         except subprocess.TimeoutExpired:
             self.kill()
             raise AssertionError(
-                f"`penstock up` did not stop within {STOP_S:g} seconds of SIGTERM:\n"
-                + self.output()
+                "`penstock up` did not stop in time after SIGTERM:\n" + self.output()
             ) from None
 
     def kill(self) -> None:

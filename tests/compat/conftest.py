@@ -22,6 +22,7 @@ from compat.clients.confluent import ConfluentClient
 from compat.clients.kafkapython import KafkaPythonClient
 from compat.cluster import Cluster
 from compat.secured_broker import SecuredBroker
+from compat.token_endpoint import TokenEndpoint, serve_tokens
 from penstock import Admin
 
 CLIENTS: dict[str, type[Client]] = {
@@ -94,6 +95,22 @@ def secured(
         broker.cluster.kill()
         if request.session.testsfailed > failed:
             print(broker.cluster.output())
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[TokenEndpoint]:
+    """Where clients get their tokens."""
+    with serve_tokens() as serving:
+        yield serving
+
+
+@pytest.fixture
+def other(secured: SecuredBroker, name: Callable[[], str]) -> str:
+    """A topic of the secured broker that the user may not use."""
+    made = name()
+    with Admin(secured.plain) as admin:
+        admin.create_topic(made, partitions=1)
+    return made
 
 
 @pytest.fixture(scope="session")

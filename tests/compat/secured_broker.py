@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from compat.cluster import SETTINGS, Cluster, free_ports
+from compat.token_endpoint import ClientCredentials, TokenEndpoint
 from penstock import Admin
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.security.acls import (
@@ -45,10 +46,16 @@ class Way:
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
+    credentials: ClientCredentials | None = None
+    """With these a client gets the token itself."""
 
     @property
     def host(self) -> str:
         return self.bootstrap.rpartition(":")[0]
+
+    def at(self, endpoint: TokenEndpoint) -> Way:
+        """Returns the same way for clients that get their token from an endpoint."""
+        return replace(self, credentials=endpoint.register(self.token) if self.token else None)
 
 
 def token(user: str = USER, expires_in_s: int = 3600) -> str:

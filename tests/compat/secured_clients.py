@@ -28,6 +28,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 
 import penstock
 from compat.secured_broker import Way
+from compat.token_endpoint import ClientCredentials
 from penstock.client.errors import AuthenticationFailed, BrokerError
 from penstock.testing.slowness import patient
 from penstock.wire.errors import ErrorCode
@@ -127,6 +128,16 @@ class OursSecured(SecuredClient):
         return self._run(work)
 
 
+def oidc_settings(credentials: ClientCredentials) -> dict[str, str]:
+    """Returns the settings with which librdkafka gets its token itself."""
+    return {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": credentials.url,
+        "sasl.oauthbearer.client.id": credentials.client_id,
+        "sasl.oauthbearer.client.secret": credentials.secret,
+    }
+
+
 class ConfluentSecured(SecuredClient):
     name = "confluent-kafka"
 
@@ -142,7 +153,9 @@ class ConfluentSecured(SecuredClient):
             config |= {"ssl.certificate.location": way.certificate, "ssl.key.location": way.key}
         if way.mechanism:
             config["sasl.mechanism"] = way.mechanism
-        if way.token:
+        if way.credentials:
+            config |= oidc_settings(way.credentials)
+        elif way.token:
             config["oauth_cb"] = lambda _: (way.token, time.time() + 3600, way.user, {})
         elif way.user:
             config |= {"sasl.username": way.user, "sasl.password": way.password}

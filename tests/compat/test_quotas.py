@@ -1,4 +1,4 @@
-"""Quotas limit confluent-kafka: how much it sends and receives, and what it learns of it.
+"""Quotas limit confluent-kafka and Java: how much they send and receive, and what they are told.
 
 Only upper bounds are asserted: a slow machine sends less. They follow from Kafka's rules. A rate is
 measured over at least ten seconds, so a fresh client may use its quota of ten seconds at once. Then
@@ -7,14 +7,22 @@ it may use its quota, plus one request, since a request that exceeds the quota i
 
 from __future__ import annotations
 
+import random
+import subprocess
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
 
 from compat.conftest import TopicFactory
+from compat.java_build import VERSIONS, compiled
+from compat.toolchain import java_flags, run_scenario
 from penstock import Admin
+from penstock.security.gauges import WindowedRate
+from penstock.testing.slowness import patient
 
 Name = Callable[[], str]
 BYTES_PER_S = 20_000
@@ -45,6 +53,13 @@ def limit(broker: str, client_id: str, key: str) -> None:
     with Admin(broker) as admin:
         admin.alter_client_quotas({"client-id": client_id}, set_values={key: BYTES_PER_S})
         assert admin.describe_client_quotas({"client-id": client_id})
+
+
+def fill(broker: str, topic: str) -> None:
+    producer = ck.Producer({"bootstrap.servers": broker, "batch.size": BATCH_BYTES})
+    for _ in range(2000):
+        producer.produce(topic, VALUE)
+    assert producer.flush(THROTTLED_S) == 0
 
 
 @pytest.mark.slow
@@ -87,10 +102,7 @@ def test_a_consumer_receives_no_more_than_its_quota(
     broker: str, topic: TopicFactory, name: Name
 ) -> None:
     made, client_id, throttles = topic(), name(), Throttles()
-    producer = ck.Producer({"bootstrap.servers": broker, "batch.size": BATCH_BYTES})
-    for _ in range(2000):
-        producer.produce(made, VALUE)
-    assert producer.flush(THROTTLED_S) == 0
+    fill(broker, made)
     limit(broker, client_id, "consumer_byte_rate")
     consumer = ck.Consumer(
         {
@@ -111,3 +123,60 @@ def test_a_consumer_receives_no_more_than_its_quota(
         assert 0 < received <= bound(time.monotonic() - began)
     finally:
         consumer.close()
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    path = compiled(request.param, tmp_path_factory.mktemp(f"java-{request.param}"), "Limited")
+    return ["java", *java_flags(), "-cp", path, "Limited"]
+
+
+def run_java(java: list[str], broker: str, client_id: str, topic: str, work: str) -> Any:
+    """Returns what the program did until it was throttled."""
+    given = [broker, client_id, topic, work, str(BATCH_BYTES), "throttled"]
+    return run_scenario([*java, *given])["throttled"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("work", ["produce", "consume"])
+def test_java_uses_no_more_than_its_quota(
+    broker: str, topic: TopicFactory, name: Name, java: list[str], work: str
+) -> None:
+    made, client_id = topic(), name()
+    fill(broker, made)
+    limit(broker, client_id, {"produce": "producer", "consume": "consumer"}[work] + "_byte_rate")
+    found = run_java(java, broker, client_id, made, work)
+    assert found["throttle_ms"] > 0
+    assert 0 < found["bytes"] <= bound(found["seconds"])
+
+
+def requests(seed: int) -> list[tuple[int, int]]:
+    """Returns the times and sizes of requests: dense ones, pauses of seconds, and long ones."""
+    chosen, now_ms = random.Random(seed), 0
+    made: list[tuple[int, int]] = []
+    for _ in range(2000):
+        now_ms += chosen.choice((0, 1, 7, 90, 300, 1000, 2500, 10_400, 12_000))
+        made.append((now_ms, chosen.randrange(1, 3 * BYTES_PER_S)))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_throttle_times_are_those_of_kafkas_own_rate(tmp_path: Path, seed: int) -> None:
+    """So a client may use as much at its start as with Kafka, and no more."""
+    path = compiled(VERSIONS[0], tmp_path, "Rates")
+    made = requests(seed)
+    done = subprocess.run(
+        ["java", *java_flags(), "-cp", path, "Rates", str(BYTES_PER_S)],
+        input="".join(f"{now_ms} {size}\n" for now_ms, size in made),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=patient(100),
+    )
+    rate = WindowedRate(BYTES_PER_S, made[0][0])
+    ours = [rate.record(size, now_ms) for now_ms, size in made]
+    theirs = [int(line) for line in done.stdout.split()]
+    assert any(ours)
+    assert len(ours) == len(theirs)
+    # Both round to milliseconds, after sums in another order.
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) <= 1

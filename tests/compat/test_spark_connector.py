@@ -3,17 +3,11 @@
 Every test runs once with each format and compares it with what was sent to the broker or stored
 there. The connector's versions are in `spark_jars`: Maven Central has none for the Spark version
 that runs here, so it is not the connector that users of Spark 4.3 will have.
-
-A connector's jars must be there when the JVM starts, so this module has its own JVM.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,74 +16,28 @@ from typing import Any
 import pytest
 
 from compat.conftest import TopicFactory
-from compat.spark_jars import connector_jars
-from compat.toolchain import tool
 from penstock import Consumer, Producer
-from penstock.spark.home import make_home
 
 pytest.importorskip("pyspark", reason="the Spark tests need pyspark: pip install 'penstock[spark]'")
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
+from compat.spark_session import spark_with_connector, without_sparks_own_warnings
+
 END_S = 200
-STOP_S = 100
 pytestmark = pytest.mark.timeout(300)  # Starting a JVM takes minutes on a busy machine.
 START_MS = 1_700_000_000_000
-SETTINGS = {
-    "spark.master": "local[2]",
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.sql.streaming.pollingDelay": "20ms",
-    # How long a worker and the JVM wait for each other; 15 s, the default, is short on a busy
-    # machine.
-    "spark.python.authenticate.socketTimeout": "120s",
-    # Tests end before optimized code would pay off.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
 
 
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    tool("java", "Spark needs Java 17 or newer")
-    if SparkContext._gateway is not None:
-        pytest.skip("this process has a Spark without the connector already: run this file alone")
-    jars = connector_jars()
-    home = make_home(tmp_path_factory.mktemp("spark") / "home")
-    os.environ.update(home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.appName("penstock-compat").config("spark.jars", jars)
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    gateway: Any = SparkContext._gateway
-    session.stop()
-    # Other tests in this process must get a JVM without these jars.
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    for name in home:
-        del os.environ[name]
+    with spark_with_connector(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture(autouse=True)
 def _sparks_own_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"pyspark\..*")
-        warnings.filterwarnings("ignore", category=ResourceWarning)
+    with without_sparks_own_warnings():
         yield
 
 

@@ -38,6 +38,7 @@ from penstock.security.oauthbearer import client_message as token_message
 from penstock.security.plain import client_message
 from penstock.security.scram import ScramClient, nonce_text
 from penstock.security.scram_credentials import ScramMechanism
+from penstock.testing.slowness import patient
 from penstock.wire.codec import encode_request
 from penstock.wire.errors import ProtocolError
 from penstock.wire.messages import (
@@ -172,7 +173,7 @@ class _Fuzzer:
                     connection.session.on_closed()
                     connection.is_closed = True
                     return
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(patient(30)):
                     answer = await answer
         except ProtocolError:
             findings.refused += 1

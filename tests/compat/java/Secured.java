@@ -1,4 +1,6 @@
+import java.io.BufferedReader;
 import java.io.FileInputStream;
+import java.io.InputStreamReader;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -17,7 +19,9 @@ import org.apache.kafka.common.serialization.StringSerializer;
 /**
  * Uses a secured broker and prints what happened, one JSON object per step. It checks nothing.
  *
- * <p>Arguments: a file of properties, a topic to create, and a topic that it may not use.
+ * <p>Arguments: a file of properties, a topic to create, and a topic that it may not use. If "live"
+ * follows, it uses the second topic, waits for a line of input, and uses it again with the same
+ * connections.
  */
 public final class Secured {
     static final long DEADLINE_MS = Patience.ms(30_000);
@@ -32,6 +36,10 @@ public final class Secured {
             config.load(file);
         }
         String topic = arguments[1];
+        if (arguments.length > 3) {
+            live(config, topic, arguments[2]);
+            return;
+        }
         step("create", () -> {
             try (Admin admin = Admin.create(config)) {
                 admin.createTopics(List.of(new NewTopic(topic, 1, (short) 1))).all()
@@ -63,33 +71,65 @@ public final class Secured {
         System.out.println("{\"step\": \"" + name + "\", \"result\": \"" + result + "\"}");
     }
 
-    static String produce(Properties config, String topic) throws Exception {
-        try (KafkaProducer<String, String> producer = new KafkaProducer<>(
-                config, new StringSerializer(), new StringSerializer())) {
-            for (String value : List.of("one", "two", "three")) {
-                producer.send(new ProducerRecord<>(topic, value))
-                        .get(DEADLINE_MS, TimeUnit.MILLISECONDS);
-            }
-            return "ok";
+    /** Uses a topic with one producer and one member of a group, before and after a change. */
+    static void live(Properties config, String group, String topic) throws Exception {
+        try (KafkaProducer<String, String> producer = producer(config);
+                KafkaConsumer<String, String> consumer = member(config, topic, group)) {
+            step("produce", () -> produce(producer, topic, List.of("one")));
+            step("consume", () -> consume(consumer, 1));
+            System.out.println("{\"step\": \"ready\"}");
+            new BufferedReader(new InputStreamReader(System.in)).readLine();
+            step("produce again", () -> produce(producer, topic, List.of("two")));
+            step("consume again", () -> consume(consumer, 1));
         }
     }
 
-    static String consume(Properties given, String topic) {
+    static KafkaProducer<String, String> producer(Properties config) {
+        return new KafkaProducer<>(config, new StringSerializer(), new StringSerializer());
+    }
+
+    static KafkaConsumer<String, String> member(Properties given, String topic, String group) {
         Properties config = new Properties();
         config.putAll(given);
-        config.put("group.id", topic);
+        config.put("group.id", group);
         config.put("auto.offset.reset", "earliest");
-        List<String> values = new ArrayList<>();
-        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(
-                config, new StringDeserializer(), new StringDeserializer())) {
-            consumer.subscribe(List.of(topic));
-            long deadline = System.currentTimeMillis() + DEADLINE_MS;
-            while (values.size() < 3 && System.currentTimeMillis() < deadline) {
-                for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofMillis(200))) {
-                    values.add(each.value());
-                }
-            }
+        config.put("enable.auto.commit", "false");
+        KafkaConsumer<String, String> consumer =
+                new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer());
+        consumer.subscribe(List.of(topic));
+        return consumer;
+    }
+
+    static String produce(Properties config, String topic) throws Exception {
+        try (KafkaProducer<String, String> producer = producer(config)) {
+            return produce(producer, topic, List.of("one", "two", "three"));
+        }
+    }
+
+    static String produce(KafkaProducer<String, String> producer, String topic, List<String> values)
+            throws Exception {
+        for (String value : values) {
+            producer.send(new ProducerRecord<>(topic, value))
+                    .get(DEADLINE_MS, TimeUnit.MILLISECONDS);
+        }
+        return "ok";
+    }
+
+    static String consume(Properties config, String topic) {
+        try (KafkaConsumer<String, String> consumer = member(config, topic, topic)) {
+            String values = consume(consumer, 3);
             consumer.commitSync();
+            return values;
+        }
+    }
+
+    static String consume(KafkaConsumer<String, String> consumer, int count) {
+        List<String> values = new ArrayList<>();
+        long deadline = System.currentTimeMillis() + DEADLINE_MS;
+        while (values.size() < count && System.currentTimeMillis() < deadline) {
+            for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofMillis(200))) {
+                values.add(each.value());
+            }
         }
         return String.join(" ", values);
     }

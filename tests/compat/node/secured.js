@@ -1,21 +1,27 @@
 // Uses a secured broker with kafkajs and prints what happened, one JSON object per step. It checks
 // nothing; the Python test that started it does.
-// Arguments: the options of the client as JSON, a topic to create, a topic that it may not use.
+// Arguments: the options of the client as JSON, a topic to create, a topic that it may not use. If
+// "live" follows, it uses the second topic, waits for a line of input, and uses it again with the
+// same connections.
 'use strict'
 
 const fs = require('fs')
 const { Kafka, logLevel } = require('kafkajs')
 
 const SLOWNESS = Number(process.env.SLOWNESS || 1)
-const [given, topic, other] = process.argv.slice(2)
-const { bootstrap, ca, certificate, key, sasl } = JSON.parse(given)
+const DEADLINE_MS = 30000 * SLOWNESS
+const [given, topic, other, isLive] = process.argv.slice(2)
+const { bootstrap, ca, certificate, key, sasl, token } = JSON.parse(given)
+const login = token
+  ? { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: token }) }
+  : sasl
 const read = path => path && fs.readFileSync(path, 'utf-8')
 const kafka = new Kafka({
   clientId: 'secured',
   brokers: [bootstrap],
   logLevel: logLevel.NOTHING,
   ssl: { ca: [read(ca)], cert: read(certificate), key: read(key) },
-  sasl,
+  sasl: login,
   retry: { initialRetryTime: 50, retries: 3 },
 })
 
@@ -34,35 +40,44 @@ async function step(name, work) {
   console.log(JSON.stringify({ step: name, result }))
 }
 
-async function produce(to) {
+async function withProducer(work) {
   const producer = kafka.producer()
   await producer.connect()
   try {
-    await producer.send({ topic: to, messages: ['one', 'two', 'three'].map(value => ({ value })) })
+    return await work(producer)
   } finally {
     await producer.disconnect()
   }
 }
 
-async function consume() {
-  const consumer = kafka.consumer({ groupId: topic })
-  await consumer.connect()
+function produce(to) {
+  const messages = ['one', 'two', 'three'].map(value => ({ value }))
+  return withProducer(async producer => { await producer.send({ topic: to, messages }) })
+}
+
+// Calls `work` with a function that waits for this many records of the topic.
+async function withMember(from, group, work) {
+  const consumer = kafka.consumer({ groupId: group, retry: { retries: 0 } })
   const values = []
+  let failure
+  consumer.on(consumer.events.CRASH, ({ payload }) => { failure = payload.error })
+  await consumer.connect()
   try {
-    await consumer.subscribe({ topic, fromBeginning: true })
-    await new Promise((resolve, reject) => {
-      setTimeout(() => reject(new Error('too late')), 30000 * SLOWNESS).unref()
-      consumer.run({
-        eachMessage: async ({ message }) => {
-          values.push(message.value.toString())
-          if (values.length === 3) resolve()
-        },
-      })
+    await consumer.subscribe({ topic: from, fromBeginning: true })
+    await consumer.run({
+      eachMessage: async ({ message }) => { values.push(message.value.toString()) },
+    })
+    return await work(async count => {
+      const end = Date.now() + DEADLINE_MS
+      while (values.length < count && !failure && Date.now() < end) {
+        await new Promise(resolve => setTimeout(resolve, 20))
+      }
+      if (values.length >= count) return values.splice(0).join(' ')
+      throw failure || new Error('too late')
     })
   } finally {
     await consumer.disconnect()
   }
-  return values.join(' ')
 }
 
 async function administer(work) {
@@ -75,11 +90,26 @@ async function administer(work) {
   }
 }
 
+// Uses a topic with one producer and one member of a group, before and after a change.
+function live(group, to) {
+  return withProducer(producer =>
+    withMember(to, group, async wait => {
+      const send = async value => { await producer.send({ topic: to, messages: [{ value }] }) }
+      await step('produce', () => send('one'))
+      await step('consume', () => wait(1))
+      console.log(JSON.stringify({ step: 'ready' }))
+      await new Promise(resolve => process.stdin.once('data', resolve))
+      await step('produce again', () => send('two'))
+      await step('consume again', () => wait(1))
+    }))
+}
+
 async function main() {
+  if (isLive) return live(topic, other)
   await step('create', () =>
     administer(async admin => { await admin.createTopics({ topics: [{ topic }] }) }))
   await step('produce', () => produce(topic))
-  await step('consume', consume)
+  await step('consume', () => withMember(topic, topic, wait => wait(3)))
   await step('list', () =>
     administer(async admin => (await admin.listTopics()).includes(topic) ? 'ok' : 'missing'))
   await step('other', () => produce(other))

@@ -164,9 +164,29 @@ def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
             (("failed",), connections.connections_failed),
         ],
     )
+    yield from _handshakes(broker)
     yield from _quotas(broker)
     yield _single("penstock_network_received_bytes_total", connections.bytes_in)
     yield _single("penstock_network_sent_bytes_total", connections.bytes_out)
+
+
+def _handshakes(broker: Broker) -> Iterator[Metric]:
+    certificates = broker.listeners.certificates
+    counters = {} if certificates is None else certificates.handshakes
+
+    def of(name: str, fields: Iterable[str]) -> Metric:
+        return family(
+            name,
+            [
+                ((listener, field), getattr(each, field))
+                for listener, each in counters.items()
+                for field in fields
+            ],
+        )
+
+    yield of("penstock_tls_handshakes_open", ("pending", "waiting"))
+    results = ("completed", "failed", "timed_out", "evicted", "refused")
+    yield of("penstock_tls_handshakes_total", results)
 
 
 def _quotas(broker: Broker) -> Iterator[Metric]:

@@ -108,6 +108,20 @@ METRICS: Final = (
         "protocol.",
         "reason",
     ),
+    _gauge(
+        "penstock_tls_handshakes_open",
+        "TLS handshakes that are under way (pending), and accepted connections that wait for "
+        "theirs to begin (waiting).",
+        "listener",
+        "state",
+    ),
+    _counter(
+        "penstock_tls_handshakes_total",
+        "TLS handshakes that ended: completed, failed, timed out, ended because others waited "
+        "(evicted), or refused because too many waited.",
+        "listener",
+        "result",
+    ),
     _gauge("penstock_muted_connections", "Connections that are muted because of a quota now."),
     _counter(
         "penstock_throttled_total",
