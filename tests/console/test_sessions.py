@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -57,6 +58,7 @@ class FakeWorkspace:
 
     def close(self) -> None:
         self._closed.set()
+        self.jobs.done.set()  # closing a workspace stops its jobs
 
     @property
     def is_closed(self) -> bool:
@@ -186,6 +188,19 @@ async def test_a_job_is_completed_when_its_session_expires() -> None:
 
 
 @in_a_loop
+async def test_a_console_that_stops_does_not_wait_for_jobs_of_expired_sessions() -> None:
+    made = Fixture()
+    async with made.sessions.running():
+        expired = await made.enter("expired")
+        expired.jobs.done.clear()
+        made.clock.now += module.IDLE_S + 1
+        with pytest.raises(NotLoggedIn):
+            made.workspace("expired")
+        await settle()
+    assert expired.is_closed
+
+
+@in_a_loop
 async def test_a_refused_login_ends_the_session() -> None:
     """The cluster refuses the user of a session after the password was changed."""
     made = Fixture()
@@ -223,6 +238,40 @@ async def test_wrong_passwords_are_limited_per_user_and_address() -> None:
         await made.enter("y", address="10.0.0.2")
         made.clock.now += 61
         await made.enter("x")
+
+
+@in_a_loop
+async def test_many_names_with_wrong_passwords_lock_nobody_out() -> None:
+    """The oldest failures are forgotten, so their number is limited."""
+    made = Fixture()
+    async with made.sessions.running():
+        for number in range(module.ATTEMPTS_KEPT + 10):
+            with pytest.raises(NotLoggedIn):
+                await made.sessions.sign_in("x", f"user-{number}", [{}], "10.0.0.1")
+        assert len(made.sessions._failures) == module.ATTEMPTS_KEPT
+        await made.enter("mine")
+
+
+@in_a_loop
+async def test_the_number_of_people_who_are_signing_in_is_limited() -> None:
+    made = Fixture()
+    async with made.sessions.running():
+        slow = asyncio.Event()
+
+        async def wait(self: FakeLink) -> None:
+            await slow.wait()
+
+        with patch.object(FakeLink, "reading", wait):
+            most = module.SESSIONS_MAX + module.WAITING_MAX
+            waiting = [asyncio.ensure_future(made.enter(str(number))) for number in range(most)]
+            await settle()
+            with pytest.raises(TooManyAttempts, match="try again later"):
+                await made.enter("one more")
+            slow.set()
+            ended = await asyncio.gather(*waiting, return_exceptions=True)
+        refused = [each for each in ended if isinstance(each, TooManySessions)]
+        assert len(refused) <= module.WAITING_MAX
+        assert module.SESSIONS_MAX <= len(made.sessions._sessions) < module.SESSIONS_MAX + 4
 
 
 @in_a_loop

@@ -29,9 +29,11 @@ LIFE_S: Final = 12 * 3600.0
 ATTEMPTS_MAX: Final = 5
 """After so many wrong passwords in a minute, a user cannot sign in from the same address."""
 _ATTEMPTS_WINDOW_S: Final = 60.0
-_ATTEMPTS_KEPT: Final = 1_000
+ATTEMPTS_KEPT: Final = 1_000
 _AT_ONCE: Final = 4
 """How many sign-ins run at the same time."""
+WAITING_MAX: Final = 50
+"""How many more wait for their turn."""
 _SWEEP_S: Final = 5.0
 
 Login = Mapping[str, Any]
@@ -60,6 +62,9 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         self._failures: dict[tuple[str, str], list[float]] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._signing_in = 0
+        self._expired: set[Workspace] = set()
+        """Workspaces of expired sessions that complete their jobs."""
         self._tasks: asyncio.TaskGroup | None = None
         self._shared: Workspace | None = None
 
@@ -79,6 +84,8 @@ class Sessions:
                     self._shared.close()
                 for name in [*self._sessions]:
                     self.end(name, "the console stops")
+                for workspace in self._expired:
+                    workspace.close()
 
     # -- signing in and out ---------------------------------------------------------------------
 
@@ -87,12 +94,18 @@ class Sessions:
         `NotLoggedIn` if it refuses all."""
         self._check_attempts(user, address)
         self._expire()
-        if len(self._sessions) >= SESSIONS_MAX:
-            raise TooManySessions(SESSIONS_MAX)
-        async with self._gate:
-            workspace = await self._logged_in(user, logins)
+        if len(self._sessions) + self._signing_in >= SESSIONS_MAX + WAITING_MAX:
+            raise TooManyAttempts("too many people are signing in at the moment: try again later")
+        self._signing_in += 1
+        try:
+            async with self._gate:
+                if len(self._sessions) >= SESSIONS_MAX:
+                    raise TooManySessions(SESSIONS_MAX)
+                workspace = await self._logged_in(user, logins)
+        finally:
+            self._signing_in -= 1
         if workspace is None:
-            self._failures.setdefault((user, address), []).append(self._clock.monotonic())
+            self._note_failure(user, address)
             _audit.info("user %r from %s could not sign in", user[:100], address)
             raise NotLoggedIn("the cluster does not accept this login: check name and password")
         self._failures.pop((user, address), None)
@@ -126,14 +139,20 @@ class Sessions:
 
     def _check_attempts(self, user: str, address: str) -> None:
         since = self._clock.monotonic() - _ATTEMPTS_WINDOW_S
-        recent = {
-            key: kept
+        self._failures = {
+            key: recent
             for key, times in self._failures.items()
-            if (kept := [at for at in times if at > since])
+            if (recent := [at for at in times if at > since])
         }
-        self._failures = recent
-        if len(recent.get((user, address), ())) >= ATTEMPTS_MAX or len(recent) >= _ATTEMPTS_KEPT:
+        if len(self._failures.get((user, address), ())) >= ATTEMPTS_MAX:
             raise TooManyAttempts("too many wrong passwords: wait a minute, then try again")
+
+    def _note_failure(self, user: str, address: str) -> None:
+        times = self._failures.pop((user, address), [])
+        self._failures[user, address] = [*times, self._clock.monotonic()]
+        if len(self._failures) > ATTEMPTS_KEPT:
+            # Somebody tries many names. To refuse everybody would be worse than to forget one.
+            del self._failures[next(iter(self._failures))]
 
     # -- using ----------------------------------------------------------------------------------
 
@@ -159,6 +178,7 @@ class Sessions:
         for session in [*self._sessions.values()]:
             if now - session.workspace.used > IDLE_S or now - session.began > LIFE_S:
                 del self._sessions[session.name]
+                self._expired.add(session.workspace)
                 assert self._tasks is not None
                 self._tasks.create_task(self._close_when_idle(session.workspace))
                 _audit.info("the session of user %r expired", session.workspace.user)
@@ -166,6 +186,7 @@ class Sessions:
     async def _close_when_idle(self, workspace: Workspace) -> None:
         await workspace.jobs.all_done()
         workspace.close()
+        self._expired.discard(workspace)
 
     async def _sweep(self) -> None:
         while True:
