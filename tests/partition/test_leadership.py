@@ -377,3 +377,18 @@ def test_an_unknown_newer_epoch_is_out_of_range() -> None:
     with pytest.raises(KafkaError) as unknown:
         diverging_epoch(LeaderEpochs([EpochStart(2, 0)]), 5, 9, 5)
     assert code_of(unknown) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_the_low_watermark_waits_for_every_replica_that_may_lead_next() -> None:
+    """Live followers, in-sync replicas and eligible leaders count, though they may be down. Others
+    that are down do not."""
+    leader = term(0, 1, minimum=3, own_end=10, high_watermark=10, eligible=(2,))
+    leader.on_follower_fetch(1, BROKERS[1], 10, 10, 0, 4)
+    assert leader.low_watermark(4) == -1
+    leader.on_follower_fetch(2, BROKERS[2], 10, 10, 0, 2)
+    leader.on_brokers({0: 10})
+    assert leader.low_watermark(4) == 2
+    leader.on_partition(partition(0, 1, epoch=1), 0)
+    assert leader.low_watermark(4) == 4
+    leader.on_partition(partition(0, epoch=2, eligible=(1,)), 0)
+    assert leader.low_watermark(6) == 4

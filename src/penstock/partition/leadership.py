@@ -461,11 +461,13 @@ class Leadership:
             follower.told_offset = self.high_watermark
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Returns the lowest log start of the leader and the live followers; -1 while unknown."""
+        """Returns the lowest log start of the leader, the live followers and the other replicas
+        that may lead next; -1 while unknown."""
+        counted = self._brokers.keys() | self.isr | self._eligible
         starts = [
             follower.log_start_offset
             for each, follower in self._followers.items()
-            if each in self._brokers
+            if each in counted
         ]
         return min([log_start_offset, *starts])
 

@@ -79,6 +79,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "queued_deletion": ("zombie-topic-hosted",),
     "reborn_restart": ("offsets-of-another-log-believed",),
     "take_back": ("fetches-of-a-dropped-replica-counted",),
+    "eligible_deletion": ("deletion-answered-without-eligible-leaders",),
     "replaced_move": ("added-replica-dropped-with-the-last-copy",),
     "deleted_branch": (
         "epoch-of-deleted-records-forgotten",

@@ -229,6 +229,9 @@ FOCUSES: Final[dict[str, Focus]] = {
     "replaced_move": lambda scenario: replace(
         _copied_twice(_episode("replaced_move")(scenario)), brokers=4
     ),
+    "eligible_deletion": lambda scenario: replace(
+        _synced(_episode("eligible_deletion")(scenario)), brokers=3
+    ),
     "deleted_branch": lambda scenario: replace(_episode("deleted_branch")(scenario), brokers=3),
 }
 ORDINARY: Final = (

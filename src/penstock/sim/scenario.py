@@ -77,7 +77,7 @@ EPISODES: Final = (
     *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
     *("slow_leases", "full_store", "min_insync", "durability_switch", "missed_deletion"),
     *("queued_deletion", "reborn_restart", "take_back", "full_disk"),
-    *("rebuilt_table", "deleted_branch", "replaced_move"),
+    *("rebuilt_table", "deleted_branch", "replaced_move", "eligible_deletion"),
 )
 """Sequences of faults that need the cluster to themselves. See `episodes`."""
 _EPISODES_DRAWN_FIRST: Final = 15

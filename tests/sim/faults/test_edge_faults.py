@@ -62,6 +62,8 @@ def test_an_episode_occurs_and_no_rule_is_broken(episode: str) -> None:
     topic = replace(TOPIC, segment_bytes=1 << 20)
     moves = episode in ("take_back", "replaced_move")
     settings: dict[str, Any] = {"load_s": 20.0, "brokers": 4 if moves else 3}
+    if episode == "eligible_deletion":
+        settings["load_s"] = 40.0
     if episode == "rebuilt_table":
         settings["tables"] = 1
     if episode == "durability_switch":

@@ -2,10 +2,12 @@
 
 -1 stands for the high watermark. Offsets above it are refused, since those records are not
 committed. An offset below the log start changes nothing. The low watermark in the answer is the
-lowest log start of the leader and all live followers. The request waits for these followers, so
-that the records stay deleted whichever replica leads next. REQUEST_TIMED_OUT means that the records
-are deleted here, but not everywhere yet. A topic that is only compacted keeps the last record of
-every key forever, so deleting by offset violates its policy. Internal topics are refused.
+lowest log start of the leader, of all live followers, and of replicas that are down but may lead
+next: in sync, or eligible leaders (KIP-966). The request waits for all of these, so that the
+records stay deleted whichever replica leads next. Kafka waits for live followers only.
+REQUEST_TIMED_OUT means that the records are deleted here, but not everywhere yet. A topic that is
+only compacted keeps the last record of every key forever, so deleting by offset violates its
+policy. Internal topics are refused.
 
 The new log start is durable on this broker when the answer is sent. The versions differ in their
 encoding only.
@@ -72,7 +74,8 @@ async def _run(request: DeleteRecordsRequest, context: RequestContext) -> Delete
 async def _low_watermark(
     services: Services, hosted: HostedPartition, term: Leadership, deadline: float
 ) -> int:
-    """Waits until every live replica's log starts where this one's does. Returns that offset."""
+    """Waits until the log of every replica that is live or may lead next starts where this one
+    does. Returns that offset."""
     clock, start = services.env.clock, hosted.log.log_start_offset
     while (low := term.low_watermark(start)) < start:
         if hosted.leadership is not term:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from penstock.aio import Admin, Consumer
 from penstock.client.errors import ClientError
 from penstock.client.model import Record
-from penstock.sim.actors.shared_state import REQUEST_TIMEOUT_MS, Actor
+from penstock.sim.actors.shared_state import CLIENT_KEYWORDS, Actor
 from penstock.sim.history import (
     FAIL,
     INFO,
@@ -267,7 +267,9 @@ async def _commit(
     # The commit carries the newer generation if the group rebalanced and the member kept
     # its partitions.
     generation = max(entry.generation, listener.generation)
-    late = shared.now_ms() - begun_ms >= REQUEST_TIMEOUT_MS
+    # A client that loses its connection repeats a commit after this pause. What it sent before may
+    # still arrive, after later commits.
+    late = shared.now_ms() - begun_ms >= CLIENT_KEYWORDS["retry_backoff_ms"]
     shared.history.add(
         replace(
             entry,

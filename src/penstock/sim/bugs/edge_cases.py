@@ -174,6 +174,18 @@ def _keeps_deleted(patches: ExitStack) -> None:
     patch(patches, Leadership, "low_watermark", own_start)
 
 
+@_bug("deletion-answered-without-eligible-leaders")
+def _forgets_eligible(patches: ExitStack) -> None:
+    """A deletion of records waits for live followers only. A replica that is down, and may lead
+    next, still has them."""
+
+    def of_live(self: Leadership, log_start_offset: int) -> int:
+        live = (self._followers[each] for each in self._followers if each in self._brokers)
+        return min([log_start_offset, *(each.log_start_offset for each in live)])
+
+    patch(patches, Leadership, "low_watermark", of_live)
+
+
 @_bug("zombie-topic-hosted")
 def _hosts_the_dead(patches: ExitStack) -> None:
     """Of several queued changes of a topic, one from before its deletion still counts: a restarted

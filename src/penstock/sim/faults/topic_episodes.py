@@ -10,6 +10,7 @@ replaced_move      a reassignment that replaces another names a replica no more 
                    last copies; then the broker with the other copy loses power
 deleted_branch     a leader dies with uncommitted records; its successor deletes its own at the
                    same offsets
+eligible_deletion  records are deleted while a replica is down that may lead next; it leads
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class TopicEpisodes:
             "take_back": self._take_back,
             "replaced_move": self._replaced_move,
             "deleted_branch": self._deleted_branch,
+            "eligible_deletion": self._eligible_deletion,
         }
 
     # Settings
@@ -314,6 +316,50 @@ class TopicEpisodes:
         await self._cluster.wait(
             lambda: leader.id in self._cluster.isr_of(partition_name), ANSWER_S
         )
+        return True
+
+    async def _eligible_deletion(self) -> bool:
+        """A deletion that was acknowledged must hold for the replica too that went last."""
+        brokers = self._cluster.world.brokers
+        partition_names = [
+            partition_name
+            for partition_name in self._shared.scenario.deletable
+            if self._cluster.setting(partition_name)[1] > 1
+            and self._cluster.setting(partition_name)[0] == "fsync"
+            and self._cluster.committed().get(partition_name, 0) > 0
+            and self._cluster.leader_of(partition_name) >= 0
+        ]
+        if not partition_names:
+            return False
+        partition_name = self._draws.choice(partition_names)
+        least = self._cluster.setting(partition_name)[1]
+        leader = brokers[self._cluster.leader_of(partition_name)]
+        others = [
+            brokers[each] for each in self._cluster.isr_of(partition_name) if each != leader.id
+        ]
+        stopped = []
+        try:
+            while len(self._cluster.isr_of(partition_name)) >= least and others:
+                stopped.append(others.pop())
+                self._actions.faults.kill(stopped[-1].name)
+                gone = stopped[-1].id
+                await self._cluster.wait(
+                    lambda gone=gone: gone not in self._cluster.isr_of(partition_name), ANSWER_S
+                )
+            if not stopped or leader.id != self._cluster.leader_of(partition_name):
+                return False
+            with suppress(ClientError):
+                end = self._cluster.committed()[partition_name]
+                await self._cluster.spawn(self._delete_up_to(partition_name, end))
+            for node in (leader, *others):
+                self._actions.faults.kill(node.name)
+            self._actions.start(stopped[-1])
+            await self._cluster.wait(
+                lambda: self._cluster.leader_of(partition_name) == stopped[-1].id, ANSWER_S
+            )
+        finally:
+            for node in brokers:
+                self._actions.start(node)
         return True
 
     async def _delete_up_to(self, partition_name: str, offset: int) -> None:
