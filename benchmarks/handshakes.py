@@ -154,7 +154,7 @@ def measure_round(
         alone = list(rounds(client, seconds))
         process.stdin.write("begin\n")
         process.stdin.flush()
-        crowded: list[float] = []
+        crowded = list(rounds(client, STEP_S))
         while not select.select([process.stdout], [], [], 0)[0]:
             crowded += rounds(client, STEP_S)
         found = json.loads(process.stdout.readline())

@@ -35,8 +35,8 @@ class Kind:
     """The error of a user without the right to a topic."""
     denied: str
     """The error of a login with a wrong password."""
-    denied_token: str
-    """The error of a login with a token that expired."""
+    denied_token: frozenset[str]
+    """The possible errors of a login with a token that expired."""
     command: Callable[[Way, Path], Command]
 
 
@@ -185,7 +185,7 @@ KINDS = [
             f"Java {version}",
             "TopicAuthorizationException",
             _JAVA_DENIED,
-            _JAVA_DENIED,
+            frozenset({_JAVA_DENIED}),
             partial(_java, version),
         )
         for version in VERSIONS
@@ -194,7 +194,15 @@ KINDS = [
         "kafkajs",
         "TOPIC_AUTHORIZATION_FAILED",
         "KafkaJSSASLAuthenticationError",
-        "KafkaJSSASLAuthenticationError",
+        # It takes the first answer to a bad token for a success, and its next request is refused.
+        frozenset(
+            {
+                "ILLEGAL_SASL_STATE",
+                "KafkaJSConnectionClosedError",
+                "KafkaJSNumberOfRetriesExceeded",
+                "KafkaJSSASLAuthenticationError",
+            }
+        ),
         _kafkajs,
     ),
     Kind(
@@ -202,7 +210,7 @@ KINDS = [
         "TOPIC_AUTHORIZATION_FAILED",
         "SASL_AUTHENTICATION_FAILED",
         # It does not expect the JSON that Kafka sends with the refusal.
-        "unexpected data in oauth response",
+        frozenset({"unexpected data in oauth response"}),
         _franz_go,
     ),
 ]

@@ -63,7 +63,8 @@ def test_an_expired_token_is_refused(
 ) -> None:
     expired = replace(secured.way("OAUTHBEARER"), token=token(expires_in_s=-600))
     steps = client.steps(expired.at(endpoint), PREFIX + name(), other)
-    assert steps == dict.fromkeys(STEPS, client.kind.denied_token)
+    assert tuple(steps) == STEPS
+    assert {*steps.values()} <= client.kind.denied_token
 
 
 @pytest.mark.parametrize("way", ["mTLS", "SCRAM-SHA-512"])

@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.atomic.AtomicLong;
@@ -55,7 +56,8 @@ public final class Limited {
                 double seconds = (System.nanoTime() - began) / 1e9;
                 double throttled = throttled(work.metrics());
                 if (isDue(marks.get(0), seconds, throttled)) {
-                    System.out.printf("{\"step\": \"%s\", \"bytes\": %d, \"seconds\": %.3f, "
+                    System.out.printf(Locale.ROOT,
+                            "{\"step\": \"%s\", \"bytes\": %d, \"seconds\": %.3f, "
                             + "\"throttle_ms\": %.0f}%n",
                             marks.remove(0), work.bytes(), seconds, throttled);
                 }

@@ -22,6 +22,8 @@ const kafka = new Kafka({
   logLevel: logLevel.NOTHING,
   ssl: { ca: [read(ca)], cert: read(certificate), key: read(key) },
   sasl: login,
+  connectionTimeout: 5000 * SLOWNESS,
+  authenticationTimeout: 10000 * SLOWNESS,
   retry: { initialRetryTime: 50, retries: 3 },
 })
 
@@ -57,7 +59,7 @@ function produce(to) {
 
 // Calls `work` with a function that waits for this many records of the topic.
 async function withMember(from, group, work) {
-  const consumer = kafka.consumer({ groupId: group, retry: { retries: 0 } })
+  const consumer = kafka.consumer({ groupId: group, retry: { retries: 10 } })
   const values = []
   let failure
   consumer.on(consumer.events.CRASH, ({ payload }) => { failure = payload.error })
