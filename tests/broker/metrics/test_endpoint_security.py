@@ -64,7 +64,7 @@ def trusting(authority: Issued = CA) -> ssl.SSLContext:
 @asynccontextmanager
 async def watched(harness: BrokerHarness, **settings: str) -> AsyncIterator[Watch]:
     env = replace(harness.broker._env, network=SocketNetwork())
-    config = replace(harness.broker._config, **{"metrics": "127.0.0.1:0", **settings})
+    config = harness.broker._config.with_overrides({"metrics": "127.0.0.1:0", **settings})
     async with (
         asyncio.timeout(PATIENCE_S),
         watching(env, config, harness.broker, asyncio.Event()) as watch,
