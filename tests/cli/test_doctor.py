@@ -287,6 +287,21 @@ def test_another_program_at_a_brokers_metrics_port_is_not_a_problem(page: bytes)
     assert "run this on the broker's machine" in found.advice
 
 
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"ready": true}', "needs a token"),
+        (b"HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\nno", "another token"),
+    ],
+)
+def test_a_health_report_that_needs_a_token_is_a_note(page: bytes, reason: str) -> None:
+    """It says which options to give."""
+    (found,) = answering(page)
+    assert found.state is State.NOTE
+    assert reason in found.found
+    assert "--metrics-token-file" in found.advice
+
+
 def test_disks_of_brokers_are_checked() -> None:
     """A failed disk is a problem, a nearly full one a warning."""
     error = BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "it broke")

@@ -11,7 +11,7 @@ from cli.conftest import Runner
 from cli.test_up import FakeRun, running
 from penstock.broker.config import BrokerConfig
 from penstock.cli import supervise
-from penstock.cli.broker_files import metrics_address
+from penstock.cli.broker_files import metrics_url
 
 __all__ = ["running"]
 
@@ -85,13 +85,16 @@ def test_up_shows_the_address_of_the_metrics(
     assert "metrics:" not in penstock("up").err
     noted = tmp_path / "penstock-data" / "broker-0"
     noted.mkdir()
-    (noted / "broker.json").write_text(json.dumps({"metrics": "127.0.0.1:10092"}))
+    about = {"metrics": "127.0.0.1:10092"}
+    (noted / "broker.json").write_text(json.dumps(about))
     assert "metrics: http://127.0.0.1:10092/metrics\n" in penstock("up").err
+    (noted / "broker.json").write_text(json.dumps({**about, "metrics_scheme": "https"}))
+    assert "metrics: https://127.0.0.1:10092/metrics\n" in penstock("up").err
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}"])
 def test_an_unreadable_broker_file_is_ignored(tmp_path: Path, text: str) -> None:
     """It may be from another version, or incomplete."""
     (tmp_path / "broker.json").write_text(text)
-    assert metrics_address(str(tmp_path)) is None
-    assert metrics_address(str(tmp_path / "nowhere")) is None
+    assert metrics_url(str(tmp_path)) is None
+    assert metrics_url(str(tmp_path / "nowhere")) is None

@@ -144,8 +144,12 @@ class SecuredBroker:
         if name == "TLS":
             return tls
         if name == "mTLS":
-            files = {"certificate": self.path("client.pem"), "key": self.path("client.key")}
-            return replace(tls, bootstrap=self._addresses["MUTUAL"], **files)
+            return replace(
+                tls,
+                bootstrap=self._addresses["MUTUAL"],
+                certificate=self.path("client.pem"),
+                key=self.path("client.key"),
+            )
         login = replace(
             tls, bootstrap=self._addresses["LOGIN"], protocol="SASL_SSL", mechanism=name, user=USER
         )

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from deploy.files import DEPLOY, broker_config, document, documents, parse
+from penstock.broker.metrics.token_guard import read_token
+from penstock.security.addresses import is_loopback
 
 PORT = 9092
 METRICS_PORT = 9404
@@ -43,7 +45,8 @@ def test_the_image_contains_what_it_runs() -> None:
     command = [each.strip('" ') for each in words["CMD"].strip("[]").split(",")]
     assert parse(command)["config"] == "/etc/penstock/broker.toml"
     config = broker_config(DEPLOY / "docker" / "broker.toml", [])
-    assert (config.port, config.metrics) == (PORT, f"0.0.0.0:{METRICS_PORT}")
+    assert (config.port, config.metrics) == (PORT, f"127.0.0.1:{METRICS_PORT}")
+    assert read_token(config) is None
     assert words["EXPOSE"].split() == [str(PORT), str(METRICS_PORT), "8090"]
     assert f"127.0.0.1:{METRICS_PORT}{HEALTH[0]}" in words["HEALTHCHECK"]
     assert words["USER"] != "root"
@@ -70,6 +73,9 @@ def test_compose_runs_three_brokers_that_find_each_other() -> None:
         configs.append(config)
     assert [config.broker_id for config in configs] == [0, 1, 2]
     assert len({config.port for config in configs}) == 3
+    for config in configs:
+        assert not is_loopback((config.metrics_address or ("", 0))[0])
+        assert Path(config.metrics_token_file).name in document("docker/compose.yml")["secrets"]
     (store,) = {config.store for config in configs}
     etcds = [name for name in compose() if name.startswith("etcd-")]
     assert store == f"etcd://{','.join(f'{name}:2379' for name in etcds)}/penstock"
@@ -183,6 +189,7 @@ def test_a_pod_runs_a_broker_with_its_own_id(tmp_path: Path) -> None:
     assert (config.port, config.metrics) == (PORT, f"0.0.0.0:{METRICS_PORT}")
     assert dict(config.kafka)["min.insync.replicas"] == "2"
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert config.metrics_token_file == f"{mounts['metrics-token']}/token"
     assert config.data_dir.startswith(mounts["data"])
 
 
@@ -214,6 +221,7 @@ def test_the_unit_runs_a_broker() -> None:
     assert parse(words[1:])["config"] == "/etc/penstock/broker.toml"
     config = broker_config(DEPLOY / "systemd" / "broker.toml", [])
     assert config.data_dir == f"/var/lib/{unit()['StateDirectory']}"
+    assert config.metrics_token_file
     assert int(unit()["LimitNOFILE"]) >= config.connections_max + config.open_files_max
 
 

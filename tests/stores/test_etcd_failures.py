@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from penstock.stores.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.stores.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
+from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_failures import judge
+
+ADDRESS = EtcdAddress(("host:2379",), "/prod")
+WITH_USER = EtcdAddress(("host:2379",), "/prod", user="penstock", password_file="/etc/password")
 
 
 @pytest.mark.parametrize(
@@ -40,7 +53,7 @@ from penstock.stores.etcd_failures import judge
             False,
             False,
         ),
-        ("PERMISSION_DENIED", "etcdserver: permission denied", StoreUnavailable, False, False),
+        ("PERMISSION_DENIED", "etcdserver: permission denied", StoreRefused, False, False),
         ("NOT_FOUND", "etcdserver: requested lease not found", StoreUnavailable, False, False),
         ("DATA_LOSS", "etcdserver: corrupt cluster", StoreCorrupt, False, False),
     ],
@@ -50,7 +63,7 @@ def test_an_error_is_judged_by_its_status_and_details(
 ) -> None:
     """An operation that is not known to have failed may have happened. An error that another
     member would return too is not retried there."""
-    verdict = judge(status, details, "host:2379")
+    verdict = judge(status, details, "host:2379", ADDRESS)
     assert type(verdict.error) is kind
     assert (verdict.try_others, verdict.may_have_happened) == (try_others, may_have_happened)
     assert "host:2379" in str(verdict.error)
@@ -67,4 +80,40 @@ def test_an_error_is_judged_by_its_status_and_details(
 )
 def test_an_error_that_can_be_fixed_says_how(details: str, advice: str) -> None:
     """etcd's own message does not name the setting."""
-    assert advice in str(judge("INVALID_ARGUMENT", details, "host:2379").error)
+    assert advice in str(judge("INVALID_ARGUMENT", details, "host:2379", ADDRESS).error)
+
+
+@pytest.mark.parametrize(
+    ("status", "details"),
+    [
+        ("UNAUTHENTICATED", "etcdserver: invalid auth token"),
+        ("INVALID_ARGUMENT", "etcdserver: revision of auth store is old"),
+        ("UNKNOWN", "auth: revision in header is old"),
+        ("INVALID_ARGUMENT", "etcdserver: user name is empty"),
+    ],
+)
+def test_a_token_that_etcd_does_not_accept_is_told_apart(status: str, details: str) -> None:
+    """The request had no effect, and may succeed with a new token."""
+    verdict = judge(status, details, "host:2379", WITH_USER)
+    assert type(verdict.error) is StoreRefused
+    assert verdict.token_invalid
+    assert not verdict.may_have_happened
+
+
+@pytest.mark.parametrize(
+    ("address", "details", "advice"),
+    [
+        (ADDRESS, "permission denied", "user of this broker's certificate .* /prod/"),
+        (ADDRESS, "user name is empty", "user and a password_file"),
+        (WITH_USER, "permission denied", "'penstock' .*--prefix=true readwrite /prod/"),
+        (WITH_USER, "authentication failed, invalid user ID", "/etc/password .* user 'penstock'"),
+    ],
+)
+def test_denied_access_says_which_user_needs_what(
+    address: EtcdAddress, details: str, advice: str
+) -> None:
+    """A running broker tries again, so that the operator can fix it without a restart."""
+    verdict = judge("PERMISSION_DENIED", f"etcdserver: {details}", "host:2379", address)
+    assert isinstance(verdict.error, StoreRefused)
+    assert re.search(advice, str(verdict.error))
+    assert verdict.error.retriable

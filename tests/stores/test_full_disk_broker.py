@@ -20,7 +20,7 @@ from penstock.runtime import SystemRandom
 from penstock.stores import sqlite_reserve
 from penstock.testing.ports import free_port
 
-from .test_etcd_broker import PATIENCE_S, broker
+from .broker_processes import PATIENCE_S, broker
 from .test_sqlite_full_disk import HOG, fill, small_disk
 
 __all__ = ["small_disk"]

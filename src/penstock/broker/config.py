@@ -82,7 +82,7 @@ class BrokerConfig:
     store: str = _key(
         "",
         "The metadata store: a SQLite file if all brokers run on one machine (empty: one "
-        "in data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE.",
+        "in data_dir), or etcd://HOST:2379,HOST:2379/NAMESPACE?ca=FILE&user=NAME&password_file=FILE.",
     )
     rack: str = _key(
         "", "The rack or zone of this broker, to spread replicas and read from near ones."
@@ -113,6 +113,17 @@ class BrokerConfig:
         "auto",
         "The HTTP address of metrics and health checks, HOST:PORT; auto: 127.0.0.1 with the "
         "broker's port plus 1000, or with any free port if that one is in use; off: none.",
+    )
+    metrics_token_file: str = _key(
+        "",
+        "The file with the token that requests for metrics need, as Authorization: Bearer TOKEN. "
+        "Needed if other machines can reach the address, unless the environment variable "
+        "PENSTOCK_METRICS_TOKEN has it. A new token is used without a restart.",
+    )
+    metrics_keystore: str = _key(
+        "",
+        "A PEM file with a key and its certificates: metrics and health checks use TLS. A new "
+        "certificate is used without a restart.",
     )
     metrics_topics_max: int = _key(
         1_000, "Topics with their own metrics; all others are summed up."
@@ -166,7 +177,11 @@ class BrokerConfig:
     def _check_store(self) -> None:
         if not is_etcd(self.store):
             if "://" in self.store:
-                raise ConfigError(f"store is {self.store!r}: write a path, or etcd://HOST:PORT")
+                # Only the beginning: the rest may contain a password.
+                scheme = self.store.partition("://")[0]
+                raise ConfigError(
+                    f"store begins with {scheme + '://'!r}: write a path, or etcd://HOST:PORT"
+                )
             return
         try:
             parse_address(self.store)

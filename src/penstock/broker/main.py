@@ -73,7 +73,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
-        write_runtime_file(config, host, port, watch.address)
+        write_runtime_file(config, host, port, watch.address, watch.scheme)
         watch.health.is_serving = True
         if on_ready is not None:
             on_ready([f"{host}:{port}"])
@@ -146,7 +146,11 @@ def locked(data_dir: str) -> Iterator[None]:
 
 
 def write_runtime_file(
-    config: BrokerConfig, host: str, port: int, metrics: tuple[str, int] | None
+    config: BrokerConfig,
+    host: str,
+    port: int,
+    metrics: tuple[str, int] | None,
+    metrics_scheme: str = "http",
 ) -> None:
     """Writes `broker.json`: id, process and addresses of this broker, for tools on the same
     machine."""
@@ -158,5 +162,6 @@ def write_runtime_file(
     }
     if metrics is not None:
         about["metrics"] = f"{metrics[0]}:{metrics[1]}"
+        about["metrics_scheme"] = metrics_scheme
     with open(f"{config.data_dir}/broker.json", "w") as file:
         json.dump(about, file)

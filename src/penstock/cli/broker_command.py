@@ -33,7 +33,7 @@ Examples:
   penstock broker --print-config > broker.toml
   penstock broker --config broker.toml
   penstock broker --config broker.toml --set port=9093
-  penstock broker -c broker.toml --metrics 0.0.0.0:9404 --log-format json
+  penstock broker -c broker.toml --metrics 127.0.0.1:9404 --log-format json
 """
 Metrics = Annotated[
     str | None,

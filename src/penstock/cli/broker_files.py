@@ -67,8 +67,8 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=True)
 
 
-def metrics_address(data_dir: str) -> str | None:
-    """Returns the metrics address that the broker of this data directory wrote to `broker.json`.
+def metrics_url(data_dir: str) -> str | None:
+    """Returns where the metrics are, as the broker of this data directory wrote to `broker.json`.
 
     None if the broker has no metrics endpoint, or there is no such file.
     """
@@ -76,4 +76,5 @@ def metrics_address(data_dir: str) -> str | None:
         about: dict[str, str] = json.loads(Path(data_dir, "broker.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
-    return about.get("metrics")
+    address = about.get("metrics")
+    return None if address is None else f"{about.get('metrics_scheme', 'http')}://{address}"

@@ -6,20 +6,35 @@ looks for.
 
 from __future__ import annotations
 
+import os
+import ssl
 import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from penstock.broker.config import METRICS_OFFSET
+from penstock.broker.metrics.token_guard import TOKEN_VARIABLE
 from penstock.cli import doctor_machine
 from penstock.cli.console_process import DEFAULT_PORT as CONSOLE_PORT
 from penstock.cli.doctor_cluster import check_cluster
 from penstock.cli.doctor_finding import Finding, State
+from penstock.cli.doctor_health import MetricsAccess
 from penstock.cli.options import Bootstrap, Json
-from penstock.cli.output import EXIT_UNSOUND, count, emit, emit_json, pipe_guard, printable, width
+from penstock.cli.output import (
+    EXIT_UNSOUND,
+    CommandFailed,
+    count,
+    emit,
+    emit_json,
+    pipe_guard,
+    printable,
+    width,
+)
+from penstock.cli.passwords import read_password, read_variable
 from penstock.cli.session import DEFAULT_BOOTSTRAP, checked, run
 from penstock.cli.up import DEFAULT_DATA
 
@@ -37,9 +52,28 @@ Examples:
   penstock doctor
   penstock doctor --data /var/lib/penstock --port 9092
   penstock doctor --bootstrap kafka1:9092 --probe
+  penstock doctor --bootstrap kafka1:9092 --metrics-token-file token --metrics-ca ca.pem
   penstock doctor --json | jq '.findings[] | select(.state != "ok")'
 """
 _MARKS: Final = {State.OK: "ok", State.NOTE: "note", State.WARNING: "WARN", State.PROBLEM: "BAD"}
+
+
+_TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-token-file",
+        metavar="FILE",
+        help=f"The token of the brokers' metrics endpoints; or set {TOKEN_VARIABLE}.",
+    ),
+]
+_Authority = Annotated[
+    Path | None,
+    typer.Option(
+        "--metrics-ca",
+        metavar="FILE",
+        help="The authority of the brokers' metrics endpoints, if they use TLS.",
+    ),
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -61,12 +95,19 @@ def doctor(
         bool,
         typer.Option("--probe", help="Write and read a record on every broker, in a new topic."),
     ] = False,
+    metrics_token_file: _TokenFile = None,
+    metrics_ca: _Authority = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     checked(bootstrap)
+    access = _metrics_access(metrics_token_file, metrics_ca)
     findings = [*doctor_machine.check_machine(data, (port, port + METRICS_OFFSET, CONSOLE_PORT))]
-    findings += run(check_cluster(bootstrap, expected=bootstrap != DEFAULT_BOOTSTRAP, probe=probe))
+    findings += run(
+        check_cluster(
+            bootstrap, expected=bootstrap != DEFAULT_BOOTSTRAP, probe=probe, access=access
+        )
+    )
     problems = sum(each.state is State.PROBLEM for each in findings)
     warnings = sum(each.state is State.WARNING for each in findings)
     with pipe_guard():
@@ -83,6 +124,20 @@ def doctor(
             emit(f"\n{count(problems, 'problem')}, {count(warnings, 'warning')}")
     if problems:
         raise typer.Exit(EXIT_UNSOUND)
+
+
+def _metrics_access(token_file: Path | None, authority: Path | None) -> MetricsAccess:
+    token = None
+    if token_file is not None:
+        token = read_password(token_file, what="token", twice=False).strip()
+    elif TOKEN_VARIABLE in os.environ:
+        token = read_variable(TOKEN_VARIABLE).strip()
+    if authority is None:
+        return MetricsAccess(token)
+    try:
+        return MetricsAccess(token, ssl.create_default_context(cafile=str(authority)))
+    except OSError as error:
+        raise CommandFailed(f"{authority} cannot be used as --metrics-ca: {error}") from error
 
 
 def _text(findings: Iterable[Finding]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 from penstock.cli.doctor_finding import Finding, State
-from penstock.cli.doctor_health import check_health
+from penstock.cli.doctor_health import OPEN, MetricsAccess, check_health
 from penstock.cli.output import count, size_text
 from penstock.cli.session import CLIENT_ID, CONNECT_TIMEOUT_MS, checked, connect
 from penstock.cli.status import gather
@@ -38,12 +38,14 @@ _INTERNAL_TOPICS: Final = {
 }
 
 
-async def check_cluster(bootstrap: str, *, expected: bool, probe: bool) -> list[Finding]:
+async def check_cluster(
+    bootstrap: str, *, expected: bool, probe: bool, access: MetricsAccess = OPEN
+) -> list[Finding]:
     """Checks the cluster. `expected`: the user named a cluster, so having none is a problem."""
     findings: list[Finding] = []
     try:
         async with connect(bootstrap) as admin:
-            async for each in _check(admin, bootstrap, probe):
+            async for each in _check(admin, bootstrap, probe, access):
                 findings.append(each)
     except ConnectFailed as error:
         advice = "start one with: penstock up, or give its address with --bootstrap"
@@ -56,12 +58,14 @@ async def check_cluster(bootstrap: str, *, expected: bool, probe: bool) -> list[
     return findings
 
 
-async def _check(admin: Admin, bootstrap: str, probe: bool) -> AsyncIterator[Finding]:
+async def _check(
+    admin: Admin, bootstrap: str, probe: bool, access: MetricsAccess
+) -> AsyncIterator[Finding]:
     clock = SystemClock()
     info = await admin.describe_cluster()
     for broker in info.brokers:
         yield await _check_broker(broker, clock)
-        for each in await check_health(broker):
+        for each in await check_health(broker, access):
             yield each
     for each in check_standing(await gather(admin)):
         yield each

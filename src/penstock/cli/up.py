@@ -27,7 +27,7 @@ from penstock.cli.broker_command import (
     run_in_foreground,
     watched,
 )
-from penstock.cli.broker_files import metrics_address
+from penstock.cli.broker_files import metrics_url
 from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 
@@ -178,8 +178,8 @@ def _make_directory(path: str) -> None:
 
 
 def _tell_metrics(configs: list[BrokerConfig]) -> None:
-    found = [metrics_address(config.data_dir) for config in configs]
-    pages = [f"http://{address}/metrics" for address in found if address is not None]
+    found = [metrics_url(config.data_dir) for config in configs]
+    pages = [f"{url}/metrics" for url in found if url is not None]
     if pages:
         sys.stderr.write(f"metrics: {' '.join(pages)}\n")
 

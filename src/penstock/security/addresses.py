@@ -20,6 +20,17 @@ def canonical(address: str) -> str:
     return str(parsed)
 
 
+def is_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach the host: its address, or localhost.
+
+    Other names are not looked up.
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def network_of(address: str) -> str:
     """Returns the /64 network of an IPv6 address: one client can use all addresses of it.
 

@@ -182,8 +182,8 @@ class Commit(Entry):
     generation: int
     offsets: Mapping[str, int]
     late: bool = False
-    """It took so long that the client may have sent it twice. An attempt that was given up may still
-    arrive and be accepted, because commits have no sequence numbers by which a broker could
+    """It took so long that the client may have sent it twice. An attempt that was given up may
+    still arrive and be accepted, because commits have no sequence numbers by which a broker could
     recognize it."""
 
 

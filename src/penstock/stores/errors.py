@@ -4,6 +4,7 @@
       StoreBusy           other processes held the store for too long; nothing was done, retry
       StoreUnavailable    it cannot be opened, written or reached; the message says what to do
         StoreUnreachable  it does not answer at the moment; nothing was done, retry later
+        StoreRefused      it does not accept this broker's login or rights; nothing was done
         StoreFull         it has no space for a write; reads and renewals continue, retry later
         OutcomeUnknown    it went away during a commit: read to find out what happened
       StoreCorrupt        the data is not a store, or is damaged
@@ -33,6 +34,16 @@ class StoreUnavailable(StoreError):
 
 
 class StoreUnreachable(StoreUnavailable):
+    retriable = True
+
+
+class StoreRefused(StoreUnavailable):
+    """The store did not accept the login of this broker, or its user lacks a right.
+
+    Retriable: a running broker keeps serving and tries again, because an operator who changes a
+    password or a role changes one side first. A broker that starts ends with this error.
+    """
+
     retriable = True
 
 

@@ -32,14 +32,17 @@ from typing import Any, Final
 from aetcd import rpc
 
 from penstock.ports import Clock, Committed, Compare, Delete, KeyValue, Put, Random, WatchEvent
-from penstock.stores.errors import LeaseNotFound, StoreFull, StoreUnavailable
+from penstock.stores.errors import LeaseNotFound, StoreFull, StoreUnavailable, StoreUnreachable
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_failures import LEASE_NOT_FOUND
-from penstock.stores.etcd_members import METADATA, EtcdConfig, Member, Members
-from penstock.stores.etcd_watch import WatchLost, WatchStream
+from penstock.stores.etcd_login import Metadata
+from penstock.stores.etcd_members import EtcdConfig, Member, Members, says
+from penstock.stores.etcd_watch import WatchDenied, WatchLost, WatchStream
 
 _log = logging.getLogger(__name__)
 _NO_LEASE: Final = 0
+_DENIALS_MAX: Final = 5
+"""How often in sequence a watch is denied although its user may read the keys."""
 
 
 class EtcdStore:
@@ -65,6 +68,10 @@ class EtcdStore:
     ) -> EtcdStore:
         """Connects, and checks that etcd answers."""
         members = Members(address, clock, random, config)
+        if address.user and not address.ca and not address.is_local:
+            _log.warning(
+                "the password for %s crosses the network in plain text: use TLS, ?ca=FILE", address
+            )
         store = cls(members, address, config)
         try:
             await store.get("/")
@@ -95,8 +102,8 @@ class EtcdStore:
             success=[self._operation(change) for change in changes],
         )
 
-        async def ask(member: Member, timeout_s: float) -> Any:
-            return await member.kv.Txn(request, timeout=timeout_s, metadata=METADATA)
+        async def ask(member: Member, timeout_s: float, metadata: Metadata) -> Any:
+            return await member.kv.Txn(request, timeout=timeout_s, metadata=metadata)
 
         try:
             response = await self._members.once(ask)
@@ -104,7 +111,7 @@ class EtcdStore:
             self._full = str(error)
             raise
         except StoreUnavailable as error:
-            if not _says(error, LEASE_NOT_FOUND):
+            if not says(error, LEASE_NOT_FOUND):
                 raise
             raise LeaseNotFound(await self._missing_lease(changes)) from error
         if response.succeeded and any(isinstance(change, Put) for change in changes):
@@ -117,8 +124,8 @@ class EtcdStore:
         request = rpc.LeaseGrantRequest(TTL=math.ceil(ttl_s))
 
         # If this is repeated, one lease too many is granted. It holds nothing and expires.
-        async def ask(member: Member, timeout_s: float) -> Any:
-            return await member.lease.LeaseGrant(request, timeout=timeout_s, metadata=METADATA)
+        async def ask(member: Member, timeout_s: float, metadata: Metadata) -> Any:
+            return await member.lease.LeaseGrant(request, timeout=timeout_s, metadata=metadata)
 
         lease: int = (await self._members.repeat(ask)).ID
         return lease
@@ -128,9 +135,9 @@ class EtcdStore:
         loop."""
         request = rpc.LeaseKeepAliveRequest(ID=lease)
 
-        async def ask(member: Member, timeout_s: float) -> Any:
+        async def ask(member: Member, timeout_s: float, metadata: Metadata) -> Any:
             call = member.lease.LeaseKeepAlive(
-                iter((request,)), timeout=timeout_s, metadata=METADATA
+                iter((request,)), timeout=timeout_s, metadata=metadata
             )
             try:
                 async for response in call:
@@ -147,32 +154,42 @@ class EtcdStore:
     async def revoke_lease(self, lease: int) -> None:
         request = rpc.LeaseRevokeRequest(ID=lease)
 
-        async def ask(member: Member, timeout_s: float) -> Any:
-            return await member.lease.LeaseRevoke(request, timeout=timeout_s, metadata=METADATA)
+        async def ask(member: Member, timeout_s: float, metadata: Metadata) -> Any:
+            return await member.lease.LeaseRevoke(request, timeout=timeout_s, metadata=metadata)
 
         try:
             await self._members.repeat(ask)
         except StoreUnavailable as error:
             # Already gone: expired, or revoked by another handle or by our first attempt.
-            if not _says(error, LEASE_NOT_FOUND):
+            if not says(error, LEASE_NOT_FOUND):
                 raise
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         start = self._inside(prefix or "/")
         # To etcd, revision 0 means "from now on".
         next_revision = max(from_revision, 1)
-        failures = 0
+        failures = denials = 0
         while True:
-            self._members.require_open()
-            stream = WatchStream(self._members, self._config.attempt_timeout_s)
+            try:
+                metadata = await self._members.metadata()
+            except StoreUnreachable:
+                continue
+            stream = WatchStream(self._members, metadata, self._config.attempt_timeout_s)
             try:
                 await stream.open(start, _prefix_end(start), next_revision)
-                failures = 0
+                failures = denials = 0
                 while True:
                     batch = [self._event(event) for event in await stream.read()]
                     if batch:
                         next_revision = batch[-1].revision + 1
                         yield batch
+            except WatchDenied as denied:
+                denials += 1
+                if denials > _DENIALS_MAX or not self._members.login.forget(metadata):
+                    raise denied.error from denied
+                # etcd 3.4 does not say whether the token is invalid or a right is missing. If a
+                # right is, this read raises.
+                failures += not await self._can_read(start)
             except WatchLost as error:
                 _log.debug(
                     "the watch of %s was lost at revision %d and is opened again: %s",
@@ -190,19 +207,32 @@ class EtcdStore:
         await self._members.close()
 
     async def _range(self, request: Any) -> Any:
-        async def ask(member: Member, timeout_s: float) -> Any:
-            return await member.kv.Range(request, timeout=timeout_s, metadata=METADATA)
+        async def ask(member: Member, timeout_s: float, metadata: Metadata) -> Any:
+            return await member.kv.Range(request, timeout=timeout_s, metadata=metadata)
 
         return await self._members.repeat(ask)
+
+    async def _can_read(self, start: bytes) -> bool:
+        """Returns False if etcd cannot be reached. Raises `StoreRefused` if the user may not read
+        what begins with `start`."""
+        try:
+            await self._range(
+                rpc.RangeRequest(key=start, range_end=_prefix_end(start), count_only=True)
+            )
+        except StoreUnreachable:
+            return False
+        return True
 
     async def _missing_lease(self, changes: Sequence[Put | Delete]) -> int:
         leases = {change.lease for change in changes if isinstance(change, Put)} - {_NO_LEASE}
         for lease in sorted(leases)[:-1]:
             request = rpc.LeaseTimeToLiveRequest(ID=lease)
 
-            async def ask(member: Member, timeout_s: float, request: Any = request) -> Any:
+            async def ask(
+                member: Member, timeout_s: float, metadata: Metadata, request: Any = request
+            ) -> Any:
                 return await member.lease.LeaseTimeToLive(
-                    request, timeout=timeout_s, metadata=METADATA
+                    request, timeout=timeout_s, metadata=metadata
                 )
 
             if (await self._members.repeat(ask)).TTL <= 0:
@@ -245,11 +275,6 @@ class EtcdStore:
             return rpc.RequestOp(request_delete_range=rpc.DeleteRangeRequest(key=key))
         put = rpc.PutRequest(key=key, value=change.value, lease=change.lease)
         return rpc.RequestOp(request_put=put)
-
-
-def _says(error: BaseException, details: str) -> bool:
-    cause = error.__cause__
-    return isinstance(cause, rpc.AioRpcError) and (cause.details() or "").startswith(details)
 
 
 def _prefix_end(prefix: bytes) -> bytes:

@@ -16,11 +16,22 @@ from penstock.stores.errors import (
     StoreCorrupt,
     StoreError,
     StoreFull,
+    StoreRefused,
     StoreUnavailable,
 )
+from penstock.stores.etcd_address import EtcdAddress
 
 NO_LEADER: Final = "etcdserver: no leader"
 LEASE_NOT_FOUND: Final = "etcdserver: requested lease not found"
+LOGIN_DISABLED: Final = "etcdserver: authentication is not enabled"
+_LOGIN_FAILED: Final = "etcdserver: authentication failed"
+_TOKEN_INVALID: Final = (
+    "etcdserver: invalid auth token",
+    "etcdserver: revision of auth store is old",
+    "auth: revision in header is old",
+    # Authentication was enabled after this broker had connected.
+    "etcdserver: user name is empty",
+)
 _TOO_MANY_REQUESTS: Final = "etcdserver: too many requests"
 _NO_SPACE: Final = "etcdserver: mvcc: database space exceeded"
 _TOO_MANY_OPERATIONS: Final = "etcdserver: too many operations in txn request"
@@ -43,15 +54,37 @@ class Verdict:
     `may_have_happened` means that this is unknown.
 
     `try_others`: the cause is this member or a temporary condition, not the request.
+    `token_invalid`: a request with a new token may succeed. This one had no effect.
     """
 
     error: StoreError
     try_others: bool = False
     may_have_happened: bool = False
+    token_invalid: bool = False
 
 
-def judge(status: str, details: str, endpoint: str) -> Verdict:
-    """Interprets an error. `status` is the name of a gRPC status code."""
+def access_advice(address: EtcdAddress) -> str:
+    """Returns what to do if etcd denies access to the keys of the cluster."""
+    prefix = f"{address.namespace}/"
+    who = f"the user {address.user!r}" if address.user else "the user of this broker's certificate"
+    advice = (
+        f"grant {who} a role with read and write on the keys below {prefix} "
+        f"(etcdctl role grant-permission ROLE --prefix=true readwrite {prefix})"
+    )
+    if address.user:
+        return advice
+    return f"{advice}, or give the store's address a user and a password_file"
+
+
+def password_place(address: EtcdAddress) -> str:
+    """Returns where the password of the user is."""
+    if address.password_env:
+        return f"the environment variable {address.password_env}"
+    return f"the file {address.password_file}"
+
+
+def judge(status: str, details: str, endpoint: str, address: EtcdAddress) -> Verdict:
+    """Interprets an error of one member. `status` is the name of a gRPC status code."""
     said = f"etcd at {endpoint} reported: {details or status}"
     if details.startswith(NO_LEADER):
         # etcd checks this before it processes a request, because all our requests require a leader.
@@ -68,9 +101,13 @@ def judge(status: str, details: str, endpoint: str) -> Verdict:
         return Verdict(StoreUnavailable(f"{said}; start it with a larger --max-request-bytes"))
     if status == "DATA_LOSS":
         return Verdict(StoreCorrupt(f"{said}; repair it or restore it from a snapshot"))
-    if status in _NOT_ALLOWED or "user name is empty" in details:
-        advice = "grant the user of this broker's certificate read and write on the namespace"
-        return Verdict(StoreUnavailable(f"{said}; {advice}"))
+    if details.startswith(_LOGIN_FAILED):
+        advice = f"check that {password_place(address)} has the password of user {address.user!r}"
+        return Verdict(StoreRefused(f"{said}; {advice}"))
+    if details.startswith(_TOKEN_INVALID):
+        return Verdict(StoreRefused(f"{said}; {access_advice(address)}"), token_invalid=True)
+    if status in _NOT_ALLOWED:
+        return Verdict(StoreRefused(f"{said}; {access_advice(address)}"))
     if status in _REFUSED:
         return Verdict(StoreUnavailable(f"{said}; etcd must be 3.4 or newer"))
     return Verdict(StoreUnavailable(said), try_others=True, may_have_happened=True)

@@ -10,6 +10,10 @@ knowing. So unless the member has answered something within `trust_s`, `once` fi
 harmless request with `repeat`. After that there is one attempt, and unless etcd clearly refuses the
 request, a failure ends as `OutcomeUnknown`.
 
+If the address has a user, requests carry its token (`etcd_login`). A request whose token etcd does
+not accept had no effect, so it is repeated with a new one, also by `once`: at once the first time,
+and then after a pause, until its time is up.
+
 Every request requires that its member has a leader, so a member that is cut off from the rest
 reports an error instead of keeping a watch silent. Answers are checked: they must come from one
 cluster, and its revision must not decrease, as it would if etcd were restored from a backup under
@@ -40,11 +44,12 @@ from penstock.stores.errors import (
     StoreUnreachable,
 )
 from penstock.stores.etcd_address import EtcdAddress
-from penstock.stores.etcd_failures import Verdict, judge
+from penstock.stores.etcd_failures import LOGIN_DISABLED, Verdict, judge
+from penstock.stores.etcd_login import METADATA, Login, Metadata
 
-METADATA: Final = (("hasleader", "true"),)
 _PAUSE_S: Final = 0.02
 _PAUSE_MAX_S: Final = 0.5
+_SHORTEST_S: Final = 0.001
 _CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
@@ -81,8 +86,9 @@ class EtcdConfig:
 class Member:
     """One etcd server: its channel, its watches, and when it last answered."""
 
-    def __init__(self, endpoint: str, credentials: Any | None) -> None:
+    def __init__(self, endpoint: str, address: EtcdAddress, credentials: Any | None) -> None:
         self.endpoint = endpoint
+        self.address = address
         if credentials is None:
             self.channel = rpc.insecure_channel(endpoint, options=_CHANNEL_OPTIONS)
         else:
@@ -90,12 +96,13 @@ class Member:
         self.kv = rpc.KVStub(self.channel)
         self.lease = rpc.LeaseStub(self.channel)
         self.watch = rpc.WatchStub(self.channel)
+        self.auth = rpc.AuthStub(self.channel)
         self.answered_at_s: float | None = None
         self.watch_calls: set[Any] = set()
 
 
-Ask = Callable[[Member, float], Awaitable[Any]]
-"""Sends a request to a member, with a timeout in seconds, and returns its response."""
+Ask = Callable[[Member, float, Metadata], Awaitable[Any]]
+"""Sends a request to a member, with a timeout in seconds and metadata, and returns its response."""
 
 
 class Members:
@@ -108,7 +115,8 @@ class Members:
         self._address = address
         self._clock = clock
         self._config = config
-        self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
+        self._members = [Member(each, address, credentials) for each in address.endpoints]
+        self.login = Login(address, clock)
         # Brokers begin with different members, so that the first one does not get all the load.
         self._position = random.below(len(self._members))
         self._cluster_id: int | None = None
@@ -170,6 +178,15 @@ class Members:
         finally:
             self._end()
 
+    async def metadata(self) -> Metadata:
+        """Returns the metadata of a watch. Logs in if there is no token."""
+        self.require_open()
+        self._begin()
+        try:
+            return await self._metadata(self._deadline())
+        finally:
+            self._end()
+
     async def close(self) -> None:
         """Closes the store. Calls in progress are answered or time out; watches end at once."""
         if self._closing.is_set():
@@ -183,21 +200,46 @@ class Members:
         for member in self._members:
             await member.channel.close()
 
-    async def _repeat(self, ask: Ask, deadline_s: float) -> tuple[Member, Any]:
-        """Returns the member that answered, and its response."""
-        failures = 0
+    async def _metadata(self, deadline_s: float) -> Metadata:
+        async def authenticate(user: str, password: str) -> str | None:
+            request = rpc.AuthenticateRequest(name=user, password=password)
+
+            async def ask(member: Member, timeout_s: float, metadata: Metadata) -> Any:
+                return await member.auth.Authenticate(request, timeout=timeout_s, metadata=metadata)
+
+            try:
+                _, response = await self._repeat(ask, deadline_s, is_login=True)
+            except StoreUnavailable as error:
+                if not says(error, LOGIN_DISABLED):
+                    raise
+                return None
+            token: str = response.token
+            return token
+
+        return await self.login.metadata(authenticate)
+
+    async def _repeat(
+        self, ask: Ask, deadline_s: float, *, is_login: bool = False
+    ) -> tuple[Member, Any]:
+        """Returns the member that answered, and its response. A login needs no token."""
+        failures = renewals = 0
         last: StoreError | None = None
-        while (left_s := deadline_s - self._clock.monotonic()) > 0:
+        while deadline_s > self._clock.monotonic():
             self.require_open()
+            metadata = METADATA if is_login else await self._metadata(deadline_s)
             member = self.current
             revision = self._revision
+            left_s = max(deadline_s - self._clock.monotonic(), _SHORTEST_S)
             try:
-                response = await ask(member, min(left_s, self._config.attempt_timeout_s))
+                response = await ask(member, min(left_s, self._config.attempt_timeout_s), metadata)
             except rpc.AioRpcError as error:
                 verdict = verdict_of(error, member)
+                last = verdict.error
+                if await self._has_renewed(verdict, metadata, renewals):
+                    renewals += 1
+                    continue
                 if not verdict.try_others:
                     raise verdict.error from error
-                last = verdict.error
                 self.move_on(member)
                 failures += 1
                 await self.pause(failures)
@@ -207,19 +249,25 @@ class Members:
         raise self._no_answer(last)
 
     async def _once(self, ask: Ask, deadline_s: float) -> Any:
-        failures = 0
+        failures = renewals = 0
+        last: StoreError | None = None
         while True:
             member = self.current
             if not self._is_trusted(member):
-                member, _ = await self._repeat(_ask_for_nothing, deadline_s)
+                member, _ = await self._repeat(self._ask_for_nothing, deadline_s)
+            metadata = await self._metadata(deadline_s)
             revision = self._revision
             left_s = deadline_s - self._clock.monotonic()
             if left_s <= 0:
-                raise self._no_answer(None)
+                raise self._no_answer(last)
             try:
-                response = await ask(member, left_s)
+                response = await ask(member, left_s, metadata)
             except rpc.AioRpcError as error:
                 verdict = verdict_of(error, member)
+                last = verdict.error
+                if await self._has_renewed(verdict, metadata, renewals):
+                    renewals += 1
+                    continue
                 if verdict.try_others:
                     self.move_on(member)
                 if isinstance(verdict.error, StoreFull):
@@ -238,6 +286,20 @@ class Members:
                 continue
             self._check(member, response, revision)
             return response
+
+    async def _has_renewed(self, verdict: Verdict, used: Metadata, renewals: int) -> bool:
+        """Returns whether to repeat a request, because it failed for its token only."""
+        if not verdict.token_invalid or not self.login.forget(used):
+            return False
+        if renewals:
+            await self.pause(renewals * self.count)
+        return True
+
+    async def _ask_for_nothing(self, member: Member, timeout_s: float, metadata: Metadata) -> Any:
+        # A key of the namespace: the user may have no right to read others.
+        key = f"{self._address.namespace}/".encode()
+        request = rpc.RangeRequest(key=key, count_only=True)
+        return await member.kv.Range(request, timeout=timeout_s, metadata=metadata)
 
     def _is_trusted(self, member: Member) -> bool:
         answered_at_s = member.answered_at_s
@@ -287,12 +349,13 @@ class Members:
 
 
 def verdict_of(error: Any, member: Member) -> Verdict:
-    return judge(error.code().name, error.details() or "", member.endpoint)
+    return judge(error.code().name, error.details() or "", member.endpoint, member.address)
 
 
-async def _ask_for_nothing(member: Member, timeout_s: float) -> Any:
-    request = rpc.RangeRequest(key=b"\0", count_only=True)
-    return await member.kv.Range(request, timeout=timeout_s, metadata=METADATA)
+def says(error: BaseException, details: str) -> bool:
+    """Returns whether an error of etcd that begins with these details is the cause."""
+    cause = error.__cause__
+    return isinstance(cause, rpc.AioRpcError) and (cause.details() or "").startswith(details)
 
 
 def _credentials(address: EtcdAddress) -> Any | None:

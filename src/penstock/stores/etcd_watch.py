@@ -9,24 +9,38 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from aetcd import rpc
 from grpc.aio import EOF as _END
 
-from penstock.stores.errors import RevisionNotKept, StoreUnavailable
-from penstock.stores.etcd_members import METADATA, Members, verdict_of
+from penstock.stores.errors import RevisionNotKept, StoreRefused
+from penstock.stores.etcd_failures import access_advice
+from penstock.stores.etcd_login import Metadata
+from penstock.stores.etcd_members import Members, verdict_of
+
+_DENIED: Final = ("permission denied", "invalid auth token", "revision of auth store is old")
 
 
 class WatchLost(Exception):
     """The stream ended unexpectedly. Begin another one."""
 
 
+class WatchDenied(Exception):
+    """etcd did not accept the token of the watch, or its user lacks a right. `error` says what to
+    do about the latter."""
+
+    def __init__(self, error: StoreRefused) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class WatchStream:
     """A watch call on the member that was current when it was created."""
 
-    def __init__(self, members: Members, open_timeout_s: float) -> None:
+    def __init__(self, members: Members, metadata: Metadata, open_timeout_s: float) -> None:
         self._members = members
+        self._metadata = metadata
         self._member = members.current
         self._open_timeout_s = open_timeout_s
         self._call: Any = None
@@ -35,7 +49,7 @@ class WatchStream:
     async def open(self, start: bytes, end: bytes, from_revision: int) -> None:
         """Waits until etcd has accepted the watch."""
         self._next_revision = from_revision
-        self._call = self._member.watch.Watch(metadata=METADATA)
+        self._call = self._member.watch.Watch(metadata=self._metadata)
         self._member.watch_calls.add(self._call)
         create = rpc.WatchCreateRequest(key=start, range_end=end, start_revision=from_revision)
         try:
@@ -65,10 +79,10 @@ class WatchStream:
         if response is not _END:
             if response.compact_revision:
                 raise RevisionNotKept(self._next_revision, response.compact_revision)
-            if "permission denied" in response.cancel_reason:
-                raise StoreUnavailable(
-                    f"etcd at {self._member.endpoint} refused the watch: grant the user of this "
-                    "broker's certificate read on the namespace"
+            if any(reason in response.cancel_reason for reason in _DENIED):
+                advice = access_advice(self._member.address)
+                raise WatchDenied(
+                    StoreRefused(f"etcd at {self._member.endpoint} refused the watch; {advice}")
                 )
         self._members.move_on(self._member)
         raise WatchLost(f"{self._member.endpoint} ended the watch")
@@ -88,8 +102,10 @@ class WatchStream:
             ) from None
         except rpc.AioRpcError as error:
             self._members.require_open()
-            self._members.move_on(self._member)
             verdict = verdict_of(error, self._member)
+            if verdict.token_invalid and isinstance(verdict.error, StoreRefused):
+                raise WatchDenied(verdict.error) from error
+            self._members.move_on(self._member)
             if not verdict.try_others:
                 raise verdict.error from error
             raise WatchLost(str(verdict.error)) from error

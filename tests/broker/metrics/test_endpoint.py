@@ -16,7 +16,8 @@ from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.metrics import endpoint as endpoint_module
 from penstock.broker.metrics.endpoint import Endpoint
 from penstock.broker.metrics.observability import watching
-from penstock.broker.metrics.pages import Page, text_page
+from penstock.broker.metrics.pages import Page, Resource, text_page
+from penstock.broker.metrics.token_guard import TokenGuard
 from penstock.net.sockets import SocketNetwork
 
 Address = tuple[str, int]
@@ -45,8 +46,8 @@ async def get(
 async def serving(**pages: Page | Exception | asyncio.Event) -> AsyncIterator[Address]:
     """Serves pages that have content, fail or wait."""
 
-    def handler(page: Page | Exception | asyncio.Event) -> endpoint_module.Handler:
-        async def answer() -> Page:
+    def resource(page: Page | Exception | asyncio.Event) -> Resource:
+        async def answer(_is_trusted: bool) -> Page:
             if isinstance(page, Exception):
                 raise page
             if isinstance(page, asyncio.Event):
@@ -54,10 +55,10 @@ async def serving(**pages: Page | Exception | asyncio.Event) -> AsyncIterator[Ad
                 return text_page(HTTPStatus.OK, "waited")
             return page
 
-        return answer
+        return Resource(answer)
 
-    held = Endpoint(SocketNetwork(), {f"/{name}": handler(page) for name, page in pages.items()})
-    address = await held.start("127.0.0.1", 0)
+    held = Endpoint({f"/{name}": resource(page) for name, page in pages.items()}, TokenGuard())
+    address = await held.start(SocketNetwork(), "127.0.0.1", 0)
     try:
         async with asyncio.timeout(120):
             yield address

@@ -9,12 +9,12 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.metrics.names import METRICS, Kind
-from penstock.cli.broker_files import metrics_address
+from penstock.cli.broker_files import metrics_url
 from penstock.testing import Broker
 
 
-def get(address: str, path: str) -> bytes:
-    with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
+def get(url: str, path: str) -> bytes:
+    with urllib.request.urlopen(f"{url}{path}", timeout=120) as answer:
         data: bytes = answer.read()
         return data
 
@@ -23,13 +23,13 @@ def test_a_broker_process_exports_metrics_health_and_json_logs(tmp_path: Path) -
     """`broker.json` in the data directory has the address of the metrics."""
     settings = {"log_format": "json", "metrics": "127.0.0.1:0"}
     with Broker(settings, data=str(tmp_path)) as broker:
-        address = metrics_address(str(tmp_path))
-        assert address is not None
-        assert json.loads(get(address, "/health/ready"))["ready"] is True
+        url = metrics_url(str(tmp_path))
+        assert url is not None
+        assert json.loads(get(url, "/health/ready"))["ready"] is True
         broker.new_topic(name="orders")
         families = {
             family.name: family
-            for family in text_string_to_metric_families(get(address, "/metrics").decode())
+            for family in text_string_to_metric_families(get(url, "/metrics").decode())
         }
         lines = [json.loads(line) for line in broker.output().splitlines()]
     for metric in METRICS:

@@ -4,40 +4,44 @@ Scrapes come every few seconds. So a connection serves one request and is closed
 timer is needed between two requests. At most `CONNECTIONS_MAX` connections are open; further ones
 are refused. A connection whose request does not arrive within `REQUEST_S` is dropped. Each answer
 has its own task, which `close` cancels and waits for.
+
+A request without the token gets only resources that are open. One with a wrong token gets none.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final
 
-from penstock.broker.metrics.pages import Droppable, Page, text_page
+from penstock.broker.metrics.pages import Droppable, Page, Resource, text_page
+from penstock.broker.metrics.token_guard import Access, TokenGuard
+from penstock.net.throttled_log import ThrottledLog
 from penstock.ports import Network, Receiver
 
 CONNECTIONS_MAX: Final = 64
 _METHODS: Final = ("GET", "HEAD")
+_CHALLENGE: Final = (("WWW-Authenticate", 'Bearer realm="penstock"'),)
 _log = logging.getLogger(__name__)
 
 
-Handler = Callable[[], Awaitable[Page]]
-
-
 class Endpoint:
-    """Listens on one address. `pages` maps paths to their handlers."""
+    """Listens on one address. `resources` maps paths to what is served there."""
 
-    def __init__(self, network: Network, pages: Mapping[str, Handler]) -> None:
-        self._network = network
-        self._pages = pages
+    def __init__(self, resources: Mapping[str, Resource], guard: TokenGuard) -> None:
+        self.guard = guard
+        """Replaced when there is a new token."""
+        self._log = ThrottledLog(_log)
+        self._resources = resources
         self._connections: dict[Droppable, None] = {}
         self._answers: dict[asyncio.Task[None], None] = {}
         self._stop: Callable[[], Awaitable[None]] | None = None
 
-    async def start(self, host: str, port: int) -> tuple[str, int]:
+    async def start(self, network: Network, host: str, port: int) -> tuple[str, int]:
         """Starts to listen, and returns the address. Raises OSError if it cannot."""
-        listener = await self._network.listen(host, port, self._accept)
+        listener = await network.listen(host, port, self._accept)
         self._stop = listener.close
         return listener.address()
 
@@ -72,18 +76,34 @@ class Endpoint:
         self._answers[answer] = None
         answer.add_done_callback(lambda done: self._answers.pop(done, None))
 
-    async def page(self, method: str, target: str) -> Page:
+    async def page(self, method: str, target: str, authorization: Sequence[bytes]) -> Page:
+        path = target.partition("?")[0]
+        resource = self._resources.get(path)
+        access = self.guard.access(authorization)
+        is_open = resource is not None and resource.is_open and access is Access.ANONYMOUS
+        if access is not Access.FULL and not is_open:
+            return self._refuse(access)
         if method not in _METHODS:
             return text_page(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are supported")
-        path = target.partition("?")[0]
-        handler = self._pages.get(path)
-        if handler is None:
-            known = ", ".join(self._pages)
+        if resource is None:
+            known = ", ".join(self._resources)
             return text_page(HTTPStatus.NOT_FOUND, f"there is no such page; the pages are {known}")
         try:
-            return await handler()
+            return await resource.answer(access is Access.FULL)
         except Exception:  # noqa: BLE001 - the client gets a 500, the log gets the cause
             _log.exception("cannot serve %s", path)
             return text_page(
                 HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: see the broker's log"
             )
+
+    def _refuse(self, access: Access) -> Page:
+        self._log.warn(
+            f"refused a request to the metrics endpoint: {access.value}",
+            asyncio.get_running_loop().time(),
+        )
+        page = text_page(
+            HTTPStatus.UNAUTHORIZED,
+            f"{access.value}: send the header Authorization: Bearer TOKEN, with the token of this "
+            "broker's metrics_token_file",
+        )
+        return page._replace(headers=_CHALLENGE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -48,7 +49,10 @@ class HttpConnection(asyncio.Protocol):
         if isinstance(event, h11.Request):
             self._is_asked = True
             self._stop_timer()
-            self._endpoint.begin(self._answer(event.method.decode(), event.target.decode()))
+            authorization = [value for name, value in event.headers if name == b"authorization"]
+            self._endpoint.begin(
+                self._answer(event.method.decode(), event.target.decode(), authorization)
+            )
 
     def eof_received(self) -> bool:
         """Keeps the connection open while a request is being answered."""
@@ -71,8 +75,8 @@ class HttpConnection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _answer(self, method: str, target: str) -> None:
-        page = await self._endpoint.page(method, target)
+    async def _answer(self, method: str, target: str, authorization: Sequence[bytes]) -> None:
+        page = await self._endpoint.page(method, target, authorization)
         self._send(page, with_body=method != "HEAD")
 
     def _send(self, page: Page, *, with_body: bool) -> None:
@@ -84,6 +88,7 @@ class HttpConnection(asyncio.Protocol):
             ("Content-Type", page.content_type),
             ("Content-Length", str(len(page.body))),
             *_HEADERS,
+            *page.headers,
         ]
         response = h11.Response(
             status_code=page.status, headers=headers, reason=page.status.phrase.encode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,6 +14,15 @@ class Page(NamedTuple):
     status: HTTPStatus
     content_type: str
     body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Resource(NamedTuple):
+    """What is served at one path. `answer` is told whether the request may see everything."""
+
+    answer: Callable[[bool], Awaitable[Page]]
+    is_open: bool = False
+    """Whether requests without a token get an answer, too."""
 
 
 def text_page(status: HTTPStatus, text: str) -> Page:
@@ -33,4 +42,4 @@ class PageServer(Protocol):
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None: ...
 
-    async def page(self, method: str, target: str) -> Page: ...
+    async def page(self, method: str, target: str, authorization: Sequence[bytes]) -> Page: ...

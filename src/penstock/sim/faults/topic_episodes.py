@@ -342,9 +342,8 @@ class TopicEpisodes:
             while len(self._cluster.isr_of(partition_name)) >= least and others:
                 stopped.append(others.pop())
                 self._actions.faults.kill(stopped[-1].name)
-                gone = stopped[-1].id
                 await self._cluster.wait(
-                    lambda gone=gone: gone not in self._cluster.isr_of(partition_name), ANSWER_S
+                    partial(self._is_out, partition_name, stopped[-1]), ANSWER_S
                 )
             if not stopped or leader.id != self._cluster.leader_of(partition_name):
                 return False
@@ -361,6 +360,9 @@ class TopicEpisodes:
             for node in brokers:
                 self._actions.start(node)
         return True
+
+    def _is_out(self, partition_name: str, node: BrokerNode) -> bool:
+        return node.id not in self._cluster.isr_of(partition_name)
 
     async def _delete_up_to(self, partition_name: str, offset: int) -> None:
         operator = self._cluster.operator
