@@ -79,9 +79,9 @@ class Disk(Protocol):
     """A file system. Only `sync_directory` makes names durable, and only `fsync` makes bytes
     durable."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> File:
         """Opens a file for reading and writing. With `create`, makes an empty file if there is
-        none."""
+        none. `private`: only the user of this process may read it, also if it exists already."""
 
     def stat(self, path: str) -> FileStat:
         """Raises `FileNotFoundError` if the path does not exist."""

@@ -241,7 +241,7 @@ def test_a_timestamp_outside_the_calendar_is_shown_as_a_number(tmp_path: Path, d
 
 
 class NoPermission(ReadOnlyDisk):
-    def open(self, path: str, *, create: bool = False) -> OsFile:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> OsFile:
         raise PermissionError(13, "Permission denied", path)
 
 

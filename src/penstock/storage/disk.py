@@ -85,9 +85,16 @@ class OsDisk:
 
     __slots__ = ()
 
-    def open(self, path: str, *, create: bool = False) -> OsFile:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> OsFile:
         flags = _OPEN_FLAGS | os.O_CREAT if create else _OPEN_FLAGS
-        return OsFile(os.open(path, flags, 0o644))
+        number = os.open(path, flags, 0o600 if private else 0o644)
+        if private:
+            try:
+                os.fchmod(number, 0o600)
+            except OSError:
+                os.close(number)
+                raise
+        return OsFile(number)
 
     def stat(self, path: str) -> FileStat:
         status = os.stat(path)

@@ -176,16 +176,16 @@ class EncryptedDisk:
 
     # The Disk port
 
-    def open(self, path: str, *, create: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> File:
         directory, _, name = path.rpartition("/")
         kind = kind_of(name)
         if kind is None:
-            return self._disk.open(path, create=create)
+            return self._disk.open(path, create=create, private=private)
         log = self._logs.get(directory)
         key_name = log.key_name if log is not None else ""
         if create and key_name and not self._disk.exists(path):
             return self._create(path, directory, kind)
-        file = self._disk.open(path, create=create)
+        file = self._disk.open(path, create=create, private=private)
         try:
             return self._opened(file, path, directory, kind, key_name)
         except BaseException:

@@ -19,7 +19,7 @@ class ReadOnlyDisk(OsDisk):
 
     __slots__ = ()
 
-    def open(self, path: str, *, create: bool = False) -> OsFile:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> OsFile:
         if create:
             _refuse(path)
         return OsFile(os.open(path, _OPEN_FLAGS))

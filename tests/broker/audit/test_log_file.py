@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import stat
+from pathlib import Path
 from random import Random
 
 import pytest
 
 from penstock.broker.audit.log_file import AuditLogFile
 from penstock.sim.disk.disk import SimDisk
+from penstock.storage.disk import OsDisk
 
 from .audited import read_log
 
@@ -52,3 +55,16 @@ def test_a_line_that_a_crash_has_cut_is_not_continued() -> None:
     again = AuditLogFile(disk, PATH, 1000, 3)
     again.write(LINE)
     assert read_log(disk, PATH) == "half a li\n" + LINE.decode()
+
+
+def test_only_the_user_of_the_broker_can_read_the_files(tmp_path: Path) -> None:
+    """Also a file that an earlier version has made."""
+    path = tmp_path / "audit.log"
+    path.touch()
+    path.chmod(0o644)
+    log = AuditLogFile(OsDisk(), str(path), 150, 3)
+    for _ in range(3):
+        log.write(LINE)
+    log.close()
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in tmp_path.iterdir()}
+    assert modes == dict.fromkeys(("audit.log", "audit.log.1", "audit.log.2"), 0o600)

@@ -1,7 +1,8 @@
 """The audit log: a file with one JSON object per line, rotated by size.
 
 When the file is full, `audit.log` becomes `audit.log.1`, which becomes `audit.log.2`, and so on.
-The oldest file is deleted. Everything here blocks, so it runs on a thread.
+The oldest file is deleted. Only the user of the broker can read the files. Everything here blocks,
+so it runs on a thread.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class AuditLogFile:
         directory = self._path.rpartition("/")[0]
         if directory and not self._disk.exists(directory):
             self._disk.mkdir(directory)
-        self._file = file = self._disk.open(self._path, create=True)
+        self._file = file = self._disk.open(self._path, create=True, private=True)
         self._size = file.size()
         if self._size and file.pread(1, self._size - 1) != b"\n":
             # A crash has cut the last line. The next one must not continue it.

@@ -181,7 +181,7 @@ class SimDisk:
 
     # The Disk port.
 
-    def open(self, path: str, *, create: bool = False) -> SimFile:
+    def open(self, path: str, *, create: bool = False, private: bool = False) -> SimFile:
         self._enter("open", path)
         if len(self._volume.handles) >= self.open_files_max:
             self.counters["fault_emfile"] += 1
