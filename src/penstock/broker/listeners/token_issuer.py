@@ -1,8 +1,8 @@
 """The keys of an issuer of tokens (OAUTHBEARER): fetched, refreshed, and used to check tokens.
 
 `security.token_keys` decides when the keys are fetched, and `security.tokens` checks the tokens.
-The keys come from the one address in `sasl.oauthbearer.jwks.endpoint.url`, an https:, http: or
-file: URL. Nothing in a token can name another address.
+The keys come from the one address in `sasl.oauthbearer.jwks.endpoint.url`, an https: or file: URL,
+or an http: URL of this machine. Nothing in a token can name another address.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import urllib.request
 from collections.abc import Callable, Coroutine, Mapping
+from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +18,7 @@ from penstock.broker.config import ConfigError
 from penstock.broker.listeners.login_work import Done
 from penstock.ports import Clock, Executor, Random
 from penstock.runtime import read_file
+from penstock.security.addresses import canonical, is_address
 from penstock.security.exchange import KeyFetch
 from penstock.security.token_keys import (
     AwaitFetch,
@@ -66,11 +68,25 @@ def keys_url(settings: Mapping[str, str]) -> str:
     """Returns where the keys of the issuer are."""
     key = f"{_PREFIX}jwks.endpoint.url"
     url = settings.get(key, "").strip()
-    if urlsplit(url).scheme not in ("https", "http", "file"):
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError as error:
+        raise ConfigError(f"{key} is not an address: {error}") from error
+    if parts.scheme not in ("https", "http", "file"):
         raise ConfigError(
             f"{key} must be an https: address, or a file: path, of the issuer's key set (JWKS)"
         )
+    if parts.scheme == "http" and not _is_loopback(host):
+        raise ConfigError(
+            f"{key} is an http: address of another machine. Who can change the answer could sign "
+            "tokens for every user: use an https: address, or save the key set and use a file: path"
+        )
     return url
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (is_address(host) and ip_address(canonical(host)).is_loopback)
 
 
 def read_keys(url: str, timeout_s: float) -> bytes:
