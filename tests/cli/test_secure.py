@@ -98,6 +98,24 @@ def test_the_files_are_made_once_and_only_their_owner_can_read_the_secret_ones(
     assert first.password in first.properties_path.read_text()
 
 
+def test_a_folder_that_others_can_read_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "security"
+    folder.mkdir()
+    folder.chmod(0o755)
+    secure_setup.prepare(str(tmp_path), "127.0.0.1")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "security").mkdir()
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(CommandFailed, match="belongs to another user"):
+        secure_setup.prepare(str(tmp_path), "127.0.0.1")
+    assert not [*(tmp_path / "security").iterdir()]
+
+
 def test_a_certificate_for_another_host_is_replaced(tmp_path: Path) -> None:
     """The authority stays, so clients need not change."""
     setup = secure_setup.prepare(str(tmp_path), "127.0.0.1")

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from stat import S_IMODE
 from typing import Final, TypeVar
 
 from penstock.broker.control.cluster_view import ClusterView
@@ -81,6 +82,7 @@ def prepare(directory: str, host: str) -> SecureSetup:
     folder = Path(os.path.abspath(directory), "security")
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _close_to_others(folder)
         password_path = folder / "admin-password"
         if not password_path.exists():
             made = urlsafe_b64encode(SystemRandom().bytes(_PASSWORD_BYTES)).decode()
@@ -96,6 +98,18 @@ def prepare(directory: str, host: str) -> SecureSetup:
             "directory with --data"
         ) from error
     return setup
+
+
+def _close_to_others(folder: Path) -> None:
+    """Makes a folder with keys and passwords accessible to its owner only."""
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise CommandFailed(
+            f"{folder} belongs to another user, who could read its keys and passwords: choose "
+            "another directory with --data"
+        )
+    if S_IMODE(status.st_mode) & 0o077:
+        folder.chmod(0o700)
 
 
 def _make_certificate(setup: SecureSetup, host: str) -> None:
