@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.security.addresses import is_loopback
 from penstock.security.client_login import MECHANISM_NAMES
 from penstock.security.listeners import SecurityProtocol
 from penstock.security.oauthbearer import MECHANISM as OAUTHBEARER
@@ -99,13 +99,3 @@ class ConsoleConfig:
     @property
     def is_loopback(self) -> bool:
         return is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Returns whether only this machine can connect to the host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

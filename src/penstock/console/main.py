@@ -26,11 +26,11 @@ from penstock.console.config import (
     BadConsoleConfig,
     ConsoleConfig,
     OAuthConfig,
-    is_loopback,
 )
 from penstock.console.oauth import is_safe
 from penstock.console.server import check_certificate, listen, serve
 from penstock.runtime import SystemRandom, Threads
+from penstock.security.addresses import is_loopback
 
 TOKEN_VARIABLE: Final = "PENSTOCK_CONSOLE_TOKEN"  # noqa: S105 -- the name of it, not a token
 OAUTH_SECRET_VARIABLE: Final = "PENSTOCK_CONSOLE_OAUTH_SECRET"  # noqa: S105 -- as above

@@ -28,9 +28,10 @@ from typing import Any, Final
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 from penstock.client.errors import AuthenticationFailed
-from penstock.console.config import OAuthConfig, is_loopback
+from penstock.console.config import OAuthConfig
 from penstock.console.errors import NotLoggedIn, NotReached, TooManyAttempts
 from penstock.ports import Clock, Executor, Random
+from penstock.security.addresses import is_loopback
 
 PENDING_MAX: Final = 500
 """How many sign-ins can be under way at the provider."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import urllib.request
 from collections.abc import Callable, Coroutine, Mapping
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -18,7 +17,7 @@ from penstock.broker.config import ConfigError
 from penstock.broker.listeners.login_work import Done
 from penstock.ports import Clock, Executor, Random
 from penstock.runtime import read_file
-from penstock.security.addresses import canonical, is_address
+from penstock.security.addresses import is_loopback
 from penstock.security.exchange import KeyFetch
 from penstock.security.token_keys import (
     AwaitFetch,
@@ -77,16 +76,12 @@ def keys_url(settings: Mapping[str, str]) -> str:
         raise ConfigError(
             f"{key} must be an https: address, or a file: path, of the issuer's key set (JWKS)"
         )
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(
             f"{key} is an http: address of another machine. Who can change the answer could sign "
             "tokens for every user: use an https: address, or save the key set and use a file: path"
         )
     return url
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (is_address(host) and ip_address(canonical(host)).is_loopback)
 
 
 def read_keys(url: str, timeout_s: float) -> bytes:
