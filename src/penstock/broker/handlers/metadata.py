@@ -29,7 +29,7 @@ from penstock.metadata.topic_ids import ZERO_ID
 from penstock.metadata.topics import validate_topic_name
 from penstock.security.acls import CLUSTER_NAME, AclOperation, ResourceType
 from penstock.security.listeners import missing_endpoint_error
-from penstock.wire.errors import ErrorCode, KafkaError
+from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
 from penstock.wire.messages import MetadataRequest, MetadataResponse
 
 _IDS_SINCE = 12
@@ -88,8 +88,16 @@ def _answered(request: MetadataRequest, context: RequestContext) -> Steps[Metada
 def _fenced(request: MetadataRequest, context: RequestContext) -> MetadataResponse:
     """Answers for a broker that may not decide what the client may see (`access.authorization`).
 
-    The brokers are listed, so that the client can ask another one.
+    The brokers are listed, so that the client can ask another one. For a request of all topics
+    there is no such answer: an empty list would say that there are no topics, and clients ignore
+    the error code that version 13 has for the whole response. So the connection is closed, and the
+    client asks another broker, or this one again.
     """
+    if request.topics is None or (context.version == 0 and not request.topics):
+        raise ProtocolError(
+            "this broker cannot list the topics that the client may see, because it is not sure "
+            "that it has the current ACLs; the client asks again"
+        )
     response = refuse(request, context.version, fenced_code(context.api_key))
     response.brokers = _brokers(context.services, context.identity.listener)
     response.cluster_id = context.services.image.cluster_id
