@@ -74,6 +74,26 @@ def test_users_are_listed_and_deleted(penstock: Runner, access: FakeAccess, pass
     assert penstock("user", "delete", "alice", "--yes").code == 1
 
 
+def test_deleting_a_user_says_which_rules_remain(
+    penstock: Runner, access: FakeAccess, password: str
+) -> None:
+    """A new user of this name would have them. The fake broker has no roles, as Kafka."""
+    add = ("user", "add", "alice", "--password-file", password)
+    penstock(*add)
+    penstock("acl", "add", "--user", "alice", "--allow", "read,write", "topic:orders")
+    penstock("acl", "add", "--user", "bob", "--allow", "read", "topic:orders")
+    deleted = penstock("user", "delete", "alice", "--yes")
+    assert deleted.out.startswith("deleted user alice\nremaining: ALLOW READ on TOPIC 'orders'")
+    assert deleted.out.endswith("\n  penstock acl delete topic:orders --user alice\n")
+    assert len(access.acls) == 3
+    penstock(*add)
+    removed = penstock("user", "delete", "alice", "--with-access", "--yes", "--json").json
+    assert removed["deleted"] == "alice"
+    assert len(removed["removed"]) == 2
+    assert [each.principal for each in access.acls] == ["User:bob"]
+    assert access.users == {}
+
+
 def test_without_a_terminal_a_password_needs_a_file(penstock: Runner, access: FakeAccess) -> None:
     ended = penstock("user", "add", "alice")
     assert ended.code != 0

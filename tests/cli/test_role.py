@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,27 @@ def cli(penstock: Runner, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Ru
     monkeypatch.setenv("PENSTOCK_BOOTSTRAP", broker.bootstrap)
     monkeypatch.setenv("COLUMNS", "120")
     return penstock
+
+
+def test_deleting_a_user_says_what_access_remains(cli: Runner, tmp_path: Path) -> None:
+    """A new user of this name would have it."""
+    (tmp_path / "password").write_text("tea-4711")
+    add = ("user", "add", "carol", "--password-file", str(tmp_path / "password"))
+    assert cli(*add).code == 0
+    assert cli("role", "grant", "reader", "topic:orders.*", "--user", "carol").code == 0
+    assert cli("acl", "add", "--user", "carol", "--allow", "write", "topic:bills").code == 0
+    deleted = cli("user", "delete", "carol", "--yes")
+    assert deleted.code == 0
+    assert "penstock role revoke reader 'topic:orders.*' --user carol" in deleted.out
+    assert "penstock acl delete topic:bills --user carol" in deleted.out
+    assert "carol" in cli("acl", "list").out
+    assert cli(*add).code == 0
+    removed = cli("user", "delete", "carol", "--with-access", "--yes")
+    assert removed.code == 0
+    assert "removed: role reader" in removed.out
+    assert "carol" not in cli("acl", "list").out
+    assert cli("role", "list", "--user", "carol", "--json").json["assignments"] == []
+    assert cli("user", "list", "--json").json == {"users": []}
 
 
 def test_a_role_is_granted_explained_and_revoked(cli: Runner) -> None:

@@ -46,6 +46,8 @@ class FakeAccess:
     def serve(self, fake: FakeBroker) -> None:
         """Answers the requests of a fake broker from now on."""
         fake.versions.update(VERSIONS)
+        # Like Kafka, it has no roles.
+        fake.versions.pop(ApiKey.DESCRIBE_ROLES, None)
         answers = {
             ApiKey.DESCRIBE_ACLS: self.describe_acls,
             ApiKey.CREATE_ACLS: self.create_acls,

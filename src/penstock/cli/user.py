@@ -11,6 +11,7 @@ from penstock.cli.output import CommandFailed, emit, emit_json, printable
 from penstock.cli.passwords import PasswordFile, read_password
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, confirm, connect, run
 from penstock.cli.tables import Column, table
+from penstock.cli.user_access import UserAccess, find_access, remove_access
 from penstock.client.admin.access import ScramUser
 from penstock.client.errors import BrokerError
 from penstock.wire.errors import ErrorCode
@@ -41,16 +42,23 @@ Examples:
   penstock user list
   penstock user list --json
 """
-_DELETE_HELP = """Delete a user. Its access rules stay.
+_DELETE_HELP = """Delete a user.
+
+Its roles and access rules stay, as in Kafka, and a new user of the same name would have them. The
+command says which ones there are. --with-access removes them first.
 
 \b
 Examples:
   penstock user delete alice
+  penstock user delete alice --with-access
 """
 
 _Name = Annotated[str, typer.Argument(metavar="USER", help="The name of the user.")]
 _Mechanism = Annotated[
     str, typer.Option("--mechanism", help="SCRAM-SHA-512 or SCRAM-SHA-256.", metavar="NAME")
+]
+_WithAccess = Annotated[
+    bool, typer.Option("--with-access", help="Also remove the user's roles and access rules.")
 ]
 _Iterations = Annotated[int, typer.Option("--iterations", help="4096 to 16384.")]
 
@@ -135,18 +143,34 @@ def list_users(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) 
 def delete(
     user: _Name,
     *,
+    with_access: _WithAccess = False,
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    confirm(f"Delete user {printable(user)}?", yes=yes)
+    what = " and its access" if with_access else ""
+    confirm(f"Delete user {printable(user)}{what}?", yes=yes)
 
-    async def main() -> None:
+    async def main() -> UserAccess:
         async with connect(bootstrap) as admin:
+            # The rights go first: if something fails, the user has too few of them, not too many.
+            look = remove_access if with_access else find_access
+            found = await look(admin, user)
             await admin.delete_scram_user(user)
+            return found
 
-    run(main())
-    _done("deleted", user, json=json)
+    found = run(main())
+    state = "removed" if with_access else "remaining"
+    if json:
+        emit_json({"deleted": user, state: found.texts})
+        return
+    _done("deleted", user, json=False)
+    for text in found.texts:
+        emit(f"{state}: {printable(text)}")
+    if not with_access and (commands := found.commands(user)):
+        emit("A new user of this name would have these rights. To remove them:")
+        for command in commands:
+            emit(f"  {printable(command)}")
 
 
 def _done(what: str, user: str, *, json: bool) -> None:
