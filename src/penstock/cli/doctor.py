@@ -52,7 +52,7 @@ Examples:
   penstock doctor
   penstock doctor --data /var/lib/penstock --port 9092
   penstock doctor --bootstrap kafka1:9092 --probe
-  penstock doctor --bootstrap kafka1:9092 --metrics-token-file token --metrics-ca ca.pem
+  penstock doctor --metrics-token-file token --metrics-ca ca.pem
   penstock doctor --json | jq '.findings[] | select(.state != "ok")'
 """
 _MARKS: Final = {State.OK: "ok", State.NOTE: "note", State.WARNING: "WARN", State.PROBLEM: "BAD"}
