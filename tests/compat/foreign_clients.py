@@ -98,7 +98,7 @@ class LiveProgram:
 
 
 def _java(version: str, way: Way, directory: Path) -> Command:
-    path = compiled(version, directory, "Secured", reads_json=True)
+    path = compiled(version, directory, "Secured", reads_tokens=True)
     lines = _java_tls(way, directory) | _java_login(way)
     config = directory / "client.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))

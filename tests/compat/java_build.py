@@ -20,9 +20,9 @@ COMPILE_S = 150
 
 
 @cache
-def compiled(version: str, directory: Path, *names: str, reads_json: bool = False) -> str:
+def compiled(version: str, directory: Path, *names: str, reads_tokens: bool = False) -> str:
     """Returns the class path of these programs, compiled into a directory; skips without Java."""
-    jars = java_class_path(version, reads_json=reads_json)
+    jars = java_class_path(version, reads_tokens=reads_tokens)
     compiler = tool("javac", "install a JDK")
     sources = [str(Path(HERE, "java", f"{name}.java")) for name in ("Patience", *names)]
     result = subprocess.run(

@@ -47,11 +47,16 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 {more}  </dependencies>
 </project>
 """
-# The Java client reads answers of token endpoints with this, but does not bring it.
-JSON_READER = """    <dependency>
+# The Java client gets tokens from an endpoint with these, but does not bring them.
+TOKEN_READERS = """    <dependency>
       <groupId>com.fasterxml.jackson.core</groupId>
       <artifactId>jackson-databind</artifactId>
       <version>2.16.2</version>
+    </dependency>
+    <dependency>
+      <groupId>org.bitbucket.b_c</groupId>
+      <artifactId>jose4j</artifactId>
+      <version>0.9.6</version>
     </dependency>
 """
 
@@ -90,15 +95,15 @@ def fetch(what: str, command: Sequence[str], directory: Path) -> None:
 
 
 def java_class_path(
-    version: str, artifact: str = "kafka-clients", *, reads_json: bool = False
+    version: str, artifact: str = "kafka-clients", *, reads_tokens: bool = False
 ) -> str:
     """Returns the jars of one of Kafka's artifacts, in the format of `java -cp`."""
     tool("java", "install a JRE")
     maven = tool("mvn", "install Maven")
-    directory = cache_directory(f"{artifact}-{version}" + "-with-json" * reads_json)
+    directory = cache_directory(f"{artifact}-{version}" + "-with-token-readers" * reads_tokens)
     path = directory / "classpath"
     if not path.exists() or not all(map(os.path.exists, path.read_text().split(os.pathsep))):
-        more = JSON_READER * reads_json
+        more = TOKEN_READERS * reads_tokens
         pom = POM.format(artifact=artifact, version=version, more=more)
         (directory / "pom.xml").write_text(pom)
         command = [maven, "-B", "-q", "dependency:build-classpath", "-Dmdep.outputFile=classpath"]

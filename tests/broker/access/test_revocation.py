@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from pytest import MonkeyPatch
 
 from broker.access.clients import AUTHORIZER, Client, create, delete, entry, filter_of
@@ -13,7 +14,7 @@ from penstock.metadata.acls import unconfirmed
 from penstock.metadata.image import Changed
 from penstock.records.record import Record, build_batch
 from penstock.security.acls import AclOperation, PermissionType, ResourceType
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, ProtocolError
 from penstock.wire.messages import (
     CreateAclsRequest,
     CreateAclsResponse,
@@ -211,7 +212,8 @@ async def test_a_change_does_not_wait_for_a_broker_that_has_lost_its_lease(
     await lost.membership.leave()
     await deleting
     assert lost.authorization.is_fenced()
-    assert not await sees(Client(harness, ALICE, broker=2))
+    with pytest.raises(ProtocolError, match="cannot list the topics"):
+        await sees(Client(harness, ALICE, broker=2))
 
 
 @with_three
