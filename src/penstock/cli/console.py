@@ -41,6 +41,13 @@ Examples:
 """
 
 
+_Issuer = Annotated[str, typer.Option("--oauth-issuer", metavar="URL", help="The OpenID provider.")]
+_ClientId = Annotated[
+    str, typer.Option("--oauth-client-id", metavar="ID", help="This console, there.")
+]
+_Scope = Annotated[str, typer.Option("--oauth-scope", metavar="TEXT", help="What to ask it for.")]
+
+
 def register(root: typer.Typer) -> None:
     root.command("console", help=_HELP)(console)
 
@@ -73,15 +80,9 @@ def console(
             "--mechanism", metavar="NAMES", help="SCRAM-SHA-512, SCRAM-SHA-256, PLAIN, OAUTHBEARER."
         ),
     ] = "SCRAM-SHA-512,SCRAM-SHA-256",
-    oauth_issuer: Annotated[
-        str, typer.Option("--oauth-issuer", metavar="URL", help="The OpenID provider.")
-    ] = "",
-    oauth_client_id: Annotated[
-        str, typer.Option("--oauth-client-id", metavar="ID", help="This console, there.")
-    ] = "",
-    oauth_scope: Annotated[
-        str, typer.Option("--oauth-scope", metavar="TEXT", help="What to ask it for.")
-    ] = "openid",
+    oauth_issuer: _Issuer = "",
+    oauth_client_id: _ClientId = "",
+    oauth_scope: _Scope = "openid",
     tls_certificate: Annotated[
         str, typer.Option("--tls-certificate", metavar="FILE", help="PEM file, for https.")
     ] = "",
