@@ -48,7 +48,7 @@ BURST_S: Final = 2.0
 NEIGHBOUR_S: Final = 10.0
 TIMEOUT_S: Final = 60.0
 Look = tuple[float, int]
-"""Seconds since the begin, and the bytes until then."""
+"""Seconds since the start, and the bytes until then."""
 _names: Final = (f"quotas-{number}" for number in count())
 
 
@@ -115,7 +115,8 @@ class Receiver:
 
 
 def marks(seconds: float) -> list[float]:
-    """Returns when to look: at the begin and the end of the steady time, and at two ends."""
+    """Returns when to look: at the start and the end of the steady time, and at the ends of the two
+    measured times."""
     return [0.0, CYCLE_S * seconds / MEASURED_S, seconds, 4 * CYCLE_S * seconds / MEASURED_S]
 
 
@@ -194,7 +195,7 @@ def greedy_client(bootstrap: str, client_id: str, topic: str, burst_s: float) ->
     greedy = context.Process(target=be_greedy, args=(bootstrap, client_id, topic), daemon=True)
     greedy.start()
     try:
-        time.sleep(burst_s)
+        time.sleep(burst_s)  # what a quota allows at the start is not measured
         yield
     finally:
         greedy.terminate()

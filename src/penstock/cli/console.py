@@ -43,9 +43,11 @@ Examples:
 
 _Issuer = Annotated[str, typer.Option("--oauth-issuer", metavar="URL", help="The OpenID provider.")]
 _ClientId = Annotated[
-    str, typer.Option("--oauth-client-id", metavar="ID", help="This console, there.")
+    str, typer.Option("--oauth-client-id", metavar="ID", help="The id of this console there.")
 ]
-_Scope = Annotated[str, typer.Option("--oauth-scope", metavar="TEXT", help="What to ask it for.")]
+_Scope = Annotated[
+    str, typer.Option("--oauth-scope", metavar="TEXT", help="The scopes to ask it for.")
+]
 
 
 def register(root: typer.Typer) -> None:

@@ -124,6 +124,7 @@ class Sessions:
             except AuthenticationFailed:
                 await workspace.link.close()
             except BaseException:
+                # Also if the browser has gone away: no connection must stay open.
                 await workspace.link.close()
                 raise
             else:

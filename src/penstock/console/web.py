@@ -86,8 +86,9 @@ class Web:
 
         async def answer(request: Request) -> Response:
             try:
-                self._guard.check_host(request.headers)
-                if not from_anywhere:
+                if from_anywhere:
+                    self._guard.check_host(request.headers)
+                else:
                     self._guard.check_origin(request.headers)
                 response = await handler(request)
             except ConsoleError as error:

@@ -340,7 +340,7 @@ def _part(data: bytes, begin: int) -> _Part:
 
 
 def _body(data: bytes, tag: int, rest: bool = False) -> bytes:
-    """Returns the content of the value at the begin of `data`, which must fill it unless `rest`."""
+    """Returns the content of the value at the start of `data`, which must fill it unless `rest`."""
     part = _part(data, 0)
     if part.tag != tag or (not rest and len(part.encoded) != len(data)):
         raise CertificateInvalid("the bytes are not a certificate in DER")

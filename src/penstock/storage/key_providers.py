@@ -23,7 +23,7 @@ def key_provider(
         return KeyCommand(where)
     if kind == "vault" and where:
         # Loaded only if it is used: it needs the HTTP client.
-        from penstock.storage.vault_keys import VaultKeys  # noqa: PLC0415
+        from penstock.storage.vault_keys import VaultKeys  # noqa: PLC0415 - as said
 
         return VaultKeys(where, token_file=token_file, ca_file=ca_file)
     raise ValueError(
