@@ -93,6 +93,42 @@ def test_signing_in_and_out(page: Any) -> None:
     assert "bob" not in page.locator("#user").inner_text()
 
 
+def test_a_page_that_is_opened_during_the_sign_in_does_not_ask_again(page: Any) -> None:
+    """The form stays until the console has answered. Then the page opens that was asked for."""
+    held: list[Any] = []
+    page.route("**/api/session", lambda route: held.append(route))
+    sign_in(page, "bob", BOB_PASSWORD)
+    page.get_by_role("button", name="Signing in").wait_for()
+    page.evaluate("location.hash = '#/topics'")
+    page.locator("#sign-in form").evaluate("each => each.requestSubmit()")
+    assert page.locator("#sign-in").count() == 1
+    assert len(held) == 1
+    held[0].continue_()
+    page.unroute("**/api/session")
+    page.locator("#user", has_text="bob").wait_for()
+    page.get_by_role("heading", name="Topics").wait_for()
+    assert page.locator("#sign-in").count() == 0
+
+
+def test_requests_that_are_refused_together_ask_once(page: Any) -> None:
+    """The session ended while several requests were under way."""
+    sign_in(page, "bob", BOB_PASSWORD)
+    page.locator("#user", has_text="bob").wait_for()
+    page.context.clear_cookies()
+    page.evaluate(
+        """() => { import("/static/api.js").then(({ get }) => {
+        for (let each = 0; each < 3; each++) get(`/api/groups?each=${each}`).catch(() => {});
+        }); }"""
+    )
+    page.locator("#sign-in").first.wait_for()
+    refused = "performance.getEntriesByType('resource').filter(e => e.name.includes('each=')).length"
+    page.wait_for_function(f"() => {refused} === 3")
+    page.evaluate("fetch('/api/session', { method: 'POST', body: '{}' }).then((a) => a.text())")
+    assert page.locator("#sign-in").count() == 1
+    sign_in(page, "bob", BOB_PASSWORD)
+    page.locator("#user", has_text="bob").wait_for()
+
+
 def test_signing_in_at_a_provider(page: Any, secured: Secured, provider: Provider) -> None:
     """The provider sends the browser back, and the console is open."""
     with secured.console(*oauth_options(provider)) as url:

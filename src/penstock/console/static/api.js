@@ -2,21 +2,38 @@
 
 let csrf = null;
 let askForLogin = null;
+const SILENT = "the console does not answer: check that it is running";
 
-// `ask(answer, error)` returns what a new session needs: a token, or a user name and a password.
+// `ask(answer, error)` returns what a new session needs, `login`: a token, or a user name and a
+// password. It also returns `done`, which closes its form.
 export function onLoginNeeded(ask) { askForLogin = ask; }
 
-async function session(login = {}) {
-  const response = await fetch("/api/session", {
-    method: "POST",
-    headers: { "content-type": "application/json" },
-    body: JSON.stringify(login),
-  });
-  const answer = await response.json();
+async function session(login = {}, done = () => {}) {
+  let response, answer;
+  try {
+    response = await fetch("/api/session", {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(login),
+    });
+    answer = await response.json();
+  } catch {
+    throw new Error(SILENT);
+  } finally {
+    done();
+  }
   if (response.ok) { csrf = answer.csrf; return answer.user; }
   if (!answer.needs && response.status !== 401 && response.status !== 429) throw new Error(answer.error);
   const isFirst = !Object.keys(login).length;
-  return session(await askForLogin(answer, isFirst ? "" : answer.error));
+  const asked = await askForLogin(answer, isFirst ? "" : answer.error);
+  return session(asked.login, asked.done);
+}
+
+// Signs in once, however many requests were refused.
+let signing = null;
+function signedIn(login) {
+  signing ??= session(login).finally(() => { signing = null; });
+  return signing;
 }
 
 // Returns the user who signed in, or null if nobody does. The URL that the console printed may have
@@ -24,7 +41,7 @@ async function session(login = {}) {
 export async function begin() {
   const match = /^#token=(.+)$/.exec(location.hash);
   if (match) history.replaceState(null, "", location.pathname);
-  return session(match ? { token: decodeURIComponent(match[1]) } : {});
+  return signedIn(match ? { token: decodeURIComponent(match[1]) } : {});
 }
 
 async function ask(path, options, again = true) {
@@ -33,12 +50,12 @@ async function ask(path, options, again = true) {
     response = await fetch(path, options());
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("the console does not answer: check that it is running");
+    throw new Error(SILENT);
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => ({ error: response.statusText }));
   if (again && (response.status === 401 || (response.status === 403 && /CSRF/.test(answer.error)))) {
-    const user = await session();  // the session has ended, or the console was restarted
+    const user = await signedIn();  // the session has ended, or the console was restarted
     if (user !== null) { location.reload(); return new Promise(() => {}); }  // perhaps another user
     return ask(path, options, false);
   }

@@ -109,7 +109,7 @@ function keys(event) {
 onLoginNeeded((answer, error) => (answer.needs === "password" ? signIn(answer, error) : new Promise((resolve) => {
   ask("This console needs its token", [{ name: "token", label: "Token", kind: "password", required: true }], {
     button: "Log in", note: error || "The console printed it when it was started.",
-    send: ({ token }) => resolve({ token }),
+    send: ({ token }) => resolve({ login: { token }, done: () => {} }),
   });
 })));
 
@@ -129,7 +129,6 @@ async function signOut() {
 
 if (localStorage.getItem("theme")) document.documentElement.dataset.theme = localStorage.getItem("theme");
 document.getElementById("theme").addEventListener("click", theme);
-addEventListener("hashchange", open);
 addEventListener("keydown", keys);
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();  // the hash names the page, not a position in it
@@ -140,4 +139,10 @@ document.addEventListener("visibilitychange", () => {
   if (!source) return;
   if (document.hidden) source.close(); else listen();
 });
-begin().then((user) => { showUser(user); listen(); open(); setInterval(silence, 2000); }, tell);
+begin().then((user) => {
+  showUser(user);
+  listen();
+  open();
+  addEventListener("hashchange", open);  // before the session began, every page would be refused
+  setInterval(silence, 2000);
+}, tell);
