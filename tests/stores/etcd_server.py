@@ -43,7 +43,7 @@ class EtcdServer:
         self.name = name
         self.directory = directory
         self.options = tuple(options)
-        self.scheme = "https" if "--client-cert-auth" in options else "http"
+        self.scheme = "https" if any(each.startswith("--cert-file") for each in options) else "http"
         self.client_port, self.peer_port = _free_ports(2)
         self.endpoint = f"127.0.0.1:{self.client_port}"
         self.peer_url = f"http://127.0.0.1:{self.peer_port}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 from aetcd import rpc
 
 from penstock.stores.etcd_address import EtcdAddress
@@ -31,19 +32,29 @@ def with_user(address: EtcdAddress, folder: Path, password: str = PASSWORD) -> E
 class Users:
     """Changes the users of an etcd, as root once authentication is enabled."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, ca: Path | None = None) -> None:
         self._endpoint = endpoint
+        self._ca = ca
+        """The authority that signed the certificate of etcd. None if connections use no TLS."""
         self._is_enabled = False
 
     async def call(self, method: str, request: Any) -> Any:
-        async with rpc.insecure_channel(self._endpoint) as channel:
+        async with self._channel() as channel:
             stub = rpc.AuthStub(channel)
             metadata: tuple[tuple[str, str], ...] = ()
             if self._is_enabled:
                 login = rpc.AuthenticateRequest(name=ROOT, password=ROOT_PASSWORD)
                 answer = await stub.Authenticate(login, timeout=TIMEOUT_S)
                 metadata = (("token", answer.token),)
-            return await getattr(stub, method)(request, timeout=TIMEOUT_S, metadata=metadata)
+            call = getattr(stub, method)
+            # etcd may still be starting.
+            return await call(request, timeout=TIMEOUT_S, metadata=metadata, wait_for_ready=True)
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._ca is None:
+            return grpc.aio.insecure_channel(self._endpoint)
+        credentials = grpc.ssl_channel_credentials(self._ca.read_bytes())
+        return grpc.aio.secure_channel(self._endpoint, credentials)
 
     async def create(self) -> None:
         """Creates root, and the user with a role of the same name that has no right yet."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +25,7 @@ from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_members import EtcdConfig
 from penstock.testing.slowness import patient
 
+from .etcd_certificate import certificate
 from .etcd_server import EtcdCluster, open_store
 from .store_bench import keys_of, put, revision_of, take
 
@@ -274,18 +273,7 @@ def test_an_etcd_that_went_back_in_time_is_detected() -> None:
 
 def test_the_connection_can_use_tls(tmp_path: Path) -> None:
     """Each side shows a certificate signed by the given CA. Without one there is no connection."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed, and the test needs a certificate")
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
-            *("ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", cert),
-            *("-days", "2", "-subj", "/CN=etcd", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    cert, key = certificate(tmp_path, "etcd")
     files = [f"--cert-file={cert}", f"--key-file={key}", f"--trusted-ca-file={cert}"]
     etcd = EtcdCluster(1, [*files, "--client-cert-auth"])
 

@@ -15,17 +15,20 @@ from aetcd import rpc
 from penstock.ports import Compare, Put
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.stores import etcd_login
-from penstock.stores.errors import StoreRefused
+from penstock.stores.errors import StoreRefused, StoreUnavailable
 from penstock.stores.etcd import EtcdStore
 from penstock.stores.etcd_address import EtcdAddress
 from penstock.stores.etcd_login import METADATA, Metadata
 from penstock.stores.etcd_members import EtcdConfig, Members
 
+from .etcd_certificate import certificate
 from .etcd_server import PATIENT, EtcdCluster, open_store
 from .etcd_users import NAMESPACE, PASSWORD, Users, with_user
 from .store_bench import put, revision_of, take
 
 PATIENCE_S = 150.0
+BRISK = EtcdConfig(request_timeout_s=3.0, attempt_timeout_s=1.2)
+"""For connections that must fail."""
 FAST = ["--heartbeat-interval=10", "--election-timeout=100", "--bcrypt-cost=4"]
 INVALID: Metadata = (*METADATA, ("token", "nonsense.1"))
 
@@ -409,3 +412,33 @@ def test_a_password_can_come_from_an_environment_variable(monkeypatch: pytest.Mo
         etcd_login.read_password(address)
     monkeypatch.setenv("ETCD_PASSWORD", "secret")
     assert etcd_login.read_password(address) == "secret"
+
+
+def test_a_login_over_tls(tmp_path: Path) -> None:
+    """The certificate of etcd is checked before the password is sent. Without TLS there is no
+    connection, and with another authority the password is not sent."""
+    server = certificate(tmp_path, "server")
+    other = certificate(tmp_path, "other")
+    files = [f"--cert-file={server.cert}", f"--key-file={server.key}"]
+    etcd = EtcdCluster(1, [*FAST, *files])
+
+    async def main() -> None:
+        await Users(etcd.members[0].endpoint, ca=Path(server.cert)).secure()
+        plain = with_user(etcd.address(NAMESPACE), tmp_path)
+        store = await open_store(replace(plain, ca=server.cert), PATIENT)
+        await put(store, "/a", b"1")
+        forge(store)
+        assert await store.get("/a") is not None
+        await store.close()
+        for unsafe in (plain, replace(plain, ca=other.cert)):
+            with pytest.raises(StoreUnavailable):
+                await open_store(unsafe, BRISK)
+        wrong = with_user(etcd.address(NAMESPACE), tmp_path, "wrong-secret")
+        with pytest.raises(StoreRefused, match="has the password"):
+            await open_store(replace(wrong, ca=server.cert), PATIENT)
+
+    try:
+        etcd.members[0].start(etcd.members)
+        asyncio.run(main())
+    finally:
+        etcd.close()

@@ -181,7 +181,7 @@ def test_a_wrong_token_is_refused(authorization: list[str]) -> None:
 def test_a_request_with_a_wrong_token_gets_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even the pages that need none, or a list of the pages. It is logged."""
+    """Not even the pages that need none, or a list of the pages. It is logged and counted."""
 
     @with_harness
     async def run(harness: BrokerHarness) -> None:
@@ -192,6 +192,8 @@ def test_a_request_with_a_wrong_token_gets_nothing(
                 assert b"/health" not in body
             assert (await get(watch, "/other"))[0] == 401
             assert (await get(watch, "/other", f"Bearer {TOKEN}"))[0] == 404
+            metrics = (await get(watch, "/metrics", f"Bearer {TOKEN}"))[2].decode()
+            assert "penstock_metrics_refused_requests_total 5.0" in metrics
 
     run(tmp_path)
     assert "refused a request to the metrics endpoint" in caplog.text

@@ -33,6 +33,8 @@ class Endpoint:
     def __init__(self, resources: Mapping[str, Resource], guard: TokenGuard) -> None:
         self.guard = guard
         """Replaced when there is a new token."""
+        self.refused = 0
+        """Requests without the right token, and connections above the limit."""
         self._log = ThrottledLog(_log)
         self._resources = resources
         self._connections: dict[Droppable, None] = {}
@@ -63,6 +65,7 @@ class Endpoint:
 
     def admit(self, connection: Droppable) -> bool:
         if len(self._connections) >= CONNECTIONS_MAX:
+            self.refused += 1
             return False
         self._connections[connection] = None
         return True
@@ -97,6 +100,7 @@ class Endpoint:
             )
 
     def _refuse(self, access: Access) -> Page:
+        self.refused += 1
         self._log.warn(
             f"refused a request to the metrics endpoint: {access.value}",
             asyncio.get_running_loop().time(),

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from itertools import accumulate
+from typing import NamedTuple
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -33,7 +34,7 @@ from penstock.records.kernels import COMPILED
 from penstock.txns.transaction import State as TransactionState
 from penstock.wire.api import ApiKey
 
-__all__ = ["CONTENT_TYPE", "families", "render"]
+__all__ = ["CONTENT_TYPE", "Scraping", "families", "render"]
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -78,12 +79,19 @@ def histogram(name: str, samples: Iterable[tuple[tuple[str, ...], Histogram]]) -
     return made
 
 
+class Scraping(NamedTuple):
+    """What the metrics endpoint reports about itself."""
+
+    previous_s: float
+    refused: int
+
+
 def families(
     broker: Broker,
     services: Services,
     gathered: Gathered,
     top_topics: TopTopics,
-    scrape_s: float,
+    scraping: Scraping,
 ) -> Iterator[Metric]:
     """Yields all families, one at a time."""
     counters = broker.counters
@@ -97,7 +105,8 @@ def families(
     yield from _transactions(gathered)
     yield from _audit(broker.audit)
     yield histogram("penstock_event_loop_delay_seconds", [((), counters.loop_delays)])
-    yield _single("penstock_scrape_duration_seconds", scrape_s)
+    yield _single("penstock_scrape_duration_seconds", scraping.previous_s)
+    yield _single("penstock_metrics_refused_requests_total", scraping.refused)
     # Not registered, because tests may run several brokers in one process.
     yield from ProcessCollector(registry=None).collect()
 

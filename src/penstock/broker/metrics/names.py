@@ -242,6 +242,11 @@ METRICS: Final = (
     # The process
     _histogram("penstock_event_loop_delay_seconds", "How late the event loop runs its timers."),
     _gauge("penstock_scrape_duration_seconds", "How long the previous scrape took."),
+    _counter(
+        "penstock_metrics_refused_requests_total",
+        "Requests to the metrics endpoint without the right token, and connections above its "
+        "limit.",
+    ),
 )
 
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

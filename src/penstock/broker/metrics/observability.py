@@ -35,7 +35,6 @@ class Watch:
         self._env = env
         self._config = config
         self._counters = broker.counters
-        self._scrapes = Scrapes(env, broker)
         self.health = Health(env, config, broker, stop)
         self._event_log = EventLog(broker, config.broker_id)
         self._endpoint = Endpoint(
@@ -46,6 +45,7 @@ class Watch:
             },
             TokenGuard(),
         )
+        self._scrapes = Scrapes(env, broker, lambda: self._endpoint.refused)
         self._security = EndpointSecurity(env, config, self._endpoint)
         self._tasks: list[asyncio.Task[None]] = []
         self.address: tuple[str, int] | None = None

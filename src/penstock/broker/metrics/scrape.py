@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import import_module
 
 from penstock.broker.broker import Broker
@@ -16,9 +17,12 @@ class NotWired(Exception):
 
 
 class Scrapes:
-    def __init__(self, env: Env, broker: Broker) -> None:
+    """`refused` returns how many requests the metrics endpoint has refused. Without one: 0."""
+
+    def __init__(self, env: Env, broker: Broker, refused: Callable[[], int] = int) -> None:
         self._env = env
         self._broker = broker
+        self._refused = refused
         self._gatherer: Gatherer | None = None
         self._took_s = 0.0
         self._turn = asyncio.Lock()
@@ -33,6 +37,7 @@ class Scrapes:
         await self._env.executor.run(lambda: import_module("penstock.broker.metrics.families"))
         from penstock.broker.metrics.families import (  # noqa: PLC0415 - see above
             CONTENT_TYPE,
+            Scraping,
             families,
             render,
         )
@@ -44,8 +49,9 @@ class Scrapes:
                 self._gatherer = Gatherer(services)
             gathered = await self._gatherer.gather(slices)
             parts = []
+            scraping = Scraping(self._took_s, self._refused())
             for family in families(
-                self._broker, services, gathered, self._gatherer.top_topics, self._took_s
+                self._broker, services, gathered, self._gatherer.top_topics, scraping
             ):
                 parts.append(render(family))
                 await slices.give()
