@@ -96,7 +96,11 @@ def test_signing_in_and_out(page: Any) -> None:
 def test_a_page_that_is_opened_during_the_sign_in_does_not_ask_again(page: Any) -> None:
     """The form stays until the console has answered. Then the page opens that was asked for."""
     held: list[Any] = []
-    page.route("**/api/session", lambda route: held.append(route))
+
+    def hold(route: Any) -> None:
+        held.append(route)
+
+    page.route("**/api/session", hold)
     sign_in(page, "bob", BOB_PASSWORD)
     page.get_by_role("button", name="Signing in").wait_for()
     page.evaluate("location.hash = '#/topics'")
@@ -121,8 +125,8 @@ def test_requests_that_are_refused_together_ask_once(page: Any) -> None:
         }); }"""
     )
     page.locator("#sign-in").first.wait_for()
-    refused = "performance.getEntriesByType('resource').filter(e => e.name.includes('each=')).length"
-    page.wait_for_function(f"() => {refused} === 3")
+    asked = "performance.getEntriesByType('resource').filter((e) => e.name.includes('each='))"
+    page.wait_for_function(f"() => {asked}.length === 3")
     page.evaluate("fetch('/api/session', { method: 'POST', body: '{}' }).then((a) => a.text())")
     assert page.locator("#sign-in").count() == 1
     sign_in(page, "bob", BOB_PASSWORD)
