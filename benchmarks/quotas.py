@@ -2,9 +2,8 @@
 
 `penstock up` runs in a process of its own, and confluent-kafka in this one. `produce` and `fetch`
 are the achieved rate divided by the quota: over the first 30 seconds of a client, over 60, and over
-33 seconds after the first 11. A fresh client may use its quota of ten seconds at once, and again
-when the measured time of 11 seconds has passed, as in Kafka: the rate is right on average, not in
-each second. 33 seconds are three such times.
+33 seconds after the first 11. A fresh client may use its quota of one second at once. (Kafka's rate
+allows ten seconds, and again every 11 seconds. 33 seconds are three such times.)
 
 `java_produce` and `java_fetch` are the same with the Java client, if `--java` has the class path of
 a compiled program: `--java "$(cd tests && ../.venv/bin/python -m compat.java_build /tmp Limited)"`.
@@ -42,7 +41,7 @@ VALUE: Final = b"x" * 1000
 BATCH_BYTES: Final = 64 << 10
 MEASURED_S: Final = 30.0
 CYCLE_S: Final = 11.0
-"""After so long, a broker forgets what a client has used."""
+"""After so long, Kafka forgets what a client has used."""
 BURST_S: Final = 2.0
 """How long the greedy client runs before the neighbour is measured."""
 NEIGHBOUR_S: Final = 10.0

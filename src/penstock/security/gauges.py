@@ -2,7 +2,9 @@
 
 `WindowedRate` is Kafka's rate: 11 windows of one second, measured over at least 10 seconds. So an
 idle client may use its quota of 10 seconds at once. `TokenBucket` is Kafka's limit on changes of
-topics.
+topics, and here the limit on bytes too. Kafka limits bytes by its rate, which forgets a burst when
+its windows expire: a client that always has more to send gets a burst every 11 seconds, and over 30
+seconds up to a fifth more than its quota. A bucket forgets nothing.
 
 `JointRate` and `JointBucket` measure clients that are too many for a gauge each. A client uses
 several gauges at the same time. Other clients use each of them too, but seldom the same ones. So
@@ -25,6 +27,9 @@ MEASURED_MIN_S: Final = _MEASURED_MIN_MS // 1000
 _EXPIRES_MS: Final = WINDOWS * WINDOW_MS
 _SLOTS: Final = WINDOWS + 1
 """One more window is kept: the oldest one still overlaps the measured time."""
+
+BYTES_BURST_S: Final = 1
+"""The bytes of so many seconds can be sent at once after an idle time."""
 
 THROTTLE_MAX_MS: Final = 2**31 - 1
 """The longest throttle time that a response can express."""
@@ -68,26 +73,23 @@ class WindowedRate:
 
     def record(self, amount: float, now_ms: int) -> int:
         """Records what was used. Returns the throttle time in milliseconds."""
-        if now_ms >= self._turn_ms:
-            self._turn(now_ms)
-        self._last_ms = now_ms
-        self._value += amount
-        total = self._before + self._value
+        total = self.add(amount, now_ms)
         # The window has at least 10 seconds, so this is below the limit however long it is.
         if total <= self.limit * MEASURED_MIN_S:
             return 0
         return self._throttle(total, now_ms)
 
-    def unrecord(self, amount: float, now_ms: int) -> None:
-        """Takes back what `record` has recorded at the same time, for a response not sent."""
-        throttled_ms = self.throttled_ms
-        self.record(-amount, now_ms)
-        self.throttled_ms = throttled_ms
-
-    @property
-    def recorded(self) -> float:
-        """How much was used in the window, at the time of the last record."""
+    def add(self, amount: float, now_ms: int) -> float:
+        """Records what was used. Returns how much was used in the window."""
+        if now_ms >= self._turn_ms:
+            self._turn(now_ms)
+        self._last_ms = now_ms
+        self._value += amount
         return self._before + self._value
+
+    def unrecord(self, amount: float, now_ms: int) -> None:
+        """Takes back what `record` has recorded at the same time."""
+        self.add(-amount, now_ms)
 
     def rate(self, now_ms: int) -> float:
         """Returns what was used per second. Reading it changes nothing."""
@@ -157,19 +159,30 @@ def _window_ms(elapsed_ms: int) -> int:
 
 
 class TokenBucket:
-    """A limit on changes of topics: each created or deleted partition takes one token.
+    """A limit on changes of topics, where each created or deleted partition takes one token, or on
+    bytes.
 
-    The bucket starts full with the tokens of 11 seconds. It may go below zero, so a request larger
-    than the bucket succeeds once, and the next one waits longer.
+    The bucket starts full, with the tokens of `burst_s` seconds. It may go below zero, so a request
+    larger than the bucket succeeds once, and the next one waits longer.
     """
 
-    __slots__ = ("_last_ms", "_tokens", "limit", "throttled_ms")
+    __slots__ = (
+        "_burst_s",
+        "_last_ms",
+        "_measured",
+        "_tokens",
+        "limit",
+        "throttled_ms",
+    )
 
-    def __init__(self, limit: float, now_ms: int) -> None:
+    def __init__(self, limit: float, now_ms: int, burst_s: int = WINDOWS) -> None:
         self.limit = limit
         self.throttled_ms = 0
+        self._burst_s = burst_s
         self._tokens = self._burst
         self._last_ms = now_ms
+        self._measured = WindowedRate(limit, now_ms)
+        """Only shown: it decides nothing."""
 
     def admit(self, amount: float, now_ms: int) -> int:
         """Takes tokens and returns 0, unless the bucket is below zero.
@@ -179,30 +192,35 @@ class TokenBucket:
         if wait_ms := self.wait_ms(now_ms):
             self.throttled_ms += wait_ms
             return wait_ms
-        self._tokens -= amount
+        self._take(amount, now_ms)
         return 0
 
     def record(self, amount: float, now_ms: int) -> int:
         """Takes tokens in any case. Returns the milliseconds until the bucket is at zero again."""
         self._refill(now_ms)
-        self._tokens -= amount
+        self._take(amount, now_ms)
+        if self._tokens >= 0:
+            return 0
         wait_ms = self.wait_ms(now_ms)
         self.throttled_ms += wait_ms
         return wait_ms
 
     def rate(self, now_ms: int) -> float:
-        """Returns what was used per second in the last 11 seconds, as far as tokens show it."""
-        self._refill(now_ms)
-        return (self._burst - self._tokens) / WINDOWS
+        """Returns what was used per second. Reading it changes nothing."""
+        return self._measured.rate(now_ms)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Returns whether the bucket is full, as a new one is."""
+        """Returns whether the bucket is full, and shows the same rate as a new one."""
         self._refill(now_ms)
-        return self._tokens >= self._burst
+        return self._tokens >= self._burst and self._measured.is_idle(now_ms)
 
     @property
     def _burst(self) -> float:
-        return self.limit * WINDOWS
+        return self.limit * self._burst_s
+
+    def _take(self, amount: float, now_ms: int) -> None:
+        self._measured.add(amount, now_ms)
+        self._tokens -= amount
 
     def _refill(self, now_ms: int) -> None:
         refilled = self._tokens + self.limit * (now_ms - self._last_ms) / 1000
@@ -219,6 +237,11 @@ class TokenBucket:
         return max(1, int(wait_ms + 0.5))
 
 
+def new_byte_bucket(limit: float, now_ms: int) -> TokenBucket:
+    """Returns the gauge of a quota in bytes per second."""
+    return TokenBucket(limit, now_ms, BYTES_BURST_S)
+
+
 class JointRate:
     """Several rates that a client shares with others. The lowest one decides."""
 
@@ -231,10 +254,6 @@ class JointRate:
     def limit(self) -> float:
         return self._rates[0].limit
 
-    @property
-    def recorded(self) -> float:
-        return min(rate.recorded for rate in self._rates)
-
     def record(self, amount: float, now_ms: int) -> int:
         """Records what was used. Returns the throttle time in milliseconds."""
         waits_ms = [rate.record(amount, now_ms) for rate in self._rates]
@@ -244,7 +263,7 @@ class JointRate:
         return least_ms
 
     def unrecord(self, amount: float, now_ms: int) -> None:
-        """Takes back what `record` has recorded at the same time, for a response not sent."""
+        """Takes back what `record` has recorded at the same time."""
         for rate in self._rates:
             rate.unrecord(amount, now_ms)
 
@@ -256,6 +275,10 @@ class JointBucket:
 
     def __init__(self, buckets: Sequence[TokenBucket]) -> None:
         self._buckets = buckets
+
+    @property
+    def limit(self) -> float:
+        return self._buckets[0].limit
 
     def admit(self, amount: float, now_ms: int) -> int:
         """Takes tokens from all buckets and returns 0, unless all of them are below zero."""

@@ -32,12 +32,13 @@ from typing import Final, NamedTuple
 
 from penstock.security.addresses import site_of
 from penstock.security.gauges import (
-    MEASURED_MIN_S,
+    BYTES_BURST_S,
     WINDOW_MS,
     JointBucket,
     JointRate,
     TokenBucket,
     WindowedRate,
+    new_byte_bucket,
 )
 from penstock.security.quotas import (
     CLIENT_KEYS,
@@ -116,7 +117,8 @@ class _MeterId(NamedTuple):
 
 
 _Gauge = WindowedRate | TokenBucket
-_RateGauge = WindowedRate | JointRate
+_Rate = WindowedRate | JointRate
+_Bucket = TokenBucket | JointBucket
 
 
 @dataclass(slots=True)
@@ -181,7 +183,7 @@ class QuotaMeters:
     def update(self, quotas: Quotas) -> None:
         """Applies changed quotas. What was measured before still counts."""
         self._quotas = quotas
-        self._routes: dict[str, dict[Client, _RateGauge | None]] = {
+        self._routes: dict[str, dict[Client, _Rate | _Bucket | None]] = {
             key: {} for key in CLIENT_KEYS if key != CONTROLLER_MUTATION_RATE and quotas.has(key)
         }
         self._route_bytes = dict.fromkeys(self._routes, 0)
@@ -200,32 +202,27 @@ class QuotaMeters:
             meter = self._route(key, client, now_ms)
         return 0 if meter is None else meter.record(amount, now_ms)
 
-    def unrecord(self, key: str, client: Client, amount: float, now_ms: int) -> None:
-        """Takes back what was recorded at the same time, for a response that is not sent."""
-        if meter := self._find(key, client, now_ms):
-            meter.unrecord(amount, now_ms)
-
     def fetch_bytes_max(self, client: Client, now_ms: int) -> int:
-        """Returns how much one fetch may return: no more than the quota of 10 seconds."""
+        """Returns how much one fetch may return: no more than the quota of one second."""
         meter = self._find(CONSUMER_BYTE_RATE, client, now_ms)
         if meter is None:
             return FETCH_BYTES_MAX
-        return int(min(meter.limit * MEASURED_MIN_S, FETCH_BYTES_MAX))
+        return int(min(meter.limit * BYTES_BURST_S, FETCH_BYTES_MAX))
 
     def record_fetch(self, client: Client, size: int, now_ms: int) -> FetchVerdict:
         """Decides whether a fetch is answered with its `size` bytes of records.
 
-        Over the quota it is answered without records, and they are not recorded. A first batch can
-        be larger than `fetch_bytes_max`: it is sent if nothing else was sent in the window, or the
-        consumer would never get past it. (Kafka answers such a fetch without records forever.)
+        Over the quota it is answered without records, and they are not recorded. Otherwise they are
+        sent, and the next fetch waits until the quota allows them. So a consumer gets past a batch
+        that is larger than `fetch_bytes_max`. (Kafka answers such a fetch without records forever.)
         """
-        meter = self._find(CONSUMER_BYTE_RATE, client, now_ms)
-        if meter is None or not (throttle_ms := meter.record(size, now_ms)):
+        bucket = self._find(CONSUMER_BYTE_RATE, client, now_ms)
+        if bucket is None:
             return _SERVED
-        if meter.recorded <= size:
-            return FetchVerdict(throttle_ms, False)
-        meter.unrecord(size, now_ms)
-        return FetchVerdict(throttle_ms, True)
+        assert isinstance(bucket, _Bucket)
+        if throttle_ms := bucket.admit(0, now_ms):
+            return FetchVerdict(throttle_ms, True)
+        return FetchVerdict(bucket.record(size, now_ms), False)
 
     def admit_mutations(self, client: Client, partitions: int, now_ms: int) -> int:
         """Returns 0 if the client may create or delete the partitions, and records them.
@@ -233,7 +230,7 @@ class QuotaMeters:
         Otherwise the topic is refused with THROTTLING_QUOTA_EXCEEDED and this throttle time. For
         CreateTopics from version 6, DeleteTopics from 5 and CreatePartitions from 3.
         """
-        bucket = self._bucket(client, now_ms)
+        bucket = self._mutations(client, now_ms)
         return 0 if bucket is None else bucket.admit(partitions, now_ms)
 
     def record_mutations(self, client: Client, partitions: int, now_ms: int) -> int:
@@ -241,7 +238,7 @@ class QuotaMeters:
 
         For older versions than those of `admit_mutations`: they do not know the error.
         """
-        bucket = self._bucket(client, now_ms)
+        bucket = self._mutations(client, now_ms)
         return 0 if bucket is None else bucket.record(partitions, now_ms)
 
     def record_connection(self, address: str, now_ms: int) -> int:
@@ -289,7 +286,7 @@ class QuotaMeters:
             throttled_ms = sum(gauge.throttled_ms for gauge in gauges)
             yield MeterUsage(each.key, None, None, gauges[0].limit, rate, throttled_ms)
 
-    def _find(self, key: str, client: Client, now_ms: int) -> _RateGauge | None:
+    def _find(self, key: str, client: Client, now_ms: int) -> _Rate | _Bucket | None:
         """Returns the meter of a client; None if it has no limit."""
         routes = self._routes.get(key)
         if routes is None:
@@ -297,11 +294,12 @@ class QuotaMeters:
         meter = routes.get(client, _UNKNOWN)
         return self._route(key, client, now_ms) if meter is _UNKNOWN else meter
 
-    def _route(self, key: str, client: Client, now_ms: int) -> _RateGauge | None:
+    def _route(self, key: str, client: Client, now_ms: int) -> _Rate | _Bucket | None:
         """Looks up the meter of a client, and remembers it."""
         user, client_id = client
         limit = self._quotas.limit(user, client_id, key)
-        gauge = None if limit is None else self._rate(key, limit, user, now_ms)
+        choose = self._rate if key == REQUEST_PERCENTAGE else self._bucket
+        gauge = None if limit is None else choose(key, limit, user, now_ms)
         if len(user) <= ENTITY_NAME_CHARS_MAX and len(client_id or "") <= ENTITY_NAME_CHARS_MAX:
             size = sys.getsizeof(user) + sys.getsizeof(client_id) + _ROUTE_BYTES
             routes = self._routes[key]
@@ -316,7 +314,7 @@ class QuotaMeters:
             self._routes[key].clear()
             self._route_bytes[key] = 0
 
-    def _rate(self, key: str, limit: Limit, owner: str, now_ms: int) -> _RateGauge:
+    def _rate(self, key: str, limit: Limit, owner: str, now_ms: int) -> _Rate:
         gauges = [
             gauge
             for gauge in self._gauges(key, limit, owner, now_ms)
@@ -324,14 +322,16 @@ class QuotaMeters:
         ]
         return gauges[0] if len(gauges) == 1 else JointRate(gauges)
 
-    def _bucket(self, client: Client, now_ms: int) -> TokenBucket | JointBucket | None:
-        key = CONTROLLER_MUTATION_RATE
-        limit = self._quotas.limit(*client, key)
-        if limit is None:
-            return None
-        gauges = self._gauges(key, limit, client.user, now_ms)
+    def _bucket(self, key: str, limit: Limit, owner: str, now_ms: int) -> _Bucket:
+        gauges = self._gauges(key, limit, owner, now_ms)
         buckets = [gauge for gauge in gauges if isinstance(gauge, TokenBucket)]
         return buckets[0] if len(buckets) == 1 else JointBucket(buckets)
+
+    def _mutations(self, client: Client, now_ms: int) -> _Bucket | None:
+        limit = self._quotas.limit(*client, CONTROLLER_MUTATION_RATE)
+        if limit is None:
+            return None
+        return self._bucket(CONTROLLER_MUTATION_RATE, limit, client.user, now_ms)
 
     def _gauges(self, key: str, limit: Limit, owner: str, now_ms: int) -> list[_Gauge]:
         """Returns the gauges of the clients that share this limit, with its current rate.
@@ -391,7 +391,7 @@ class QuotaMeters:
         elif each.key in {REQUEST_PERCENTAGE, CONNECTION_CREATION_RATE}:
             gauge = WindowedRate(rate, now_ms, SHORT_THROTTLE_MAX_MS)
         else:
-            gauge = WindowedRate(rate, now_ms)
+            gauge = new_byte_bucket(rate, now_ms)
         self._meters[each] = _Meter(gauge, counted_for)
         if counted_for is not None:
             self._pool(each.key).add(counted_for)

@@ -167,7 +167,7 @@ async def test_below_its_quota_and_without_quotas_nobody_is_throttled(
 @with_harness
 async def test_all_client_ids_of_a_user_share_its_quota(harness: BrokerHarness) -> None:
     await harness.create("t")
-    await limit(harness, "producer_byte_rate", 30.0)
+    await limit(harness, "producer_byte_rate", 300.0)
     assert (await produced(Client(harness, client_id="a")))[1] == 0
     assert (await produced(Client(harness, client_id="b" * 20_000)))[1] > 0
 
@@ -209,13 +209,13 @@ async def test_a_waiting_fetch_is_throttled_when_data_arrives(harness: BrokerHar
 
 
 @with_harness
-async def test_one_fetch_returns_no_more_than_the_quota_of_ten_seconds(
+async def test_one_fetch_returns_no_more_than_the_quota_of_one_second(
     harness: BrokerHarness,
 ) -> None:
     await harness.create("t")
     for _ in range(20):
         await harness.produce("t", [b"v" * 100])
-    await limit(harness, "consumer_byte_rate", 100.0)
+    await limit(harness, "consumer_byte_rate", 1000.0)
     size, throttle_ms = await fetched(Client(harness))
     assert 0 < size <= 1000
     assert throttle_ms == 0
