@@ -147,13 +147,17 @@ async def found(harness: BrokerHarness, key: str, key_type: int) -> None:
         await asyncio.sleep(0.002)
 
 
+def acls_of(users: list[User], names: Names) -> list[CreateAclsRequest.Creation]:
+    """Returns the ACLs of the users. They have the same rights on what does not exist."""
+    acls = [acl for user in users for acl in user.acls(names)]
+    others = [acl for user in users for acl in user.acls(ABSENT)]
+    return acls + [acl for acl in others if acl.resource_type != ResourceType.CLUSTER]
+
+
 async def check(case: Case, harness: BrokerHarness) -> None:
     names = await present(harness)
     users = list(users_of(case))
-    acls = [acl for user in users for acl in user.acls(names)]
-    # A user has the same rights on what does not exist.
-    acls += [acl for user in users for acl in user.acls(ABSENT) if acl.resource_type != 4]
-    await create(harness, acls)
+    await create(harness, acls_of(users, names))
     clients = {user: Client(harness, user.principal) for user in users}
     refused = [user for user in users if user.refusal is not None]
     # Those who may do it come last: they may delete what the others are asking about.

@@ -11,7 +11,8 @@
 | 6     | certificates of clients        | test_bad_certificates_...     | net/test_tls            |
 | 7     | a bad certificate at a reload  | test_a_bad_reload_...         | net/test_tls            |
 | 8     | a DENY for a live fetch        | test_a_deny_...               | access/test_revocation  |
-| 9     | what exists                    | test_absent_and_forbidden_... | access/test_rights      |
+| 9     | what exists                    | test_absent_and_forbidden_... | access/test_rights,     |
+|       |                                |                               | test_refusal_work       |
 | 10    | requests of brokers            | test_requests_of_brokers_...  | access/test_rights      |
 | 11    | empty prefix, mapped addresses | test_an_empty_prefix_...,     | security/test_acls      |
 |       |                                | test_a_mapped_address_...     |                         |

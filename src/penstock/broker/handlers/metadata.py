@@ -46,27 +46,30 @@ def handle(
     asked = request.topics or []
     if context.services.authorization.is_fenced_for(context.identity):
         return _fenced(request, context)
-    count = _count(request, context)
+    # The others are refused. The time that this takes must not tell whether they exist.
+    names = [
+        each.name
+        for each in asked
+        if each.name is not None
+        and context.may_topic(AclOperation.DESCRIBE, each.name, audited=False)
+    ]
+    count = _count(request, names, context)
     context.is_large = count > context.slicing.elements
     return with_fresh_topics(
         context,
-        [
-            each.name
-            for each in asked
-            if each.name is not None
-            and context.may_topic(AclOperation.DESCRIBE, each.name, audited=False)
-        ],
+        names,
         lambda: answered(context, _answered(request, context), count),
         [each.topic_id for each in asked],
     )
 
 
-def _count(request: MetadataRequest, context: RequestContext) -> int:
-    """Returns how many topics and partitions are requested."""
+def _count(request: MetadataRequest, names: list[str], context: RequestContext) -> int:
+    """Returns how many topics and partitions are requested. `names` are the topics that the client
+    may see."""
     topics = context.services.image.topics
     if request.topics is None:
         return sum(1 + len(topic.partitions) for topic in topics.values())
-    known = (topics.get(each.name or "") for each in request.topics)
+    known = map(topics.get, names)
     return len(request.topics) + sum(len(topic.partitions) for topic in known if topic is not None)
 
 
