@@ -36,22 +36,24 @@ class UserTable:
         self.credentials: Mapping[CredentialKey, ScramCredential] = MappingProxyType(
             self._credentials
         )
+        self.problems: dict[str, str] = {}
+        """Key -> why the credential cannot be read. Its user cannot log in with it."""
         self.decoy_secret: bytes | None = None
         """None until the first broker with a SASL listener has written it."""
 
     def set_credential(self, key: str, value: bytes | None) -> None:
-        """Applies a change of the store to a key of `USERS_PREFIX`."""
-        owner = _owner(key)
-        if value is None:
-            self._credentials.pop(owner, None)
-            return
+        """Applies a change of the store to a key of `USERS_PREFIX`.
+
+        A value that cannot be read locks out its user, and nobody else: the broker goes on."""
+        self.problems.pop(key, None)
         try:
-            credential = decode(value)
+            owner = _owner(key)
+            self._credentials.pop(owner, None)
+            if value is not None:
+                self._credentials[owner] = _credential(owner, value)
         except CredentialInvalid as error:
-            raise MetadataInvalid(key, str(error)) from error
-        if credential.mechanism != owner[1]:
-            raise MetadataInvalid(key, f"the credential is for {credential.mechanism.sasl_name}")
-        self._credentials[owner] = credential
+            if value is not None:
+                self.problems[key] = str(error)
 
     def set_decoy_secret(self, value: bytes | None) -> None:
         if value is not None and len(value) != DECOY_SECRET_BYTES:
@@ -68,8 +70,15 @@ def _owner(key: str) -> CredentialKey:
     try:
         owner = unquote(name, errors="strict"), ScramMechanism(int(number))
     except ValueError as error:
-        raise MetadataInvalid(key, "it names no user and mechanism") from error
+        raise CredentialInvalid("the key names no user and mechanism") from error
     # Accept only the form that `user_key` writes: one user must not have two keys.
     if user_key(*owner) != key:
-        raise MetadataInvalid(key, "it is not in the form that brokers write")
+        raise CredentialInvalid("the key is not in the form that brokers write")
     return owner
+
+
+def _credential(owner: CredentialKey, value: bytes) -> ScramCredential:
+    credential = decode(value)
+    if credential.mechanism != owner[1]:
+        raise CredentialInvalid(f"it is for {credential.mechanism.sasl_name}")
+    return credential

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.metadata.image import Changed
 from penstock.security.decoys import PLAIN_ORDER, Decoys, decoy_classes
 from penstock.security.scram_credentials import ScramCredential, ScramMechanism
+
+_log = logging.getLogger(__name__)
 
 
 class UserCredentials:
@@ -14,7 +18,10 @@ class UserCredentials:
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._decoys: Decoys | None = None
+        self._told: dict[str, str] = {}
+        """The problems that were logged."""
         cluster.listen(self._on_change)
+        self._tell_problems()
 
     @property
     def decoys(self) -> Decoys:
@@ -40,3 +47,11 @@ class UserCredentials:
     def _on_change(self, changed: Changed) -> None:
         if changed.users:
             self._decoys = None
+            self._tell_problems()
+
+    def _tell_problems(self) -> None:
+        problems = self._cluster.image.users.problems
+        for key, problem in problems.items():
+            if self._told.get(key) != problem:
+                _log.error("%s in the metadata store locks out its user: %s", key, problem)
+        self._told = dict(problems)

@@ -7,7 +7,8 @@ date. Then this module waits for the newer image and makes the decision again.
 Two cases need care:
 
 - A refusal counts only if the image was current. For example, a topic that exists in this image may
-  just have been deleted through another broker.
+  just have been deleted through another broker. The same holds for a decision that changes nothing:
+  what a client deletes may just have been created through another broker.
 - A commit whose response was lost is doubtful: it may have been made, or may still be made. So its
   keys are read. If they have the new values, the commit was made. If not, the decision is made
   again on the current image, because the doubtful commit may never arrive. If it arrives before the
@@ -60,6 +61,10 @@ class Commits:
                     continue
                 self._require_settled(doubtful, error)
                 raise
+            if not decision.changes and not is_current:
+                await self._cluster.catch_up()
+                is_current = True
+                continue
             try:
                 is_done = not decision.changes or await self.attempt(decision)
             except StoreFull as error:
