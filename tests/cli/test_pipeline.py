@@ -41,6 +41,10 @@ PROGRESS: dict[str, Any] = {
     "numInputRows": 120,
     "processedRowsPerSecond": 61.44,
     "durationMs": {"triggerExecution": 1950},
+    "observedMetrics": {
+        "penstock.expectations.clicks": {"rows": 120, "has_id": 500, "is_page": 1},
+        "of the user": {"rows": 7},
+    },
     "sources": [
         {"endOffset": {"clicks": {"0": 70, "1": 50}}},
         {"endOffset": {"logOffset": 4}},
@@ -269,6 +273,7 @@ def test_progress_is_reduced_to_what_is_shown() -> None:
         "rows": 120,
         "rows_per_s": 61.4,
         "duration_ms": 1950,
+        "violations": {"has_id": 500, "is_page": 1},
         "offsets": {"clicks": {"0": 70, "1": 50}},
     }
     assert json.loads(json.dumps(event)) == event
@@ -290,7 +295,7 @@ def test_a_view_accumulates_events() -> None:
     clicks = view.flows["clicks"]
     assert (clicks.rows, clicks.batch, clicks.batch_rows, clicks.error) == (150, 4, 30, "why")
     rows = flow_rows(view.as_dict()["flows"])
-    assert rows[0] == ("counts", "completed", None, None, None, "-")
-    assert rows[1][:5] == ("clicks", "failed", 150, 61, None)
+    assert rows[0] == ("counts", "completed", None, None, None, "-", "-")
+    assert rows[1][:6] == ("clicks", "failed", 150, 61, None, "has_id 1,000, is_page 2")
     assert batch_text(view.as_dict()["flows"][1]) == "#4: 30 rows in 1.9 s at 12:00:01"
     assert clock_text("never") == "never"

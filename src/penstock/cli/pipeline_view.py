@@ -27,6 +27,7 @@ COLUMNS = (
     Column("rows", right=True),
     Column("rows/s", right=True),
     Column("lag", right=True),
+    Column("violations"),
     Column("last batch"),
 )
 
@@ -44,10 +45,17 @@ def flow_rows(flows: Iterable[Mapping[str, Any]]) -> list[tuple[object, ...]]:
             flow["rows"] if flow["streaming"] else None,
             round(flow["rows_per_s"]) if flow["batch"] is not None else None,
             flow["lag"],
+            violations_text(flow),
             batch_text(flow),
         )
         for flow in flows
     ]
+
+
+def violations_text(flow: Mapping[str, Any]) -> str:
+    # A run of an older version has none.
+    found = flow.get("violations") or {}
+    return ", ".join(f"{name} {number:,}" for name, number in found.items()) or "-"
 
 
 def batch_text(flow: Mapping[str, Any]) -> str:

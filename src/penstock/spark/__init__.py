@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from penstock.spark.expectations import Expectation, check, expect
     from penstock.spark.watching import watch
 
-__all__ = ["watch"]
+__all__ = ["Expectation", "check", "expect", "watch"]
+_HOMES: Final = {
+    "Expectation": "penstock.spark.expectations",
+    "check": "penstock.spark.expectations",
+    "expect": "penstock.spark.expectations",
+    "watch": "penstock.spark.watching",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Imports `watch` on first use: Spark's workers import this package and do not need it."""
-    if name == "watch":
-        from penstock.spark.watching import watch  # noqa: PLC0415 -- see above
-
-        return watch
+    """Imports a name on first use: Spark's workers import this package and need none of them."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

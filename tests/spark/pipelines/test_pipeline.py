@@ -29,6 +29,11 @@ PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
 FAST = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
 
 
+EXPECTED = """@expect("known_user", "user <> ''", on_violation="drop")
+@expect("long_enough", "seconds >= 2", on_violation="quarantine")
+"""
+
+
 @pytest.fixture
 def env(broker: Broker, tmp_path: Path) -> dict[str, str]:
     """The environment of a user with a separate home, with the brokers' addresses."""
@@ -232,6 +237,42 @@ def test_a_new_project_runs_continuously_and_continues_after_a_restart(
     ]
     committed = admin.group_offsets("shop")
     assert sum(at.offset for at in committed.values()) == 280
+
+
+def test_rows_that_violate_an_expectation_are_counted_and_quarantined(
+    env: dict[str, str], project: Path, broker: Broker, admin: Admin
+) -> None:
+    """Rows without a user are dropped, short views are in a table of their own, with the reason."""
+    file = project / "transformations" / "page_views.py"
+    file.write_text(
+        file.read_text()
+        .replace(
+            "from pyspark.sql import",
+            "from penstock.spark import expect\nfrom pyspark.sql import",
+            1,
+        )
+        .replace("def page_views()", f"{EXPECTED}def page_views()", 1)
+    )
+    sent = views(0, 62)
+    for number in (3, 5):
+        sent[number]["user"] = ""
+    send(broker, "shop-page-views", sent)
+    ran = penstock(env, project, "pipeline", "run", *FAST)
+    assert ran.returncode == 0, ran.stderr + ran.stdout
+    warehouse = project / "spark-warehouse"
+    rows = pq.read_table(str(warehouse / "page_views")).to_pylist()
+    assert len(rows) == 62 - 2 - 4
+    assert min(row["seconds"] for row in rows) == 2.5
+    assert "" not in {row["user"] for row in rows}
+    short = pq.read_table(str(warehouse / "page_views_quarantine")).to_pylist()
+    assert sorted(row["seconds"] for row in short) == [0.5, 0.5, 1.5, 1.5]
+    assert all(row["violations"] == ["long_enough"] for row in short)
+    status = json.loads(penstock(env, project, "pipeline", "status", "--json").stdout)
+    flows = {flow["name"]: flow for flow in status["flows"]}
+    assert flows["page_views"]["violations"] == {"known_user": 2, "long_enough": 4}
+    assert "known_user 2, long_enough 4" in penstock(env, project, "pipeline", "status").stdout
+    admin.delete_topics(["shop-page-views", "shop-long-views"])
+    admin.delete_group("shop")
 
 
 def test_dry_run_reports_an_error_in_one_line(env: dict[str, str], project: Path) -> None:

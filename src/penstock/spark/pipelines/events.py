@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
+from penstock.spark.expectations import CHECKED, violation_counts
 from penstock.spark.pipelines.explain import one_line, short_name
 
 State = Literal["STARTING", "RUNNING", "WAITING", "COMPLETED", "FAILED", "STOPPED"]
@@ -65,8 +66,17 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
         "rows": int(progress.get("numInputRows") or 0),
         "rows_per_s": _finite(progress.get("processedRowsPerSecond")),
         "duration_ms": int(durations.get("triggerExecution") or 0),
+        "violations": _violations(progress),
         "offsets": offsets,
     }
+
+
+def _violations(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Returns how many rows of the batch violate each expectation of the flow."""
+    found: dict[str, int] = {}
+    for counts in violation_counts(progress.get("observedMetrics")).values():
+        found |= {name: number for name, number in counts.items() if name != CHECKED}
+    return found
 
 
 def topic_offsets(found: object) -> dict[str, dict[str, int]]:
@@ -107,6 +117,8 @@ class FlowView:
     batch_rows: int = 0
     batch_at: str = ""
     batch_ms: int = 0
+    violations: dict[str, int] = field(default_factory=dict)
+    """How many rows of this run violate each expectation."""
     error: str = ""
 
 
@@ -162,6 +174,8 @@ class RunView:
             flow.batch_rows = int(event["rows"])
             flow.batch_at = str(event["at"])
             flow.batch_ms = int(event["duration_ms"])
+            for name, number in event["violations"].items():
+                flow.violations[name] = flow.violations.get(name, 0) + int(number)
 
     def as_dict(self) -> dict[str, Any]:
         return {
