@@ -222,8 +222,15 @@ class Listener(Protocol):
     async def close(self) -> None: ...
 
 
+Pace = Callable[[], float]
+"""Called for each connection that a listener accepts. Returns for how many seconds it is to accept
+no further one; 0 if it may go on at once."""
+
+
 class Network(Protocol):
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener: ...
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener: ...
 
     async def connect(
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float

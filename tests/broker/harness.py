@@ -27,7 +27,7 @@ from penstock.broker.partitions.maintenance import Maintenance
 from penstock.broker.partitions.partition import HostedPartition
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
-from penstock.ports import Env, KeyProvider, Listener, Receiver, Slicing, Transport
+from penstock.ports import Env, KeyProvider, Listener, Pace, Receiver, Slicing, Transport
 from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom, Threads
 from penstock.sim.disk.disk import SimDisk
@@ -77,7 +77,9 @@ class _Listener:
 class NoNetwork:
     """A network on which no client connects and no broker can be reached."""
 
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener:
         return _Listener(host, port)
 
     async def connect(
@@ -91,6 +93,7 @@ class HarnessPeer:
     port = 40_000
     frame_bytes_max = 100 << 20
     is_replica = False
+    tenant = ""
 
     def __init__(self) -> None:
         self.mutes: list[float] = []
@@ -98,6 +101,9 @@ class HarnessPeer:
 
     def get_extra_info(self, name: str) -> None:
         return None
+
+    def set_tenant(self, tenant: str) -> None:
+        self.tenant = tenant
 
     def replace_session(self, session: Session) -> None:
         pass

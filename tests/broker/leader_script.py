@@ -26,7 +26,7 @@ from penstock.broker.replication.replica_fetcher import ReplicaFetchers
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import BrokerChange, Changed
 from penstock.metadata.model import BrokerInfo, Partition
-from penstock.ports import Buffer, BufferedReceiver, Env, Listener, Receiver, Transport
+from penstock.ports import Buffer, BufferedReceiver, Env, Listener, Pace, Receiver, Transport
 from penstock.records.record import Record, build_batch
 from penstock.runtime import SystemClock, SystemRandom
 from penstock.sim.disk.disk import SimDisk
@@ -187,7 +187,9 @@ class ScriptNetwork:
     def __init__(self, leaders: Callable[[int], Leader]) -> None:
         self._leaders = leaders
 
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener:
         raise AssertionError("a follower listens to nobody")
 
     async def connect(

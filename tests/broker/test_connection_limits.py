@@ -92,6 +92,42 @@ def test_connection_limits_can_be_changed_while_the_broker_runs(tmp_path: Path) 
     asyncio.run(run())
 
 
+def test_an_address_can_have_another_limit_than_the_others(tmp_path: Path) -> None:
+    """max.connections.per.ip.overrides, by address and by name."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), three_brokers(tmp_path, brokers=1) as cluster:
+            admission = cluster.broker(0).server.admission
+            name = "max.connections.per.ip.overrides"
+            await alter(cluster, name, "127.0.0.1:1,10.9.9.9:5")
+            assert not await is_served(cluster)
+            await alter(cluster, name, "localhost:1")
+            await cluster.until(lambda: admission.of_address.get("127.0.0.1") == 1)
+            assert not await is_served(cluster)
+            await alter(cluster, name, "127.0.0.1:1000")
+            await alter(cluster, "max.connections.per.ip", "1")
+            assert await is_served(cluster)
+
+    asyncio.run(run())
+
+
+def test_the_rate_of_connections_can_be_changed_while_the_broker_runs(tmp_path: Path) -> None:
+    """Those over max.connection.creation.rate are served too, only later."""
+
+    async def run() -> None:
+        async with asyncio.timeout(60), three_brokers(tmp_path, brokers=1) as cluster:
+            delays = cluster.broker(0).listeners.accept_rates.delays["PLAINTEXT"]
+            assert await is_served(cluster)
+            assert delays.count == 0
+            await alter(cluster, "max.connection.creation.rate", "1")
+            while not delays.count:
+                assert await is_served(cluster)
+            assert await is_served(cluster)
+            assert delays.ms > 0
+
+    asyncio.run(run())
+
+
 def test_limits_from_the_config_file_take_effect(tmp_path: Path) -> None:
     """max.connections and socket.request.max.bytes."""
     settings = {"max.connections": "3", "socket.request.max.bytes": "2000"}

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, cast
 from penstock.net.config import ServerConfig
 from penstock.net.server import Server
 from penstock.net.session import Answer, Part, Peer
-from penstock.ports import Buffer, BufferedReceiver, Listener, Network, Receiver, Transport
+from penstock.ports import Buffer, BufferedReceiver, Listener, Network, Pace, Receiver, Transport
 from penstock.wire.errors import ProtocolError
 
 P = ParamSpec("P")
@@ -201,7 +201,9 @@ class MemoryNetwork:
         self._accept: Callable[[], Receiver] | None = None
         self._next_port = 40_000
 
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener:
         self._accept = receiver
         return self.listener
 

@@ -266,6 +266,22 @@ async def test_connections_are_limited_in_total_and_per_address(
     assert again.answers() == [b"e1"]
 
 
+@in_loop
+async def test_an_address_can_have_a_limit_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    started = await rig(connections_per_address_max=2)
+    started.server.admission.of_address = {"10.0.0.9": 3, "10.0.0.8": 0}
+    for _ in range(3):
+        started.connect("10.0.0.9")
+    assert started.network.open("10.0.0.9").aborted
+    assert "3 connections from this address are open, and max.connections.per.ip.overrides" in (
+        caplog.text
+    )
+    assert started.network.open("10.0.0.8").aborted
+    for _ in range(2):
+        started.connect("10.0.0.7")
+    assert started.network.open("10.0.0.7").aborted
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("connections_max", 0), ("idle_timeout_s", -1.0), ("port", 70000)]
 )

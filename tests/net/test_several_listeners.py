@@ -7,7 +7,7 @@ import pytest
 from penstock.net.open_listener import OpenListener
 from penstock.net.session import Peer, SessionRefused
 
-from .fakes import MemoryNetwork, Rig, Script, rig, settle
+from .fakes import MemoryNetwork, Rig, Script, framed, rig, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -73,3 +73,31 @@ async def test_a_client_that_may_have_no_session_is_logged_and_closed(
     assert "its certificate yields no user" in caplog.text
     assert "Traceback" not in caplog.text
     assert (started.server.counters.connections, started.server.admission.addresses) == (0, 0)
+
+
+async def test_the_listener_of_brokers_is_not_refused_when_clients_use_all_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The connection of a client that is idle for the longest time is closed for it."""
+    caplog.set_level("INFO")
+    started = await rig(connections_max=3)
+    listener, network = await opened(started)
+    listener.is_protected = True
+    clients = [started.network.open("10.1.1.1", 1 << 30) for _ in range(3)]
+    assert started.network.open("10.1.1.1", 1 << 30).aborted
+    started.clock.now += 5
+    started.server.tick()
+    for index in (0, 2):
+        clients[index].deliver(framed(b"e1"))
+    broker = network.open("10.1.1.2", 1 << 30)
+    await settle()
+    assert not broker.aborted
+    assert [each.aborted for each in clients] == [False, True, False]
+    assert "another broker has connected" in caplog.text
+    assert started.server.counters.connections_displaced == 1
+    assert started.server.counters.connections == 3
+    others = [network.open("10.1.1.2", 1 << 30) for _ in range(3)]
+    await settle()
+    assert all(each.aborted for each in clients)
+    assert not any(each.aborted for each in (broker, *others)), "no connection of a broker"
+    assert started.server.counters.connections_displaced == 3

@@ -198,9 +198,7 @@ class Broker:
 
     def _apply_limits(self) -> None:
         """Applies the connection limits, which can be changed while the broker runs."""
-        configs, admission = self.configs(), self.server.admission
-        admission.connections_max = configs.int_value("max.connections")
-        admission.per_address_max = configs.int_value("max.connections.per.ip")
+        self.listeners.apply_limits(self.configs(), self.server.admission)
 
     def _server_config(self) -> ServerConfig:
         config, configs = self._config, self.configs()

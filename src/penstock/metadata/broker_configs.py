@@ -28,6 +28,7 @@ from penstock.metadata.config_types import (
     Value,
     at_least,
 )
+from penstock.metadata.connection_configs import CONNECTION_CONFIGS
 from penstock.metadata.kafka_only_configs import kafka_only_config
 from penstock.metadata.topic_configs import TOPIC_CONFIGS
 
@@ -347,34 +348,6 @@ _COORDINATORS: tuple[_Row, ...] = (
     ),
 )
 
-_CONNECTIONS: tuple[_Row, ...] = (
-    ("max.connections", _INT, INT_MAX, 0, "The most connections that may be open at one time."),
-    (
-        "max.connections.per.ip",
-        _INT,
-        INT_MAX,
-        0,
-        "The most connections that may be open from one address.",
-    ),
-    (
-        "connections.max.idle.ms",
-        _LONG,
-        600_000,
-        None,
-        "How long a connection may be idle before it is closed.",
-    ),
-    ("socket.request.max.bytes", _INT, 100 << 20, 1, "The largest request that is accepted."),
-    ("fetch.max.bytes", _INT, 55 << 20, 1024, "The most bytes that one fetch returns."),
-    (
-        "max.incremental.fetch.session.cache.slots",
-        _INT,
-        1000,
-        0,
-        "The most fetch sessions that are kept.",
-    ),
-)
-
-
 _ENCRYPTION: tuple[_Row, ...] = (
     (
         "encryption.key.provider",
@@ -409,16 +382,9 @@ _SET_BY: Final = {
 """Settings that describe a broker under Kafka's names, and the keys of its config file that set
 them."""
 
-_READ_EACH_TIME: Final = frozenset(
-    (
-        "log.cleaner.backoff.ms",
-        "log.cleaner.dedupe.buffer.size",
-        "max.connections",
-        "max.connections.per.ip",
-    )
-)
-"""Settings that can be changed while the broker runs, in addition to throttles, cordons and topic
-defaults."""
+_READ_EACH_TIME: Final = frozenset(("log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size"))
+"""Settings that can be changed while the broker runs, in addition to throttles, cordons, limits of
+connections and topic defaults."""
 
 _NO_EFFECT: Final = {
     "inter.broker.protocol.version": "tools read it, and brokers ignore it",
@@ -426,8 +392,9 @@ _NO_EFFECT: Final = {
 }
 """Why some of these settings have no effect."""
 
-_ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _CONNECTIONS
-_ROWS += _ENCRYPTION
+_ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _ENCRYPTION
+
+_ELSEWHERE: Final = (*ACCESS_CONFIGS, *AUDIT_CONFIGS, *CONNECTION_CONFIGS)
 
 
 def _defined(row: _Row) -> Definition:
@@ -483,7 +450,7 @@ BROKER_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
     {
         each.name: each
         for each in sorted(
-            [*map(_defined, _ROWS), *ACCESS_CONFIGS, *AUDIT_CONFIGS, *_derived()],
+            [*map(_defined, _ROWS), *_ELSEWHERE, *_derived()],
             key=lambda each: each.name,
         )
     }

@@ -133,8 +133,6 @@ log.flush.offset.checkpoint.interval.ms  int
 log.flush.scheduler.interval.ms  long
 log.flush.start.offset.checkpoint.interval.ms  int
 log.initial.task.delay.ms  long
-max.connection.creation.rate  int  dynamic
-max.connections.per.ip.overrides  string  dynamic
 max.request.partition.size.limit  int
 metadata.log.dir  string
 metadata.log.max.record.bytes.between.snapshots  long
@@ -323,14 +321,20 @@ KAFKA_ONLY_CONFIGS: Final[Mapping[str, Definition]] = MappingProxyType(
 )
 
 
-_MAX_CONNECTIONS: Final = Definition(
-    "max.connections",
-    ConfigType.INT,
-    None,
-    "The most connections of this listener. The limit of the broker holds in addition.",
-    dynamic=False,
-)
-"""A limit of the broker that a listener can have for itself too."""
+_LIMITS: Final = {
+    name: Definition(name, ConfigType.INT, None, doc, dynamic=False)
+    for name, doc in (
+        (
+            "max.connections",
+            "The most connections of this listener. The limit of the broker holds in addition.",
+        ),
+        (
+            "max.connection.creation.rate",
+            "How many connections per second this listener accepts. Others are accepted later.",
+        ),
+    )
+}
+"""Limits of the broker that a listener can have for itself too."""
 
 
 def kafka_only_config(name: str) -> Definition | None:
@@ -338,7 +342,5 @@ def kafka_only_config(name: str) -> Definition | None:
     names that neither knows."""
     known = KAFKA_ONLY_CONFIGS.get(name)
     if known is None and (of_listener := _OF_LISTENER.fullmatch(name)) is not None:
-        known = KAFKA_ONLY_CONFIGS.get(of_listener[1])
-        if of_listener[1] == _MAX_CONNECTIONS.name:
-            known = _MAX_CONNECTIONS
+        known = KAFKA_ONLY_CONFIGS.get(of_listener[1]) or _LIMITS.get(of_listener[1])
     return known if known is None else replace(known, name=name)

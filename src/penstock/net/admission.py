@@ -1,5 +1,8 @@
 """Limits the number of connections: in total, and from one address.
 
+The listener of the brokers may exceed the total, if clients have another one. The server then
+closes a connection of a client.
+
 Lowering a limit closes no connection; it applies to new ones. Refusals are logged, but at most one
 line per interval (`throttled_log`), so that a peer that connects in a loop cannot fill the disk.
 """
@@ -7,7 +10,7 @@ line per interval (`throttled_log`), so that a peer that connects in a loop cann
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from penstock.net.config import ServerConfig
@@ -22,6 +25,8 @@ class Admission:
     def __init__(self, config: ServerConfig) -> None:
         self.connections_max = config.connections_max
         self.per_address_max = config.connections_per_address_max
+        self.of_address: Mapping[str, int] = {}
+        """The limits of single addresses, instead of `per_address_max`."""
         self._per_address: dict[str, int] = {}
         self._count = 0
         self._log = ThrottledLog(_log)
@@ -33,20 +38,22 @@ class Admission:
         """The number of different addresses that have an open connection."""
         return len(self._per_address)
 
-    def admit(self, host: str, now: float, listener: str = "") -> bool:
+    @property
+    def is_exceeded(self) -> bool:
+        return self._count > self.connections_max
+
+    def admit(self, host: str, now: float, listener: str = "", *, may_exceed: bool = False) -> bool:
         """Whether another connection from this address may be accepted. If so, it counts until
-        `leave`."""
+        `leave`. `may_exceed`: also if there are `connections_max` already."""
         here = self._per_address.get(host, 0)
-        if self._count >= self.connections_max:
+        if self._count >= self.connections_max and not may_exceed:
             reason = f"{self._count} connections are open, and max.connections allows no more"
             self.refuse(host, reason, now, "max.connections", listener)
             return False
-        if here >= self.per_address_max:
-            reason = (
-                f"{here} connections from this address are open, and max.connections.per.ip "
-                "allows no more"
-            )
-            self.refuse(host, reason, now, "max.connections.per.ip", listener)
+        if here >= self.of_address.get(host, self.per_address_max):
+            limit = "max.connections.per.ip" + (".overrides" if host in self.of_address else "")
+            reason = f"{here} connections from this address are open, and {limit} allows no more"
+            self.refuse(host, reason, now, limit, listener)
             return False
         self._count += 1
         self._per_address[host] = here + 1

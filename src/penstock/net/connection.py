@@ -173,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._listener.connections += 1
-        shared.on_opened(self)
+        shared.on_opened(self, self._listener, self._activity)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._reader.tail
@@ -480,15 +480,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._mute.is_abandoned(self._transport, now, self._shared.config.eof_timeout_s):
             why = "was muted because of a quota, and the client has disconnected"
         if why is not None:
-            self._drop(why)
+            self.drop(why)
 
     def drop_for_memory(self) -> None:
         self._shared.counters.connections_evicted += 1
-        self._drop(
+        self.drop(
             "has read no response for the longest time, and the memory for responses is used up"
         )
 
-    def _drop(self, why: str) -> None:
+    def drop(self, why: str) -> None:
         self._shared.counters.connections_dropped += 1
         _log.info("dropping the connection from %s:%s: it %s", self.host, self.port, why)
         self.abort()

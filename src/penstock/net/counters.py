@@ -19,6 +19,8 @@ class Counters:
     """Closed by the server because they were idle, too slow to send or too slow to read."""
     connections_evicted: int = 0
     """How many of those were closed because memory for responses was short."""
+    connections_displaced: int = 0
+    """How many of those were closed because a broker needed the place."""
     connections_failed: int = 0
     """Closed by the server because of invalid protocol bytes, or an internal error."""
     requests: int = 0

@@ -12,7 +12,8 @@ from penstock.net.config import ServerConfig
 from penstock.net.counters import Counters
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Peer, Session
-from penstock.ports import Listener
+from penstock.net.timeouts import Activity
+from penstock.ports import Listener, Pace
 
 
 class OpenConnection(Protocol):
@@ -23,6 +24,9 @@ class OpenConnection(Protocol):
     def close(self) -> None: ...
 
     def abort(self) -> None: ...
+
+    def drop(self, why: str) -> None:
+        """Closes the connection at once, and logs why."""
 
 
 class Shared(Protocol):
@@ -41,7 +45,9 @@ class Shared(Protocol):
     """The time of the last tick."""
     stopping: bool
 
-    def on_opened(self, connection: OpenConnection) -> None: ...
+    def on_opened(
+        self, connection: OpenConnection, listener: OpenListener, activity: Activity
+    ) -> None: ...
 
     def on_lost(self, connection: OpenConnection) -> None: ...
 
@@ -54,6 +60,11 @@ class OpenListener:
     new_session: Callable[[Peer], Session]
     connections_max: int | None = None
     """None if only the limits of all listeners together apply."""
+    pace: Pace | None = None
+    """Delays further connections if too many are opened."""
+    is_protected: bool = False
+    """Whether brokers have this listener and clients another one. Then `connections_max` of all
+    listeners does not refuse a connection to it."""
     connections: int = 0
     listener: Listener | None = None
 
@@ -68,4 +79,5 @@ class OpenListener:
             limit = f"max.connections of the listener {self.name}"
             shared.admission.refuse(host, reason, shared.now, limit, self.name)
             return False
-        return shared.admission.admit(host, shared.now, self.name)
+        admission = shared.admission
+        return admission.admit(host, shared.now, self.name, may_exceed=self.is_protected)

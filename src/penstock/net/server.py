@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from penstock.net.admission import Admission
@@ -22,6 +24,7 @@ from penstock.net.counters import Counters
 from penstock.net.open_listener import OpenConnection, OpenListener
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Peer, Session
+from penstock.net.timeouts import Activity
 from penstock.ports import Clock, Network
 
 _log: Final = logging.getLogger(__name__)
@@ -50,7 +53,7 @@ class Server:
         self.stopping = False
         self._network = network
         self._clock = clock
-        self._connections: dict[OpenConnection, None] = {}
+        self._connections: dict[OpenConnection, tuple[OpenListener, Activity]] = {}
         self._listeners: dict[str, OpenListener] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event = asyncio.Event()
@@ -85,7 +88,7 @@ class Server:
     ) -> tuple[str, int]:
         """Opens another listener. Returns its address. Raises OSError if that fails."""
         accept = partial(Connection, self, opened)
-        opened.listener = await network.listen(host, port, accept)
+        opened.listener = await network.listen(host, port, accept, opened.pace)
         self._listeners[opened.name] = opened
         if self._timer is None:
             self._set_timer()
@@ -124,16 +127,39 @@ class Server:
         for connection in tuple(self._connections):
             connection.on_tick(now)
 
-    def on_opened(self, connection: OpenConnection) -> None:
+    def on_opened(
+        self, connection: OpenConnection, listener: OpenListener, activity: Activity
+    ) -> None:
         self.counters.connections += 1
         self.counters.connections_accepted += 1
-        self._connections[connection] = None
+        self._connections[connection] = listener, activity
+        if self.admission.is_exceeded and listener.is_protected:
+            self._make_room()
 
     def on_lost(self, connection: OpenConnection) -> None:
         self.counters.connections -= 1
         del self._connections[connection]
         if not self._connections:
             self._emptied.set()
+
+    def _make_room(self) -> None:
+        """Closes the connection of a client that is idle for the longest time."""
+        of_clients = (
+            (activity.active_at, activity, connection)
+            for connection, (listener, activity) in self._connections.items()
+            if not listener.is_protected
+        )
+        active_at, activity, connection = min(
+            of_clients, key=itemgetter(0), default=(math.inf, None, None)
+        )
+        if activity is None or connection is None or active_at == math.inf:
+            return
+        activity.active_at = math.inf  # It is about to be lost, and must not be chosen again.
+        self.counters.connections_displaced += 1
+        connection.drop(
+            "was idle for the longest time, max.connections is reached, and another broker has "
+            "connected"
+        )
 
     async def _all_lost(self) -> None:
         while self._connections:

@@ -7,53 +7,79 @@ layer between a connection and uvloop.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from typing import Final, cast
 
-from penstock.ports import Listener, Receiver, Transport
+from penstock.net.acceptor import Acceptor, bound_sockets
+from penstock.net.throttled_log import ThrottledLog
+from penstock.ports import Listener, Pace, Receiver, Transport
 
-BACKLOG: Final = 1024
+_log: Final = logging.getLogger(__name__)
 
 
 class SocketListener:
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
+    """The sockets of one listener, and the connections whose transport is being created."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        receiver: Callable[[], Receiver],
+        pace: Pace | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._receiver = cast(Callable[[], asyncio.Protocol], receiver)
+        self._opening: set[asyncio.Task[None]] = set()
+        self._log = ThrottledLog(_log)
+        self._acceptor = Acceptor(sockets, self._on_accepted, self._on_error, pace)
 
     def address(self) -> tuple[str, int]:
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        return self._acceptor.address
 
     async def close(self) -> None:
-        """Accepts no more connections. Open connections belong to their receivers and stay open."""
-        await close_server(self._server)
+        """Accepts no more connections. Open connections belong to their receivers and stay open.
+
+        When this returns, the receiver of every accepted connection was called, and the connections
+        that the receivers refused are closed."""
+        self._acceptor.close()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        await asyncio.sleep(0)  # refused connections are closed
+
+    def _on_accepted(self, accepted: socket.socket, host: str) -> None:
+        task = self._loop.create_task(self._open(accepted))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        """Creates the transport, which owns the socket from then on."""
+        try:
+            await self._loop.connect_accepted_socket(self._receiver, accepted)
+        except OSError as error:  # The client has disconnected, or no memory is left.
+            self._on_error(error)
+
+    def _on_error(self, error: OSError) -> None:
+        self._log.warn(f"a connection could not be accepted: {error}", self._loop.time())
 
 
 class SocketNetwork:
     """Implements `ports.Network` with asyncio."""
 
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener:
         """Starts listening. An empty host listens on every address of the machine, IPv4 and
         IPv6."""
-
-        def accepted() -> asyncio.BaseProtocol:
-            return cast(asyncio.BaseProtocol, receiver())
-
-        server = await asyncio.get_running_loop().create_server(
-            cast(Callable[[], asyncio.Protocol], accepted),
-            host or None,
-            port,
-            backlog=BACKLOG,
-            reuse_address=True,
-        )
+        sockets = await bound_sockets(host, port)
         try:
-            for sock in server.sockets:
+            for sock in sockets:
                 tune(sock)  # accepted connections inherit the options
         except BaseException:
-            server.close()
+            for sock in sockets:
+                sock.close()
             raise
-        return SocketListener(server)
+        return SocketListener(sockets, receiver, pace)
 
     async def connect(
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float

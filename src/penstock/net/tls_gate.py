@@ -26,19 +26,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Final, cast
 
+from penstock.net.acceptor import Acceptor, bound_sockets
 from penstock.net.client_tls import connect_tls
-from penstock.net.sockets import BACKLOG, tune
+from penstock.net.sockets import tune
 from penstock.net.throttled_log import ThrottledLog
 from penstock.net.tls_receiver import adapted
-from penstock.ports import Clock, Listener, Receiver, Transport
+from penstock.ports import Clock, Listener, Pace, Receiver, Transport
 from penstock.security.addresses import network_of
 
 SWEEP_S: Final = 0.1
 """How often handshakes are checked while a connection waits."""
 GRACE_MIN_S: Final = 0.3
 """The grace is not shorter than this, so that clients far away can complete their handshakes."""
-ACCEPT_RETRY_S: Final = 0.5
-"""How long to wait after an accept that failed, usually because no file descriptor is left."""
 
 _SHORTEST_S: Final = 0.001
 
@@ -145,12 +144,14 @@ class TlsGate:
         self.on_bad_certificate: Callable[[str], None] | None = None
         """Called with the address of a client whose certificate is missing or not accepted."""
 
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener:
         """Starts listening. A receiver is called once its handshake is complete.
 
         An empty host listens on every address of the machine, IPv4 and IPv6.
         """
-        return TlsListener(self, await _bind(host, port), receiver)
+        return TlsListener(self, await bound_sockets(host, port), receiver, pace)
 
     async def connect(
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
@@ -169,38 +170,35 @@ class TlsListener:
     """The sockets of one listener and the handshakes of the connections they accepted."""
 
     def __init__(
-        self, gate: TlsGate, sockets: list[socket.socket], receiver: Callable[[], Receiver]
+        self,
+        gate: TlsGate,
+        sockets: list[socket.socket],
+        receiver: Callable[[], Receiver],
+        pace: Pace | None = None,
     ) -> None:
         self._gate = gate
         self._limits = gate.limits
         self._counters = gate.counters
         self._receiver = receiver
         self._loop = asyncio.get_running_loop()
-        self._sockets = sockets
-        self._address: tuple[str, int] = sockets[0].getsockname()[:2]
         self._handshakes: dict[_Handshake, None] = {}
         self._by_address: dict[str, dict[_Handshake, None]] = {}
         self._waiting: dict[str, deque[_Handshake]] = {}
-        self._accepting = False
         self._closed = False
         self._turns: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._retry: asyncio.TimerHandle | None = None
-        self._accept_more()
+        self._acceptor = Acceptor(sockets, self._on_accepted, self._on_accept_error, pace)
 
     def address(self) -> tuple[str, int]:
-        return self._address
+        return self._acceptor.address
 
     async def close(self) -> None:
         """Accepts no more connections and ends the handshakes. Open connections belong to their
         receivers and stay open."""
         self._closed = True
-        self._pause()
-        for handle in (self._sweeper, self._retry):
-            if handle is not None:
-                handle.cancel()
-        for sock in self._sockets:
-            sock.close()
+        self._acceptor.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
         for queue in self._waiting.values():
             for each in queue:
                 each.sock.close()
@@ -211,32 +209,12 @@ class TlsListener:
         tasks = [each.task for each in self._handshakes if each.task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _accept_more(self) -> None:
-        if not self._accepting and not self._closed:
-            self._accepting = True
-            for sock in self._sockets:
-                self._loop.add_reader(sock.fileno(), self._on_ready, sock)
+    def _on_accept_error(self, error: OSError) -> None:
+        self._counters.accept_errors += 1
+        self._gate.log_failure("a client", f"accepting its connection failed ({error})")
 
-    def _pause(self) -> None:
-        if self._accepting:
-            self._accepting = False
-            for sock in self._sockets:
-                self._loop.remove_reader(sock.fileno())
-
-    def _on_ready(self, sock: socket.socket) -> None:
-        """Accepts one connection."""
-        try:
-            accepted, peer = sock.accept()
-        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
-        except OSError as error:
-            self._counters.accept_errors += 1
-            self._gate.log_failure("a client", f"accepting its connection failed ({error})")
-            self._pause()
-            self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._accept_more)
-            return
-        accepted.setblocking(False)
-        self._wait(_Handshake(network_of(peer[0]), self._gate.clock.monotonic(), accepted))
+    def _on_accepted(self, accepted: socket.socket, host: str) -> None:
+        self._wait(_Handshake(network_of(host), self._gate.clock.monotonic(), accepted))
         self._start_next()
 
     def _wait(self, handshake: _Handshake) -> None:
@@ -404,34 +382,6 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted ({error.verify_message})"
     return str(error) or "the client closed the connection"
-
-
-async def _bind(host: str, port: int) -> list[socket.socket]:
-    """Returns sockets that listen on every address of the host."""
-    found = await asyncio.get_running_loop().getaddrinfo(
-        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )
-    sockets: list[socket.socket] = []
-    with contextlib.ExitStack() as undo:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            try:
-                sock = socket.socket(family, kind, protocol)
-            except OSError:
-                continue  # the system has no IPv6
-            undo.callback(sock.close)
-            sock.setblocking(False)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            # With port 0, all addresses get the port that the first one got.
-            chosen = sockets[0].getsockname()[1] if sockets else port
-            sock.bind((address[0], chosen, *address[2:]))
-            sock.listen(BACKLOG)
-            sockets.append(sock)
-        if not sockets:
-            raise OSError(f"{host!r} has no address to listen on")
-        undo.pop_all()
-    return sockets
 
 
 def _is_about_certificate(error: OSError) -> bool:

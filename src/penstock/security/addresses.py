@@ -1,4 +1,5 @@
-"""IP addresses: their one form, and the networks that one client can have all of."""
+"""IP addresses: their one form, the networks that one client can have all of, and limits by
+address."""
 
 from __future__ import annotations
 
@@ -45,6 +46,33 @@ def site_of(address: str) -> str:
     Other texts are treated as in `network_of`.
     """
     return _prefix(address, _SITE_BITS)
+
+
+def parse_limits(text: str) -> dict[str, int]:
+    """Reads limits by host, such as `host1:10,10.0.0.7:20,::1:30`.
+
+    An address is in its one form, a host name as it was written. Raises `ValueError`.
+    """
+    found: dict[str, int] = {}
+    for entry in filter(None, map(str.strip, text.split(","))):
+        host, _, limit = (part.strip() for part in entry.rpartition(":"))
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not (limit.isascii() and limit.isdigit()):
+            raise ValueError(f"{entry!r} is not HOST:COUNT, such as 10.0.0.7:20")
+        if is_address(host):
+            host = canonical(host)
+        if host in found:
+            raise ValueError(f"{host} has two limits: remove one")
+        found[host] = int(limit)
+    return found
+
+
+def is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _prefix(address: str, bits: int) -> str:

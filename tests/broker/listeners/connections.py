@@ -40,6 +40,7 @@ class Connection:
 
     port = 40_000
     is_replica = False
+    tenant = ""
 
     def __init__(self, harness: BrokerHarness, listener: str = "LOGIN", broker: int = 0) -> None:
         self.host = "192.0.2.1"
@@ -52,6 +53,9 @@ class Connection:
 
     def get_extra_info(self, name: str) -> None:
         return None
+
+    def set_tenant(self, tenant: str) -> None:
+        self.tenant = tenant
 
     def replace_session(self, session: Session) -> None:
         self.session = session

@@ -1,4 +1,4 @@
-"""Limits on how fast clients open connections, by address and by listener."""
+"""Limits on how fast clients open connections, by address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.wire.errors import ErrorCode, ProtocolError
 
 CONFIG = ServerConfig(host="127.0.0.1", port=0)
 BURST_S = 10
-"""A fresh address or listener may use its rate of this many seconds at once."""
+"""A fresh address may use its rate of this many seconds at once."""
 
 
 class ClosingPeer(HarnessPeer):
@@ -33,14 +33,11 @@ class ClosingPeer(HarnessPeer):
         self.closed.set()
 
 
-def rates_of(
-    harness: BrokerHarness, rate_max: int | None = None, *, limits_addresses: bool = True
-) -> ConnectionRates:
+def rates_of(harness: BrokerHarness) -> ConnectionRates:
     def new_session(peer: Peer) -> Session:
         return harness.broker.server.new_session(peer)
 
-    quotas = harness.services.quotas
-    return ConnectionRates("L", new_session, quotas, rate_max, limits_addresses=limits_addresses)
+    return ConnectionRates(new_session, harness.services.quotas)
 
 
 async def limit(harness: BrokerHarness, address: str | None, rate: float) -> None:
@@ -68,8 +65,6 @@ async def test_an_address_over_its_quota_is_refused_and_others_are_not(
     assert harness.services.quotas.throttled["connection_creation_rate"].count == refused.count(
         True
     )
-    for_brokers = rates_of(harness, limits_addresses=False)
-    assert not is_refused(for_brokers, ClosingPeer())
 
 
 @with_harness
@@ -94,27 +89,6 @@ async def test_nothing_remains_of_a_refused_connection_that_the_client_closes(
     session.on_closed()
     await asyncio.sleep(0.01)
     assert not peer.closed.is_set()
-
-
-@with_harness
-async def test_connections_over_the_rate_of_their_listener_wait_for_their_turn(
-    harness: BrokerHarness,
-) -> None:
-    rates = rates_of(harness, 100)
-    peers = [ClosingPeer() for _ in range(100 * BURST_S + 50)]
-    refused = [is_refused(rates, peer) for peer in peers]
-    assert not any(refused)
-    waits = [peer.mutes for peer in peers if peer.mutes]
-    assert waits, "more connections than the listener may open at once"
-    assert all(0 < seconds <= 1 for (seconds,) in waits)
-
-
-@with_harness
-async def test_connections_that_would_wait_too_long_are_refused(harness: BrokerHarness) -> None:
-    rates = rates_of(harness, 1)
-    refused = [is_refused(rates, ClosingPeer()) for _ in range(1000)]
-    assert not any(refused[:BURST_S])
-    assert refused.count(True) > 500
 
 
 def test_a_refused_connection_is_closed_by_a_real_server() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from broker.leader_script import Asked, Leader, ScriptNetwork, batch, given
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
-from penstock.ports import Listener, Transport
+from penstock.ports import Listener, Pace, Transport
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 
@@ -134,7 +134,9 @@ def test_the_error_for_an_unreachable_broker_says_why() -> None:
     """It refused the connection, or did not respond in time."""
 
     class Silent:
-        async def listen(self, host: str, port: int, receiver: Any) -> Listener:
+        async def listen(
+            self, host: str, port: int, receiver: Any, pace: Pace | None = None
+        ) -> Listener:
             raise AssertionError
 
         async def connect(self, host: str, port: int, receiver: Any, timeout_s: float) -> Transport:

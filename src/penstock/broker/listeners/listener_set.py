@@ -8,6 +8,7 @@ The modules for TLS and for logins are loaded only if a listener needs them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -19,9 +20,13 @@ from penstock.broker.audit.trail import AuditTrail, origin_of
 from penstock.broker.config import BrokerConfig
 from penstock.broker.dispatch import Dispatcher
 from penstock.broker.identity import ANONYMOUS, Identity
+from penstock.broker.listeners.accept_rates import AcceptRates
+from penstock.broker.listeners.address_limits import AddressLimits
 from penstock.broker.listeners.connection_rates import ConnectionRates
 from penstock.broker.peers.connector import PeerConnector
+from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import PLAINTEXT
+from penstock.net.admission import Admission
 from penstock.net.open_listener import OpenListener
 from penstock.net.server import Server
 from penstock.net.session import Peer, Session, SessionRefused
@@ -59,6 +64,8 @@ class ListenerSet:
         self._security = config.listener_security
         self._new_session = new_session
         self._quotas = quotas
+        self.accept_rates = AcceptRates(quotas.now_ms)
+        self._address_limits = AddressLimits(env)
         self.certificates: ListenerCertificates | None = None
         """None if no listener has TLS."""
         self.logins: ListenerLogins | None = None
@@ -100,14 +107,18 @@ class ListenerSet:
         ports: dict[str, int] = {}
         for each in self._listeners.bound:
             security = self._security[each.name]
-            rates = ConnectionRates(
+            new_session, is_protected = self._sessions(security), self._is_for_brokers(each.name)
+            if not is_protected:
+                new_session = ConnectionRates(new_session, self._quotas).session
+            opened = OpenListener(
                 each.name,
-                self._sessions(security),
-                self._quotas,
-                security.max_connection_creation_rate,
-                limits_addresses=not self._is_for_brokers(each.name),
+                new_session,
+                security.max_connections,
+                self.accept_rates.pace(
+                    each.name, security.max_connection_creation_rate, is_protected=is_protected
+                ),
+                is_protected,
             )
-            opened = OpenListener(each.name, rates.session, security.max_connections)
             network = self._env.network
             if security.tls is not None and self.certificates is not None:
                 network = self.certificates.network(
@@ -125,10 +136,20 @@ class ListenerSet:
         """Returns whether brokers have this listener, and clients another one."""
         return name == self._listeners.inter_broker and len(self._listeners.bound) > 1
 
+    def apply_limits(self, configs: BrokerConfigs, admission: Admission) -> None:
+        """Applies the limits that can be changed while the broker runs."""
+        admission.connections_max = configs.int_value("max.connections")
+        admission.per_address_max = configs.int_value("max.connections.per.ip")
+        self.accept_rates.set_rate(configs.int_value("max.connection.creation.rate"))
+        overrides = configs.text_value("max.connections.per.ip.overrides")
+        self._address_limits.apply(overrides, admission)
+
     async def run(self) -> None:
-        """Keeps the certificates up to date, until cancelled."""
-        if self.certificates is not None:
-            await self.certificates.run()
+        """Keeps the certificates and the addresses of hosts up to date, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._address_limits.run())
+            if self.certificates is not None:
+                tasks.create_task(self.certificates.run())
 
     def _sessions(self, security: ListenerSecurity) -> Callable[[Peer], Session]:
         if security.sasl is not None and self.logins is not None:

@@ -157,6 +157,7 @@ def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
         ],
     )
     connections = server.counters
+    evicted, displaced = connections.connections_evicted, connections.connections_displaced
     budgets = server.budget, server.large_requests
     yield _single("penstock_request_bytes_in_flight", sum(each.used for each in budgets))
     yield _single("penstock_request_bytes_in_flight_limit", sum(each.bytes_max for each in budgets))
@@ -168,8 +169,9 @@ def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
         "penstock_connections_closed_total",
         [
             (("refused",), connections.connections_rejected),
-            (("slow",), connections.connections_dropped - connections.connections_evicted),
-            (("memory",), connections.connections_evicted),
+            (("slow",), connections.connections_dropped - evicted - displaced),
+            (("memory",), evicted),
+            (("displaced",), displaced),
             (("failed",), connections.connections_failed),
         ],
     )
@@ -206,6 +208,12 @@ def _quotas(broker: Broker) -> Iterator[Metric]:
     yield family("penstock_throttled_total", [((key,), each.count) for key, each in throttled])
     yield family(
         "penstock_throttle_seconds_total", [((key,), each.ms / 1000) for key, each in throttled]
+    )
+    delays = broker.listeners.accept_rates.delays.items()
+    yield family("penstock_accept_delays_total", [((name,), each.count) for name, each in delays])
+    yield family(
+        "penstock_accept_delay_seconds_total",
+        [((name,), each.ms / 1000) for name, each in delays],
     )
     yield _single("penstock_quota_entities", len(broker.cluster.image.quotas.entities))
     yield _single("penstock_quota_meters", 0 if meters is None else len(meters))

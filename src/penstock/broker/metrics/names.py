@@ -104,7 +104,8 @@ METRICS: Final = (
     _counter(
         "penstock_connections_closed_total",
         "Connections closed by the broker: refused because of a limit, slow or idle, dropped "
-        "because memory for responses was short, or failed because the bytes were not the Kafka "
+        "because memory for responses was short, displaced by a connection of another broker "
+        "because max.connections was reached, or failed because the bytes were not the Kafka "
         "protocol.",
         "reason",
     ),
@@ -132,6 +133,18 @@ METRICS: Final = (
         "penstock_throttle_seconds_total",
         "The sum of all throttle times because of a quota.",
         "quota",
+    ),
+    _counter(
+        "penstock_accept_delays_total",
+        "How often a listener stopped accepting connections because of "
+        "max.connection.creation.rate.",
+        "listener",
+    ),
+    _counter(
+        "penstock_accept_delay_seconds_total",
+        "For how long in total a listener accepted no connections because of "
+        "max.connection.creation.rate.",
+        "listener",
     ),
     _gauge("penstock_quota_entities", "Users, client ids and addresses that have a quota."),
     _gauge("penstock_quota_meters", "How many clients and addresses are measured separately."),

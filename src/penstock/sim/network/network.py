@@ -18,7 +18,7 @@ from collections.abc import Callable
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Final
 
-from penstock.ports import Listener, Receiver, Transport
+from penstock.ports import Listener, Pace, Receiver, Transport
 from penstock.sim.loop import SimLoop
 from penstock.sim.network.link import Link, NetworkConfig
 from penstock.sim.network.machine import Machine
@@ -188,7 +188,10 @@ class NodeNetwork:
         self._network = network
         self._machine = machine
 
-    async def listen(self, host: str, port: int, receiver: Callable[[], Receiver]) -> Listener:
+    async def listen(
+        self, host: str, port: int, receiver: Callable[[], Receiver], pace: Pace | None = None
+    ) -> Listener:
+        """Simulated clients connect too seldom for a `pace` to have an effect."""
         machine = self._machine
         number = port or machine.port()
         if number in machine.listeners:
