@@ -10,8 +10,9 @@ from penstock.net.budget import TURN_BYTES, RequestBudget
 from .fakes import framed, in_loop, rig, settle
 
 
-class VerificationKey:
-    def __init__(self) -> None:
+class Asker:
+    def __init__(self, queue: str = "") -> None:
+        self.queue = queue
         self.granted = 0
 
     def on_budget(self) -> None:
@@ -22,7 +23,7 @@ def test_connections_that_wait_for_the_budget_read_in_the_order_of_asking() -> N
     """Only as many are resumed at once as the budget has space for."""
     budget = RequestBudget(2 * TURN_BYTES)
     budget.charge(2 * TURN_BYTES)
-    askers = [VerificationKey() for _ in range(4)]
+    askers = [Asker() for _ in range(4)]
     assert not any(budget.may_read(asker, begun=False) for asker in askers)
     budget.give_back(1)
     assert [asker.granted for asker in askers] == [1, 0, 0, 0]
@@ -35,11 +36,42 @@ def test_connections_that_wait_for_the_budget_read_in_the_order_of_asking() -> N
     assert not budget.exhausted
 
 
+def test_a_tenant_with_many_connections_gets_as_many_turns_as_one_with_a_single_one() -> None:
+    budget = RequestBudget(TURN_BYTES)
+    budget.charge(TURN_BYTES)
+    greedy = [Asker("greedy") for _ in range(50)]
+    assert not any(budget.may_read(asker, begun=False) for asker in greedy)
+    modest = Asker("modest")
+    for turn in range(1, 11):
+        assert not budget.may_read(modest, begun=False)
+        for _ in range(2):
+            budget.give_back(1)
+            budget.charge(1)
+        assert modest.granted == turn
+        assert sum(asker.granted for asker in greedy) == turn
+    assert [asker.granted for asker in greedy[:11]] == [1] * 10 + [0]
+
+
+def test_a_connection_whose_tenant_changes_while_it_waits_leaves_nothing_behind() -> None:
+    """Its login may end meanwhile."""
+    budget = RequestBudget(100)
+    budget.charge(100)
+    asker = Asker("10.0.0.1")
+    assert not budget.may_read(asker, begun=False)
+    asker.queue = "User:alice"
+    assert not budget.may_read(asker, begun=False)
+    budget.done(asker)
+    assert budget.waiting == 0
+    budget.give_back(100)
+    assert not budget.exhausted
+    assert asker.granted == 0
+
+
 def test_with_space_left_no_connection_waits() -> None:
     """No connection is favored either."""
     budget = RequestBudget(100)
     budget.hold(99)
-    asker = VerificationKey()
+    asker = Asker()
     assert budget.may_read(asker, begun=True)
     assert budget.favoured is None
 
@@ -47,7 +79,7 @@ def test_with_space_left_no_connection_waits() -> None:
 def test_one_half_read_request_at_a_time_is_favoured() -> None:
     """When half-read requests fill the budget, it lets them be finished one after the other."""
     budget = RequestBudget(100)
-    first, second, third = VerificationKey(), VerificationKey(), VerificationKey()
+    first, second, third = Asker(), Asker(), Asker()
     budget.hold(100)
     assert budget.may_read(first, begun=True)
     assert not budget.may_read(second, begun=True)
@@ -63,7 +95,7 @@ def test_one_half_read_request_at_a_time_is_favoured() -> None:
 def test_a_connection_without_a_half_read_request_is_not_favoured() -> None:
     """It might have nothing to send, and would block those that have."""
     budget = RequestBudget(100)
-    idle, begun = VerificationKey(), VerificationKey()
+    idle, begun = Asker(), Asker()
     budget.hold(100)
     assert not budget.may_read(idle, begun=False)
     assert budget.may_read(begun, begun=True)
@@ -74,7 +106,7 @@ def test_a_connection_without_a_half_read_request_is_not_favoured() -> None:
 def test_no_connection_is_favoured_while_responses_will_free_the_budget() -> None:
     """If complete requests hold most of the budget, their responses give it back."""
     budget = RequestBudget(100)
-    asker = VerificationKey()
+    asker = Asker()
     budget.charge(51)
     budget.hold(49)
     assert not budget.may_read(asker, begun=True)
@@ -85,7 +117,7 @@ def test_no_connection_is_favoured_while_responses_will_free_the_budget() -> Non
 
 def test_a_waiting_connection_that_leaves_does_not_block_the_next() -> None:
     budget = RequestBudget(100)
-    favoured, gone, next_one = VerificationKey(), VerificationKey(), VerificationKey()
+    favoured, gone, next_one = Asker(), Asker(), Asker()
     budget.hold(100)
     assert budget.may_read(favoured, begun=True)
     assert not budget.may_read(gone, begun=True)
@@ -104,10 +136,10 @@ def test_every_half_read_request_is_completed_and_the_bound_holds(
     """The sum exceeds the bound by at most one request, plus one step for each connection."""
     budget = RequestBudget(300)
     budget.charge(parked)
-    askers = {VerificationKey(): size for size in sizes}
+    askers = {Asker(): size for size in sizes}
     arrived = dict.fromkeys(askers, 0)
     turns = dict.fromkeys(askers, 0)
-    waiting: set[VerificationKey] = set()
+    waiting: set[Asker] = set()
     for _ in range(2000):
         for asker, size in askers.items():
             if asker in waiting and asker.granted == turns[asker]:

@@ -198,7 +198,7 @@ class Broker:
 
     def _apply_limits(self) -> None:
         """Applies the connection limits, which can be changed while the broker runs."""
-        self.listeners.apply_limits(self.configs(), self.server.admission)
+        self.listeners.apply_limits(self.configs(), self.server)
 
     def _server_config(self) -> ServerConfig:
         config, configs = self._config, self.configs()

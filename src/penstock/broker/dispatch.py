@@ -209,6 +209,7 @@ class BrokerSession:
             services.replicas.get, services.env.clock.wall_ms, services.authorization, identity
         )
         self._peer = peer
+        peer.set_tenant(identity.tenant)
         self._identity = identity
         self._quotas = services.quotas
         self._meter = ConnectionMeter(services.quotas, peer, identity.principal)

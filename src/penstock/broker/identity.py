@@ -21,3 +21,9 @@ class Identity:
     """The IP address of the client."""
     listener: str = PLAINTEXT
     """The name of the listener that accepted the connection."""
+
+    @property
+    def tenant(self) -> str:
+        """Who shares the broker with others under overload: the user, or the address of a client
+        that is not authenticated."""
+        return self.host if self.principal == ANONYMOUS else self.principal

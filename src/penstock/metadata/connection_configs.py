@@ -48,6 +48,13 @@ CONNECTION_CONFIGS: Final = (
         at_least(0),
     ),
     Definition(
+        "fair.sharing.enabled",
+        ConfigType.BOOLEAN,
+        True,
+        "Whether an overloaded broker gives each user, or each address of clients that are not "
+        "authenticated, an equal share.",
+    ),
+    Definition(
         "connections.max.idle.ms",
         ConfigType.LONG,
         600_000,

@@ -9,8 +9,9 @@ the memory that its received bytes occupy (`FrameReader.held`, up to a few times
 that announces a hundred megabytes and sends none of them takes nothing from the others.
 
 While a budget is exhausted, reads are small, and a connection that has read something waits for its
-turn before it reads more. Turns are granted in the order of the requests for them, as bytes are
-returned.
+turn before it reads more. Turns are granted as bytes are returned. Tenants take turns, so that one
+with many connections does not get more than the others; the connections of a tenant get their turns
+in the order in which they asked for them.
 
 Many incomplete requests could then fill the budget so that none of them could ever be completed. So
 if incomplete requests hold half of the budget or more, one of them at a time, the first in the
@@ -27,6 +28,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from penstock.net.fair_turns import Turn
 
 TURN_BYTES: Final = 64 << 10
 """How many bytes one turn is assumed to need, and the most it reads of a large request."""
@@ -46,6 +49,10 @@ stalled."""
 class Waiter(Protocol):
     """A connection, as the request budget sees it."""
 
+    @property
+    def queue(self) -> str:
+        """In which queue it waits: each tenant has one."""
+
     def on_budget(self) -> None:
         """Called when the waiter may read again."""
 
@@ -53,7 +60,7 @@ class Waiter(Protocol):
 class RequestBudget:
     """One budget of request bytes, and the queue of connections that wait for it."""
 
-    __slots__ = ("_waiting", "bytes_max", "exhausted", "favoured", "half_read", "used")
+    __slots__ = ("_queues", "_waiting", "bytes_max", "exhausted", "favoured", "half_read", "used")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -63,8 +70,11 @@ class RequestBudget:
         self.exhausted = False
         """Nothing is left, or others are already waiting."""
         self.favoured: Waiter | None = None
-        self._waiting: dict[Waiter, bool] = {}
-        """The waiters in order, and whether they have an incomplete request."""
+        self._waiting: dict[Waiter, str] = {}
+        """The waiters and their queues."""
+        self._queues: dict[str, dict[Waiter, bool]] = {}
+        """The queues in the order of their turns. Each has its waiters in order, and whether they
+        have an incomplete request."""
 
     @property
     def waiting(self) -> int:
@@ -99,14 +109,17 @@ class RequestBudget:
         `on_budget` is called when it may."""
         if not self.exhausted or waiter is self.favoured:
             return True
-        self._waiting[waiter] = begun
+        queue = self._waiting.setdefault(waiter, waiter.queue)
+        self._queues.setdefault(queue, {})[waiter] = begun
         self._give_turns(asking=waiter)
         return waiter not in self._waiting
 
     def done(self, waiter: Waiter) -> None:
         """Removes a waiter whose request is complete or will never be: it no longer waits and is no
         longer favoured."""
-        waited = self._waiting.pop(waiter, None) is not None
+        waited = waiter in self._waiting
+        if waited:
+            self._remove(waiter)
         if waiter is self.favoured:
             self.favoured = None
         elif not waited:
@@ -120,18 +133,29 @@ class RequestBudget:
         left = self.bytes_max - self.used
         while waiting and left > 0:
             left -= TURN_BYTES
-            self._let_go(next(iter(waiting)), asking)
+            self._let_go(next(iter(next(iter(self._queues.values())))), asking)
         if self.favoured is None and 2 * (self.used - self.half_read) <= self.bytes_max:
-            favoured = next((waiter for waiter, begun in waiting.items() if begun), None)
+            queues = self._queues.values()
+            favoured = next(
+                (each for queue in queues for each, begun in queue.items() if begun), None
+            )
             if favoured is not None:
                 self.favoured = favoured
                 self._let_go(favoured, asking)
         self.exhausted = bool(waiting) or self.used >= self.bytes_max
 
     def _let_go(self, waiter: Waiter, asking: Waiter | None) -> None:
-        del self._waiting[waiter]
+        self._remove(waiter)
         if waiter is not asking:
             waiter.on_budget()
+
+    def _remove(self, waiter: Waiter) -> None:
+        """Removes a waiter. Its queue is the last one to get the next turn."""
+        name = self._waiting.pop(waiter)
+        queue = self._queues.pop(name)
+        del queue[waiter]
+        if queue:
+            self._queues[name] = queue
 
 
 def _do_nothing() -> None:
@@ -150,13 +174,19 @@ class Share:
         "_progress",
         "_progress_at",
         "_resume",
+        "_turn",
         "waits",
     )
 
     def __init__(
-        self, budget: RequestBudget, large: RequestBudget, resume: Callable[[], None]
+        self,
+        budget: RequestBudget,
+        large: RequestBudget,
+        resume: Callable[[], None],
+        turn: Turn,
     ) -> None:
         """`large` is the budget for requests that announce more than `LARGE_BYTES`."""
+        self._turn = turn
         self._budgets = budget, large
         self._budget = budget
         self._resume = resume
@@ -170,6 +200,10 @@ class Share:
         self._progress_at = 0.0
         self.waits = False
         """Nothing may be read until it is this connection's turn."""
+
+    @property
+    def queue(self) -> str:
+        return self._turn.queue
 
     @property
     def exhausted(self) -> bool:

@@ -17,6 +17,7 @@ Reading stops, which limits memory, while any of these is true:
   - frames that were read could not be dispatched yet (`_queue.waiting`),
   - too many requests or bytes of this connection are pending,
   - the request budget of all connections is exhausted and it is not this connection's turn,
+  - the event loop is overloaded, and other tenants are to get their share first (`fair_turns`),
   - the peer does not accept its answers (`_write_paused`); then nothing is dispatched either,
   - the session has muted it (`mute`), because the client is over a quota; nothing is dispatched,
   - the connection is closing, or the peer has sent EOF.
@@ -37,10 +38,12 @@ from collections.abc import Sequence
 from typing import Any, Final, cast
 
 from penstock.net.budget import SMALL_READ_BYTES, TAIL_BYTES_MIN, TURN_BYTES, Share
+from penstock.net.fair_turns import Turn
 from penstock.net.mute import Mute
 from penstock.net.open_listener import OpenListener, Shared
 from penstock.net.outbox import JOIN_BYTES, Outbox
 from penstock.net.request_queue import Later, Ready, RequestQueue
+from penstock.net.response_budget import MEMORY_SHORT
 from penstock.net.session import Part, Session, SessionRefused
 from penstock.net.timeouts import Activity
 from penstock.ports import Transport
@@ -71,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         "_share",
         "_shared",
         "_transport",
+        "_turn",
         "_watched",
         "_write_paused",
         "host",
@@ -88,7 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self._session: Session | None = None
         self._queue = RequestQueue(shared.budget)
-        self._share = Share(shared.budget, shared.large_requests, self._steer)
+        self._turn = Turn(shared.turns, self._steer, is_exempt=listener.is_protected)
+        self._share = Share(shared.budget, shared.large_requests, self._steer, self._turn)
         self._watched: Later | None = None
         self._dispatching = False
         self._reading = True
@@ -118,6 +123,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_extra_info(self, name: str) -> Any:
         return None if self._transport is None else self._transport.get_extra_info(name)
+
+    def set_tenant(self, tenant: str) -> None:
+        self._turn.tenant = tenant
 
     def replace_session(self, session: Session) -> None:
         if self._session is not None:
@@ -149,6 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         address: Any = transport.get_extra_info("peername")
         if address:
             self.host, self.port = address[:2]
+            self._turn.tenant = self.host
         # Without an address, the peer disconnected before it was accepted.
         if shared.stopping or not address or not self._listener.admits(self.host, shared):
             shared.counters.connections_rejected += 1
@@ -164,16 +173,13 @@ class Connection(asyncio.BufferedProtocol):
                 reason = f"{error} (on the listener {self._listener.name})"
                 shared.admission.refuse(self.host, reason, shared.now)
             else:
-                _log.exception(
-                    "cannot create a session for the client at %s:%s; closing the connection",
-                    self.host,
-                    self.port,
-                )
+                text = "cannot create a session for the client at %s:%s; closing the connection"
+                _log.exception(text, self.host, self.port)
             shared.admission.leave(self.host)
             self.abort()
             return
         self._listener.connections += 1
-        shared.on_opened(self, self._listener, self._activity)
+        shared.on_opened(self, self._listener, self._activity, self._turn)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._reader.tail
@@ -185,6 +191,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         shared, reader = self._shared, self._reader
+        turns = shared.turns
+        began = turns.now() if turns.is_active and not self.is_replica else None
         shared.counters.bytes_in += size
         self._activity.active_at = shared.now
         if self._closing:
@@ -211,18 +219,16 @@ class Connection(asyncio.BufferedProtocol):
             self._share.on_read(
                 reader.buffered, reader.held, reader.wanted, came_whole=bool(frames)
             )
+        if began is not None and not self._closing:
+            self._turn.on_read(size, began)
         queue = self._queue
-        is_held = self._closing or self._share.waits or self._mute.active
+        is_held = self._closing or self._share.waits or self._mute.active or self._turn.waits
         if queue.pending or queue.waiting or is_held:
             self._steer()
 
     def eof_received(self) -> bool:
         """Stops reading. Requests that arrived completely are still served: a producer with acks=0
-        waits for no answer.
-
-        No frame is waiting at this point: while frames wait nothing is read, and EOF is not seen
-        either.
-        """
+        waits for no answer. No frame waits at this point, because EOF would not be seen then."""
         self._eof = True
         self._reading = False
         self._activity.active_at = self._shared.now
@@ -261,6 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.forget_waiting()
         self._watched = None
         self._share.close()
+        self._turn.close()
         # A partly received request may hold many megabytes: free it now instead of at the next
         # garbage collection.
         self._reader.discard()
@@ -274,8 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             session.on_closed()
         except Exception:  # noqa: BLE001 - a failing session must not affect other connections
-            text = "an error occurred when the session of the client at %s:%s was closed"
-            _log.exception(text, self.host, self.port)
+            _log.exception("closing the session of %s:%s failed", self.host, self.port)
 
     # -- requests
 
@@ -326,8 +332,7 @@ class Connection(asyncio.BufferedProtocol):
             out_bytes += len(answer[0]) if len(answer) == 1 else sum(map(len, answer))
             if out_bytes > JOIN_BYTES:
                 self._send(out, out_bytes)
-                # Release what was sent, so that the next answer can reuse the same memory while it
-                # is cached.
+                # Release what was sent: the next answer can reuse the memory while it is cached.
                 out, out_bytes, answer = [], 0, None
         if out:
             self._send(out, out_bytes)
@@ -351,8 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             self._advance()
 
     def _advance(self) -> None:
-        """Writes the answers that are next in order, then serves the requests that waited for
-        them."""
+        """Writes the answers that are next in order, then serves requests that waited for them."""
         if self._transport is None:
             return
         self._activity.active_at = self._shared.now
@@ -397,8 +401,7 @@ class Connection(asyncio.BufferedProtocol):
         self._budget.give_back(given_back)
 
     def _result(self, answer: Later) -> Ready | None:
-        """Returns the parts of a completed answer, empty if there is no response; None if it
-        failed."""
+        """Returns the parts of an answer, empty if there is no response; None if it failed."""
         try:
             return answer.result() or _NOTHING
         except asyncio.CancelledError:
@@ -432,6 +435,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._mute.active
             or queue.waiting
             or self._share.waits
+            or self._turn.waits
             or len(queue.pending) >= config.requests_in_flight_max
             or queue.pending_bytes >= config.bytes_in_flight_max
         )
@@ -446,8 +450,7 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _fail(self, error: Exception) -> None:
-        """Closes the connection after the pending answers. An error of the peer is logged as info,
-        an error of the broker as error."""
+        """Closes the connection after the pending answers, and logs why."""
         self._shared.counters.connections_failed += 1
         if isinstance(error, ProtocolError):
             _log.info("closing the connection from %s:%s: %s", self.host, self.port, error)
@@ -484,9 +487,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def drop_for_memory(self) -> None:
         self._shared.counters.connections_evicted += 1
-        self.drop(
-            "has read no response for the longest time, and the memory for responses is used up"
-        )
+        self.drop(MEMORY_SHORT)
 
     def drop(self, why: str) -> None:
         self._shared.counters.connections_dropped += 1

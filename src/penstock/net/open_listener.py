@@ -10,6 +10,7 @@ from penstock.net.admission import Admission
 from penstock.net.budget import RequestBudget
 from penstock.net.config import ServerConfig
 from penstock.net.counters import Counters
+from penstock.net.fair_turns import FairTurns, Turn
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Peer, Session
 from penstock.net.timeouts import Activity
@@ -38,6 +39,7 @@ class Shared(Protocol):
     large_requests: RequestBudget
     responses: ResponseBudget
     admission: Admission
+    turns: FairTurns
     scratch: memoryview
     """The buffer for every read that does not continue a large frame. Its content is used up before
     the next read."""
@@ -46,7 +48,11 @@ class Shared(Protocol):
     stopping: bool
 
     def on_opened(
-        self, connection: OpenConnection, listener: OpenListener, activity: Activity
+        self,
+        connection: OpenConnection,
+        listener: OpenListener,
+        activity: Activity,
+        turn: Turn,
     ) -> None: ...
 
     def on_lost(self, connection: OpenConnection) -> None: ...

@@ -12,7 +12,12 @@ and neither is the connection that was counted last, so a single large response 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
+
+MEMORY_SHORT: Final = (
+    "has read no response for the longest time, and the memory for responses is used up"
+)
+"""Why a connection is dropped."""
 
 
 class Holder(Protocol):

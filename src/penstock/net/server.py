@@ -21,6 +21,7 @@ from penstock.net.budget import RequestBudget
 from penstock.net.config import ServerConfig
 from penstock.net.connection import Connection
 from penstock.net.counters import Counters
+from penstock.net.fair_turns import FairTurns, Turn
 from penstock.net.open_listener import OpenConnection, OpenListener
 from penstock.net.response_budget import ResponseBudget
 from penstock.net.session import Peer, Session
@@ -47,13 +48,14 @@ class Server:
         self.large_requests = RequestBudget(config.large_request_bytes_max)
         self.responses = ResponseBudget(config.response_bytes_max)
         self.admission = Admission(config)
+        self.turns = FairTurns(clock.monotonic)
         self.new_session = new_session
         self.scratch = memoryview(bytearray(config.read_buffer_bytes))
         self.now = clock.monotonic()
         self.stopping = False
         self._network = network
         self._clock = clock
-        self._connections: dict[OpenConnection, tuple[OpenListener, Activity]] = {}
+        self._connections: dict[OpenConnection, tuple[OpenListener, Activity, Turn]] = {}
         self._listeners: dict[str, OpenListener] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event = asyncio.Event()
@@ -122,17 +124,24 @@ class Server:
         await self._all_lost()
 
     def tick(self) -> None:
-        """Checks every connection for timeouts: idle, or too slow."""
+        """Checks every connection for timeouts: idle, or too slow. Checks whether the event loop is
+        overloaded."""
+        turns = (each for _, _, each in self._connections.values())
+        self.turns.on_tick(len({each.tenant for each in turns if not each.is_exempt}))
         now = self.now = self._clock.monotonic()
         for connection in tuple(self._connections):
             connection.on_tick(now)
 
     def on_opened(
-        self, connection: OpenConnection, listener: OpenListener, activity: Activity
+        self,
+        connection: OpenConnection,
+        listener: OpenListener,
+        activity: Activity,
+        turn: Turn,
     ) -> None:
         self.counters.connections += 1
         self.counters.connections_accepted += 1
-        self._connections[connection] = listener, activity
+        self._connections[connection] = listener, activity, turn
         if self.admission.is_exceeded and listener.is_protected:
             self._make_room()
 
@@ -146,7 +155,7 @@ class Server:
         """Closes the connection of a client that is idle for the longest time."""
         of_clients = (
             (activity.active_at, activity, connection)
-            for connection, (listener, activity) in self._connections.items()
+            for connection, (listener, activity, _) in self._connections.items()
             if not listener.is_protected
         )
         active_at, activity, connection = min(

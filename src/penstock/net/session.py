@@ -91,6 +91,9 @@ class Peer(Protocol):
     def get_extra_info(self, name: str) -> Any:
         """Returns what the transport knows, such as "ssl_object"; None if it knows nothing."""
 
+    def set_tenant(self, tenant: str) -> None:
+        """Says who shares the broker with others under overload: the user, once it is known."""
+
     def replace_session(self, session: Session) -> None:
         """Passes later requests to another session: this one has authenticated the client. The old
         session may still get requests that have already arrived."""

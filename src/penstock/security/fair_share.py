@@ -18,8 +18,9 @@ capacity. Beyond that, with C(t) the largest cost of a request of tenant t:
   does not wait for small ones forever.
 - A tenant that was idle starts at the current virtual time: it gets no more for having waited.
 
-Costs are in any one unit. A cost above `COST_MAX` counts as `COST_MAX`. `dominant_cost` makes one
-cost of several resources.
+Costs are in any one unit. A cost above `COST_MAX` counts as `COST_MAX`.
+
+`net.fair_turns` uses it: a request is the right of a connection to read on.
 """
 
 from __future__ import annotations
@@ -27,15 +28,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, Generic, TypeVar
 
 TENANTS_MAX: Final = 1_000
 """How many tenants have a queue of their own. The others share one, with weight 1."""
-QUEUED_PER_TENANT_MAX: Final = 256
-"""How many requests of a tenant can wait. A connection offers one request at a time."""
 COST_MIN: Final = 1e-4
 """The smallest cost of a request, as a part of the capacity. Requests without cost could go first
 forever."""
@@ -57,20 +56,7 @@ class Admission(Enum):
     START = "start"
     """Process the request now, and call `finish` afterwards."""
     WAIT = "wait"
-    """Keep the request, and read no more from its connection, until its ticket is returned."""
-    REFUSE = "refuse"
-    """Too many requests of this tenant wait. Read no more from the connection for a while, then ask
-    again."""
-
-
-def dominant_cost(parts: Sequence[tuple[float, float]]) -> float:
-    """Returns the cost of a request that uses several resources, as a fraction of the broker.
-
-    Each part is what the request uses of a resource, and what the broker has of it: bytes in flight
-    and their maximum, or seconds of processing and the seconds per second that the broker has. The
-    largest fraction counts, so a tenant that needs much of one resource cannot hide it.
-    """
-    return max((used / total for used, total in parts), default=0.0)
+    """Read no more from the connection until its ticket is returned."""
 
 
 @dataclass(slots=True)
@@ -102,11 +88,9 @@ class FairShare(Generic[Ticket]):
         capacity: float,
         weights: Mapping[str, float] | None = None,
         tenants_max: int = TENANTS_MAX,
-        queued_per_tenant_max: int = QUEUED_PER_TENANT_MAX,
     ) -> None:
         self._weights = {name: _checked_weight(w) for name, w in (weights or {}).items()}
         self._tenants_max = tenants_max
-        self._queued_max = queued_per_tenant_max
         self._tenants: dict[str | None, _Tenant[Ticket]] = {}
         self._waiting: list[tuple[float, int, _Tenant[Ticket]]] = []
         """A heap of the tenants that have a start tag."""
@@ -150,8 +134,6 @@ class FairShare(Generic[Ticket]):
             start = max(self._virtual_time, state.finish_tag)
             self._begin(state, start, cost, ticket)
             return Admission.START
-        if len(state.queue) >= self._queued_max:
-            return Admission.REFUSE
         state.queue[ticket] = cost
         self._queued[ticket] = state
         if state.start_tag is None:

@@ -26,7 +26,6 @@ from penstock.broker.listeners.connection_rates import ConnectionRates
 from penstock.broker.peers.connector import PeerConnector
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.model import PLAINTEXT
-from penstock.net.admission import Admission
 from penstock.net.open_listener import OpenListener
 from penstock.net.server import Server
 from penstock.net.session import Peer, Session, SessionRefused
@@ -136,8 +135,10 @@ class ListenerSet:
         """Returns whether brokers have this listener, and clients another one."""
         return name == self._listeners.inter_broker and len(self._listeners.bound) > 1
 
-    def apply_limits(self, configs: BrokerConfigs, admission: Admission) -> None:
+    def apply_limits(self, configs: BrokerConfigs, server: Server) -> None:
         """Applies the limits that can be changed while the broker runs."""
+        admission = server.admission
+        server.turns.is_enabled = configs.bool_value("fair.sharing.enabled")
         admission.connections_max = configs.int_value("max.connections")
         admission.per_address_max = configs.int_value("max.connections.per.ip")
         self.accept_rates.set_rate(configs.int_value("max.connection.creation.rate"))

@@ -176,6 +176,10 @@ def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
         ],
     )
     yield from _handshakes(broker)
+    turns = server.turns
+    yield _single("penstock_fair_sharing_active", int(turns.is_active))
+    yield _single("penstock_fair_sharing_waiting_connections", turns.waiting)
+    yield _single("penstock_fair_sharing_waits_total", turns.waits)
     yield from _quotas(broker)
     yield _single("penstock_network_received_bytes_total", connections.bytes_in)
     yield _single("penstock_network_sent_bytes_total", connections.bytes_out)

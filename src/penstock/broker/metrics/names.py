@@ -123,6 +123,18 @@ METRICS: Final = (
         "listener",
         "result",
     ),
+    _gauge(
+        "penstock_fair_sharing_active",
+        "1 while the event loop is overloaded and divided between users, otherwise 0.",
+    ),
+    _gauge(
+        "penstock_fair_sharing_waiting_connections",
+        "Connections that are not read now so that other users get their share.",
+    ),
+    _counter(
+        "penstock_fair_sharing_waits_total",
+        "How often a connection had to wait so that other users get their share.",
+    ),
     _gauge("penstock_muted_connections", "Connections that are muted because of a quota now."),
     _counter(
         "penstock_throttled_total",
