@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import socket
 from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
+import pytest
+
+from penstock.net.acceptor import ACCEPTS_MAX, Acceptor
 from penstock.net.open_listener import OpenListener
 from penstock.net.session import Peer
 from penstock.net.sockets import SocketNetwork
 
 from .fakes import Script, framed
-from .test_sockets import Client, Live, on_both_loops, until
+from .test_sockets import LOOPS, Client, Live, on_both_loops, until
 
 
 class Gate:
@@ -85,3 +92,90 @@ async def test_a_listener_that_waits_can_be_closed(live: Live) -> None:
     assert opened.listener is not None
     await opened.listener.close()
     client.writer.close()
+
+
+class NoDescriptors(socket.socket):
+    """A socket that cannot accept connections for a while, because no file descriptor is left."""
+
+    failures = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+def listening(failures: int = 0) -> NoDescriptors:
+    sock = NoDescriptors()
+    sock.setblocking(False)
+    sock.bind(("127.0.0.1", 0))
+    sock.listen(100)
+    sock.failures = failures
+    return sock
+
+
+class Accepted:
+    """What an acceptor has accepted, and its errors."""
+
+    def __init__(self) -> None:
+        self.sockets: list[socket.socket] = []
+        self.errors: list[OSError] = []
+
+    def start(self, sock: socket.socket, **options: Any) -> Acceptor:
+        return Acceptor(
+            [sock], lambda sock, host: self.sockets.append(sock), self.errors.append, **options
+        )
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+
+
+@on_both_loops
+async def test_a_listener_accepts_again_after_accepts_failed(live: Live) -> None:
+    accepted = Accepted()
+    sock = listening(failures=2)
+    acceptor = accepted.start(sock)
+    with socket.create_connection(acceptor.address):
+        await until(lambda: bool(accepted.sockets))
+    assert [each.errno for each in accepted.errors] == [errno.EMFILE] * 2
+    acceptor.close()
+    accepted.close()
+
+
+@on_both_loops
+async def test_a_listener_closes_its_socket_also_after_an_accept_failed(live: Live) -> None:
+    accepted = Accepted()
+    sock = listening(failures=1)
+    acceptor = accepted.start(sock)
+    with socket.create_connection(acceptor.address):
+        await until(lambda: bool(accepted.errors))
+        acceptor.close()
+        assert sock.fileno() == -1
+        # A timer that accepts again would use the closed socket.
+        assert acceptor._timer is not None
+        assert acceptor._timer.cancelled()
+    assert not accepted.sockets
+
+
+@pytest.mark.parametrize("accepts_max", [1, 3, ACCEPTS_MAX])
+def test_a_few_connections_are_accepted_in_one_turn(accepts_max: int) -> None:
+    @on_both_loops
+    async def run(live: Live) -> None:
+        accepted = Accepted()
+        sock = listening()
+        clients = [socket.create_connection(sock.getsockname()) for _ in range(3 * accepts_max)]
+        acceptor = accepted.start(sock, accepts_max=accepts_max)
+        sizes = [0]
+        while sizes[-1] < len(clients):
+            await asyncio.sleep(0)
+            sizes.append(len(accepted.sockets))
+        assert max(after - before for before, after in pairwise(sizes)) == accepts_max
+        acceptor.close()
+        accepted.close()
+        for client in clients:
+            client.close()
+
+    for kind in LOOPS:
+        run(kind)

@@ -1,4 +1,4 @@
-"""Accepts the connections of one listener, one in each turn of the event loop.
+"""Accepts the connections of one listener, a few in each turn of the event loop.
 
 `pace` is asked for each accepted connection, and says for how long no further one is accepted. The
 connections that arrive meanwhile wait in the backlog of the socket, as in Kafka: they cost the
@@ -16,6 +16,9 @@ from typing import Final
 from penstock.ports import Pace
 
 BACKLOG: Final = 1024
+ACCEPTS_MAX: Final = 16
+"""How many connections are accepted in one turn. After a restart, thousands of clients connect, and
+turns are long while others are served."""
 ACCEPT_RETRY_S: Final = 0.5
 """How long to wait after an accept that failed, usually because no file descriptor is left."""
 
@@ -29,13 +32,16 @@ class Acceptor:
         on_accepted: Callable[[socket.socket, str], None],
         on_error: Callable[[OSError], None],
         pace: Pace | None = None,
+        accepts_max: int = ACCEPTS_MAX,
     ) -> None:
-        """`on_accepted` gets the socket, which it then owns, and the address of the client."""
+        """`on_accepted` gets the socket, which it then owns, and the address of the client. At most
+        `accepts_max` connections are accepted in one turn of the event loop."""
         self._loop = asyncio.get_running_loop()
         self._sockets = sockets
         self._on_accepted = on_accepted
         self._on_error = on_error
         self._pace = pace
+        self._accepts_max = accepts_max
         self._accepting = False
         self._timer: asyncio.TimerHandle | None = None
         self.address: tuple[str, int] = sockets[0].getsockname()[:2]
@@ -65,21 +71,27 @@ class Acceptor:
         self._timer = self._loop.call_later(seconds, self._accept_more)
 
     def _on_ready(self, sock: socket.socket) -> None:
-        if not self._accepting:
-            return  # Another socket of the listener has paused it in this turn.
+        # Also another socket of the listener may pause it in this turn.
+        for _ in range(self._accepts_max):
+            if not self._accepting or not self._accept(sock):
+                return
+
+    def _accept(self, sock: socket.socket) -> bool:
+        """Accepts a connection. Returns False if none can be accepted now."""
         try:
             accepted, peer = sock.accept()
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:
             self._on_error(error)
             self._pause_for(ACCEPT_RETRY_S)
-            return
+            return False
         accepted.setblocking(False)
         wait_s = 0.0 if self._pace is None else self._pace()
         if wait_s > 0:
             self._pause_for(wait_s)
         self._on_accepted(accepted, peer[0] if peer else "")
+        return True
 
 
 async def bound_sockets(host: str, port: int) -> list[socket.socket]:

@@ -187,7 +187,9 @@ class TlsListener:
         self._closed = False
         self._turns: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._acceptor = Acceptor(sockets, self._on_accepted, self._on_accept_error, pace)
+        self._acceptor = Acceptor(
+            sockets, self._on_accepted, self._on_accept_error, pace, accepts_max=1
+        )
 
     def address(self) -> tuple[str, int]:
         return self._acceptor.address
