@@ -15,6 +15,22 @@ from penstock.net.admission import Admission
 from penstock.net.config import ServerConfig
 
 
+@with_harness
+async def test_a_text_that_is_no_host_name_is_logged(harness: BrokerHarness) -> None:
+    """The look-up goes on: the other names get their limits."""
+    limits = AddressLimits(harness.broker._env)
+    admission = Admission(ServerConfig())
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        logged = logging.getLogger(address_limits.__name__)
+        patch.setattr(logged, "warning", lambda text, *values: lines.append(text % values))
+        limits.apply(f"a..b:2,{'x' * 70}:2,localhost:3", admission)
+        await limits.look_up()
+    assert len(lines) == 2
+    assert "the address of a..b is not known" in lines[0]
+    assert admission.of_address["127.0.0.1"] == 3
+
+
 def fake_look_up(known: dict[str, list[str]]) -> Any:
     def getaddrinfo(name: str, port: None, **kind: int) -> list[Any]:
         if name not in known:

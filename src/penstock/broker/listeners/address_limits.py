@@ -60,7 +60,7 @@ class AddressLimits:
         for name in tuple(self._names):
             try:
                 found = await self._env.executor.run(partial(_addresses_of, name))
-            except OSError as error:
+            except (OSError, UnicodeError) as error:  # The second one: it is no host name.
                 _log.warning(
                     "max.connections.per.ip.overrides: the address of %s is not known (%s): check "
                     "the name, or use an address",
