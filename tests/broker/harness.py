@@ -25,6 +25,7 @@ from penstock.broker.config import BrokerConfig
 from penstock.broker.context import Services
 from penstock.broker.partitions.maintenance import Maintenance
 from penstock.broker.partitions.partition import HostedPartition
+from penstock.net.fair_turns import FairTurns, Turn
 from penstock.net.outbox import in_memory
 from penstock.net.session import Session
 from penstock.ports import Env, KeyProvider, Listener, Pace, Receiver, Slicing, Transport
@@ -93,17 +94,14 @@ class HarnessPeer:
     port = 40_000
     frame_bytes_max = 100 << 20
     is_replica = False
-    tenant = ""
 
     def __init__(self) -> None:
+        self.turn = Turn(FairTurns(lambda: 0.0), lambda: None)
         self.mutes: list[float] = []
         """For how long the broker has muted this connection, each time."""
 
     def get_extra_info(self, name: str) -> None:
         return None
-
-    def set_tenant(self, tenant: str) -> None:
-        self.tenant = tenant
 
     def replace_session(self, session: Session) -> None:
         pass

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
-from penstock.net.fair_turns import LONG_TURN_S, MEASURED_TURNS, FairTurns, Turn
+from penstock.net.fair_turns import LONG_TURN_S, TURN_S, FairTurns, Turn
 from penstock.net.open_listener import OpenListener
 from penstock.net.session import Answer, Peer
 
 from .fakes import MemoryNetwork, Rig, Script, framed, in_loop, rig, settle
+from .test_sockets import Live, on_both_loops
 
 GREEDY, MODEST = "10.0.0.1", "10.0.0.2"
 CONNECTIONS = 50
@@ -53,6 +55,15 @@ class Load:
     def keep_busy(self) -> None:
         for each in self.greedy:
             each.deliver(b"" if each.inbox else framed(b"e2"))
+
+
+async def emptied(turns: FairTurns) -> None:
+    """Waits until nothing is left of the connections that waited or closed."""
+    for _ in range(10 * CONNECTIONS):
+        if not turns._share.tenants and not turns._closed:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("connections have left something behind")
 
 
 class Costly(Script):
@@ -124,9 +135,7 @@ async def test_a_connection_that_closes_while_it_waits_leaves_nothing_behind() -
     for each in load.greedy:
         each.lose()
     assert turns.waiting == 0
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert turns._share.tenants == 0
+    await emptied(turns)
     load.modest.deliver(framed(b"e1"))
     assert load.modest.answers() == [b"e1", b"e1"]
 
@@ -154,66 +163,162 @@ async def test_followers_and_the_listener_of_brokers_do_not_wait() -> None:
 
 
 class Loop:
-    """Turns of the event loop that take as long as the test says."""
+    """A loop whose timers are as late as the test says."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self.turns = FairTurns(lambda: self.now_s)
 
-    async def tick(self, turn_s: float, tenants: int = 2) -> None:
-        self.turns.on_tick(tenants)
-        for _ in range(2 * MEASURED_TURNS):
-            self.now_s += turn_s
-            await asyncio.sleep(0)
+    def is_active(self) -> bool:
+        return self.turns.is_active
 
-    def read(self, *tenants: str) -> None:
+    def tick(self, late_s: float, tenants: str = "ab") -> None:
+        """A tick, and then a timer that is so late."""
+        self.turns.on_tick(tenants)
+        self.turns.on_probe(late_s)
+        self.turns.close()
+
+    def read(self, *tenants: str, seconds: float = 1.0) -> list[Turn]:
+        turns = []
         for tenant in tenants:
             turn = Turn(self.turns, lambda: None)
             turn.tenant = tenant
-            turn.on_read(1000, self.now_s - 1.0)
+            turn.on_read(1000, self.now_s - seconds)
+            turns.append(turn)
+        return turns
 
 
 @in_loop
-async def test_sharing_begins_only_if_turns_are_long_and_several_tenants_are_connected() -> None:
+async def test_sharing_begins_only_if_timers_are_late_and_several_tenants_are_connected() -> None:
     loop = Loop()
-    await loop.tick(LONG_TURN_S / 2)
-    await loop.tick(2 * LONG_TURN_S, tenants=1)
-    assert not loop.turns.is_active
+    loop.tick(LONG_TURN_S / 2)
+    assert not loop.is_active()
+    loop.tick(2 * LONG_TURN_S, tenants="a")
+    assert not loop.is_active()
     loop.turns.is_enabled = False
-    await loop.tick(2 * LONG_TURN_S)
-    assert not loop.turns.is_active
+    loop.tick(2 * LONG_TURN_S)
+    assert not loop.is_active()
     loop.turns.is_enabled = True
-    await loop.tick(2 * LONG_TURN_S)
-    assert loop.turns.is_active
+    loop.tick(2 * LONG_TURN_S)
+    assert loop.is_active()
+
+
+@in_loop
+async def test_sharing_begins_before_the_next_tick_if_another_tenant_connects() -> None:
+    """Also if it opens a connection for each request, and has none at the tick."""
+    loop = Loop()
+    loop.tick(2 * LONG_TURN_S, tenants="a")
+    Turn(loop.turns, lambda: None).on_open("b")
+    assert loop.turns._probe is not None
+    loop.turns.on_probe(2 * LONG_TURN_S)
+    assert loop.is_active()
+    loop.turns.close()
+
+
+@on_both_loops
+async def test_requests_that_block_the_event_loop_begin_sharing(live: Live) -> None:
+    """On real sockets, with the timers of the server."""
+
+    class Slow(Script):
+        def on_frame(self, frame: memoryview, borrowed: bool = False) -> Answer:
+            time.sleep(4 * LONG_TURN_S)
+            return super().on_frame(frame, borrowed)
+
+    live.script = Slow
+    server = await live.server()
+    clients = [
+        await live.client(server, local_addr=(source, 0)) for source in ("127.0.0.1", "127.0.0.2")
+    ]
+    turns = server.turns
+    while not turns.is_active:
+        for client in clients:
+            client.writer.write(framed(b"e1"))
+            assert await client.answer() == b"e1"
 
 
 @in_loop
 async def test_sharing_goes_on_while_tenants_compete_and_ends_then() -> None:
     loop = Loop()
-    await loop.tick(2 * LONG_TURN_S)
+    loop.tick(2 * LONG_TURN_S)
     for _ in range(3):
         loop.read("a", "b", "a", "b")
-        await loop.tick(0.0)
-        assert loop.turns.is_active
-    await loop.tick(0.0)
-    assert not loop.turns.is_active
+        loop.tick(0.0)
+        assert loop.is_active()
+    loop.tick(0.0)
+    assert not loop.is_active()
+    loop.tick(2 * LONG_TURN_S)
+    loop.tick(0.0)
+    assert loop.is_active(), "a timer was late"
+    loop.tick(0.0)
+    assert not loop.is_active()
 
 
 @in_loop
 async def test_a_tenant_that_is_busy_alone_does_not_wait() -> None:
     loop = Loop()
-    await loop.tick(2 * LONG_TURN_S)
+    loop.tick(2 * LONG_TURN_S)
     loop.read(*["a"] * 100)
-    assert (loop.turns.is_active, loop.turns.waits) == (True, 0)
+    assert (loop.is_active(), loop.turns.waits) == (True, 0)
     loop.read("b", "a", "a")
     assert loop.turns.waits == 2
+    await emptied(loop.turns)
+    loop.tick(2 * LONG_TURN_S)
+    loop.read("a", "a")
+    assert loop.turns.waits == 3, "the other one may only be slow"
+    await emptied(loop.turns)
+    loop.tick(2 * LONG_TURN_S)
+    loop.read(*["a"] * 100)
+    assert loop.turns.waits == 3
 
 
 @in_loop
 async def test_the_setting_ends_sharing() -> None:
     loop = Loop()
-    await loop.tick(2 * LONG_TURN_S)
+    loop.tick(2 * LONG_TURN_S)
     loop.read("a", "b", "a", "b")
     loop.turns.is_enabled = False
-    await loop.tick(2 * LONG_TURN_S)
-    assert not loop.turns.is_active
+    loop.tick(2 * LONG_TURN_S)
+    assert not loop.is_active()
+
+
+@in_loop
+async def test_work_that_is_done_later_counts_for_its_tenant() -> None:
+    """Whose next read then fills a turn alone, also after the connection has closed."""
+    loop = Loop()
+    loop.tick(2 * LONG_TURN_S)
+    cheap = TURN_S / 10
+    first, second = loop.read("a", "b", seconds=cheap)
+    assert not first.waits
+    assert not second.waits
+    first.spend(10 * TURN_S)
+    first.close()
+    (third,) = loop.read("a", seconds=cheap)
+    assert third.waits
+    (fourth,) = loop.read("b", seconds=cheap)
+    await emptied(loop.turns)
+    assert [third.waits, fourth.waits] == [False, False]
+
+
+@in_loop
+async def test_reads_of_many_requests_get_shorter_and_longer_again() -> None:
+    """While sharing lasts. Then everything is read that has arrived."""
+    started = await rig(tick_s=1000.0)
+    load = Load(started)
+    turns = started.server.turns
+    frames = framed(b"e") * 40
+    connection = load.greedy[0].receiver
+    turns.is_active = True
+    load.modest.deliver(framed(b"e1"))
+    whole = len(connection.get_buffer(-1))
+    load.greedy[0].deliver(frames)
+    assert len(connection.get_buffer(-1)) < whole
+    turns.is_active = False
+    assert len(connection.get_buffer(-1)) == whole
+    turns.is_active = True
+    await emptied(turns)
+    for _ in range(20):
+        load.modest.deliver(framed(b"e1"))
+        turns.now = lambda: 0.0
+        load.greedy[0].deliver(framed(b"e"))
+        await emptied(turns)
+    assert len(connection.get_buffer(-1)) == whole

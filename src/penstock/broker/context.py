@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
@@ -31,6 +31,8 @@ from penstock.broker.peers.connector import PeerConnector
 from penstock.broker.replication.isr_proposals import IsrProposals
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.image import ClusterImage
+from penstock.net.fair_turns import Turn
+from penstock.net.timed_work import timed
 from penstock.ports import Env, Slicing
 from penstock.security.acls import CLUSTER_NAME, SUPPORTED_BITS, AclOperation, ResourceType
 from penstock.security.audit import Origin, access
@@ -105,6 +107,7 @@ class RequestContext:
         "meter",
         "refusal",
         "services",
+        "turn",
         "version",
     )
 
@@ -136,6 +139,8 @@ class RequestContext:
         """The response is large, so it is encoded on a thread. Read when the response is ready."""
         self.meter: RequestMeter | None = None
         """Measures the request; None if there are no quotas, or it is exempt from them."""
+        self.turn: Turn | None = None
+        """Charges the user for the time of the request under overload."""
 
     @property
     def host(self) -> str:
@@ -254,7 +259,7 @@ class RequestContext:
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         """Runs a handler's coroutine in the broker's task group. Its result is the response."""
-        return spawned(self.services, work, self.meter)
+        return spawned(self.services, work, self.meter, self.turn)
 
     def charge_mutations(self, partitions: int, *, refused_since: int) -> None:
         """Counts created or deleted partitions for the client's quota.
@@ -271,13 +276,20 @@ class RequestContext:
 
 
 def spawned(
-    services: Services, work: Coroutine[Any, Any, T], meter: RequestMeter | None = None
+    services: Services,
+    work: Coroutine[Any, Any, T],
+    meter: RequestMeter | None = None,
+    turn: Turn | None = None,
 ) -> asyncio.Future[T]:
     """Runs a coroutine in the broker's task group. The future gets its result or exception.
 
+    The time of the event loop that this takes counts for the quota and the share of the user.
+
     The future is cancelled if the broker is ending and starts nothing more."""
     done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    resolving = _resolve(work, done, meter)
+    spends = [each.spend for each in (meter, turn) if each is not None and each.is_timed]
+    now = services.env.clock.monotonic
+    resolving = _resolve(timed(work, now, spends) if spends else work, done)
     services.spawn(resolving)
     if getcoroutinestate(resolving) == CORO_CLOSED:
         work.close()
@@ -285,11 +297,9 @@ def spawned(
     return done
 
 
-async def _resolve(
-    work: Coroutine[Any, Any, T], done: asyncio.Future[T], meter: RequestMeter | None
-) -> None:
+async def _resolve(work: Awaitable[T], done: asyncio.Future[T]) -> None:
     try:
-        result = await (work if meter is None else meter.timed(work))
+        result = await work
     except asyncio.CancelledError:
         done.cancel()
         raise

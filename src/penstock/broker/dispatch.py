@@ -209,7 +209,7 @@ class BrokerSession:
             services.replicas.get, services.env.clock.wall_ms, services.authorization, identity
         )
         self._peer = peer
-        peer.set_tenant(identity.tenant)
+        peer.turn.tenant = identity.tenant
         self._identity = identity
         self._quotas = services.quotas
         self._meter = ConnectionMeter(services.quotas, peer, identity.principal)
@@ -301,7 +301,8 @@ class BrokerSession:
         if len(frame) > self._slicing.frame_bytes and (
             len(frame) > self._slicing.produce_bytes or _key(frame)[0] != _PRODUCE
         ):
-            return spawned(self._services, self._serve_large(frame, began, meter), meter)
+            work = self._serve_large(frame, began, meter)
+            return spawned(self._services, work, meter, self._peer.turn)
         try:
             header, request = decode_request(frame, self._dispatcher.served)
         except UnsupportedRequest as error:
@@ -316,6 +317,7 @@ class BrokerSession:
         )
         context.refusal = refusal
         context.meter = meter
+        context.turn = self._peer.turn
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)
         except ProtocolError:
@@ -334,7 +336,7 @@ class BrokerSession:
                 meter.finish()  # Later produce requests may begin before this one is answered.
             if context.is_large:
                 work = self._encode_large(request, header, context, response, began)
-                return spawned(self._services, work, meter)
+                return spawned(self._services, work, meter, self._peer.turn)
             return self._later(request, header, context, response, began)
         response = _throttled(response, context)
         encoded = None if response is None else _encode(response, header)
@@ -360,6 +362,7 @@ class BrokerSession:
         )
         context.is_large = True
         context.meter = meter
+        context.turn = self._peer.turn
         response: Response | asyncio.Future[Response] | None
         try:
             response = self._dispatcher.handler(header.api_key)(request, context)

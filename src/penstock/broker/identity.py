@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.metadata.model import PLAINTEXT
+from penstock.security.addresses import network_of
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of a connection that is not authenticated, as in Kafka."""
@@ -25,5 +26,5 @@ class Identity:
     @property
     def tenant(self) -> str:
         """Who shares the broker with others under overload: the user, or the address of a client
-        that is not authenticated."""
-        return self.host if self.principal == ANONYMOUS else self.principal
+        that is not authenticated, which is a network of 64 bits for IPv6."""
+        return network_of(self.host) if self.principal == ANONYMOUS else self.principal

@@ -74,12 +74,12 @@ class Connection(asyncio.BufferedProtocol):
         "_share",
         "_shared",
         "_transport",
-        "_turn",
         "_watched",
         "_write_paused",
         "host",
         "is_replica",
         "port",
+        "turn",
     )
 
     def __init__(self, shared: Shared, listener: OpenListener) -> None:
@@ -92,8 +92,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: Outbox | None = None
         self._session: Session | None = None
         self._queue = RequestQueue(shared.budget)
-        self._turn = Turn(shared.turns, self._steer, is_exempt=listener.is_protected)
-        self._share = Share(shared.budget, shared.large_requests, self._steer, self._turn)
+        self.turn = Turn(shared.turns, self._steer, is_exempt=listener.is_protected)
+        self._share = Share(shared.budget, shared.large_requests, self._steer, self.turn)
         self._watched: Later | None = None
         self._dispatching = False
         self._reading = True
@@ -123,9 +123,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_extra_info(self, name: str) -> Any:
         return None if self._transport is None else self._transport.get_extra_info(name)
-
-    def set_tenant(self, tenant: str) -> None:
-        self._turn.tenant = tenant
 
     def replace_session(self, session: Session) -> None:
         if self._session is not None:
@@ -157,7 +154,6 @@ class Connection(asyncio.BufferedProtocol):
         address: Any = transport.get_extra_info("peername")
         if address:
             self.host, self.port = address[:2]
-            self._turn.tenant = self.host
         # Without an address, the peer disconnected before it was accepted.
         if shared.stopping or not address or not self._listener.admits(self.host, shared):
             shared.counters.connections_rejected += 1
@@ -179,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort()
             return
         self._listener.connections += 1
-        shared.on_opened(self, self._listener, self._activity, self._turn)
+        shared.on_opened(self, self._listener, self._activity, self.turn)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._reader.tail
@@ -187,7 +183,8 @@ class Connection(asyncio.BufferedProtocol):
             return tail[:TURN_BYTES] if self._share.exhausted else tail
         if self._budget.exhausted or self._shared.large_requests.exhausted:
             return self._shared.scratch[:SMALL_READ_BYTES]
-        return self._scratch
+        is_shared = self._shared.turns.is_active
+        return self._scratch[: self.turn.read_bytes] if is_shared else self._scratch
 
     def buffer_updated(self, size: int) -> None:
         shared, reader = self._shared, self._reader
@@ -220,9 +217,9 @@ class Connection(asyncio.BufferedProtocol):
                 reader.buffered, reader.held, reader.wanted, came_whole=bool(frames)
             )
         if began is not None and not self._closing:
-            self._turn.on_read(size, began)
+            self.turn.on_read(size, began)
         queue = self._queue
-        is_held = self._closing or self._share.waits or self._mute.active or self._turn.waits
+        is_held = self._closing or self._share.waits or self._mute.active or self.turn.waits
         if queue.pending or queue.waiting or is_held:
             self._steer()
 
@@ -267,7 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.forget_waiting()
         self._watched = None
         self._share.close()
-        self._turn.close()
+        self.turn.close()
         # A partly received request may hold many megabytes: free it now instead of at the next
         # garbage collection.
         self._reader.discard()
@@ -359,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         """Writes the answers that are next in order, then serves requests that waited for them."""
         if self._transport is None:
             return
+        began = self.turn.begin()
         self._activity.active_at = self._shared.now
         self._dispatching = True
         self._write_ready()
@@ -366,6 +364,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._queue.waiting:
             self._dispatch()
         self._steer()
+        if began is not None:
+            self.turn.end(began)
 
     def _write_ready(self) -> None:
         """Writes the answers at the front of `_queue.pending` that are ready."""
@@ -435,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._mute.active
             or queue.waiting
             or self._share.waits
-            or self._turn.waits
+            or self.turn.waits
             or len(queue.pending) >= config.requests_in_flight_max
             or queue.pending_bytes >= config.bytes_in_flight_max
         )

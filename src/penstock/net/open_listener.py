@@ -20,6 +20,9 @@ from penstock.ports import Listener, Pace
 class OpenConnection(Protocol):
     """What a server needs of each connection."""
 
+    @property
+    def host(self) -> str: ...
+
     def on_tick(self, now: float) -> None: ...
 
     def close(self) -> None: ...

@@ -119,6 +119,7 @@ class Server:
         finally:
             if self._timer is not None:
                 self._timer.cancel()
+            self.turns.close()
             for connection in tuple(self._connections):
                 connection.abort()
         await self._all_lost()
@@ -127,7 +128,7 @@ class Server:
         """Checks every connection for timeouts: idle, or too slow. Checks whether the event loop is
         overloaded."""
         turns = (each for _, _, each in self._connections.values())
-        self.turns.on_tick(len({each.tenant for each in turns if not each.is_exempt}))
+        self.turns.on_tick(each.tenant for each in turns if not each.is_exempt)
         now = self.now = self._clock.monotonic()
         for connection in tuple(self._connections):
             connection.on_tick(now)
@@ -142,6 +143,7 @@ class Server:
         self.counters.connections += 1
         self.counters.connections_accepted += 1
         self._connections[connection] = listener, activity, turn
+        turn.on_open(connection.host)
         if self.admission.is_exceeded and listener.is_protected:
             self._make_room()
 

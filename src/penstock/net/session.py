@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from penstock.net.fair_turns import Turn
 from penstock.ports import Buffer
 
 
@@ -88,11 +89,12 @@ class Peer(Protocol):
     """Set by the session once the peer has identified itself as a broker that replicates a
     partition. Such a connection is not dropped when memory is short."""
 
+    @property
+    def turn(self) -> Turn:
+        """Its share of the broker under overload. The session sets its tenant to the user."""
+
     def get_extra_info(self, name: str) -> Any:
         """Returns what the transport knows, such as "ssl_object"; None if it knows nothing."""
-
-    def set_tenant(self, tenant: str) -> None:
-        """Says who shares the broker with others under overload: the user, once it is known."""
 
     def replace_session(self, session: Session) -> None:
         """Passes later requests to another session: this one has authenticated the client. The old

@@ -15,6 +15,7 @@ from penstock.broker.dispatch import BrokerSession, Dispatcher
 from penstock.broker.identity import Identity
 from penstock.metadata.quotas import alter_quotas
 from penstock.net.outbox import in_memory
+from penstock.net.timed_work import timed
 from penstock.ports import Slicing
 from penstock.records.record import Record, build_batch
 from penstock.security.quotas import QuotaAlteration
@@ -345,10 +346,10 @@ async def test_the_time_of_a_task_counts_without_its_waits(harness: BrokerHarnes
 
     asyncio.get_running_loop().call_soon(gate.set)
     with pytest.raises(KeyError):
-        await meter.timed(work())
+        await timed(work(), quotas.now_s, [meter.spend])
     assert meter.seconds == 3, "one step before each wait, and one after"
     gate.clear()
-    waiting = asyncio.ensure_future(meter.timed(work()))
+    waiting = asyncio.ensure_future(timed(work(), quotas.now_s, [meter.spend]))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])

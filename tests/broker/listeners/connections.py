@@ -8,6 +8,7 @@ from itertools import count
 from typing import TypeVar
 
 from broker.harness import BrokerHarness
+from penstock.net.fair_turns import FairTurns, Turn
 from penstock.net.outbox import in_memory
 from penstock.net.session import Part, Session
 from penstock.security.plain import client_message
@@ -40,12 +41,12 @@ class Connection:
 
     port = 40_000
     is_replica = False
-    tenant = ""
 
     def __init__(self, harness: BrokerHarness, listener: str = "LOGIN", broker: int = 0) -> None:
         self.host = "192.0.2.1"
         self.frame_bytes_max = 100 << 20
         self.is_closed = False
+        self.turn = Turn(FairTurns(lambda: 0.0), lambda: None)
         self.mutes: list[float] = []
         self._ids = count(1)
         opened = harness.brokers[broker].server.listeners[listener]
@@ -53,9 +54,6 @@ class Connection:
 
     def get_extra_info(self, name: str) -> None:
         return None
-
-    def set_tenant(self, tenant: str) -> None:
-        self.tenant = tenant
 
     def replace_session(self, session: Session) -> None:
         self.session = session

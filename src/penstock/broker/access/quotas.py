@@ -19,10 +19,8 @@ Requests that only brokers send are not measured, nor is a connection on which a
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Awaitable, Coroutine, Generator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.metadata.image import Changed
@@ -41,8 +39,6 @@ from penstock.security.quotas import (
 )
 from penstock.security.rates import PERCENT_PER_NANOSECOND, QuotaMeters
 from penstock.wire.api import ApiKey
-
-T = TypeVar("T")
 
 _AT_ONCE_MAX: Final = 500
 """With more entities than this, the quotas are arranged on a thread."""
@@ -257,40 +253,12 @@ class RequestMeter:
             self._peer.mute(self.throttle_ms / 1000)
         return self.throttle_ms
 
-    def timed(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Returns what runs the coroutine and counts the time that this takes."""
-        return _timed(work, self) if self._quotas.has_request_time else work
-
-    def now_s(self) -> float:
-        return self._quotas.now_s()
+    @property
+    def is_timed(self) -> bool:
+        """Whether work that is done later is to be measured too."""
+        return self._quotas.has_request_time
 
     def _throttle(self, key: str, throttle_ms: int) -> None:
         if throttle_ms > self.throttle_ms:
             self.throttle_ms = throttle_ms
             self._key = key
-
-
-@types.coroutine
-def _timed(work: Coroutine[Any, Any, T], meter: RequestMeter) -> Generator[Any, Any, T]:
-    """Runs a coroutine step by step. Each step ends where the coroutine waits for something."""
-    error: BaseException | None = None
-    sent: Any = None
-    try:
-        while True:
-            began = meter.now_s()
-            try:
-                waited_for = work.send(sent) if error is None else work.throw(error)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            finally:
-                meter.spend(meter.now_s() - began)
-            error = sent = None
-            try:
-                sent = yield waited_for
-            except GeneratorExit:
-                raise
-            except BaseException as thrown:  # noqa: BLE001 - passed on to the coroutine
-                error = thrown
-    finally:
-        work.close()
