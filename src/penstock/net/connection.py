@@ -216,10 +216,10 @@ class Connection(asyncio.BufferedProtocol):
             self._share.on_read(
                 reader.buffered, reader.held, reader.wanted, came_whole=bool(frames)
             )
+        queue, is_held = self._queue, self._closing or self._share.waits or self._mute.active
         if began is not None and not self._closing:
             self.turn.on_read(size, began)
-        queue = self._queue
-        is_held = self._closing or self._share.waits or self._mute.active or self.turn.waits
+            is_held = is_held or self.turn.waits
         if queue.pending or queue.waiting or is_held:
             self._steer()
 
@@ -356,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         """Writes the answers that are next in order, then serves requests that waited for them."""
         if self._transport is None:
             return
-        began = self.turn.begin()
+        began = self.turn.begin() if self._shared.turns.is_active else None
         self._activity.active_at = self._shared.now
         self._dispatching = True
         self._write_ready()
