@@ -79,6 +79,16 @@ def test_one_seed_in_five_has_access_control() -> None:
         assert focused(scenario, "access").access
 
 
+def test_some_seeds_have_quotas() -> None:
+    """With and without access control. The focus always has them."""
+    scenarios = [draw(seed) for seed in range(200)]
+    assert 15 <= sum(each.quotas for each in scenarios) <= 50
+    assert {bool(each.access) for each in scenarios if each.quotas} == {True, False}
+    focuses = [focused(each, "quotas") for each in scenarios]
+    assert all(each.quotas for each in focuses)
+    assert {bool(each.access) for each in focuses} == {True, False}
+
+
 def test_switching_on_an_episode_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the run is the same."""
     monkeypatch.setattr(scenario_module, "WAITING", frozenset({"bit_rot"}))

@@ -31,11 +31,13 @@ ADMIN: Final = "admin"
 APP: Final = "app"
 GUEST: Final = "guest"
 VISITOR: Final = "visitor"
+TENANT: Final = "tenant"
+"""The user of all clients with quotas. It has all rights."""
 GUEST_TOPIC: Final = "guests-of-the-cluster-who-come-and-go-all-day"
 GUEST_GROUP: Final = GUEST_TOPIC
 """Long names have many prefixes, and each prefix is used for one ACL only."""
 
-ACTOR_USERS: Final = {ADMIN: ADMIN, GUEST: GUEST, VISITOR: VISITOR}
+ACTOR_USERS: Final = {ADMIN: ADMIN, GUEST: GUEST, VISITOR: VISITOR, TENANT: TENANT}
 """By the first part of a client's name: as whom it logs in. All others are `app`."""
 
 WRITE: Final = "write"
@@ -123,12 +125,14 @@ def allowed(
     )
 
 
-async def prepare_access(admin: Admin) -> None:
+async def prepare_access(admin: Admin, *, has_tenants: bool = False) -> None:
     """Creates the users, and their first rights. Raises `ClientError`."""
-    for user in (APP, GUEST, VISITOR):
+    mighty = (APP, TENANT) if has_tenants else (APP,)
+    for user in (*mighty, GUEST, VISITOR):
         await admin.upsert_scram_user(user, password_of(user), SCRAM, ITERATIONS_MIN)
     acls = [
-        allowed(APP, each, CLUSTER_NAME if each == ResourceType.CLUSTER else "*", AclOperation.ALL)
+        allowed(user, each, CLUSTER_NAME if each == ResourceType.CLUSTER else "*", AclOperation.ALL)
+        for user in mighty
         for each in _EVERYTHING
     ]
     acls.append(allowed(GUEST, ResourceType.TOPIC, GUEST_TOPIC, AclOperation.DESCRIBE))

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.sim.bugs.access import ACCESS_BUGS
+from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.sim.seeds import Report, Task, progress_bar, run_task, run_tasks
@@ -40,6 +41,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "unheard_join": ("unknown-outcome-forgotten",),
     "transactions": (*TRANSACTION_BUGS,),
     "access": (*ACCESS_BUGS,),
+    "quotas": (*QUOTA_BUGS,),
     "metadata": (
         "no-partition-epoch-check",
         "watch-gap-ignored",
@@ -119,6 +121,9 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "fast-path-keeps-its-rights": ("E20",),
     "fetch-session-keeps-its-rights": ("E20",),
     "deleted-password-accepted": ("E21",),
+    "throttled-without-a-mute": ("E22", "E24"),
+    "removed-quota-stays": ("E23",),
+    "throttled-produce-appended-again": ("E2",),
 }
 """Bugs that one or two seeds find, and the rules that they break. Every run of the tests searches
 for these."""

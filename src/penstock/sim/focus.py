@@ -197,6 +197,20 @@ def access(scenario: Scenario) -> Scenario:
     )
 
 
+def quotas(scenario: Scenario) -> Scenario:
+    """Quotas that change while brokers fail. In every other seed clients log in, so that users have
+    quotas too."""
+    faults = ("kill", "bounce", "stop", "freeze", "clog", "reset", "cut_store", "watch_lag")
+    return replace(
+        _plain(scenario),
+        faults=faults,
+        fault_mean_s=4.0,
+        producers=("real_idempotent",),
+        access=ACCESS[0] if scenario.seed % 2 else "",
+        quotas=True,
+    )
+
+
 FOCUSES: Final[dict[str, Focus]] = {
     "replication": replication,
     "power": power,
@@ -209,6 +223,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "malformed": malformed,
     "acks_one": acks_one,
     "access": access,
+    "quotas": quotas,
     "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),

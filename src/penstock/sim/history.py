@@ -261,6 +261,34 @@ class LoginAttempt(Entry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Metered(Entry):
+    """A request of a client that may have a quota: `ok` if it was answered, `fail` if it was
+    refused because of the quota."""
+
+    kind: ClassVar[str] = "metered"
+
+    client_id: str
+    broker: int
+    connection: int
+    """The number of the connection among those of the process."""
+    key: str
+    """The quota that may limit it."""
+    amount: float = 0.0
+    """What it used of the quota, at least."""
+    throttle_ms: int = 0
+    version: tuple[int, int] | None = None
+    """Which quotas the broker had. None if that changed during the request."""
+    limit: float | None = None
+    """The limit by these quotas. None is no limit."""
+    refused_topic: str = ""
+    """The topic that was refused because of the quota."""
+
+    @property
+    def was_answered(self) -> bool:
+        return self.status != INFO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probe(Entry):
     """Whether something works when it must: during an episode, or after all faults are over.
     `ended_ms` says since when."""
@@ -275,7 +303,7 @@ KINDS: Final[Mapping[str, type[Entry]]] = {
     for kind in (
         *(Send, Poll, Drain, Txn, Deleted, Latest),
         *(Pipelined, Malformed, Commit, Committed, Stable, Joined, Probe),
-        *(RightChange, Attempt, PasswordChange, LoginAttempt),
+        *(RightChange, Attempt, PasswordChange, LoginAttempt, Metered),
     )
 }
 
@@ -308,8 +336,8 @@ def _entry(fields: dict[str, Any]) -> Entry:
         }
     if "records" in fields:
         fields["records"] = _pairs(fields["records"])
-    for name in ("moved", "values"):
-        if name in fields:
+    for name in ("moved", "values", "version"):
+        if fields.get(name) is not None:
             fields[name] = tuple(fields[name])
     return kind(**fields)
 

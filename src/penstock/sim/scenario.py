@@ -95,6 +95,8 @@ use transaction.version 2."""
 ACCESS: Final = (BROKERS_LOG_IN, BROKERS_IN_PLAIN_TEXT)
 ACCESS_SHARE: Final = 0.2
 """The share of seeds in which clients log in and need rights, and some rights change."""
+QUOTA_SHARE: Final = 0.15
+"""The share of seeds in which some clients have quotas, which change."""
 
 PRODUCER_KINDS: Final = ("real_idempotent", "real", "real_acks_1", "raw", "raw_acks_1", "raw_twice")
 """`real` producers are the library's. `raw` ones send each batch once. `raw_twice` ones send a
@@ -163,6 +165,8 @@ class Scenario:
     """Brokers process every request in the smallest slices, as they do large ones."""
     access: str = ""
     """How brokers connect to each other, if clients log in and need rights: see `ACCESS`."""
+    quotas: bool = False
+    """Some clients have quotas, which change: see `quota_plan`."""
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -265,6 +269,7 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
         _with_edges(_with_transactions(plain), also),
         divides_all=divides_all,
         access=access.choice(ACCESS) if access.random() < ACCESS_SHARE else "",
+        quotas=Random(f"quotas {seed}").random() < QUOTA_SHARE,  # noqa: S311 - as above
     )
 
 

@@ -35,10 +35,16 @@ from penstock.sim.actors.guest import run_guest_member, run_guest_reader, run_gu
 from penstock.sim.actors.malformed import run_malformer
 from penstock.sim.actors.pipelining import run_pipeliner
 from penstock.sim.actors.producers import run_producer
+from penstock.sim.actors.quota_admin import run_quota_admin
 from penstock.sim.actors.readers import run_asker, run_member, run_reader
 from penstock.sim.actors.rights_admin import run_rights_admin
 from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.actors.sink import run_sink
+from penstock.sim.actors.tenants import (
+    run_tenant_mutator,
+    run_tenant_reader,
+    run_tenant_writer,
+)
 from penstock.sim.actors.transactional import run_transactor
 from penstock.sim.actors.visitor import run_password_admin, run_visitor
 from penstock.sim.checkers.access_probe import probe_access
@@ -53,6 +59,7 @@ from penstock.sim.checkers.history_checks import check_history
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.checkers.logs import Violation
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
+from penstock.sim.checkers.quota_probe import probe_quotas
 from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.executor import DiskSpeed
 from penstock.sim.failures import describe
@@ -61,6 +68,16 @@ from penstock.sim.history import TABLE, History
 from penstock.sim.network.link import NetworkConfig
 from penstock.sim.node import BrokerNode, ClientNode
 from penstock.sim.process import Process
+from penstock.sim.quota_plan import (
+    HASTY_WRITER,
+    MUTATOR,
+    NEIGHBOR,
+    NO_STATE,
+    READER,
+    WRITER,
+    QuotaState,
+    limit_of,
+)
 from penstock.sim.scenario import Scenario
 from penstock.sim.store import StoreConfig
 from penstock.sim.timeline import Timeline, timeline_lines
@@ -174,6 +191,7 @@ class _Run:
         )
         shared.synced_end = partial(_synced_end, invariants)
         shared.is_known = partial(_is_known, world, invariants)
+        shared.quota_state = partial(_quota_state, world, shared.tenant_user)
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
         await world.start_brokers()
@@ -193,6 +211,7 @@ class _Run:
         await come_together(world, shared, invariants)
         for name, work in (
             ("probe-access", probe_access),
+            ("probe-quotas", probe_quotas),
             ("probe", probe_producing),
             ("probe-offsets", probe_group),
             ("probe-joining", probe_joining),
@@ -235,6 +254,14 @@ class _Run:
             plans |= {"guest-member": run_guest_member, "visitor": run_visitor}
             plans |= {f"admin-{right}": partial(run_rights_admin, right=right) for right in RIGHTS}
             plans["admin-password"] = run_password_admin
+        if scenario.quotas:
+            plans |= {
+                name: partial(run_tenant_writer, client_id=name)
+                for name in (WRITER, HASTY_WRITER, NEIGHBOR)
+            }
+            plans[READER] = partial(run_tenant_reader, client_id=READER)
+            plans[MUTATOR] = partial(run_tenant_mutator, client_id=MUTATOR)
+            plans["admin-quotas"] = run_quota_admin
         return ClientProcesses(world, shared, plans, ACTOR_USERS)
 
 
@@ -250,6 +277,17 @@ def _is_known(world: World, invariants: Invariants, name: str) -> bool:
     return topic is not None and all(
         each is not None and each.topic_id == topic.topic_id for each in known
     )
+
+
+def _quota_state(
+    world: World, user: str | None, broker_id: int, client_id: str, key: str
+) -> QuotaState:
+    node = world.brokers[broker_id]
+    if node.broker is None:
+        return NO_STATE
+    entities = node.broker.cluster.image.quotas.entities
+    version = node.life, node.broker.quotas.changes
+    return QuotaState(version, limit_of(entities, client_id, user, key))
 
 
 def _last_step(world: World, check_every: int) -> Callable[[], int | None]:
@@ -286,7 +324,7 @@ async def _create_topics(world: World, shared: SharedState) -> None:
         try:
             async with Admin(shared.bootstrap, env=node.env, **setup.keywords) as admin:
                 if shared.scenario.access:
-                    await prepare_access(admin)
+                    await prepare_access(admin, has_tenants=shared.scenario.quotas)
                 for plan in shared.scenario.all_topics:
                     await admin.create_topic(
                         plan.name,

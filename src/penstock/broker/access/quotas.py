@@ -79,7 +79,8 @@ class ClientQuotas:
         """Whether an entity has a quota of request time, so that it must be measured."""
         self.throttled = {key: Throttled() for key in (*CLIENT_KEYS, *IP_KEYS)}
         self._shared_before = 0
-        self._changes = 0
+        self.changes = 0
+        """How often quotas have changed."""
         self._changed = asyncio.Event()
         cluster.listen(self._on_change)
 
@@ -97,13 +98,13 @@ class ClientQuotas:
     async def refresh(self) -> None:
         """Puts the quotas of the image in force."""
         while True:
-            changes = self._changes
+            changes = self.changes
             build = partial(Quotas, dict(self._cluster.image.quotas.entities))
             if len(self._cluster.image.quotas.entities) > _AT_ONCE_MAX:
                 quotas = await self._env.executor.run(build)
             else:
                 quotas = build()
-            if changes == self._changes:
+            if changes == self.changes:
                 self._apply(quotas)
                 return
 
@@ -114,8 +115,9 @@ class ClientQuotas:
                 await self._changed.wait()
                 self._changed.clear()
                 await self.refresh()
-            else:
-                await self._env.clock.sleep(_SWEEP_S)
+                continue
+            await self._env.clock.sleep(_SWEEP_S)
+            if self.current is not None:  # The last quota may have been removed meanwhile.
                 self.current.drop_idle(self.now_ms())
 
     def record_connection(self, address: str) -> int:
@@ -131,7 +133,7 @@ class ClientQuotas:
     def _on_change(self, changed: Changed) -> None:
         if not changed.quotas:
             return
-        self._changes += 1
+        self.changes += 1
         self._changed.set()
         entities = self._cluster.image.quotas.entities
         if len(entities) <= _AT_ONCE_MAX:

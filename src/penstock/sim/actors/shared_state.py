@@ -17,8 +17,9 @@ from penstock.client.connection import ConnectionConfig
 from penstock.client.connection_login import SecuritySettings
 from penstock.client.environment import ClientEnv
 from penstock.client.option_values import bootstrap as parse_bootstrap
-from penstock.sim.access_plan import APP, login_keywords, login_of
+from penstock.sim.access_plan import APP, TENANT, login_keywords, login_of
 from penstock.sim.history import Entry, History
+from penstock.sim.quota_plan import NO_STATE, QuotaState
 from penstock.sim.scenario import Scenario
 
 REQUEST_TIMEOUT_MS: Final = 3_000
@@ -57,6 +58,8 @@ class SharedState:
     """Returns up to which offset a topic partition has been synced on any disk."""
     is_known: Callable[[str], bool] = lambda topic: True
     """Returns whether every broker that runs knows which topic has this name now."""
+    quota_state: Callable[[int, str, str], QuotaState] = lambda broker, client_id, key: NO_STATE
+    """Returns what the metadata of a broker says about a quota of a tenant."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     requests: list[str] = field(default_factory=list)
@@ -108,6 +111,11 @@ class SharedState:
             ),
             deadline_s=10.0,
         )
+
+    @property
+    def tenant_user(self) -> str | None:
+        """The user of the clients with quotas. None if it is the user of all others too."""
+        return TENANT if self.scenario.access else None
 
     def on_revoked(self) -> None:
         self.revoked.set()
