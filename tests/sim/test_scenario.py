@@ -7,7 +7,8 @@ import pytest
 from penstock.sim import scenario as scenario_module
 from penstock.sim.access_plan import GUEST_TOPIC
 from penstock.sim.focus import focused
-from penstock.sim.history import COPIES
+from penstock.sim.history import COPIES, TABLE
+from penstock.sim.key_service import KEY_FILE, KEY_SERVER
 from penstock.sim.scenario import (
     ACCESS,
     CLIENT_FAULTS,
@@ -15,6 +16,8 @@ from penstock.sim.scenario import (
     EDGE_FAULTS,
     EPISODES,
     FAULTS,
+    KEY_EPISODES,
+    KEY_FAULTS,
     PRODUCER_KINDS,
     TRANSACTOR_KINDS,
     WAITING,
@@ -32,7 +35,7 @@ def test_a_seed_always_draws_the_same_scenario() -> None:
 def test_seeds_cover_all_faults_producers_and_topic_settings() -> None:
     """Every fault, producer and topic setting occurs in a hundred seeds, and so does no fault."""
     scenarios = [draw(seed) for seed in range(100)]
-    everything = {*FAULTS, *CLIENT_FAULTS, *EDGE_FAULTS} - WAITING
+    everything = {*FAULTS, *CLIENT_FAULTS, *EDGE_FAULTS, *KEY_FAULTS} - WAITING
     assert {name for each in scenarios for name in each.faults} == everything
     assert {name for each in scenarios for name in each.producers} == {*PRODUCER_KINDS}
     assert any(not each.faults for each in scenarios)
@@ -77,6 +80,23 @@ def test_one_seed_in_five_has_access_control() -> None:
         assert (f"{GUEST_TOPIC}-0" in scenario.written) == has_guest
         assert f"{GUEST_TOPIC}-0" not in scenario.deletable
         assert focused(scenario, "access").access
+
+
+def test_one_seed_in_five_has_encrypted_topics() -> None:
+    """With both kinds of key providers, and the faults of key providers only there."""
+    scenarios = [draw(seed) for seed in range(200)]
+    sealed = [each for each in scenarios if each.encrypted]
+    assert 20 <= len(sealed) <= 60
+    assert {each.keys for each in sealed} == {KEY_FILE, KEY_SERVER}
+    assert {name for each in sealed for name in each.faults} >= {*KEY_FAULTS}
+    names = {name for each in sealed for name in each.encrypted}
+    assert names >= {"orders", "events", COPIES, TABLE, GUEST_TOPIC}
+    for plain in (each for each in scenarios if not each.encrypted):
+        assert not plain.keys
+        assert not {*KEY_FAULTS} & {*plain.faults}
+        assert not {*KEY_EPISODES} & {*plain.episodes}
+    assert focused(scenarios[0], "encryption").encrypted
+    assert not focused(sealed[0], "power").encrypted
 
 
 def test_some_seeds_have_quotas() -> None:

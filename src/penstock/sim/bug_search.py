@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.sim.bugs.access import ACCESS_BUGS
+from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
@@ -42,6 +43,8 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "transactions": (*TRANSACTION_BUGS,),
     "access": (*ACCESS_BUGS,),
     "quotas": (*QUOTA_BUGS,),
+    "encryption": tuple(name for name in ENCRYPTION_BUGS if name != "dropped-key-still-used"),
+    "dropped_key": ("dropped-key-still-used",),
     "metadata": (
         "no-partition-epoch-check",
         "watch-gap-ignored",
@@ -124,6 +127,7 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "throttled-without-a-mute": ("E22", "E24"),
     "removed-quota-stays": ("E23",),
     "throttled-produce-appended-again": ("E2",),
+    "index-in-plain-text": ("E25",),
 }
 """Bugs that one or two seeds find, and the rules that they break. Every run of the tests searches
 for these."""

@@ -7,10 +7,11 @@ result afterwards. When its process is killed, it is random whether work in prog
 from __future__ import annotations
 
 import asyncio
+from asyncio import events
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import log
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Any, TypeVar
@@ -33,9 +34,17 @@ class DiskSpeed:
 
 
 def _result(work: Callable[[], Any]) -> Any:
-    """Does the work. Passwords are hashed once: that is slow, and always gives the same."""
+    """Does the work. Passwords are hashed once: that is slow, and always gives the same. As on a
+    thread, no event loop is running."""
     hashing = getattr(work, "__self__", None)
-    return _hashed(hashing) if isinstance(hashing, PasswordHash) else work()
+    if isinstance(hashing, PasswordHash):
+        return _hashed(hashing)
+    running = events._get_running_loop()
+    events._set_running_loop(None)
+    try:
+        return work()
+    finally:
+        events._set_running_loop(running)
 
 
 @lru_cache(maxsize=64)
@@ -45,13 +54,21 @@ def _hashed(hashing: PasswordHash) -> bytes:
 
 class SimExecutor:
     def __init__(
-        self, loop: SimLoop, process: Process, speed: Callable[[], DiskSpeed], draws: Random
+        self,
+        loop: SimLoop,
+        process: Process,
+        speed: Callable[[], DiskSpeed],
+        draws: Random,
+        waited_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """`waited_s` returns how long the last work has waited for another machine. Its caller gets
+        the result that much later."""
         self._loop = loop
         self._process = process
         self._speed = speed
         self._draws = draws
         self._under_way: dict[asyncio.Future[Any], Callable[[], object]] = {}
+        self._waited_s = waited_s
         self.stalled_until = 0.0
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -75,7 +92,7 @@ class SimExecutor:
                 done += 1
                 # Errors of the work are ignored: its caller is dead.
                 with suppress(Exception):
-                    work()
+                    _result(work)
         self._under_way.clear()
         return done
 
@@ -87,9 +104,13 @@ class SimExecutor:
         try:
             result = _result(work)
         except Exception as error:  # noqa: BLE001 - raised in the caller
-            future.set_exception(error)
+            end = partial(future.set_exception, error)
         else:
-            future.set_result(result)
+            end = partial(future.set_result, result)
+        if waited_s := self._waited_s():
+            self._loop.call_later(waited_s, end, context=self._process.context)
+        else:
+            end()
 
     def _duration(self) -> float:
         speed, draw = self._speed(), self._draws.random

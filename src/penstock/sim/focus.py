@@ -13,8 +13,9 @@ from dataclasses import replace
 from random import Random  # noqa: TID251 - a simulation is where randomness is made
 from typing import Final
 
-from penstock.sim.history import COPIES
-from penstock.sim.scenario import ACCESS, Scenario, TopicPlan
+from penstock.sim.history import COPIES, TABLE
+from penstock.sim.key_service import KEY_FILE, KEY_SERVER
+from penstock.sim.scenario import ACCESS, KEY_FAULTS, Scenario, TopicPlan
 
 Focus = Callable[[Scenario], Scenario]
 SHARE: Final = 0.25
@@ -54,6 +55,8 @@ def _plain(scenario: Scenario, durability: str = "") -> Scenario:
         pipeliners=0,
         malformers=0,
         tables=0,
+        encrypted=(),
+        keys="",
     )
 
 
@@ -211,6 +214,31 @@ def quotas(scenario: Scenario) -> Scenario:
     )
 
 
+def encryption(scenario: Scenario) -> Scenario:
+    """An encrypted topic and a plain one, with power losses and a key provider that fails."""
+    faults = (
+        *("kill", "bounce", "stop", "power_loss", "power_bounce", "power_cut", "move"),
+        *KEY_FAULTS,
+    )
+    plain = _plain(scenario)
+    other = replace(plain.topics[0], name="events")
+    return replace(
+        plain,
+        topics=(replace(plain.topics[0], name="orders"), other),
+        faults=faults,
+        fault_mean_s=1.5,
+        producers=("real_idempotent", "raw"),
+        transactors=("plain",),
+        committed_readers=1,
+        tables=1,
+        access="",
+        quotas=False,
+        episodes=("bit_rot", "dropped_key"),
+        encrypted=("orders", TABLE),
+        keys=KEY_SERVER if scenario.seed % 2 else KEY_FILE,
+    )
+
+
 FOCUSES: Final[dict[str, Focus]] = {
     "replication": replication,
     "power": power,
@@ -224,6 +252,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "acks_one": acks_one,
     "access": access,
     "quotas": quotas,
+    "encryption": encryption,
     "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),
@@ -243,6 +272,9 @@ FOCUSES: Final[dict[str, Focus]] = {
     "take_back": lambda scenario: replace(_episode("take_back")(scenario), brokers=4),
     "replaced_move": lambda scenario: replace(
         _copied_twice(_episode("replaced_move")(scenario)), brokers=4
+    ),
+    "dropped_key": lambda scenario: replace(
+        encryption(scenario), faults=("kill", "clog"), episodes=("dropped_key",), episode_share=0.6
     ),
     "eligible_deletion": lambda scenario: replace(
         _synced(_episode("eligible_deletion")(scenario)), brokers=3

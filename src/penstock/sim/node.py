@@ -19,6 +19,7 @@ from penstock.security.listeners import LISTENERS
 from penstock.sim.clock import SimClock
 from penstock.sim.disk.disk import SimDisk
 from penstock.sim.executor import DiskSpeed, SimExecutor
+from penstock.sim.key_service import KeyPort, KeyService
 from penstock.sim.loop import SimLoop
 from penstock.sim.network.network import NodeNetwork, SimNetwork
 from penstock.sim.process import Process, SimTask
@@ -47,6 +48,7 @@ class Surroundings(Protocol):
     loop: SimLoop
     network: SimNetwork
     store: StoreModel
+    keys: KeyService | None
     trace: Trace
 
     @property
@@ -217,6 +219,7 @@ class BrokerNode(Node):
         """How often the machine has lost power. Each time, unsynced data may have been lost."""
         self.ends: list[End] = []
         self._executor: SimExecutor | None = None
+        self._keys: KeyPort | None = None
         self._executor_draws = world.draws(f"executor {self.name}")
         self._pause_draws = world.draws(f"supervisor {self.name}")
         self._stop = asyncio.Event()
@@ -233,7 +236,14 @@ class BrokerNode(Node):
         self.state = STARTING
         self._is_down.clear()
         self._stop = asyncio.Event()
-        self._executor = SimExecutor(self._loop, process, lambda: self.speed, self._executor_draws)
+        keys = self._keys = None if self._world.keys is None else self._world.keys.port(self.name)
+        self._executor = SimExecutor(
+            self._loop,
+            process,
+            lambda: self.speed,
+            self._executor_draws,
+            (lambda: 0.0) if keys is None else keys.take_waited_s,
+        )
         self._world.tell(f"{self.name} starts")
         task = self._loop.create_task(
             self._live(process, self._stop),
@@ -254,6 +264,7 @@ class BrokerNode(Node):
             store=store,
             boot_id=lambda: f"boot {self.boots}",
             slicing=self._world.config.slicing,
+            keys=self._keys,
         )
         self.broker = Broker(env, self.config)
         try:

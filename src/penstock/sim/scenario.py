@@ -18,7 +18,8 @@ from random import Random  # noqa: TID251 - a simulation is where randomness is 
 from typing import Final
 
 from penstock.sim.access_plan import BROKERS_IN_PLAIN_TEXT, BROKERS_LOG_IN, GUEST_TOPIC
-from penstock.sim.history import COPIERS, COPIES, READERS, SINK
+from penstock.sim.history import COPIERS, COPIES, READERS, SINK, TABLE
+from penstock.sim.key_service import KEY_FILE, KEY_SERVER
 
 FAULTS: Final[dict[str, float]] = {
     "kill": 3.0,
@@ -73,11 +74,22 @@ EDGE_FAULTS: Final[dict[str, float]] = {
 """Faults at the edges: all brokers lose power at once, a leader is cut off with what it has just
 appended, operators change and delete topics under traffic, the disk of the store is slow."""
 
+KEY_FAULTS: Final[dict[str, float]] = {
+    "key_outage": 1.5,
+    "key_restart": 1.5,
+    "slow_keys": 1.0,
+    "rotate_key": 1.0,
+}
+"""Additional faults in seeds with encrypted topics: those of the key provider."""
+KEY_EPISODES: Final = ("dropped_key",)
+"""Episodes that only seeds with encrypted topics have."""
+
 EPISODES: Final = (
     *("bit_rot", "empty_disk", "lone_survivor", "double_failover", "unheard_join"),
     *("slow_leases", "full_store", "min_insync", "durability_switch", "missed_deletion"),
     *("queued_deletion", "reborn_restart", "take_back", "full_disk"),
     *("rebuilt_table", "deleted_branch", "replaced_move", "eligible_deletion"),
+    *KEY_EPISODES,
 )
 """Sequences of faults that need the cluster to themselves. See `episodes`."""
 _EPISODES_DRAWN_FIRST: Final = 15
@@ -97,6 +109,8 @@ ACCESS_SHARE: Final = 0.2
 """The share of seeds in which clients log in and need rights, and some rights change."""
 QUOTA_SHARE: Final = 0.15
 """The share of seeds in which some clients have quotas, which change."""
+ENCRYPTION_SHARE: Final = 0.2
+"""The share of seeds in which some topics are encrypted on the brokers' disks."""
 
 PRODUCER_KINDS: Final = ("real_idempotent", "real", "real_acks_1", "raw", "raw_acks_1", "raw_twice")
 """`real` producers are the library's. `raw` ones send each batch once. `raw_twice` ones send a
@@ -167,6 +181,10 @@ class Scenario:
     """How brokers connect to each other, if clients log in and need rights: see `ACCESS`."""
     quotas: bool = False
     """Some clients have quotas, which change: see `quota_plan`."""
+    encrypted: tuple[str, ...] = ()
+    """The topics that are encrypted on the brokers' disks."""
+    keys: str = ""
+    """What the key provider is like: see `key_service`. Empty if nothing is encrypted."""
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -265,12 +283,40 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
     )
     divides_all = Random(f"slices {seed}").random() < 0.2  # noqa: S311 - as above
     access = Random(f"access {seed}")  # noqa: S311 - as above
-    return replace(
+    drawn = replace(
         _with_edges(_with_transactions(plain), also),
         divides_all=divides_all,
         access=access.choice(ACCESS) if access.random() < ACCESS_SHARE else "",
         quotas=Random(f"quotas {seed}").random() < QUOTA_SHARE,  # noqa: S311 - as above
     )
+    return _with_encryption(drawn)
+
+
+def _with_encryption(plain: Scenario) -> Scenario:
+    """Encrypts some topics in some seeds."""
+    random = Random(f"encryption {plain.seed}")  # noqa: S311 - as above
+    if random.random() >= ENCRYPTION_SHARE:
+        episodes = tuple(name for name in plain.episodes if name not in KEY_EPISODES)
+        return replace(plain, episodes=episodes)
+    names = [topic.name for topic in plain.all_topics] + ([TABLE] if plain.tables else [])
+    chosen = [name for name in names if random.random() < 0.7]
+    faults = [name for name in KEY_FAULTS if random.random() < 0.6]
+    return replace(
+        plain,
+        encrypted=tuple(chosen or names[:1]),
+        keys=random.choice((KEY_FILE, KEY_SERVER)),
+        faults=(*plain.faults, *faults) if plain.faults else (),
+    )
+
+
+def key_of(topic: str) -> str:
+    """Returns the name of the topic key of an encrypted topic."""
+    return f"key-of-{topic}"
+
+
+def encryption_of(scenario: Scenario, topic: str) -> dict[str, str]:
+    """Returns the setting of a topic. Empty if it is not encrypted."""
+    return {"encryption": key_of(topic)} if topic in scenario.encrypted else {}
 
 
 def _with_transactions(plain: Scenario) -> Scenario:

@@ -60,6 +60,8 @@ from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.checkers.logs import Violation
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
 from penstock.sim.checkers.quota_probe import probe_quotas
+from penstock.sim.checkers.sealed_files import SealedNonces, SealedPeek, check_sealed
+from penstock.sim.checkers.shadow_log import Peek
 from penstock.sim.checkers.state_watch import StateWatch
 from penstock.sim.executor import DiskSpeed
 from penstock.sim.failures import describe
@@ -78,7 +80,7 @@ from penstock.sim.quota_plan import (
     QuotaState,
     limit_of,
 )
-from penstock.sim.scenario import Scenario
+from penstock.sim.scenario import Scenario, encryption_of
 from penstock.sim.store import StoreConfig
 from penstock.sim.timeline import Timeline, timeline_lines
 from penstock.sim.world import Outcome, World, run_world
@@ -135,6 +137,7 @@ def world_config(scenario: Scenario, *, keep_trace: bool = False) -> WorldConfig
             delay_mean_s=scenario.store_delay_ms / 1000,
             watch_lag_s=scenario.watch_lag_ms / 1000,
         ),
+        keys=scenario.keys,
         disk=replace(DiskSpeed(), delay_mean_s=scenario.disk_delay_ms / 1000),
         slicing=DIVIDE_ALL if scenario.divides_all else Slicing(),
         keep_trace=keep_trace,
@@ -169,6 +172,7 @@ class _Run:
 
     def __init__(self, scenario: Scenario) -> None:
         self.watch = StateWatch()
+        self.nonces = SealedNonces()
         self.scenario = scenario
         self.history = History()
         self.shared: SharedState | None = None
@@ -183,7 +187,7 @@ class _Run:
         timeline = self.timeline = Timeline(lambda: world.now)
         invariants = self.invariants = Invariants(
             lambda: world.brokers,
-            lambda broker_id: world.brokers[broker_id].disk.peek,
+            partial(_peek_of, world, {}),
             timeline.add,
             _last_step(world, self.scenario.check_every),
             shared.fences,
@@ -223,7 +227,12 @@ class _Run:
             actor = Actor(shared, node.env, name, world.draws(name), user=ADMIN)
             await _in_client(node, work(actor))
         await world.stop_brokers()
-        return check_history(self.history, self.scenario.partition_names)
+        disks = [node.disk for node in world.brokers]
+        return [
+            *check_history(self.history, self.scenario.partition_names),
+            *check_sealed(disks, self.scenario.encrypted, self.history.entries),
+            *self.nonces.check(),
+        ]
 
     def _start_actors(self, world: World, shared: SharedState) -> ClientProcesses:
         scenario = self.scenario
@@ -268,6 +277,14 @@ class _Run:
 def _synced_end(invariants: Invariants, partition_name: str) -> int:
     truth = invariants.truths.get(partition_name)
     return 0 if truth is None else truth.synced_end
+
+
+def _peek_of(world: World, known: dict[int, SealedPeek], broker_id: int) -> Peek:
+    """Returns what reads the files of a broker, decrypted if they are encrypted."""
+    disk, keys = world.brokers[broker_id].disk, world.keys
+    if keys is None:
+        return disk.peek
+    return known.setdefault(broker_id, SealedPeek(disk, keys)).peek
 
 
 def _is_known(world: World, invariants: Invariants, name: str) -> bool:
@@ -334,11 +351,13 @@ async def _create_topics(world: World, shared: SharedState) -> None:
                             "min.insync.replicas": str(plan.min_insync),
                             "durability": plan.durability,
                             "segment.bytes": str(plan.segment_bytes),
+                            **encryption_of(shared.scenario, plan.name),
                         },
                     )
                 if shared.scenario.tables:
                     replicas = min(3, shared.scenario.brokers)
-                    await admin.create_topic(TABLE, 1, replicas, TABLE_CONFIGS)
+                    configs = TABLE_CONFIGS | encryption_of(shared.scenario, TABLE)
+                    await admin.create_topic(TABLE, 1, replicas, configs)
         except ClientError:
             if world.now > 60:
                 raise
@@ -355,7 +374,7 @@ def run_scenario(
 ) -> Verdict:
     """Runs a scenario and judges it. Never raises an exception for a failure inside the run."""
     run = _Run(scenario)
-    with bug or nullcontext(), run.watch.on():
+    with bug or nullcontext(), run.watch.on(), run.nonces.on():
         outcome = run_world(scenario.seed, run.play, world_config(scenario, keep_trace=keep_trace))
     return _verdict(run, outcome)
 

@@ -27,6 +27,7 @@ from typing import Final, Generic, TypeVar
 
 from penstock.client.connection import _software_version
 from penstock.sim.failures import describe
+from penstock.sim.key_service import KeyService
 from penstock.sim.loop import START_S, SimLoop
 from penstock.sim.network.network import SimNetwork
 from penstock.sim.node import BrokerNode, ClientNode, Node
@@ -93,6 +94,7 @@ class World:
         self.unexpected = self.loop.unexpected
         """Failures that no code handled. They become the outcome's error."""
         self.network = SimNetwork(self.loop, config.network, self.draws("network"))
+        self.keys = KeyService(config.keys) if config.keys else None
         self.store = StoreModel(self.loop, config.store, self.draws("store"))
         self.nodes: dict[str, Node] = {}
         self.brokers: list[BrokerNode] = []

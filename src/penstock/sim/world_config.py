@@ -25,6 +25,9 @@ class WorldConfig:
     disk: DiskSpeed = field(default_factory=DiskSpeed)
     slicing: Slicing = Slicing()  # noqa: RUF009 - Slicing is frozen
     """How brokers divide long work into slices."""
+    keys: str = ""
+    """What the provider of the keys of encrypted topics is like: see `key_service`. Empty if there
+    is none."""
     capacity_bytes: int = 1 << 40
     restart_pause_s: tuple[float, float] = (0.5, 2.0)
     """How long the supervisor waits before it restarts a broker that exited by itself."""

@@ -7,8 +7,12 @@ from random import Random
 from penstock.records.batch import CorruptBatch, iter_batches, read_header
 from penstock.records.record import Record, build_batch
 from penstock.sim.crash.bit_rot import rot_above_recovery_point
+from penstock.sim.crash.sealed_logs import SeededBytes
 from penstock.sim.disk.disk import SimDisk
+from penstock.sim.key_service import KEY_FILE, KeyService
 from penstock.storage.checkpoints import Checkpoint, encode_checkpoint
+from penstock.storage.data_keys import Keyring
+from penstock.storage.encrypted_disk import EncryptedDisk
 
 PATH = "/data/t-0/00000000000000000000.log"
 
@@ -63,3 +67,33 @@ def test_rot_damages_nothing_if_all_batches_are_below_the_recovery_point() -> No
     disk = new_disk(batches=3, recovery_point=3)
     assert rot_above_recovery_point(disk, "/data", ["t-0"], Random(1)) is None
     assert first_bad(disk) == 3
+
+
+def test_rot_damages_encrypted_batches_in_the_same_way() -> None:
+    """The frame of a batch from the recovery point on has a wrong tag then. The last one is left
+    alone."""
+    struck = set()
+    for seed in range(40):
+        disk, keys = new_disk(batches=0, recovery_point=2), KeyService(KEY_FILE)
+        disk.unlink(PATH)
+        sealed = EncryptedDisk(disk, Keyring(keys.port("broker-0"), SeededBytes(Random(3))))
+        sealed.protect("/data/t-0", "topic-id", 0, "key")
+        file = sealed.open(PATH, create=True)
+        for number in range(5):
+            file.pwrite(batch(number), file.size())
+        file.fsync()
+        disk.sync_directory("/data/t-0")
+        before = file.pread(file.size(), 0)
+        rotted = rot_above_recovery_point(disk, "/data", ["t-0"], Random(seed), keys.data_key)
+        assert rotted is not None
+        file.drop_cache()
+        after = file.pread(file.size(), 0)
+        size = len(batch(0))
+        changed = [
+            number
+            for number in range(5)
+            if before[number * size :][:size] != after[number * size :][:size]
+        ]
+        struck.update(changed)
+        assert len(changed) == 1
+    assert struck == {2, 3}

@@ -41,6 +41,7 @@ from penstock.ports import Put
 from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
+from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
@@ -48,7 +49,13 @@ from penstock.storage.errors import StorageError
 from penstock.storage.log_appender import LogAppender
 from penstock.wire.errors import ErrorCode
 
-BUGS: Final[dict[str, Plant]] = {**TRANSACTION_BUGS, **EDGE_BUGS, **ACCESS_BUGS, **QUOTA_BUGS}
+BUGS: Final[dict[str, Plant]] = {
+    **TRANSACTION_BUGS,
+    **EDGE_BUGS,
+    **ACCESS_BUGS,
+    **QUOTA_BUGS,
+    **ENCRYPTION_BUGS,
+}
 _bug = partial(bug, BUGS)
 
 

@@ -9,7 +9,7 @@ be rebuilt or refused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
 from typing import Final
@@ -20,6 +20,15 @@ from penstock.sim.disk.disk import SimDisk
 from penstock.storage.checkpoints import Checkpoint, decode_checkpoint, read_file
 from penstock.storage.files import LOG_CHECKPOINT, parse_offset_name
 from penstock.storage.offset_checkpoint import valid_offsets
+from penstock.storage.sealed_format import (
+    FRAME_HEAD_BYTES,
+    HEADER_BYTES,
+    FileCipher,
+    FileHeader,
+    decode_header,
+    derive_key,
+    find_frames,
+)
 
 KINDS: Final = (
     ".log",
@@ -36,6 +45,9 @@ KINDS: Final = (
 UNPROTECTED: Final = frozenset((*range(8), *range(12, 16)))
 """Bytes of a batch's header that its CRC does not cover: base offset and leader epoch."""
 LENGTH: Final = frozenset(range(8, 12))
+NONCE_BYTES: Final = 12
+NONCE_END_BYTES: Final = 4
+"""What follows the nonce in the head of a frame: a CRC."""
 
 
 def rot_some_file(process: LogProcess, *, clean: bool) -> None:
@@ -153,11 +165,16 @@ def _base_of(path: str) -> int:
 
 
 def rot_above_recovery_point(
-    disk: SimDisk, directory: str, names: Sequence[str], draws: Random
+    disk: SimDisk,
+    directory: str,
+    names: Sequence[str],
+    draws: Random,
+    data_key: Callable[[bytes], bytes] | None = None,
 ) -> str | None:
     """Flips one bit in the records of a batch that is on disk, is at or above the stored recovery
     point, and has a valid batch after it, so that it cannot be a torn tail. Returns which, or None
-    if no log has such a batch. The header stays as it is."""
+    if no log has such a batch. The header stays as it is. `data_key` unwraps the data keys of
+    encrypted logs, if there are any."""
     durable = disk.durable_files()
     found: list[tuple[str, int, int]] = []
     for name in names:
@@ -168,7 +185,11 @@ def rot_above_recovery_point(
         for path, data in durable.items():
             if not path.startswith(f"{directory}/{name}/") or not path.endswith(".log"):
                 continue
-            batches = _sound_batches(data)
+            header = decode_header(data) if data_key is not None else None
+            if header is None or data_key is None:
+                batches = _sound_batches(data)
+            else:
+                batches = _sealed_batches(data, header, data_key(header.wrapped.token))
             found += [
                 (path, start + HEADER_SIZE, size - HEADER_SIZE)
                 for start, size, offset in batches[:-1]
@@ -180,6 +201,20 @@ def rot_above_recovery_point(
     position = start + draws.randrange(size)
     disk.rot(path, position, draws.randrange(8))
     return f"byte {position} of {path}"
+
+
+def _sealed_batches(data: bytes, header: FileHeader, secret: bytes) -> list[tuple[int, int, int]]:
+    """Returns the same for an encrypted file. Batches of several frames are left out."""
+    cipher = FileCipher(derive_key(secret, header.salt))
+    batches: list[tuple[int, int, int]] = []
+    for start in range(HEADER_BYTES, len(data), header.page_bytes):
+        for frame in find_frames(data[start : start + header.page_bytes], start, header.page_bytes):
+            begin = frame.start + FRAME_HEAD_BYTES
+            nonce = data[begin - NONCE_END_BYTES - NONCE_BYTES : begin - NONCE_END_BYTES]
+            batch = _sound_batches(cipher.guess(nonce, data[begin : begin + frame.length]))
+            if len(batch) == 1 and batch[0][1] == frame.length:
+                batches.append((begin, frame.length, batch[0][2]))
+    return batches
 
 
 def _sound_batches(data: bytes) -> list[tuple[int, int, int]]:

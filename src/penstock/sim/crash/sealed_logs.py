@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from random import Random  # noqa: TID251 - only for the type: instances are seeded
-from typing import Final
+from typing import Final, Protocol
 
 from crc32c import crc32c
 
@@ -85,10 +85,15 @@ class NonceWatch:
             raise Broken("a nonce was used twice with the same key, for different bytes")
 
 
+class Watch(Protocol):
+    def note(self, key: bytes, nonce: bytes, data: bytes) -> None:
+        """Is called before bytes are encrypted."""
+
+
 class WatchedCipher:
     __slots__ = ("_cipher", "_key", "_watch")
 
-    def __init__(self, watch: NonceWatch, key: bytes) -> None:
+    def __init__(self, watch: Watch, key: bytes) -> None:
         self._watch = watch
         self._key = key
         self._cipher = FileCipher(key)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.sim.disk.faults import DiskFaults
+from penstock.sim.key_service import KeyService
 from penstock.sim.network.link import Link
 from penstock.sim.network.machine import Machine
 from penstock.sim.node import BrokerNode, Node
@@ -90,6 +91,39 @@ class ClusterFaults:
         self._count("slow_reader", int(bytes_per_s is not None))
         self._tell(f"{name} reads {bytes_per_s} bytes a second")
         self._machine(name).read_bytes_per_s = bytes_per_s
+
+    # The key provider
+
+    def cut_keys(self, name: str, *, on: bool = True) -> None:
+        self._count("cut_keys", int(on))
+        self._tell(f"{name} {'loses' if on else 'finds'} the key provider")
+        if on:
+            self._keys.away[name] = None
+        else:
+            self._keys.away.pop(name, None)
+
+    def slow_keys(self, seconds: float) -> None:
+        self._count("slow_keys", int(seconds > 0))
+        self._tell(f"the key provider takes {seconds:.3f} s")
+        self._keys.delay_s = seconds
+
+    def rotate_key(self, key_name: str) -> None:
+        self._count("rotate_key")
+        self._tell(f"{key_name} is rotated")
+        self._keys.rotate(key_name)
+
+    def drop_key(self, key_name: str, *, on: bool = True) -> None:
+        self._count("drop_key", int(on))
+        self._tell(f"{key_name} is {'dropped' if on else 'back'}")
+        if on:
+            self._keys.dropped[key_name] = None
+        else:
+            self._keys.dropped.pop(key_name, None)
+
+    @property
+    def _keys(self) -> KeyService:
+        assert self._world.keys is not None, "this world has no key provider"
+        return self._world.keys
 
     # The store
 

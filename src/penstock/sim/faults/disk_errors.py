@@ -39,8 +39,12 @@ class DiskErrors:
         """Kills the brokers that have lost logs: they open them when they start."""
         self._restarts.failing.clear()
         for node in self._context.world.brokers:
-            if self._struck.pop(node.id, False) and self._has_lost_logs(node):
+            if self._struck.pop(node.id, False) and self.has_lost_logs(node):
                 self._faults.kill(node.name)
+
+    def is_disturbed(self, node: BrokerNode) -> bool:
+        """Returns whether its disk has failed at any time in this run."""
+        return node.id in self._disturbed
 
     def stall_disk(self) -> None:
         self._faults.stall_disk(self._context.broker().name, self._context.duration_s() / 2)
@@ -70,7 +74,7 @@ class DiskErrors:
             return
         was_whole = self._restarts.failing[node.id]
         self._restarts.repair_disk(node)
-        if self._has_lost_logs(node):
+        if self.has_lost_logs(node):
             if self._draws.random() < 0.5:
                 self._context.shared.count("left_with_lost_logs")
                 return
@@ -79,7 +83,7 @@ class DiskErrors:
         elif was_whole:
             self._losses.withdraw(node)
 
-    def _has_lost_logs(self, node: BrokerNode) -> bool:
+    def has_lost_logs(self, node: BrokerNode) -> bool:
         """Returns whether some of its logs are offline, or could not be opened when it started."""
         broker = node.broker
         if broker is None or node.state != "ready":

@@ -17,7 +17,7 @@ full_store     the store accepts no writes, and sometimes all disks are full as 
 rebuilt_table  a compacted topic's policy is changed to `delete`, then a replica is rebuilt
 full_disk      the disk of a leader is full: other brokers take over, and writes continue
 
-Episodes about topics that change are in `topic_episodes`.
+Episodes about topics that change are in `topic_episodes`, and one about keys in `key_episodes`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Final
 from penstock.aio import Admin
 from penstock.sim.crash.bit_rot import rot_above_recovery_point
 from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
+from penstock.sim.faults.key_episodes import KeyEpisodes
 from penstock.sim.faults.topic_episodes import TopicEpisodes
 from penstock.sim.history import READERS, TABLE
 from penstock.sim.node import BrokerNode
@@ -66,6 +67,7 @@ class Episodes:
             "full_disk": self._full_disk,
             "rebuilt_table": self._rebuilt_table,
             **TopicEpisodes(cluster).episodes,
+            **KeyEpisodes(cluster).episodes,
         }
 
     async def run(self, name: str) -> None:
@@ -92,7 +94,9 @@ class Episodes:
             if node.id in partition.replicas and len(partition.replicas) > 1
         ]
         logs = f"{node.config.data_dir}/logs"
-        rotted = rot_above_recovery_point(node.disk, logs, partition_names, self.draws)
+        keys = self._world.keys
+        data_key = None if keys is None else keys.data_key
+        rotted = rot_above_recovery_point(node.disk, logs, partition_names, self.draws, data_key)
         await self._shared.rest(self._cluster.pause_s())
         self._actions.start(node)
         if rotted is None:

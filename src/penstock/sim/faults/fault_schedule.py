@@ -23,10 +23,11 @@ from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.disk_errors import DiskErrors
 from penstock.sim.faults.episodes import Episodes
 from penstock.sim.faults.fault_context import FaultContext
+from penstock.sim.faults.key_faults import KeyFaults
 from penstock.sim.faults.network_faults import NetworkFaults
 from penstock.sim.faults.operator_actions import OperatorActions
 from penstock.sim.faults.store_faults import StoreFaults
-from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS
+from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS, KEY_FAULTS
 from penstock.sim.timeline import Timeline
 from penstock.sim.world import World
 
@@ -51,6 +52,7 @@ class FaultSchedule:
         restarts = BrokerRestarts(context)
         brokers = BrokerFaults(context, restarts, losses)
         disks = DiskErrors(context, restarts, losses, invariants.disturbed)
+        keys = KeyFaults(context, restarts, disks)
         network = NetworkFaults(context, brokers)
         store = StoreFaults(context)
         clients = ClientFaults(context, actors)
@@ -61,11 +63,13 @@ class FaultSchedule:
         self._context = context
         self._restarts = restarts
         self._disks = disks
+        self._keys = keys
         self._network = network
         self._store = store
         self._actions: dict[str, Callable[[], None]] = {
             **brokers.actions(),
             **disks.actions(),
+            **keys.actions(),
             **network.actions(),
             **store.actions(),
             **clients.actions(),
@@ -108,7 +112,7 @@ class FaultSchedule:
     async def _period(self, end_s: float) -> None:
         """Causes random faults until the period ends."""
         names = [*self._scenario.faults]
-        weights = [(FAULTS | CLIENT_FAULTS | EDGE_FAULTS)[name] for name in names]
+        weights = [(FAULTS | CLIENT_FAULTS | EDGE_FAULTS | KEY_FAULTS)[name] for name in names]
         while not self._shared.over.is_set():
             next_s = self._world.now + self._draws.expovariate(1 / self._scenario.fault_mean_s)
             await self._wait_until(min(next_s, end_s))
@@ -132,4 +136,5 @@ class FaultSchedule:
         self._context.undo_all()
         self._context.faults.heal()
         self._disks.on_healed()
+        self._keys.on_healed()
         self._restarts.start_all()
