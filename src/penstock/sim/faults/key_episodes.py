@@ -14,13 +14,15 @@ from typing import Final
 
 from penstock.broker.partitions.topic_keys import CHECK_S
 from penstock.client.errors import ClientError
-from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
+from penstock.sim.faults.cluster_under_test import ClusterUnderTest
 from penstock.sim.node import BrokerNode
 from penstock.sim.scenario import key_of
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import FetchRequest, FetchResponse
 
 _POLL_S: Final = 0.5
+_SLACK_S: Final = 10.0
+"""How much later than by the interval of their checks brokers may notice that a key is gone."""
 _FETCH_VERSION_MAX: Final = 12
 _BYTES_MAX: Final = 1 << 20
 
@@ -64,7 +66,7 @@ class KeyEpisodes:
 
     async def _goes_offline(self, partition_names: list[str]) -> bool:
         """Waits until no broker has the logs open. Returns whether that was in time."""
-        end_s = self._world.now + 2 * CHECK_S + ANSWER_S
+        end_s = self._world.now + CHECK_S + _SLACK_S
         while self._world.now < end_s and not self._shared.over.is_set():
             hosted = [
                 self._cluster.hosted(node, name)
