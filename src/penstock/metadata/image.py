@@ -34,6 +34,7 @@ from penstock.metadata.config_values import NO_CONFIGS, decode_configs
 from penstock.metadata.model import BrokerInfo, Controller, Partition, Topic
 from penstock.metadata.quota_values import QuotaTable
 from penstock.metadata.stored_fields import MetadataInvalid
+from penstock.metadata.token_values import TokenTable
 from penstock.metadata.topic_ids import to_text
 from penstock.metadata.topic_values import decode_chunk, decode_head, decode_topic, is_head
 from penstock.metadata.user_values import UserTable
@@ -76,10 +77,12 @@ class Changed:
     acls_seen: bool = False
     """A broker has noted that it applied a change of ACLs."""
     quotas: bool = False
+    tokens: bool = False
 
     def __bool__(self) -> bool:
-        others = self.controller or self.configs or self.cluster or self.users or self.quotas
-        return bool(self.topics or self.brokers or others or self.acls or self.acls_seen)
+        access = self.users or self.quotas or self.tokens or self.acls or self.acls_seen
+        others = self.controller or self.configs or self.cluster
+        return bool(self.topics or self.brokers or others or access)
 
     @property
     def topic_names(self) -> tuple[str, ...]:
@@ -98,6 +101,7 @@ _USERS = Changed(users=True)
 _ACLS = Changed(acls=True)
 _ACLS_SEEN = Changed(acls_seen=True)
 _QUOTAS = Changed(quotas=True)
+_TOKENS = Changed(tokens=True)
 
 
 class ClusterImage:
@@ -124,6 +128,7 @@ class ClusterImage:
         self._key_revisions: dict[str, int] = {}
         self.users = UserTable()
         self.quotas = QuotaTable()
+        self.tokens = TokenTable()
         self._acls: dict[str, StoredAcls] = {}
         self._acls_seen: dict[int, AclSeen] = {}
         self.stored_roles: bytes | None = None
@@ -255,6 +260,9 @@ class ClusterImage:
         if key.startswith(keys.QUOTAS_PREFIX):
             self.quotas.set(key, value)
             return _QUOTAS
+        if key.startswith(keys.TOKENS_PREFIX):
+            self.tokens.set(key, value)
+            return _TOKENS
         single = _SINGLE_KEYS.get(key)
         # Ignore unknown keys: a newer version may have written them, and they must not stop this
         # broker.
@@ -450,4 +458,5 @@ def _merged(changes: Iterable[Changed]) -> Changed:
         any(change.acls for change in kept),
         any(change.acls_seen for change in kept),
         any(change.quotas for change in kept),
+        any(change.tokens for change in kept),
     )

@@ -11,14 +11,15 @@
     /penstock/producer-ids       the first producer id that is not allocated yet
     /penstock/users/NAME/N       the SCRAM credential of a user for mechanism N (`user_values`)
     /penstock/decoy-secret       makes the decoys of users that do not exist, written once
+    /penstock/tokens/ID          a delegation token, without its HMAC (`token_values`)
     /penstock/acls/TYPE/PATTERN/NAME   the ACLs of one resource pattern (`acls`)
-    /penstock/acl-version        written with every change of ACLs
+    /penstock/acl-version        written with every change of ACLs or delegation tokens
     /penstock/acl-seen/ID        the last change of ACLs that a broker has applied, under its lease
     /penstock/roles              the roles and their assignments
     /penstock/quotas/ENTITY      the quotas of a user, client id or address (`quota_values`)
 
-The encodings of their values are in `cluster_values`, `config_values`, `topic_values` and
-`user_values`, and for ACLs, roles and quotas in `penstock.security`.
+The encodings of their values are in `cluster_values`, `config_values`, `topic_values`,
+`user_values` and `token_values`, and for ACLs, roles and quotas in `penstock.security`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ STOPPING_PREFIX: Final = "/penstock/stopping/"
 USERS_PREFIX: Final = "/penstock/users/"
 DECOY_SECRET_KEY: Final = "/penstock/decoy-secret"  # noqa: S105 - the name of a key
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
+TOKENS_PREFIX: Final = "/penstock/tokens/"
 ACLS_PREFIX: Final = "/penstock/acls/"
 ACL_VERSION_KEY: Final = "/penstock/acl-version"
 ACL_SEEN_PREFIX: Final = "/penstock/acl-seen/"
