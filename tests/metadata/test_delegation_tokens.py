@@ -116,9 +116,9 @@ def test_a_change_of_tokens_is_reported() -> None:
     cluster = Cluster()
     made = token()
     changed = cluster.image.apply(token_key(made.token_id), encode_token(made), 1)
-    assert changed == Changed(tokens=True) and changed
+    assert changed == Changed(tokens=(made.token_id,)) and changed
     changed = cluster.image.load([], 2)
-    assert changed.tokens and not cluster.image.tokens.by_id
+    assert changed.tokens == (made.token_id,) and not cluster.image.tokens.by_id
 
 
 @pytest.mark.parametrize("end", ["", "short", "token-/000000000000000", "%74oken-000000000000000"])

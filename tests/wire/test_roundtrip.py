@@ -32,6 +32,11 @@ NOT_IN_KAFKA_PYTHON = {
     "AlterRolesResponse",
     "CheckAccessRequest",
     "CheckAccessResponse",
+    *(
+        f"{verb}DelegationToken{kind}"
+        for verb in ("Create", "Renew", "Expire", "Describe")
+        for kind in ("Request", "Response")
+    ),
     "ConsumerGroupHeartbeatRequest",
     "ConsumerGroupHeartbeatResponse",
     "ConsumerGroupDescribeRequest",
@@ -76,7 +81,8 @@ def in_kafka_python() -> list[str]:
 
 
 def test_kafka_python_knows_nearly_all_messages() -> None:
-    """It lacks those of the new consumer groups, telemetry, one more API, and our own."""
+    """It lacks those of the new consumer groups, delegation tokens, telemetry, one more API, and
+    our own."""
     assert set(message_names()) - set(in_kafka_python()) == NOT_IN_KAFKA_PYTHON
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 from penstock.broker.access.authorization import Authorization
 from penstock.broker.access.credentials import UserCredentials
+from penstock.broker.access.delegation_tokens import DelegationTokens
 from penstock.broker.access.quotas import ClientQuotas
 from penstock.broker.audit.settings import audit_settings
 from penstock.broker.audit.topic import AuditTopic
@@ -121,6 +122,7 @@ class Broker:
         self.authorization = Authorization(
             env, self.cluster, commits, self.membership, config.broker_id, settings
         )
+        self.tokens = DelegationTokens(env, self.cluster, self.authorization, settings)
         self.quotas = ClientQuotas(env, self.cluster)
         broker_id = config.broker_id
         self.audit = AuditTrail(env, audit_settings(settings, config))
@@ -132,7 +134,7 @@ class Broker:
         self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
         self._dispatcher = Dispatcher()
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
-        self.credentials = UserCredentials(self.cluster)
+        self.credentials = UserCredentials(self.cluster, self.tokens)
         sessions = self.credentials, self._dispatcher, self._session_of, self._spawn
         self.listeners = ListenerSet(env, config, *sessions, self.quotas, self.audit)
         self.server.admission.on_refused = self.audit.on_connection_refused
@@ -260,6 +262,7 @@ class Broker:
                     self.listeners.run(),
                     TopicKeys(self._env, self._directory).run(),
                     self.audit.run(),
+                    self.tokens.run(self.controller),
                     *self._repairs(),
                 )
                 self._take_up()
@@ -333,6 +336,7 @@ class Broker:
             counters=self.counters,
             cluster=self.cluster,
             authorization=self.authorization,
+            tokens=self.tokens,
             quotas=self.quotas,
             audit=self.audit,
             controller=self.controller,

@@ -9,6 +9,7 @@ from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar
 
 from penstock.broker.access.authorization import Authorization
+from penstock.broker.access.delegation_tokens import DelegationTokens
 from penstock.broker.access.quotas import ClientQuotas, RequestMeter
 from penstock.broker.audit.trail import AuditTrail, origin_of
 from penstock.broker.config import BrokerConfig
@@ -57,6 +58,7 @@ class Services:
     counters: BrokerCounters
     cluster: ClusterView
     authorization: Authorization
+    tokens: DelegationTokens
     quotas: ClientQuotas
     audit: AuditTrail
     controller: ControllerRuntime

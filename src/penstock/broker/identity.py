@@ -22,6 +22,8 @@ class Identity:
     """The IP address of the client."""
     listener: str = PLAINTEXT
     """The name of the listener that accepted the connection."""
+    by_token: bool = False
+    """Whether the client has logged in with a delegation token of the user."""
 
     @property
     def tenant(self) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
+from penstock.broker.access.token_secret import with_token_secret
 from penstock.broker.broker import Broker
 from penstock.broker.config import BrokerConfig, ConfigError
 from penstock.broker.dispatch import load_handlers
@@ -37,6 +38,7 @@ OnReady = Callable[[list[str]], None]
 
 def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
     """Serves until SIGTERM or SIGINT. Returns the exit code."""
+    config = with_token_secret(config)
     configure_logging(config)
     if config.without_effect:
         _log.warning("settings without effect in Penstock: %s", ", ".join(config.without_effect))

@@ -141,3 +141,49 @@ ACCESS_CONFIGS: Final = (
         dynamic=False,
     ),
 )
+
+TOKEN_CONFIGS: Final = (
+    Definition(
+        "delegation.token.secret.key",
+        ConfigType.PASSWORD,
+        "",
+        "The key from which the HMACs of delegation tokens are derived, the same on all brokers. "
+        "Without one, here or in delegation.token.secret.key.file or in the environment variable "
+        "PENSTOCK_DELEGATION_TOKEN_SECRET_KEY, there are no delegation tokens.",
+        dynamic=False,
+        sensitive=True,
+    ),
+    Definition(
+        "delegation.token.secret.key.file",
+        ConfigType.STRING,
+        "",
+        "The file with delegation.token.secret.key. Kafka does not have this setting.",
+        dynamic=False,
+    ),
+    Definition(
+        "delegation.token.max.lifetime.ms",
+        ConfigType.LONG,
+        7 * 24 * 3_600_000,
+        "How long a delegation token can be renewed, from its creation on.",
+        at_least(1),
+        dynamic=False,
+    ),
+    Definition(
+        "delegation.token.expiry.time.ms",
+        ConfigType.LONG,
+        24 * 3_600_000,
+        "How long a delegation token lasts if it is not renewed.",
+        at_least(1),
+        dynamic=False,
+    ),
+    Definition(
+        "delegation.token.expiry.check.interval.ms",
+        ConfigType.LONG,
+        3_600_000,
+        "How often delegation tokens that have expired are removed from the metadata store. They "
+        "are not accepted from their expiry on.",
+        at_least(1),
+        dynamic=False,
+    ),
+)
+"""Settings of delegation tokens (KIP-48)."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from penstock.metadata.access_configs import ACCESS_CONFIGS, AUDIT_CONFIGS
+from penstock.metadata.access_configs import ACCESS_CONFIGS, AUDIT_CONFIGS, TOKEN_CONFIGS
 from penstock.metadata.config_types import (
     INT_MAX,
     LONG_MAX,
@@ -394,7 +394,7 @@ _NO_EFFECT: Final = {
 
 _ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _ENCRYPTION
 
-_ELSEWHERE: Final = (*ACCESS_CONFIGS, *AUDIT_CONFIGS, *CONNECTION_CONFIGS)
+_ELSEWHERE: Final = (*ACCESS_CONFIGS, *AUDIT_CONFIGS, *CONNECTION_CONFIGS, *TOKEN_CONFIGS)
 
 
 def _defined(row: _Row) -> Definition:

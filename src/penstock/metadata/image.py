@@ -77,7 +77,8 @@ class Changed:
     acls_seen: bool = False
     """A broker has noted that it applied a change of ACLs."""
     quotas: bool = False
-    tokens: bool = False
+    tokens: tuple[str, ...] = ()
+    """The ids of delegation tokens."""
 
     def __bool__(self) -> bool:
         access = self.users or self.quotas or self.tokens or self.acls or self.acls_seen
@@ -101,7 +102,6 @@ _USERS = Changed(users=True)
 _ACLS = Changed(acls=True)
 _ACLS_SEEN = Changed(acls_seen=True)
 _QUOTAS = Changed(quotas=True)
-_TOKENS = Changed(tokens=True)
 
 
 class ClusterImage:
@@ -261,8 +261,7 @@ class ClusterImage:
             self.quotas.set(key, value)
             return _QUOTAS
         if key.startswith(keys.TOKENS_PREFIX):
-            self.tokens.set(key, value)
-            return _TOKENS
+            return Changed(tokens=(self.tokens.set(key, value),))
         single = _SINGLE_KEYS.get(key)
         # Ignore unknown keys: a newer version may have written them, and they must not stop this
         # broker.
@@ -458,5 +457,5 @@ def _merged(changes: Iterable[Changed]) -> Changed:
         any(change.acls for change in kept),
         any(change.acls_seen for change in kept),
         any(change.quotas for change in kept),
-        any(change.tokens for change in kept),
+        tuple(token_id for change in kept for token_id in change.tokens),
     )

@@ -54,10 +54,6 @@ controller.quota.window.num  int
 controller.quota.window.size.seconds  int
 controller.socket.timeout.ms  int
 create.topic.policy.class.name  class
-delegation.token.expiry.check.interval.ms  long
-delegation.token.expiry.time.ms  long
-delegation.token.max.lifetime.ms  long
-delegation.token.secret.key  password
 delete.records.purgatory.purge.interval.requests  int
 early.start.listeners  list
 fetch.purgatory.purge.interval.requests  int

@@ -37,8 +37,8 @@ class TokenTable:
         """Returns how many tokens a user owns."""
         return self._owned[owner]
 
-    def set(self, key: str, value: bytes | None) -> None:
-        """Applies a change of the store to a key of `TOKENS_PREFIX`."""
+    def set(self, key: str, value: bytes | None) -> str:
+        """Applies a change of the store to a key of `TOKENS_PREFIX`. Returns the token's id."""
         token_id = _token_id(key)
         after = None if value is None else _decode(key, token_id, value)
         before = self._tokens.pop(token_id, None)
@@ -49,6 +49,7 @@ class TokenTable:
         if after is not None:
             self._tokens[token_id] = after
             self._owned[after.owner] += 1
+        return token_id
 
 
 def token_key(token_id: str) -> str:

@@ -61,6 +61,9 @@ class Action(StrEnum):
     ROLE_ALTER = "role.alter"
     USER_ALTER = "user.alter"
     USER_DELETE = "user.delete"
+    TOKEN_CREATE = "token.create"  # noqa: S105 - a name
+    TOKEN_RENEW = "token.renew"  # noqa: S105 - a name
+    TOKEN_EXPIRE = "token.expire"  # noqa: S105 - a name
     QUOTA_ALTER = "quota.alter"
     KEY_ALTER = "key.alter"
     CLUSTER_ALTER = "cluster.alter"
@@ -72,6 +75,7 @@ class LoginFailure(StrEnum):
 
     CREDENTIALS = "unknown user or wrong password"
     BEARER = "token not accepted"
+    DELEGATION_TOKEN = "delegation token not accepted"  # noqa: S105 - a text
     EXPIRED = "token or session expired"
     MECHANISM = "mechanism not enabled"
     CERTIFICATE = "certificate not accepted"
@@ -190,23 +194,35 @@ def _short(text: str | None) -> str | None:
     return text[: TEXT_CHARS_MAX - 3] + "..."
 
 
-def login(origin: Origin, now_ms: int, mechanism: str, again: bool = False) -> AuditEvent:
+def login(
+    origin: Origin, now_ms: int, mechanism: str, again: bool = False, token_id: str | None = None
+) -> AuditEvent:
     """A user has authenticated. `again`: the connection was authenticated before."""
     action = Action.REAUTHENTICATION if again else Action.LOGIN
-    return _event(origin, now_ms, action, Outcome.ALLOWED, detail=f"mechanism {mechanism}")
+    return _event(origin, now_ms, action, Outcome.ALLOWED, detail=_how(mechanism, token_id))
 
 
 def login_denied(
-    origin: Origin, now_ms: int, mechanism: str, why: LoginFailure, again: bool = False
+    origin: Origin,
+    now_ms: int,
+    mechanism: str,
+    why: LoginFailure,
+    again: bool = False,
+    token_id: str | None = None,
 ) -> AuditEvent:
     """An authentication failed. The user of `origin` is the name that the client claimed.
 
-    It is None if the client sent no name, and for OAUTHBEARER: a name in a token that was not
-    accepted means nothing.
+    It is None if the client sent no name, and for tokens: a name in a token that was not accepted
+    means nothing.
     """
     action = Action.REAUTHENTICATION if again else Action.LOGIN
-    detail = f"mechanism {mechanism}"
+    detail = _how(mechanism, token_id)
     return _event(origin, now_ms, action, Outcome.DENIED, rule=str(why), detail=detail)
+
+
+def _how(mechanism: str, token_id: str | None) -> str:
+    token = "" if token_id is None else f", delegation token {token_id}"
+    return f"mechanism {mechanism}{token}"
 
 
 def access(
@@ -260,6 +276,34 @@ def user_change(
     """A user's password for a mechanism was set or deleted."""
     action = Action.USER_DELETE if deleted else Action.USER_ALTER
     return _event(origin, now_ms, action, outcome, f"user:{name}", detail=f"mechanism {mechanism}")
+
+
+def token_change(
+    origin: Origin,
+    now_ms: int,
+    action: Action,
+    token_id: str,
+    owner: str,
+    expires_ms: int | None,
+) -> AuditEvent:
+    """A delegation token was created, renewed or expired. `expires_ms`: None if it was removed.
+
+    A token is named by its id, which is not secret.
+    """
+    until = "removed" if expires_ms is None else f"expires {_time_text(expires_ms)}"
+    detail = f"owner {owner}, {until}"
+    return _event(origin, now_ms, action, Outcome.ALLOWED, f"token:{token_id}", detail=detail)
+
+
+def token_failure(
+    origin: Origin, now_ms: int, action: Action, token_id: str, rule: str, outcome: Outcome
+) -> AuditEvent:
+    """A delegation token was not created, renewed or expired."""
+    return _event(origin, now_ms, action, outcome, f"token:{token_id}", rule)
+
+
+def _time_text(time_ms: int) -> str:
+    return format_time(min(max(time_ms, 0), _TIME_MS_MAX))
 
 
 def quota_change(

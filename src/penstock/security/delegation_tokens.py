@@ -15,12 +15,16 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.security.exchange import PasswordHash
-from penstock.security.scram_credentials import ScramMechanism
+from penstock.security.scram_credentials import (
+    ScramCredential,
+    ScramMechanism,
+    from_salted_password,
+)
 from penstock.security.user_names import name_problem
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -104,6 +108,43 @@ class TokenKeys:
         password = base64.b64encode(self.hmac(token_id))
         salt = self.salt(mechanism, token_id)
         return PasswordHash(mechanism.hash_name, password, salt, ITERATIONS)
+
+
+class TokenLogins:
+    """What SCRAM needs to know of tokens. It keeps the keys that were derived for a login."""
+
+    def __init__(self, keys: TokenKeys, find: Callable[[str], DelegationToken | None]) -> None:
+        """`find` returns a token by its id. It raises if the broker may not know them all."""
+        self._keys = keys
+        self._find = find
+        self._credentials: dict[tuple[str, ScramMechanism], ScramCredential] = {}
+
+    def salt(self, mechanism: ScramMechanism, token_id: str) -> bytes:
+        """Returns the salt of any id, also of one that does not exist."""
+        return self._keys.salt(mechanism, token_id)
+
+    def valid(self, token_id: str, now_ms: int) -> DelegationToken | None:
+        """Returns the token if it exists and has not expired."""
+        token = self._find(token_id)
+        return token if token is not None and token.is_valid(now_ms) else None
+
+    def credential(self, mechanism: ScramMechanism, token_id: str) -> ScramCredential | None:
+        """Returns the keys of a token; None if they must be derived first."""
+        return self._credentials.get((token_id, mechanism))
+
+    def password_hash(self, mechanism: ScramMechanism, token_id: str) -> PasswordHash:
+        return self._keys.password_hash(mechanism, token_id)
+
+    def keep(self, mechanism: ScramMechanism, token_id: str, salted: bytes) -> ScramCredential:
+        """Returns the keys of a valid token, from the result of `password_hash`, and keeps them."""
+        made = from_salted_password(mechanism, salted, self.salt(mechanism, token_id), ITERATIONS)
+        self._credentials[token_id, mechanism] = made
+        return made
+
+    def forget(self, token_id: str) -> None:
+        """Forgets the keys of a token that was removed."""
+        for mechanism in ScramMechanism:
+            self._credentials.pop((token_id, mechanism), None)
 
 
 def token_id_of(random_bytes: bytes) -> str | None:

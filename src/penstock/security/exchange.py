@@ -40,6 +40,9 @@ class Accepted:
     expires_at_ms: int | None = None
     """When the credential expires, in wall-clock time; None if it does not."""
 
+    token_id: str | None = None
+    """The id of the delegation token that the client has; None if it has logged in itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -50,6 +53,9 @@ class Rejected:
 
     claimed: str | None = None
     """The user that the client said it was, if the message could be read."""
+
+    token_id: str | None = None
+    """The id of the delegation token that the client said it had."""
 
 
 @dataclass(frozen=True, slots=True)

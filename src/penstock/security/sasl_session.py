@@ -129,6 +129,9 @@ class Authenticated:
     is_again: bool = False
     """Whether the client has re-authenticated."""
 
+    token_id: str | None = None
+    """The delegation token with which the client has logged in; None if it has none."""
+
 
 @dataclass(frozen=True, slots=True)
 class Close:
@@ -155,6 +158,9 @@ class DelayThenClose:
 
     claimed: str | None = None
     """The user that the client said it was, if known."""
+
+    token_id: str | None = None
+    """The delegation token that the client said it had."""
 
 
 Reply: TypeAlias = HandshakeReply | TokenReply | Refuse
@@ -201,6 +207,7 @@ class SaslSession:
         self._refused_handshakes = 0
         self._refused_versions = 0
         self._principal: str | None = None
+        self._has_token = False
         self._expires_ms: int | None = None
         self._last_renewal_ms: int | None = None
 
@@ -305,6 +312,10 @@ class SaslSession:
             return self._close("too many unsupported versions of ApiVersions")
         return (Allow(),)
 
+    def on_token_removed(self) -> Effects:
+        """Handles a request after the delegation token of the session was removed."""
+        return self._close("the delegation token of the session was removed or has expired")
+
     def on_deadline(self, now_ms: int) -> Effects:
         """Handles the time at `deadline_ms`. A call that comes too early is harmless."""
         if self._state is not _State.CLOSED and self._is_late(now_ms):
@@ -360,7 +371,14 @@ class SaslSession:
         if isinstance(step, Accepted):
             return self._accept(step, now_ms, wall_ms)
         reply = None if self._is_raw else TokenReply(_FAILED, FAILED_TEXT)
-        return self._fail(reply, step.reason, now_ms, began_ms=self._began_ms, claimed=step.claimed)
+        return self._fail(
+            reply,
+            step.reason,
+            now_ms,
+            began_ms=self._began_ms,
+            claimed=step.claimed,
+            token_id=step.token_id,
+        )
 
     def _accept(self, accepted: Accepted, now_ms: int, wall_ms: int) -> Effects:
         """Ends an authentication, unless it must not count.
@@ -377,18 +395,22 @@ class SaslSession:
         is_name = problem is None
         if is_name and before is not None and before != principal:
             problem = f"re-authentication of {before!r} as another user"
+        elif is_name and before is not None and self._has_token != (accepted.token_id is not None):
+            problem = "re-authentication with a token instead of a password, or the reverse"
         elif is_name and lifetime_ms is not None and lifetime_ms <= 0:
             problem = "the token has expired"
         if problem is not None:
             claimed = principal if is_name else None
-            return self._on_step(Rejected(problem, claimed), now_ms, wall_ms)
+            rejected = Rejected(problem, claimed, accepted.token_id)
+            return self._on_step(rejected, now_ms, wall_ms)
         self._principal = principal
+        self._has_token = accepted.token_id is not None
         self._expires_ms = None if lifetime_ms is None else now_ms + lifetime_ms
         self._deadline_ms = None
         self._exchange = None
         self._state = _State.AUTHENTICATED
         return (
-            Authenticated(principal, self._chosen.name, before is not None),
+            Authenticated(principal, self._chosen.name, before is not None, accepted.token_id),
             TokenReply(token=accepted.token, lifetime_ms=lifetime_ms or 0, is_raw=self._is_raw),
         )
 
@@ -400,12 +422,14 @@ class SaslSession:
         *,
         began_ms: int | None = None,
         claimed: str | None = None,
+        token_id: str | None = None,
     ) -> Effects:
         """Ends the connection late. `began_ms` is when the delay began, if that was not now."""
         self._close(reason)
         passed_ms = 0 if began_ms is None else now_ms - began_ms
         delay_ms = _remaining_ms(self._settings.failure_delay_ms, passed_ms)
-        return (DelayThenClose(delay_ms, now_ms + delay_ms, reply, reason, claimed),)
+        due_ms = now_ms + delay_ms
+        return (DelayThenClose(delay_ms, due_ms, reply, reason, claimed, token_id),)
 
     def _close(self, reason: str) -> Effects:
         self._state = _State.CLOSED

@@ -5,6 +5,12 @@ and an unknown user gets a salt and an iteration count like every other user (`d
 exchange with an unknown user fails at the same step and with the same answer as the exchange with
 a wrong password.
 
+With `tokenauth=true` in its first message a client logs in with a delegation token: the user name
+is the token's id, and the principal is its owner (`delegation_tokens`). The keys of a token are
+derived at its first login, which is work for a thread. An id that does not exist costs no such
+work. Ids are random, so nobody finds one by the time of an answer, and failures are answered late
+anyway.
+
 Neither side supports channel binding. Names and passwords are not normalized; `scram_credentials`
 says why.
 """
@@ -18,12 +24,14 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from penstock.security.decoys import Decoys
+from penstock.security.delegation_tokens import ITERATIONS, TokenLogins
 from penstock.security.exchange import (
     Accepted,
     Challenge,
     PasswordHash,
     Rejected,
     Step,
+    Wait,
 )
 from penstock.security.scram_credentials import (
     ITERATIONS_MIN,
@@ -72,7 +80,10 @@ class _ClientFirst(NamedTuple):
 
     bare: bytes
     user: str
+    """Or the id of a delegation token."""
+
     nonce: bytes
+    is_token: bool = False
 
 
 class _ClientFinal(NamedTuple):
@@ -85,22 +96,34 @@ class _ClientFinal(NamedTuple):
 class _Next(Enum):
     FIRST = auto()
     FINAL = auto()
+    HASH = auto()
+    """The keys of a delegation token."""
+
     NOTHING = auto()
 
 
 class ScramServer:
-    """The broker's side of one authentication. It is an `Exchange`, and it never waits."""
+    """The broker's side of one authentication. It is an `Exchange`, and it waits only for the keys
+    of a delegation token."""
 
     def __init__(
-        self, mechanism: ScramMechanism, lookup: Lookup, decoys: Decoys, nonce: bytes
+        self,
+        mechanism: ScramMechanism,
+        lookup: Lookup,
+        decoys: Decoys,
+        nonce: bytes,
+        tokens: TokenLogins | None = None,
     ) -> None:
-        """`nonce` comes from `nonce_text`, and is new for each exchange."""
+        """`nonce` comes from `nonce_text`, and is new for each exchange. Without `tokens` there are
+        no delegation tokens."""
         self._mechanism = mechanism
         self._lookup = lookup
         self._decoys = decoys
         self._nonce = _own_nonce(nonce)
+        self._tokens = tokens
         self._next = _Next.FIRST
         self._first = _ClientFirst(b"", b"", "", b"")
+        self._final = _ClientFinal(b"", b"", b"")
         self._server_first = b""
         self._credential: ScramCredential | None = None
         self._is_known = False
@@ -110,49 +133,91 @@ class ScramServer:
         try:
             if expected is _Next.FIRST:
                 return self._on_first(_client_first(token))
-            if expected is _Next.FINAL and self._credential is not None:
-                return self._on_final(_client_final(token), self._credential)
+            if expected is _Next.FINAL:
+                return self._on_final(_client_final(token), now_ms)
         except _MessageInvalid as invalid:
-            return Rejected(str(invalid), self._first.user or None)
+            return self._rejected(str(invalid))
         return Rejected("the client sent a message after the end of the exchange")
 
     def resume(self, result: bytes | None, now_ms: int) -> Step:
-        self._next = _Next.NOTHING
-        return Rejected("the exchange was resumed, but it was not waiting")
+        expected, self._next = self._next, _Next.NOTHING
+        if expected is not _Next.HASH or self._tokens is None:
+            return Rejected("the exchange was resumed, but it was not waiting")
+        if result is None:
+            return self._rejected("the keys of the delegation token could not be derived")
+        self._credential = self._tokens.keep(self._mechanism, self._first.user, result)
+        return self._check_proof(self._credential, now_ms)
+
+    def _rejected(self, reason: str) -> Rejected:
+        first = self._first
+        if first.is_token:
+            return Rejected(reason, token_id=first.user)
+        return Rejected(reason, first.user or None)
 
     def _on_first(self, first: _ClientFirst) -> Step:
+        self._first = first
+        if first.is_token:
+            if self._tokens is None:
+                return self._rejected(
+                    "delegation tokens are disabled: set delegation.token.secret.key"
+                )
+            return self._challenge(self._tokens.salt(self._mechanism, first.user), ITERATIONS)
         # The decoy is made for every user, so that an unknown one does not take longer.
         decoy = self._decoys.credential(self._mechanism, first.user)
         found = self._lookup(first.user)
         self._is_known = found is not None and found.mechanism is self._mechanism
         credential = found if found is not None and self._is_known else decoy
-        self._first = first
         self._credential = credential
-        salt = base64.b64encode(credential.salt)
-        nonce = first.nonce + self._nonce
-        self._server_first = b"r=%b,s=%b,i=%d" % (nonce, salt, credential.iterations)
+        return self._challenge(credential.salt, credential.iterations)
+
+    def _challenge(self, salt: bytes, iterations: int) -> Challenge:
+        nonce = self._first.nonce + self._nonce
+        self._server_first = b"r=%b,s=%b,i=%d" % (nonce, base64.b64encode(salt), iterations)
         self._next = _Next.FINAL
         return Challenge(self._server_first)
 
-    def _on_final(self, final: _ClientFinal, credential: ScramCredential) -> Step:
-        first, mechanism = self._first, self._mechanism
+    def _on_final(self, final: _ClientFinal, now_ms: int) -> Step:
+        first = self._first
         if not hmac.compare_digest(final.nonce, first.nonce + self._nonce):
-            return Rejected("the nonce is not the one of this exchange", first.user)
+            return self._rejected("the nonce is not the one of this exchange")
         if final.binding != base64.b64encode(first.header):
-            return Rejected("c= does not repeat the header of the first message", first.user)
+            return self._rejected("c= does not repeat the header of the first message")
+        self._final = final
+        if first.is_token and self._tokens is not None:
+            if self._tokens.valid(first.user, now_ms) is None:
+                return self._rejected(_NO_TOKEN)
+            self._is_known = True
+            self._credential = self._tokens.credential(self._mechanism, first.user)
+            if self._credential is None:
+                self._next = _Next.HASH
+                return Wait(self._tokens.password_hash(self._mechanism, first.user))
+        assert self._credential is not None
+        return self._check_proof(self._credential, now_ms)
+
+    def _check_proof(self, credential: ScramCredential, now_ms: int) -> Step:
+        first, final, mechanism = self._first, self._final, self._mechanism
         message = b",".join((first.bare, self._server_first, final.without_proof))
         signature = mechanism.hmac(credential.stored_key, message)
         if len(final.proof) != len(signature):
-            return Rejected("the proof has the wrong length", first.user)
+            return self._rejected("the proof has the wrong length")
         key = stored_key(mechanism, _xor(final.proof, signature))
         fits = hmac.compare_digest(key, credential.stored_key)
         verifier = base64.b64encode(mechanism.hmac(credential.server_key, message))
         self._credential = None
         if not self._is_known:
-            return Rejected(f"the user has no password for {mechanism.sasl_name}", first.user)
+            return self._rejected(f"the user has no password for {mechanism.sasl_name}")
         if not fits:
-            return Rejected("the password is wrong", first.user)
-        return Accepted(first.user, b"v=" + verifier)
+            return self._rejected("the password is wrong")
+        if not first.is_token:
+            return Accepted(first.user, b"v=" + verifier)
+        # The token may have been removed while its keys were derived.
+        token = None if self._tokens is None else self._tokens.valid(first.user, now_ms)
+        if token is None:
+            return self._rejected(_NO_TOKEN)
+        return Accepted(token.owner, b"v=" + verifier, token.expires_ms, token.token_id)
+
+
+_NO_TOKEN: Final = "the delegation token does not exist or has expired"  # noqa: S105 - a text
 
 
 class ScramClient:
@@ -163,14 +228,24 @@ class ScramClient:
     `on_server_final`. It returns if the broker knows the password, too, and raises otherwise.
     """
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, nonce: bytes) -> None:
-        """`nonce` comes from `nonce_text`, and is new for each exchange."""
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        password: str,
+        nonce: bytes,
+        *,
+        tokenauth: bool = False,
+    ) -> None:
+        """`nonce` comes from `nonce_text`, and is new for each exchange. With `tokenauth` the user
+        is the id of a delegation token, and the password its HMAC in base64."""
         if (problem := name_problem(user)) is not None:
             raise ScramFailed(problem)
         self._mechanism = mechanism
         self._password = password_bytes(password)
         self._nonce = _own_nonce(nonce)
-        self._bare = b"n=%b,r=%b" % (escape_name(user).encode(), self._nonce)
+        extension = b",tokenauth=true" if tokenauth else b""
+        self._bare = b"n=%b,r=%b%b" % (escape_name(user).encode(), self._nonce, extension)
         self._server_first = b""
         self._combined_nonce = b""
         self._verifier: bytes | None = None
@@ -268,10 +343,9 @@ def _client_first(message: bytes) -> _ClientFirst:
     user = _unescape_name(fields[0][1])
     if authzid and _unescape_name(authzid[2:]) != user:
         raise _MessageInvalid("the client wants to act as another user")
-    if any(name == b"tokenauth" and value.lower() == b"true" for name, value in fields[2:]):
-        raise _MessageInvalid("the client has a delegation token, which is not supported")
+    is_token = any(name == b"tokenauth" and value.lower() == b"true" for name, value in fields[2:])
     header = message[: len(message) - len(bare)]
-    return _ClientFirst(header, bare, user, _check_nonce(fields[1][1]))
+    return _ClientFirst(header, bare, user, _check_nonce(fields[1][1]), is_token)
 
 
 def _client_final(message: bytes) -> _ClientFinal:

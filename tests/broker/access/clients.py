@@ -35,6 +35,7 @@ AUTHORIZER = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
+    "delegation.token.secret.key": "a secret key for tests",
 }
 """The settings of a broker with an authorizer. The harness's own client is a super user."""
 HOST = "192.0.2.7"
@@ -44,11 +45,17 @@ class Client:
     """One connection to one broker, with a user of its own."""
 
     def __init__(
-        self, harness: BrokerHarness, principal: str, *, broker: int = 0, client_id: str = "c"
+        self,
+        harness: BrokerHarness,
+        principal: str,
+        *,
+        broker: int = 0,
+        client_id: str = "c",
+        by_token: bool = False,
     ) -> None:
         services = harness.brokers[broker].services
         assert services is not None
-        identity = Identity(principal, HOST)
+        identity = Identity(principal, HOST, by_token=by_token)
         self._session = BrokerSession(services, Dispatcher(), HarnessPeer(), identity)
         self._client_id = client_id
         self._correlation_ids = count(1)

@@ -25,7 +25,8 @@ T, G, C, X = (
     ResourceType.CLUSTER,
     ResourceType.TRANSACTIONAL_ID,
 )
-CODES: Final = {T: 29, G: 30, C: 31, X: 53}
+U, K = ResourceType.USER, ResourceType.DELEGATION_TOKEN
+CODES: Final = {T: 29, G: 30, C: 31, X: 53, U: 65, K: 65}
 """The error of a missing right, by the type of its resource."""
 
 
@@ -39,9 +40,12 @@ class Names:
     topic_id: bytes = bytes(16)
     producer: tuple[int, int] = (77, 0)
     broker_epoch: int = -1
+    token_id: str = "none"
+    """A token of the user with the same name as the topic."""
 
     def of(self, resource_type: ResourceType) -> str:
-        return {T: self.topic, G: self.group, X: self.transactional_id}.get(resource_type, "")
+        names = {T: self.topic, G: self.group, X: self.transactional_id, K: self.token_id}
+        return {**names, U: f"User:{self.topic}"}.get(resource_type, "")
 
 
 @dataclass(frozen=True)
@@ -476,8 +480,10 @@ OPEN_APIS: Final = (
     ApiKey.DESCRIBE_CLUSTER,
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS,
     ApiKey.PUSH_TELEMETRY,
+    ApiKey.RENEW_DELEGATION_TOKEN,
+    ApiKey.EXPIRE_DELEGATION_TOKEN,
 )
-"""The APIs that need no right."""
+"""The APIs that need no right. Tokens belong to users."""
 
 CASES: Final = (
     *_READING,

@@ -17,6 +17,7 @@ import pytest
 from broker.access.clients import AUTHORIZER, Client, create, entry
 from broker.access.cluster_rights_table import CLUSTER_CASES
 from broker.access.rights_table import CASES, CODES, OPEN_APIS, Case, G, Names, Right, T, X
+from broker.access.token_rights_table import OPEN_VERSIONS, TOKEN_CASES
 from broker.harness import TIMEOUT_S, BrokerHarness, open_harness
 from penstock.broker.dispatch import HANDLED
 from penstock.security.acls import PermissionType, ResourceType
@@ -24,6 +25,8 @@ from penstock.wire.api import SUPPORTED, ApiKey
 from penstock.wire.codec import decode_response, response_class
 from penstock.wire.messages import (
     CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
     InitProducerIdRequest,
@@ -33,7 +36,7 @@ from penstock.wire.messages import (
 )
 from penstock.wire.messages.base import Response, Struct
 
-ALL_CASES = (*CASES, *CLUSTER_CASES)
+ALL_CASES = (*CASES, *CLUSTER_CASES, *TOKEN_CASES)
 REFUSALS = frozenset(CODES.values())
 ABSENT = Names("t-missing", "g-missing", "x-missing")
 NAMED = {"topic": T, "group": G, "transactional_id": X}
@@ -135,7 +138,11 @@ async def present(harness: BrokerHarness) -> Names:
         await asyncio.sleep(0.002)
     producer = made.producer_id, made.producer_epoch
     epoch = harness.broker.membership.broker_epoch
-    return Names(names.topic, names.group, names.transactional_id, topic_id, producer, epoch)
+    owner = Client(harness, f"User:{names.topic}")
+    create_token = CreateDelegationTokenRequest(max_lifetime_ms=-1)
+    token = await owner.ask(create_token, 3, CreateDelegationTokenResponse)
+    assert token.error_code == 0
+    return replace(names, producer=producer, broker_epoch=epoch, token_id=token.token_id)
 
 
 async def found(harness: BrokerHarness, key: str, key_type: int) -> None:
@@ -213,7 +220,7 @@ def test_an_api_needs_exactly_the_rights_of_the_table(case: Case, tmp_path: Path
 
 
 def test_the_table_has_every_api_and_version_that_the_broker_serves() -> None:
-    listed: dict[ApiKey, set[int]] = {}
+    listed: dict[ApiKey, set[int]] = {api: {*each} for api, each in OPEN_VERSIONS.items()}
     for case in ALL_CASES:
         listed.setdefault(case.api, set()).update(versions_of(case))
     for api in set(HANDLED) - set(OPEN_APIS):

@@ -91,11 +91,17 @@ class Connection:
         return await self.token(client_message(user, password))
 
     async def scram(
-        self, user: str, password: str, mechanism: ScramMechanism = ScramMechanism.SHA_256
+        self,
+        user: str,
+        password: str,
+        mechanism: ScramMechanism = ScramMechanism.SHA_256,
+        *,
+        tokenauth: bool = False,
     ) -> SaslAuthenticateResponse:
         """Logs in, or returns the first answer with an error."""
         await self.shake(mechanism.sasl_name)
-        client = ScramClient(mechanism, user, password, nonce_text(bytes(24)))
+        nonce = nonce_text(bytes(24))
+        client = ScramClient(mechanism, user, password, nonce, tokenauth=tokenauth)
         first = await self.token(client.first())
         if first.error_code:
             return first

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from penstock.broker.access.delegation_tokens import DelegationTokens
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.metadata.image import Changed
 from penstock.security.decoys import PLAIN_ORDER, Decoys, decoy_classes
@@ -15,8 +16,9 @@ _log = logging.getLogger(__name__)
 class UserCredentials:
     """Finds the credential of a user. It follows the metadata store."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: ClusterView, tokens: DelegationTokens) -> None:
         self._cluster = cluster
+        self.tokens = tokens
         self._decoys: Decoys | None = None
         self._told: dict[str, str] = {}
         """The problems that were logged."""

@@ -79,5 +79,6 @@ class ListenerLogins:
             self._work,
             self._audit,
             None if issuer is None else issuer.fetch_keys,
+            self._credentials.tokens.is_valid,
         )
         return partial(SaslLogin, self.services[name])

@@ -79,7 +79,8 @@ def _new_exchange(
 
 def _scram(mechanism: ScramMechanism, credentials: UserCredentials, random: Random) -> Exchange:
     nonce = nonce_text(random.bytes(_NONCE_BYTES))
-    return ScramServer(mechanism, partial(credentials.scram, mechanism), credentials.decoys, nonce)
+    lookup = partial(credentials.scram, mechanism)
+    return ScramServer(mechanism, lookup, credentials.decoys, nonce, credentials.tokens.logins)
 
 
 def _plain(credentials: UserCredentials) -> Exchange:

@@ -85,6 +85,8 @@ class LoginService:
     audit: AuditTrail
     fetch_keys: Fetch | None = None
     """None if the listener does not accept tokens."""
+    token_is_valid: Callable[[str], bool] = lambda token_id: False
+    """Returns whether a delegation token exists and has not expired."""
     failures: int = 0
     """How many logins have failed."""
     successes: int = 0
@@ -101,6 +103,8 @@ class SaslLogin:
         self._inner: Session | None = None
         """Serves requests; None before the client is authenticated."""
         self._expires = False
+        self._token_id: str | None = None
+        """The delegation token of the session. Such a session always expires."""
         self._timer: asyncio.TimerHandle | None = None
         self._armed_ms: int | None = None
         self._requests_bytes_max = peer.frame_bytes_max
@@ -133,6 +137,8 @@ class SaslLogin:
         api_key, version, _ = _HEADER.unpack_from(frame)
         if api_key in _SASL_KEYS:
             return self._on_sasl(frame)
+        if self._token_id is not None and not self._service.token_is_valid(self._token_id):
+            return self._carry_out(self._machine.on_token_removed())
         versions = self._service.dispatcher.served.get(api_key)
         is_supported = versions is not None and versions.cover(version)
         effects = self._machine.on_other_request(api_key, self._now_ms(), is_supported)
@@ -216,12 +222,16 @@ class SaslLogin:
         service.successes += 1
         origin = Origin(effect.principal, peer.host, service.listener)
         now_ms = service.audit.now_ms()
-        service.audit.record(login(origin, now_ms, effect.mechanism, effect.is_again))
+        service.audit.record(
+            login(origin, now_ms, effect.mechanism, effect.is_again, effect.token_id)
+        )
+        self._token_id = effect.token_id
         self._expires = any(
             isinstance(each, TokenReply) and each.lifetime_ms > 0 for each in effects
         )
         if self._inner is None:
-            identity = Identity(user_principal(effect.principal), peer.host, service.listener)
+            user, by_token = user_principal(effect.principal), effect.token_id is not None
+            identity = Identity(user, peer.host, service.listener, by_token)
             self._inner = service.new_session(peer, identity)
         if not self._expires:
             peer.replace_session(self._inner)
@@ -275,8 +285,10 @@ class SaslLogin:
         """Answers a failure late. The connection reads nothing more until then, and closes."""
         service, peer = self._service, self._peer
         service.failures += 1
-        self._record_denied(_why(effect, self._machine), effect.claimed)
+        self._record_denied(_why(effect, self._machine), effect.claimed, effect.token_id)
         who = "" if effect.claimed is None else f" as {effect.claimed!r}"
+        if effect.token_id is not None:
+            who = f" with the delegation token {effect.token_id!r}"
         service.log.warn(
             f"a client at {peer.host} could not authenticate{who} on the listener "
             f"{service.listener}: {effect.reason}",
@@ -317,14 +329,17 @@ class SaslLogin:
         )
         return encode_response(refused, header.api_version, header.correlation_id)
 
-    def _record_denied(self, why: LoginFailure, claimed: str | None = None) -> None:
+    def _record_denied(
+        self, why: LoginFailure, claimed: str | None = None, token_id: str | None = None
+    ) -> None:
         """Records a failed login. A name in a token that was not accepted means nothing."""
         service, machine = self._service, self._machine
         mechanism = machine.mechanism or "none"
         user = machine.principal or (None if mechanism == OAUTHBEARER else claimed)
         origin = Origin(user, self._peer.host, service.listener)
         again = machine.principal is not None
-        service.audit.record(login_denied(origin, service.audit.now_ms(), mechanism, why, again))
+        now_ms = service.audit.now_ms()
+        service.audit.record(login_denied(origin, now_ms, mechanism, why, again, token_id))
 
     # -- limits and deadlines
 
@@ -372,5 +387,7 @@ def _why(effect: DelayThenClose, machine: SaslSession) -> LoginFailure:
         return LoginFailure.PROTOCOL
     if machine.principal is not None and effect.claimed not in (None, machine.principal):
         return LoginFailure.PRINCIPAL
+    if effect.token_id is not None:
+        return LoginFailure.DELEGATION_TOKEN
     is_token = machine.mechanism == OAUTHBEARER
     return LoginFailure.BEARER if is_token else LoginFailure.CREDENTIALS

@@ -31,6 +31,7 @@ from penstock.broker.metrics.names import BY_NAME, OTHER, Kind
 from penstock.broker.metrics.top_topics import TopTopics
 from penstock.groups.group import State as GroupState
 from penstock.records.kernels import COMPILED
+from penstock.security.delegation_tokens import TOKENS_MAX
 from penstock.txns.transaction import State as TransactionState
 from penstock.wire.api import ApiKey
 
@@ -180,7 +181,7 @@ def _requests(broker: Broker, counters: BrokerCounters) -> Iterator[Metric]:
     yield _single("penstock_fair_sharing_active", int(turns.is_active))
     yield _single("penstock_fair_sharing_waiting_connections", turns.waiting)
     yield _single("penstock_fair_sharing_waits_total", turns.waits)
-    yield from _quotas(broker)
+    yield from _access(broker)
     yield _single("penstock_network_received_bytes_total", connections.bytes_in)
     yield _single("penstock_network_sent_bytes_total", connections.bytes_out)
 
@@ -204,7 +205,7 @@ def _handshakes(broker: Broker) -> Iterator[Metric]:
     yield of("penstock_tls_handshakes_total", results)
 
 
-def _quotas(broker: Broker) -> Iterator[Metric]:
+def _access(broker: Broker) -> Iterator[Metric]:
     """Clients choose their client ids, so users and client ids are no labels."""
     quotas, meters = broker.quotas, broker.quotas.current
     throttled = quotas.throttled.items()
@@ -219,6 +220,8 @@ def _quotas(broker: Broker) -> Iterator[Metric]:
         "penstock_accept_delay_seconds_total",
         [((name,), each.ms / 1000) for name, each in delays],
     )
+    yield _single("penstock_delegation_tokens", len(broker.cluster.image.tokens.by_id))
+    yield _single("penstock_delegation_tokens_limit", TOKENS_MAX)
     yield _single("penstock_quota_entities", len(broker.cluster.image.quotas.entities))
     yield _single("penstock_quota_meters", 0 if meters is None else len(meters))
     yield _single("penstock_quota_shared_meters_total", quotas.shared_meters)

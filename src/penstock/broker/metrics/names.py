@@ -158,6 +158,11 @@ METRICS: Final = (
         "max.connection.creation.rate.",
         "listener",
     ),
+    _gauge("penstock_delegation_tokens", "Delegation tokens of the cluster."),
+    _gauge(
+        "penstock_delegation_tokens_limit",
+        "How many delegation tokens the cluster can have.",
+    ),
     _gauge("penstock_quota_entities", "Users, client ids and addresses that have a quota."),
     _gauge("penstock_quota_meters", "How many clients and addresses are measured separately."),
     _counter(

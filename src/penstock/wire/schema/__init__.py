@@ -46,6 +46,9 @@ _TABLES: Final[dict[str, str]] = {
         "SaslHandshake SaslAuthenticate DescribeAcls CreateAcls DeleteAcls"
         " DescribeUserScramCredentials AlterUserScramCredentials"
     ),
+    "penstock.wire.schema.tokens": (
+        "CreateDelegationToken RenewDelegationToken ExpireDelegationToken DescribeDelegationToken"
+    ),
     "penstock.wire.schema.roles": "DescribeRoles AlterRoles CheckAccess",
 }
 """The APIs each module of tables describes: a request and a response each."""

@@ -1,0 +1,125 @@
+"""The delegation tokens of the cluster, as this broker knows them.
+
+When a request that removes a token or brings its end forward is answered, no broker accepts the
+token any more. The change is confirmed by all brokers as a change of ACLs is (`authorization`). The
+answer does not wait for a broker whose lease is over, so such a broker accepts no token: it closes
+the connection, and the client tries another broker. A token that expires by itself is refused by
+each broker's own clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Final
+
+from penstock.broker.access.authorization import Authorization
+from penstock.broker.config import ConfigError
+from penstock.broker.control.cluster_view import ClusterView
+from penstock.broker.control.controller import ControllerRuntime
+from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.delegation_tokens import REMOVED_PER_COMMIT, remove_expired
+from penstock.metadata.image import Changed
+from penstock.ports import Env
+from penstock.security.delegation_tokens import (
+    TOKEN_ID_BYTES,
+    DelegationToken,
+    TokenKeys,
+    TokenLifetimes,
+    TokenLogins,
+    token_id_of,
+)
+from penstock.stores.errors import StoreError
+from penstock.wire.errors import ErrorCode, KafkaError, ProtocolError
+
+_SLEEP_MAX_S: Final = 86_400.0
+_log = logging.getLogger(__name__)
+
+
+class DelegationTokens:
+    """Finds tokens, and checks those that clients log in with. It follows the metadata store."""
+
+    def __init__(
+        self, env: Env, cluster: ClusterView, authorization: Authorization, configs: BrokerConfigs
+    ) -> None:
+        self._env = env
+        self._cluster = cluster
+        self._authorization = authorization
+        self._interval_ms = configs.int_value("delegation.token.expiry.check.interval.ms")
+        self.lifetimes = TokenLifetimes(
+            configs.int_value("delegation.token.max.lifetime.ms"),
+            configs.int_value("delegation.token.expiry.time.ms"),
+        )
+        secret = configs.text_value("delegation.token.secret.key")
+        try:
+            self._keys = TokenKeys(secret) if secret else None
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        self.logins = None if self._keys is None else TokenLogins(self._keys, self._find)
+        """None if there are no delegation tokens."""
+        self._ids: dict[bytes, str] = {}
+        """The ids by the fingerprints of their HMACs."""
+        self._fingerprints: dict[str, bytes] = {}
+        cluster.listen(self._on_change)
+
+    def require_enabled(self) -> TokenKeys:
+        """Returns what derives HMACs. Raises DELEGATION_TOKEN_AUTH_DISABLED without a secret
+        key."""
+        if self._keys is None:
+            raise KafkaError(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+        return self._keys
+
+    def new_id(self) -> str:
+        while (token_id := token_id_of(self._env.random.bytes(TOKEN_ID_BYTES))) is None:
+            pass
+        return token_id
+
+    def id_of(self, token_hmac: bytes) -> str | None:
+        """Returns the id of the token with this HMAC; None if there is none."""
+        return self._ids.get(self.require_enabled().fingerprint(token_hmac))
+
+    def is_valid(self, token_id: str) -> bool:
+        """Returns whether a session that began with this token may continue."""
+        token = self._cluster.image.tokens.by_id.get(token_id)
+        return token is not None and token.is_valid(self._env.clock.wall_ms())
+
+    def _find(self, token_id: str) -> DelegationToken | None:
+        if self._authorization.is_fenced():
+            raise ProtocolError(
+                "a client has a delegation token, and this broker is not sure that it knows which "
+                "ones were removed, because it cannot reach the metadata store or has just started"
+            )
+        return self._cluster.image.tokens.by_id.get(token_id)
+
+    def _on_change(self, changed: Changed) -> None:
+        keys, logins = self._keys, self.logins
+        if keys is None or logins is None:
+            return
+        for token_id in changed.tokens:
+            exists = token_id in self._cluster.image.tokens.by_id
+            if exists and token_id not in self._fingerprints:
+                fingerprint = keys.fingerprint(keys.hmac(token_id))
+                self._fingerprints[token_id] = fingerprint
+                self._ids[fingerprint] = token_id
+            elif not exists and token_id in self._fingerprints:
+                del self._ids[self._fingerprints.pop(token_id)]
+                logins.forget(token_id)
+
+    async def run(self, controller: ControllerRuntime) -> None:
+        """Removes expired tokens while this broker is the controller, until cancelled."""
+        while True:
+            await self._env.clock.sleep(min(self._interval_ms / 1000, _SLEEP_MAX_S))
+            if controller.term is None:
+                continue
+            try:
+                await self._remove_expired(controller)
+            except (StoreError, KafkaError, TimeoutError) as error:
+                _log.warning("cannot remove expired delegation tokens, retrying: %s", error)
+
+    async def _remove_expired(self, controller: ControllerRuntime) -> None:
+        remove = partial(remove_expired, now_ms=self._env.clock.wall_ms())
+        removed = REMOVED_PER_COMMIT
+        while removed == REMOVED_PER_COMMIT:
+            removed = await controller.decide(remove)
+            if removed:
+                _log.info("removed %d delegation tokens that have expired", removed)
