@@ -51,6 +51,8 @@ def options(**given: Any) -> AdminOptions:
         ({"security_protocol": "SSL", "ssl_key": "k.pem"}, "give ssl_certificate"),
         ({"security_protocol": "SSL", "ssl_key_password": "k"}, "give ssl_certificate"),
         ({**SASL, **ALICE, "sasl_username": "*"}, "choose another"),
+        ({**SASL, "sasl_mechanism": "PLAIN", **ALICE, "sasl_tokenauth": True}, "is for SCRAM"),
+        ({"sasl_tokenauth": True}, "sasl_tokenauth needs SASL"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_with_advice(

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "cert": "penstock.cli.cert",
     "profile": "penstock.cli.profile",
     "user": "penstock.cli.user",
+    "token": "penstock.cli.token",
     "acl": "penstock.cli.acl",
     "quota": "penstock.cli.quota",
     "key": "penstock.cli.key",

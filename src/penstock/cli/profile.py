@@ -94,6 +94,10 @@ def create(
         str | None,
         typer.Option("--password-env", metavar="VAR", help="Read it from this variable."),
     ] = None,
+    tokenauth: Annotated[
+        bool,
+        typer.Option("--tokenauth", help="They are the id and the HMAC of a delegation token."),
+    ] = False,
     json: Json = False,
 ) -> None:
     checked(bootstrap)
@@ -108,6 +112,7 @@ def create(
             values[option] = str(file.expanduser().resolve())
     if sasl is not None:
         values |= _login(sasl, user, password_file, password_env)
+        values |= {"sasl_tokenauth": True} if tokenauth else {}
     elif user is not None or password_file is not None or password_env is not None:
         raise CommandFailed("a user and a password need a mechanism: add --sasl scram-sha-512")
     try:

@@ -73,6 +73,11 @@ class SecureSetup:
         return self.folder / "admin-password"
 
     @property
+    def token_key_path(self) -> Path:
+        """The secret key of delegation tokens."""
+        return self.folder / "token-secret-key"
+
+    @property
     def properties_path(self) -> Path:
         return self.folder / "client.properties"
 
@@ -84,12 +89,11 @@ def prepare(directory: str, host: str) -> SecureSetup:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _close_to_others(folder)
         password_path = folder / "admin-password"
-        if not password_path.exists():
-            made = urlsafe_b64encode(SystemRandom().bytes(_PASSWORD_BYTES)).decode()
-            write_file(password_path, made + "\n", secret=True)
+        _make_secret(password_path)
         setup = SecureSetup(folder, password_path.read_text("ascii").strip())
         if not setup.password:
             raise CommandFailed(f"{password_path} is empty: delete it, and start again")
+        _make_secret(setup.token_key_path)
         _make_certificate(setup, host)
         write_file(setup.properties_path, java_properties(setup), secret=True)
     except OSError as error:
@@ -98,6 +102,13 @@ def prepare(directory: str, host: str) -> SecureSetup:
             "directory with --data"
         ) from error
     return setup
+
+
+def _make_secret(path: Path) -> None:
+    """Writes a new secret to a file, unless it exists."""
+    if not path.exists():
+        made = urlsafe_b64encode(SystemRandom().bytes(_PASSWORD_BYTES)).decode()
+        write_file(path, made + "\n", secret=True)
 
 
 def _close_to_others(folder: Path) -> None:
@@ -141,6 +152,7 @@ def broker_settings(setup: SecureSetup, host: str, port: int) -> dict[str, str]:
         "ssl.truststore.location": str(setup.authority_path),
         f"{internal}ssl.client.auth": "required",
         f"{external}sasl.enabled.mechanisms": ",".join(each.sasl_name for each in _MECHANISMS),
+        "delegation.token.secret.key.file": str(setup.token_key_path),
         "authorizer.class.name": "penstock",
         "super.users": f"User:{ADMIN};User:CN={_BROKER},O={_ORGANIZATION}",
     }

@@ -15,6 +15,7 @@ _UNIT_MS: Final = {
     "d": 86_400_000,
     "w": 604_800_000,
 }
+_DIGITS_MAX: Final = 9
 TIME_FORMS: Final = "2026-01-31T12:00:00Z (UTC by default), 10m (ago: s m h d w), or ms"
 """Used in help texts and errors."""
 
@@ -35,3 +36,11 @@ def parse_time_ms(text: str, now_ms: int) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Returns the milliseconds of a time such as 10m. Raises `ValueError` with the forms."""
+    found = _AGO.fullmatch(text.strip())
+    if found is None or len(found[1]) > _DIGITS_MAX or not int(found[1]):
+        raise ValueError(f"{text!r} is not a duration: write a number with ms, s, m, h, d or w")
+    return int(found[1]) * _UNIT_MS[found[2]]

@@ -33,6 +33,7 @@ class ClientKeywords(TypedDict, total=False):
     sasl_mechanism: str | None
     sasl_username: str | None
     sasl_password: str | None
+    sasl_tokenauth: bool
     sasl_oauth_token: str | Callable[[], str | Awaitable[str]] | None
     sasl_oauth_token_url: str | None
     sasl_oauth_client_id: str | None

@@ -28,7 +28,7 @@ from penstock.security.listener_security import (
 )
 from penstock.security.listeners import SecurityProtocol
 from penstock.security.principal_rules import parse_rules
-from penstock.security.scram_credentials import PasswordUnfit, password_bytes
+from penstock.security.scram_credentials import SCRAM_MECHANISMS, PasswordUnfit, password_bytes
 from penstock.security.user_names import name_problem
 
 SECRETS: Final = frozenset(
@@ -174,6 +174,13 @@ class SecurityOptions:
         kafka="sasl.jaas.config",
         is_secret=True,
     )
+    sasl_tokenauth: bool = option(
+        False,
+        values.flag,
+        "Logs in with a delegation token: `sasl_username` is its id, `sasl_password` its HMAC, and "
+        "the mechanism is SCRAM.",
+        kafka="sasl.jaas.config",
+    )
     sasl_oauth_token: str | TokenFunction | None = option(
         None,
         values.maybe(_token_source),
@@ -212,11 +219,14 @@ class SecurityOptions:
 def check_security(options: SecurityOptions) -> None:
     """Raises `OptionError` for options that do not fit together."""
     protocol = options.security_protocol
+    defaults = {"security_protocol"}
+    defaults |= {"ssl_check_hostname"} if options.ssl_check_hostname else set()
+    defaults |= set() if options.sasl_tokenauth else {"sasl_tokenauth"}
     given = {
         name
         for name in SecurityOptions.__dataclass_fields__
-        if getattr(options, name) is not None and name != "security_protocol"
-    } - ({"ssl_check_hostname"} if options.ssl_check_hostname else set())
+        if getattr(options, name) is not None and name not in defaults
+    }
     tls = sorted(name for name in given if name.startswith("ssl_"))
     sasl = sorted(name for name in given if name.startswith("sasl_"))
     if tls and not protocol.uses_tls:
@@ -246,6 +256,11 @@ def _check_login(options: SecurityOptions, given: set[str]) -> None:
             f"{', '.join(MECHANISM_NAMES)}"
         )
     is_token = mechanism == oauthbearer.MECHANISM
+    if options.sasl_tokenauth and mechanism not in SCRAM_MECHANISMS:
+        raise OptionError(
+            f"sasl_tokenauth is for {' and '.join(SCRAM_MECHANISMS)}, but sasl_mechanism is "
+            f'"{mechanism}"'
+        )
     for name in sorted(given):
         if name.startswith("sasl_oauth_") and not is_token:
             raise OptionError(f'{name} is for "OAUTHBEARER", but sasl_mechanism is "{mechanism}"')
@@ -317,7 +332,8 @@ def _pem(key: str, given: str) -> Pem:
 def _login(options: SecurityOptions) -> Login:
     match options:
         case SecurityOptions(sasl_mechanism=str(mechanism), sasl_username=str(user)):
-            return PasswordLogin(mechanism, user, options.sasl_password or "")
+            password = options.sasl_password or ""
+            return PasswordLogin(mechanism, user, password, options.sasl_tokenauth)
         case SecurityOptions(sasl_oauth_token=str(token)):
             return TokenLogin(oauth_tokens.text_source(token))
         case SecurityOptions(sasl_oauth_token=function) if callable(function):

@@ -31,6 +31,8 @@ class PasswordLogin:
     mechanism: str
     user: str
     password: str = field(repr=False)
+    tokenauth: bool = False
+    """Whether they are the id and the HMAC of a delegation token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ def password_exchange(login: PasswordLogin, nonce: bytes) -> ClientExchange:
     """
     if (mechanism := SCRAM_MECHANISMS.get(login.mechanism)) is not None:
         try:
-            return _Scram(ScramClient(mechanism, login.user, login.password, nonce))
+            who, tokenauth = (login.user, login.password), login.tokenauth
+            return _Scram(ScramClient(mechanism, *who, nonce, tokenauth=tokenauth))
         except ScramFailed as error:
             raise ReplyRefused(str(error)) from None
     return _Plain(plain.client_message(login.user, login.password))

@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar, Unpack
 
 from penstock.client.admin import (
     access,
+    delegation_tokens,
     groups,
     inspection,
     offsets,
@@ -289,8 +290,7 @@ class Admin:
         return await self._do("delete_groups", groups.delete_groups(self._open, names))
 
     async def group_offsets(self, group: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Returns all offsets that the group has committed: the next offset to read of each
-        partition.
+        """Returns the offsets that the group has committed: the next to read of each partition.
 
         Example:
             await consumer.poll(timeout_ms=10_000)
@@ -337,8 +337,7 @@ class Admin:
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Deletes the records before these offsets (-1: all records). Returns the new log start
-        offsets.
+        """Deletes the records before these offsets (-1: all). Returns the new log start offsets.
 
         Raises `BrokerError` for an offset beyond the end of its partition.
 
@@ -389,15 +388,12 @@ class Admin:
         return await self._do("describe_transactions", work)
 
     async def terminate_transaction(self, transactional_id: str) -> None:
-        """Aborts the open transaction of this id and fences its producer. Returns when that is
-        done.
-        """
+        """Aborts the open transaction of this id, and fences its producer."""
         work = transactions.terminate_transaction(self._open, transactional_id)
         await self._do("terminate_transaction", work)
 
     async def find_hanging_transactions(self, topics: Sequence[str] | None = None) -> HangingSearch:
-        """Finds open transactions in these topics, or in all topics, that no coordinator will ever
-        end."""
+        """Finds open transactions in these topics, or in all, that no coordinator will end."""
         work = transactions.find_hanging(self._open, topics)
         return await self._do("find_hanging_transactions", work)
 
@@ -486,6 +482,11 @@ class Admin:
         """Returns whether a principal may do this with one resource, and by which rule."""
         work = roles.check_access(self._open, principal, operation, resource, host)
         return await self._do("check_access", work)
+
+    create_delegation_token = delegation_tokens.create_delegation_token
+    renew_delegation_token = delegation_tokens.renew_delegation_token
+    expire_delegation_token = delegation_tokens.expire_delegation_token
+    describe_delegation_tokens = delegation_tokens.describe_delegation_tokens
 
     # -- common parts ---------------------------------------------------------------------------
 

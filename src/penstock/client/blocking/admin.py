@@ -8,6 +8,7 @@ from typing import Self, Unpack
 from penstock.client.admin.access import Entity, ScramUser
 from penstock.client.admin.admin import Admin as AsyncAdmin
 from penstock.client.admin.arguments import When
+from penstock.client.admin.delegation_tokens import DelegationToken
 from penstock.client.admin.groups import GroupInfo, GroupListing
 from penstock.client.admin.inspection import LogDirInfo, ProducerInfo
 from penstock.client.admin.offsets import FoundOffset
@@ -447,3 +448,33 @@ class Admin:
     ) -> AccessAnswer:
         """Returns whether a principal may do this with one resource, and by which rule."""
         return self._life.call(self._async.check_access(principal, operation, resource, host))
+
+    def create_delegation_token(
+        self,
+        owner: str | None = None,
+        *,
+        renewers: Sequence[str] = (),
+        max_lifetime_ms: int = -1,
+    ) -> DelegationToken:
+        """Creates a token with which programs log in as its owner, by default as this client's
+        user. For another owner, this client's user needs CREATE_TOKENS on it."""
+        made = self._async.create_delegation_token(
+            owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms
+        )
+        return self._life.call(made)
+
+    def renew_delegation_token(self, hmac: str, period_ms: int = -1) -> int:
+        """Lets a token last longer. Returns when it expires, in ms since 1970."""
+        return self._life.call(self._async.renew_delegation_token(hmac, period_ms))
+
+    def expire_delegation_token(self, hmac: str, period_ms: int = -1) -> int:
+        """Lets a token expire after a period, or at once if that is below 0. Returns when it
+        expires. Afterwards no broker accepts the token."""
+        return self._life.call(self._async.expire_delegation_token(hmac, period_ms))
+
+    def describe_delegation_tokens(
+        self, owners: Sequence[str] | None = None
+    ) -> list[DelegationToken]:
+        """Returns the tokens that this client's user may see: all, or those that concern some
+        users."""
+        return self._life.call(self._async.describe_delegation_tokens(owners))
