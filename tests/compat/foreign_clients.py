@@ -98,14 +98,19 @@ class LiveProgram:
 
 
 def _java(version: str, way: Way, directory: Path) -> Command:
-    path = compiled(version, directory, "Secured", reads_tokens=True)
+    return java_program("Secured", version, way, directory)
+
+
+def java_program(name: str, version: str, way: Way, directory: Path) -> Command:
+    """Returns how to start a Java program whose first argument is a file of properties."""
+    path = compiled(version, directory, name, reads_tokens=True)
     lines = _java_tls(way, directory) | _java_login(way)
     config = directory / "client.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
     flags = java_flags()
     if way.credentials:
         flags.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={way.credentials.url}")
-    return ["java", *flags, "-cp", path, "Secured", str(config)], {}
+    return ["java", *flags, "-cp", path, name, str(config)], {}
 
 
 def _java_tls(way: Way, directory: Path) -> dict[str, str]:

@@ -122,6 +122,7 @@ class SecuredBroker:
             ),
             f"{login}oauthbearer.sasl.oauthbearer.expected.issuer": ISSUER,
             f"{login}oauthbearer.sasl.oauthbearer.expected.audience": "penstock",
+            "delegation.token.secret.key": "a secret key for tests",
             "authorizer.class.name": "penstock",
             # Clients without a login are used to prepare tests.
             "super.users": "User:ANONYMOUS",
