@@ -124,6 +124,7 @@ def test_a_token_that_is_removed_during_the_login_is_refused() -> None:
     tokens.clear()
     assert exchange.step(final, 0) == Rejected(REFUSED, token_id=TOKEN.token_id)
     assert waiting.resume(step.work.run(), 0) == Rejected(REFUSED, token_id=TOKEN.token_id)
+    assert tokens.logins.credential(mechanism, TOKEN.token_id) is None
 
 
 def test_work_that_failed_ends_the_exchange() -> None:

@@ -29,6 +29,7 @@ from penstock.security.user_names import name_problem
 from penstock.wire.errors import ErrorCode, KafkaError
 
 TOKEN_ID_BYTES: Final = 16
+HMAC_BYTES: Final = 64
 ITERATIONS: Final = 4096
 """The fewest that SCRAM clients accept. An HMAC cannot be guessed, so more would not help."""
 TOKENS_MAX: Final = 20_000

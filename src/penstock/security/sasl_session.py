@@ -313,8 +313,11 @@ class SaslSession:
         return (Allow(),)
 
     def on_token_removed(self) -> Effects:
-        """Handles a request after the delegation token of the session was removed."""
-        return self._close("the delegation token of the session was removed or has expired")
+        """Handles a request if the delegation token of the session no longer counts."""
+        return self._close(
+            "the delegation token of the session was removed or has expired, or this broker is "
+            "not sure"
+        )
 
     def on_deadline(self, now_ms: int) -> Effects:
         """Handles the time at `deadline_ms`. A call that comes too early is harmless."""

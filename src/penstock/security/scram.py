@@ -145,8 +145,11 @@ class ScramServer:
             return Rejected("the exchange was resumed, but it was not waiting")
         if result is None:
             return self._rejected("the keys of the delegation token could not be derived")
-        self._credential = self._tokens.keep(self._mechanism, self._first.user, result)
-        return self._check_proof(self._credential, now_ms)
+        # Keys are kept until the token is removed, which may have happened while they were derived.
+        if self._tokens.valid(self._first.user, now_ms) is None:
+            return self._rejected(_NO_TOKEN)
+        credential = self._tokens.keep(self._mechanism, self._first.user, result)
+        return self._check_proof(credential, now_ms)
 
     def _rejected(self, reason: str) -> Rejected:
         first = self._first
@@ -210,7 +213,6 @@ class ScramServer:
             return self._rejected("the password is wrong")
         if not first.is_token:
             return Accepted(first.user, b"v=" + verifier)
-        # The token may have been removed while its keys were derived.
         token = None if self._tokens is None else self._tokens.valid(first.user, now_ms)
         if token is None:
             return self._rejected(_NO_TOKEN)

@@ -166,10 +166,15 @@ async def test_a_broker_that_may_have_lost_its_lease_accepts_no_token(
 ) -> None:
     """It may not know that a token was removed. It closes the connection: clients try again."""
     token = await created(await user(harness))
+    before = Connection(harness, broker=1)
+    assert (await log_in(before, token)).error_code == 0
+    await serves(before)
     membership = harness.brokers[1].membership
     held, membership._session_timeout_s = membership._session_timeout_s, 0.0
     with pytest.raises(ProtocolError, match="not sure"):
         await log_in(Connection(harness, broker=1), token)
+    with pytest.raises(ProtocolError, match="not sure"):
+        await serves(before)
     membership._session_timeout_s = held
     assert (await log_in(Connection(harness, broker=1), token)).error_code == 0
 

@@ -22,6 +22,7 @@ from penstock.metadata.delegation_tokens import REMOVED_PER_COMMIT, remove_expir
 from penstock.metadata.image import Changed
 from penstock.ports import Env
 from penstock.security.delegation_tokens import (
+    HMAC_BYTES,
     TOKEN_ID_BYTES,
     DelegationToken,
     TokenKeys,
@@ -76,10 +77,18 @@ class DelegationTokens:
 
     def id_of(self, token_hmac: bytes) -> str | None:
         """Returns the id of the token with this HMAC; None if there is none."""
-        return self._ids.get(self.require_enabled().fingerprint(token_hmac))
+        keys = self.require_enabled()
+        # A client can send a text of any size instead, which would take long to hash.
+        if len(token_hmac) != HMAC_BYTES:
+            return None
+        return self._ids.get(keys.fingerprint(token_hmac))
 
     def is_valid(self, token_id: str) -> bool:
-        """Returns whether a session that began with this token may continue."""
+        """Returns whether a session that began with this token may continue.
+
+        A broker that may not know of all removals says no."""
+        if self._authorization.is_fenced():
+            return False
         token = self._cluster.image.tokens.by_id.get(token_id)
         return token is not None and token.is_valid(self._env.clock.wall_ms())
 
