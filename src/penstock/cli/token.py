@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.cert_files import write_file
 from penstock.cli.options import Bootstrap, Json, Yes
 from penstock.cli.output import CommandFailed, emit, emit_json, printable, time_text
 from penstock.cli.session import DEFAULT_BOOTSTRAP, EXIT_REFUSED, confirm, connect, run
@@ -100,7 +100,7 @@ def create(
 
     token = run(main())
     if hmac_file is not None:
-        _write(hmac_file, token.hmac)
+        write_file(hmac_file, f"{token.hmac}\n", secret=True)
     shown = {} if hmac_file is not None else {"hmac": token.hmac}
     if json:
         emit_json({**_fields(token), **shown})
@@ -211,9 +211,3 @@ def _duration(text: str) -> int:
         return parse_duration_ms(text)
     except ValueError as error:
         raise CommandFailed(str(error)) from None
-
-
-def _write(path: Path, hmac: str) -> None:
-    """Writes a file that nobody else can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(f"{hmac}\n")
