@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.security import fair_share
@@ -155,6 +155,8 @@ def test_what_a_tenant_used_alone_is_not_held_against_it() -> None:
 
 _NAMES = st.sampled_from(["a", "b", "c", "d"])
 _COSTS = st.integers(1, 20)
+ON_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine must not fail a test."""
 _STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("send"), _NAMES, _COSTS),
@@ -166,6 +168,7 @@ _STEPS = st.lists(
 _WEIGHTS = st.dictionaries(_NAMES, st.sampled_from([0.5, 1, 2, 4]))
 
 
+@ON_ANY_MACHINE
 @given(st.integers(1, 60), _WEIGHTS, _STEPS)
 def test_a_tenant_that_waits_gets_its_share(
     capacity: int, weights: dict[str, float], steps: list[tuple[str, str, int]]
@@ -197,7 +200,7 @@ def test_a_tenant_that_waits_gets_its_share(
             assert broker.work(tenant, position) >= least - 1e-6
 
 
-@settings(deadline=None)  # A busy machine must not fail it.
+@ON_ANY_MACHINE
 @given(st.integers(1, 60), _WEIGHTS, st.lists(_COSTS, min_size=1, max_size=15), st.data())
 def test_a_tenant_with_one_request_at_a_time_waits_for_a_bounded_amount(
     capacity: int, weights: dict[str, float], costs: list[int], data: st.DataObject
@@ -229,6 +232,7 @@ def test_a_tenant_with_one_request_at_a_time_waits_for_a_bounded_amount(
             broker.finish_one(broker.running.index(ticket))
 
 
+@ON_ANY_MACHINE
 @given(st.integers(1, 30), st.integers(1, 8), st.integers(1, 10))
 def test_modest_tenants_get_all_they_ask_for_next_to_a_greedy_one(
     capacity: int, modest: int, cost: int
@@ -250,6 +254,7 @@ def test_modest_tenants_get_all_they_ask_for_next_to_a_greedy_one(
     assert broker.work("greedy") > 0
 
 
+@ON_ANY_MACHINE
 @given(st.integers(1, 60), _STEPS, st.sets(st.integers(0, 100)))
 def test_no_request_is_lost_and_the_capacity_holds(
     capacity: int, steps: list[tuple[str, str, int]], canceled: set[int]
