@@ -119,7 +119,7 @@ def _counts_waits(patches: ExitStack) -> None:
 
     def with_waits(self: RequestMeter) -> int:
         if not self._is_finished:
-            self.spend(self.now_s() - begun[id(self)])
+            self.spend(self._quotas.now_s() - begun[id(self)])
         return finish(self)
 
     patch(patches, RequestMeter, "__init__", stamped)
