@@ -51,7 +51,7 @@ def main() -> None:
 
 def take(page: Any, url: str, theme: str) -> None:
     page.goto(url)
-    page.locator("svg.chart polyline").wait_for(timeout=60_000)
+    page.locator("#written canvas").wait_for(timeout=60_000)
     page.wait_for_timeout(12_000 if theme == "light" else 500)
     shots = {
         "overview": ("#/", ".cards"),

@@ -6,7 +6,8 @@ from penstock.client.address import Address
 from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.inspection import LogDirInfo, ReplicaInfo
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
-from penstock.console.picture import GroupLag, Picture
+from penstock.console.history import BROKERS, CLUSTER, Scope
+from penstock.console.picture import TOPICS_RECORDED, GroupLag, Picture
 from penstock.topic_partition import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -27,6 +28,16 @@ def picture(*ids: int, **topics: TopicInfo) -> Picture:
     seen.on_brokers(1_000, cluster(*ids), frozenset())
     seen.on_topics(list(topics.values()))
     return seen
+
+
+def drawn(seen: Picture, scope: Scope, figure: str, now_ms: int) -> dict[str, list[float | None]]:
+    """Returns the lines of a chart, from the first value of any of them."""
+    found = seen.history.read(scope, now_ms, 300)["figures"].get(figure, {"lines": {}})["lines"]
+    empty = min(
+        (next(at for at, each in enumerate(line) if each is not None) for line in found.values()),
+        default=0,
+    )
+    return {name: line[empty:] for name, line in found.items()}
 
 
 def titles(seen: Picture) -> list[str]:
@@ -107,12 +118,15 @@ def test_rates_are_computed_from_log_growth() -> None:
     """Over the time between two surveys. A log that was truncated counts as zero."""
     seen = picture(0, 1, t=topic(0, (0, 1)))
     seen.on_ends(1_000, {P0: 100}, 0.0)
-    assert list(seen.rates) == []
+    assert drawn(seen, CLUSTER, "records", 3_000) == {}
     seen.on_ends(3_000, {P0: 150}, 2.0)
-    assert list(seen.rates) == [(3_000, 25.0)]
+    assert drawn(seen, CLUSTER, "records", 3_000) == {"written": [25.0]}
     assert seen.brokers()[0]["records_per_s"] == 25.0
     seen.on_ends(5_000, {P0: 10}, 2.0)
-    assert seen.rates[-1] == (5_000, 0)
+    assert drawn(seen, CLUSTER, "records", 5_000) == {"written": [25.0, 0.0]}
+    assert drawn(seen, ("topic", "t"), "records", 5_000) == {"written": [25.0, 0.0]}
+    lines = drawn(seen, BROKERS, "records", 5_000)
+    assert lines == {"broker 0": [25.0, 0.0], "broker 1": [0.0, 0.0]}
 
 
 def test_a_growing_lag_is_a_problem() -> None:
@@ -121,9 +135,9 @@ def test_a_growing_lag_is_a_problem() -> None:
     group = GroupLag(GroupListing("g", "Stable", "consumer", "classic"), members=2)
     seen.groups["g"] = group
     for number in range(6):
-        group.add(number, {P0: 1_000 + number})
+        group.add({P0: 1_000 + number}, {P0: 0})
     assert titles(seen) == ["warning: group g falls behind: lag 1,005"]
-    group.add(7, {P0: 1_004})
+    group.add({P0: 1_004}, {P0: 0})
     assert titles(seen) == []
 
 
@@ -140,9 +154,83 @@ def test_byte_rates_are_computed_from_log_growth() -> None:
         seen.on_log_dirs(now_ms, directories, 2.0)
 
     look(1_000, 100, 100)
-    assert list(seen.byte_rates) == []
+    assert drawn(seen, CLUSTER, "bytes", 1_000) == {}
     look(3_000, 500, 400)
-    assert seen.byte_rates[-1] == (3_000, 200.0)
+    assert drawn(seen, CLUSTER, "bytes", 3_000) == {"written": [200.0]}
     assert [row["bytes_per_s"] for row in seen.brokers()] == [200.0, 150.0]
     look(5_000, 50, 400)
-    assert seen.byte_rates[-1] == (5_000, 0.0)
+    assert seen.byte_rate == 0.0
+    lines = drawn(seen, BROKERS, "bytes", 5_000)
+    assert lines == {"broker 0": [200.0, 0.0], "broker 1": [150.0, 0.0]}
+    assert drawn(seen, ("topic", "t"), "size", 5_000) == {"one replica": [100, 500, 400]}
+    assert drawn(seen, BROKERS, "disk", 5_000)["broker 0"] == [500, 500, 500]
+
+
+def test_a_broker_that_is_away_has_a_gap() -> None:
+    """Not zeros. The size of a topic does not drop meanwhile."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+
+    def look(now_ms: int, *sizes: int) -> None:
+        directories = [
+            LogDirInfo(broker, "/a", {P0: ReplicaInfo(size, 0)}, 1000, 500)
+            for broker, size in enumerate(sizes)
+        ]
+        seen.on_log_dirs(now_ms, directories, 2.0)
+
+    for now_ms, *sizes in ((1_000, 10, 10), (3_000, 20, 20), (5_000, 30), (7_000, 40, 40)):
+        look(now_ms, *sizes)
+    look(9_000, 50, 50)
+    lines = drawn(seen, BROKERS, "bytes", 9_000)
+    assert lines == {"broker 0": [5, 5, 5, 5], "broker 1": [5, None, None, 5]}
+    assert drawn(seen, BROKERS, "logs", 9_000)["broker 1"] == [10, 20, None, 40, 50]
+    assert drawn(seen, ("topic", "t"), "size", 9_000) == {"one replica": [10, 20, 30, 40, 50]}
+
+
+def test_a_topic_without_leaders_has_no_rate() -> None:
+    """Its rate is unknown, not zero, until its end offsets are known twice."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    for now_ms, ends in ((1_000, {P0: 0}), (3_000, {P0: 10}), (5_000, {}), (7_000, {P0: 99})):
+        seen.on_ends(now_ms, ends, 2.0)
+    seen.on_ends(9_000, {P0: 109}, 2.0)
+    lines = drawn(seen, ("topic", "t"), "records", 9_000)
+    assert lines == {"written": [5.0, None, None, 5.0]}
+    assert drawn(seen, CLUSTER, "records", 9_000) == lines
+
+
+def test_problems_and_answer_times_are_recorded() -> None:
+    """Problems also while the cluster cannot be reached. Nobody answers then."""
+    seen = Picture("h:9092")
+    seen.on_brokers(2_000, cluster(0, 1), frozenset(), {0: 2.0, 1: 4.0})
+    seen.on_brokers(4_000, cluster(0, 1), frozenset({1}), {0: 3.0})
+    seen.on_unreachable(6_000, "refused")
+    assert drawn(seen, CLUSTER, "problems", 6_000)["critical"] == [0, 1, 1]
+    assert drawn(seen, CLUSTER, "answer_ms", 6_000) == {"slowest broker": [4.0, 3.0, None]}
+    lines = drawn(seen, BROKERS, "answer_ms", 6_000)
+    assert lines == {"broker 0": [2.0, 3.0, None], "broker 1": [4.0, None, None]}
+
+
+def test_lags_are_recorded() -> None:
+    """By partition only for a group that a page shows. A lag that is not known is a gap."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    seen.groups["g"] = GroupLag(GroupListing("g", "Stable", "consumer", "classic"))
+    seen.on_lags(2_000, 0.0, {"g": ({P0: 30}, {P0: 10})})
+    seen.history.follow(("group", "g"), 3_000)
+    seen.on_lags(4_000, 2.0, {"g": ({P0: 20}, {P0: 20}), "deleted": ({}, {})})
+    seen.on_lags(6_000, 2.0, {"g": ({}, {P0: 26})})
+    scope = "group", "g"
+    assert drawn(seen, scope, "lag", 6_000) == {"all partitions": [30, 20, None]}
+    assert drawn(seen, scope, "partitions", 6_000) == {"t-0": [20, None]}
+    assert drawn(seen, scope, "records", 6_000) == {"read": [5.0, 3.0]}
+    assert drawn(seen, CLUSTER, "records", 6_000) == {"read by groups": [5.0, 3.0]}
+
+
+def test_with_many_topics_only_those_that_are_looked_at_have_a_history() -> None:
+    """In a small cluster all have one."""
+    names = [f"t{number}" for number in range(TOPICS_RECORDED + 1)]
+    part = PartitionInfo(0, 0, 1, (0,), (0,), ())
+    seen = picture(0, **{name: TopicInfo(name, name, False, (part,)) for name in names})
+    seen.history.follow(("topic", "t7"), 1_000)
+    for now_ms, end in ((1_000, 0), (3_000, 10)):
+        seen.on_ends(now_ms, {TopicPartition(name, 0): end for name in names}, 2.0)
+    assert drawn(seen, ("topic", "t7"), "records", 3_000) == {"written": [5.0]}
+    assert drawn(seen, ("topic", "t8"), "records", 3_000) == {}

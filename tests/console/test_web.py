@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ from penstock.testing.broker import Broker
 from penstock.topic_partition import TopicPartition
 
 TOKEN = "a-token-of-some-length"
+UPLOT_SHA256 = "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
+"""Of uPlot.iife.min.js in release 1.6.32."""
 CHANGES = (
     "topic", "configs/t", "partitions/t", "delete/t", "produce/t", "replay/t", "reset",
     "delete-group", "rebalance", "undrain", "elect", "cancel-moves", "user", "password",
@@ -207,3 +210,29 @@ def test_a_console_survives_an_outage_of_its_cluster() -> None:
             found = eventually(lambda: visitor.get("/api/topics").json.get("topics"))
             assert [topic["name"] for topic in found] == ["late"]
             assert eventually(lambda: visitor.get("/api/groups").json.get("groups"))
+
+
+def test_the_history_is_read_by_kind_name_and_range(visitor: Browserless) -> None:
+    """What is not known has no figures. What cannot be asked for is refused."""
+    found = eventually(
+        lambda: (
+            (answer := visitor.get("/api/history?kind=cluster&range=900").json)["figures"]
+            and answer
+        )
+    )
+    assert (found["range_s"], found["step_ms"], found["steps"]) == (900, 2_000, 450)
+    assert len(found["figures"]["problems"]["lines"]["critical"]) == 450
+    assert visitor.get("/api/history?kind=topic&name=nowhere").json["figures"] == {}
+    assert "range must be one of 300" in visitor.get("/api/history?kind=cluster&range=7").error
+    assert "kind must be one of" in visitor.get("/api/history?kind=other").error
+
+
+def test_the_history_needs_a_session(url: str) -> None:
+    assert Browserless(url).get("/api/history?kind=cluster").status == 401
+
+
+def test_third_party_code_is_served_with_its_license(visitor: Browserless) -> None:
+    """Unchanged, so that it can be compared with what its authors released."""
+    script = visitor.get("/static/uPlot.iife.min.js")
+    assert hashlib.sha256(script.body).hexdigest() == UPLOT_SHA256
+    assert b"Permission is hereby granted" in visitor.get("/static/uPlot.LICENSE.txt").body

@@ -97,16 +97,7 @@ class Groups:
                 for member in info.members
             ],
             "partitions": rows,
-            "history": self._history(name),
         }
-
-    def _history(self, name: str) -> dict[str, list[tuple[int, int]]]:
-        group = self._picture.groups.get(name)
-        series: dict[str, list[tuple[int, int]]] = {}
-        for at_ms, lags in () if group is None else group.history:
-            for topic_partition, lag in lags.items():
-                series.setdefault(str(topic_partition), []).append((at_ms, lag))
-        return series
 
     async def _bounds(
         self, admin: Reading, topic_partitions: Sequence[TopicPartition]

@@ -147,18 +147,19 @@ class Link:
             await admin.start()
         return admin
 
-    async def answers(self, broker: int) -> bool:
-        """Returns whether this broker itself answers a request within `_PROBE_S`."""
+    async def answer_ms(self, broker: int) -> float | None:
+        """Returns how long this broker takes to answer; None if it takes longer than `_PROBE_S`."""
         try:
             async with asyncio.timeout(_PROBE_S):
                 cluster = await self._probing()
                 if broker not in cluster.brokers:
                     await cluster.metadata([])
                 connection = await cluster.connection(broker)
+                began = self.env.clock.monotonic()
                 await connection.call(ApiVersionsRequest(), ApiVersionsResponse)
         except (ClientError, TimeoutError):
-            return False
-        return True
+            return None
+        return (self.env.clock.monotonic() - began) * 1000
 
     async def cordoned(self, brokers: Iterable[int]) -> frozenset[int]:
         """Returns those of the brokers that get no new partitions."""

@@ -7,7 +7,7 @@ ten thousand topics sends no requests to the cluster.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -16,12 +16,17 @@ from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.admin.reassignment import Reassignment
-from penstock.console.problems import DiskSpace, Lagging, Problem, find_problems
+from penstock.console.history import BROKERS, CLUSTER, History
+from penstock.console.problems import SEVERITIES, DiskSpace, Lagging, Problem, find_problems
 from penstock.topic_partition import TopicPartition
 
-RATES_KEPT: Final = 150
-LAGS_KEPT: Final = 360
+TOPICS_RECORDED: Final = 100
+"""If a cluster has at most this many topics, all of them have a history. Otherwise only those that
+a page has shown in the last hour."""
+_LINES_RECORDED: Final = 8
 EVENTS_KEPT: Final = 100
+_JUDGED_MS: Final = 10_000
+"""A count of problems holds for this time at most."""
 _REMEMBERED_MS: Final = 60_000
 _LAG_MIN: Final = 1_000
 _GROWTH_SAMPLES: Final = 6
@@ -29,27 +34,32 @@ _GROWTH_SAMPLES: Final = 6
 
 @dataclass(slots=True)
 class GroupLag:
-    """The lag of a group, sampled over time."""
+    """The lag of a group, and its last changes."""
 
     listing: GroupListing
     members: int = 0
     lag: int = 0
     partitions: dict[TopicPartition, int] = field(default_factory=dict)
-    history: deque[tuple[int, dict[TopicPartition, int]]] = field(
-        default_factory=lambda: deque(maxlen=LAGS_KEPT)
-    )
+    committed: dict[TopicPartition, int] = field(default_factory=dict)
+    totals: deque[int] = field(default_factory=lambda: deque(maxlen=_GROWTH_SAMPLES))
 
-    def add(self, now_ms: int, lags: dict[TopicPartition, int]) -> None:
+    def add(self, lags: dict[TopicPartition, int], committed: dict[TopicPartition, int]) -> int:
+        """Returns how many records the group has read since the last call."""
         self.partitions = lags
         self.lag = sum(lags.values())
-        self.history.append((now_ms, lags))
+        self.totals.append(self.lag)
+        read = sum(
+            max(0, at - self.committed.get(topic_partition, at))
+            for topic_partition, at in committed.items()
+        )
+        self.committed = committed
+        return read
 
     @property
     def growing(self) -> bool:
         """Whether the lag is large and has grown in each of the last samples."""
-        totals = [sum(lags.values()) for _, lags in list(self.history)[-_GROWTH_SAMPLES:]]
-        rises = all(one < other for one, other in pairwise(totals))
-        return len(totals) == _GROWTH_SAMPLES and rises and self.lag >= _LAG_MIN
+        rises = all(one < other for one, other in pairwise(self.totals))
+        return len(self.totals) == _GROWTH_SAMPLES and rises and self.lag >= _LAG_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +110,7 @@ class Picture:
     least_in_sync: dict[str, int] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     topic_rates: dict[str, float] = field(default_factory=dict)
-    rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
-    """Records written per second, over all topics."""
-    byte_rates: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=RATES_KEPT))
+    byte_rate: float = 0.0
     """Bytes written per second, over all topics: compressed as on disk, counted once for all
     replicas. Retention can hide some of them, so this is a lower bound."""
     broker_byte_rates: dict[int, float] = field(default_factory=dict)
@@ -113,6 +121,11 @@ class Picture:
     broker_bytes: Counter[int] = field(default_factory=Counter)
     groups: dict[str, GroupLag] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
+    history: History = field(default_factory=History)
+    looked_ms: int = 0
+    """When the brokers were last found. 0: the last attempt failed."""
+    judged_ms: int = 0
+    """When the problems were last counted."""
 
     # -- updates --------------------------------------------------------------------------------
 
@@ -123,9 +136,27 @@ class Picture:
         if not self.unreachable:
             self.tell(now_ms, f"no broker can be reached: {reason}")
         self.unreachable = reason
+        self.looked_ms = 0
+        self._count_problems(now_ms)
 
-    def on_brokers(self, now_ms: int, info: ClusterInfo, silent: frozenset[int]) -> None:
-        """Stores the brokers, and adds an event for each change since the last time."""
+    def _count_problems(self, now_ms: int) -> None:
+        counts = Counter(each.severity for each in self.problems())
+        problems = {each: counts[each] for each in SEVERITIES}
+        since_ms = max(self.judged_ms, now_ms - _JUDGED_MS)
+        self.history.record(CLUSTER, since_ms, now_ms, {"problems": problems})
+        self.judged_ms = now_ms
+
+    def on_brokers(
+        self,
+        now_ms: int,
+        info: ClusterInfo,
+        silent: frozenset[int],
+        answer_ms: Mapping[int, float] | None = None,
+    ) -> None:
+        """Stores the brokers, and adds an event for each change since the last time.
+
+        `answer_ms` has the time that each broker took to answer.
+        """
         if self.info is not None:
             self._tell_changes(now_ms, info, silent)
         self.unreachable = ""
@@ -136,6 +167,13 @@ class Picture:
         for each, (_, last_ms) in [*self.seen.items()]:
             if each not in self.tally.replicas and now_ms - last_ms > _REMEMBERED_MS:
                 del self.seen[each]
+        since_ms = self.looked_ms or now_ms
+        self.looked_ms = now_ms
+        self._count_problems(now_ms)
+        if answer_ms:
+            self.history.record(BROKERS, since_ms, now_ms, {"answer_ms": _named(answer_ms)})
+            slowest = {"slowest broker": max(answer_ms.values())}
+            self.history.record(CLUSTER, since_ms, now_ms, {"answer_ms": slowest})
 
     def _tell_changes(self, now_ms: int, info: ClusterInfo, silent: frozenset[int]) -> None:
         assert self.info is not None
@@ -165,17 +203,76 @@ class Picture:
         written: Counter[str] = Counter()
         for topic_partition, end in ends.items():
             before = self.ends.get(topic_partition)
-            if before is not None and end > before:
-                written[topic_partition.topic] += end - before
-        if self.ends and seconds > 0:
-            self.topic_rates = {topic: count / seconds for topic, count in written.items()}
-            self.rates.append((now_ms, sum(self.topic_rates.values())))
+            if before is not None:
+                written[topic_partition.topic] += max(0, end - before)
+        if seconds > 0 and (written or not self.topics):
+            self.topic_rates = {topic: count / seconds for topic, count in written.items() if count}
+            self._record_rates(now_ms - int(seconds * 1000), now_ms, written.keys())
         self.ends = ends
+
+    def _record_rates(self, since_ms: int, now_ms: int, measured: Collection[str]) -> None:
+        """Records the rates. `measured` has the topics for which some partition was answered."""
+        total = {"written": sum(self.topic_rates.values())}
+        self.history.record(CLUSTER, since_ms, now_ms, {"records": total})
+        led = self._led_rates()
+        rates = {each: led.get(each, 0.0) for each in self._answering()}
+        self.history.record(BROKERS, since_ms, now_ms, {"records": _named(rates)})
+        for topic in self._recorded_topics(now_ms):
+            if topic in measured:
+                rate = {"written": self.topic_rates.get(topic, 0.0)}
+                self.history.record(("topic", topic), since_ms, now_ms, {"records": rate})
+
+    def _answering(self) -> set[int]:
+        here = {broker.id for broker in self.info.brokers} if self.info else set()
+        return here - self.silent
+
+    def _recorded_topics(self, now_ms: int) -> list[str]:
+        few = len(self.topics) <= TOPICS_RECORDED
+        return [
+            each.name
+            for each in self.topics
+            if few or self.history.is_followed(("topic", each.name), now_ms)
+        ]
+
+    def on_lags(
+        self,
+        now_ms: int,
+        seconds: float,
+        groups: Mapping[str, tuple[dict[TopicPartition, int], dict[TopicPartition, int]]],
+    ) -> None:
+        """Stores the lags and the committed offsets of groups.
+
+        `seconds` is the time since the last call; 0 at first.
+        """
+        since_ms = now_ms - int(seconds * 1000)
+        read_total = 0
+        for name, (lags, committed) in groups.items():
+            group = self.groups.get(name)
+            if group is None:
+                continue  # deleted meanwhile
+            is_new = not group.totals
+            read = group.add(lags, committed)
+            read_total += read
+            values: dict[str, dict[str, float]] = {}
+            # If the end of a partition is not known, its lag is unknown, not 0.
+            wanted = [each for each in committed if each.topic in self.by_name]
+            if self.surveyed and all(each in lags for each in wanted):
+                values["lag"] = {"all partitions": group.lag}
+            if self.history.is_followed(("group", name), now_ms):
+                largest = sorted(lags, key=lambda each: -lags[each])[:_LINES_RECORDED]
+                values["partitions"] = {str(each): lags[each] for each in largest}
+                if seconds > 0 and not is_new:
+                    values["records"] = {"read": read / seconds}
+            self.history.record(("group", name), since_ms, now_ms, values)
+        if seconds > 0:
+            records = {"read by groups": read_total / seconds}
+            self.history.record(CLUSTER, since_ms, now_ms, {"records": records})
 
     def on_log_dirs(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
         """Stores the log directories. `seconds` is the time since the last call; 0 at first."""
+        since_ms = now_ms - int(seconds * 1000)
         if self.log_dirs and seconds > 0:
-            self._rate_bytes(now_ms, found, seconds)
+            self._rate_bytes(since_ms, now_ms, found, seconds)
         self.log_dirs = found
         self.sizes = {}
         self.topic_bytes = Counter()
@@ -187,8 +284,28 @@ class Picture:
                 )
                 self.topic_bytes[topic_partition.topic] += replica.size_bytes
                 self.broker_bytes[directory.broker] += replica.size_bytes
+        self._record_sizes(since_ms, now_ms)
 
-    def _rate_bytes(self, now_ms: int, found: list[LogDirInfo], seconds: float) -> None:
+    def _record_sizes(self, since_ms: int, now_ms: int) -> None:
+        used: Counter[int] = Counter()
+        for each in self.log_dirs:
+            if 0 <= each.usable_bytes <= each.total_bytes:
+                used[each.broker] += each.total_bytes - each.usable_bytes
+        logs = {each.broker: self.broker_bytes[each.broker] for each in self.log_dirs}
+        values = {"disk": _named(used), "logs": _named(logs)}
+        self.history.record(BROKERS, since_ms, now_ms, values)
+        # The largest replica of each partition: the sum over all replicas would drop while a
+        # broker is away.
+        for topic in self._recorded_topics(now_ms):
+            parts = [TopicPartition(topic, each.index) for each in self.by_name[topic].partitions]
+            sizes = [self.sizes[each] for each in parts if each in self.sizes]
+            if sizes and len(sizes) == len(parts):
+                size = {"one replica": sum(sizes)}
+                self.history.record(("topic", topic), since_ms, now_ms, {"size": size})
+
+    def _rate_bytes(
+        self, since_ms: int, now_ms: int, found: list[LogDirInfo], seconds: float
+    ) -> None:
         """Computes rates from the logs' growth. Ignores logs that shrank, due to retention."""
         before = {
             (each.broker, topic_partition): replica.size_bytes
@@ -199,14 +316,25 @@ class Picture:
         most: dict[TopicPartition, int] = {}
         for each in found:
             for topic_partition, replica in each.replicas.items():
-                growth = replica.size_bytes - before.get(
-                    (each.broker, topic_partition), replica.size_bytes
-                )
-                if growth > 0:
+                size_before = before.get((each.broker, topic_partition))
+                if size_before is not None:
+                    growth = max(0, replica.size_bytes - size_before)
                     grown[each.broker] += growth
                     most[topic_partition] = max(most.get(topic_partition, 0), growth)
         self.broker_byte_rates = {broker: size / seconds for broker, size in grown.items()}
-        self.byte_rates.append((now_ms, sum(most.values()) / seconds))
+        self.byte_rate = sum(most.values()) / seconds
+        self.history.record(CLUSTER, since_ms, now_ms, {"bytes": {"written": self.byte_rate}})
+        answered = {each.broker for each in self.log_dirs} & {each.broker for each in found}
+        rates = {each: grown[each] / seconds for each in answered}
+        self.history.record(BROKERS, since_ms, now_ms, {"bytes": _named(rates)})
+        topics: Counter[str] = Counter()
+        for topic_partition, growth in most.items():
+            topics[topic_partition.topic] += growth
+        for topic in self._recorded_topics(now_ms):
+            if topic not in topics:
+                continue  # no broker with a replica answered
+            rate = {"written": topics[topic] / seconds}
+            self.history.record(("topic", topic), since_ms, now_ms, {"bytes": rate})
 
     # -- queries --------------------------------------------------------------------------------
 
@@ -263,20 +391,27 @@ class Picture:
             "partitions": self.tally.partitions,
             "groups": len(self.groups),
             "moving": len(self.moving),
-            "rates": list(self.rates),
-            "byte_rates": list(self.byte_rates),
+            "records_per_s": sum(self.topic_rates.values()),
+            "bytes_per_s": self.byte_rate,
             "problems": [asdict(problem) for problem in self.problems()],
             "events": list(self.events)[-20:],
             "jobs": list(jobs),
         }
 
-    def brokers(self) -> list[dict[str, Any]]:
-        # Assumes that a topic's writes are spread evenly over its partitions.
+    def _led_rates(self) -> dict[int, float]:
+        """Returns the records that are written per second to the partitions that a broker leads.
+
+        Assumes that a topic's writes are spread evenly over its partitions.
+        """
         rates: dict[int, float] = {}
         for name, rate in self.topic_rates.items():
             parts = self.by_name[name].partitions if name in self.by_name else ()
             for partition in parts:
                 rates[partition.leader] = rates.get(partition.leader, 0.0) + rate / len(parts)
+        return rates
+
+    def brokers(self) -> list[dict[str, Any]]:
+        rates = self._led_rates()
         missing = self.missing
         rows = []
         for each in sorted(self.seen.keys() | missing):
@@ -299,3 +434,7 @@ class Picture:
                 }
             )
         return rows
+
+
+def _named(values: Mapping[int, float]) -> dict[str, float]:
+    return {f"broker {broker}": value for broker, value in values.items()}

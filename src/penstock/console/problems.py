@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.client.admin.operations import TopicInfo
 
+SEVERITIES: Final = ("critical", "warning", "info")
 _NAMED_MAX: Final = 3
 _DISK_NEARLY_FULL: Final = 0.10
 
@@ -68,8 +69,7 @@ def find_problems(
         )
         for each in growing
     ]
-    order = ("critical", "warning", "info")
-    return sorted(found, key=lambda each: order.index(each.severity))
+    return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
 
 
 def _partitions(

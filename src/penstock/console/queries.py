@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from penstock.client.errors import ClientError
 from penstock.console.link import Link
+from penstock.console.progress import Progress
 from penstock.console.watch import Watch
 from penstock.spark.reports import TOPIC, Report, decode
 from penstock.topic_partition import TopicPartition
@@ -25,8 +26,9 @@ _log = logging.getLogger(__name__)
 
 
 class Queries:
-    def __init__(self, link: Link, watch: Watch) -> None:
+    def __init__(self, link: Link, watch: Watch, progress: Progress) -> None:
         self._link = link
+        self._progress = progress
         self._watch = watch
         self._reports: dict[str, Report] = {}
 
@@ -62,6 +64,16 @@ class Queries:
         if report is None or report.id != name:
             return
         self._reports[name] = report
+        if report.state == "RUNNING":
+            self._progress.add(
+                name,
+                report.run_id,
+                report.updated_ms,
+                self._link.env.clock.wall_ms(),
+                rows=report.rows,
+                lag=report.lag,
+                batch_ms=None if report.batch is None else report.batch_ms,
+            )
         if len(self._reports) > _KEPT_MAX:
             del self._reports[min(self._reports, key=lambda each: self._reports[each].updated_ms)]
 

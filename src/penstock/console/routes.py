@@ -134,6 +134,13 @@ async def pipeline_list(request: Request, space: Workspace) -> Response:
     return JSONResponse(await space.pipelines.listed())
 
 
+async def history(request: Request, space: Workspace) -> Response:
+    asked = request.query_params
+    range_s = number(request, "range", 300)
+    found = space.figures.read(asked.get("kind", ""), asked.get("name", ""), range_s)
+    return JSONResponse(found)
+
+
 # -- changing -------------------------------------------------------------------------------
 
 
@@ -238,6 +245,7 @@ READS: Final[Mapping[str, Handler]] = {
     "/api/groups": group_list,
     "/api/group": group,
     "/api/pipelines": pipeline_list,
+    "/api/history": history,
 }
 """Answered for GET."""
 POSTS: Final[Mapping[str, Handler]] = {

@@ -65,6 +65,7 @@ class Watch:
         self._hurry = asyncio.Event()
         self._ends_at: float | None = None
         self._sizes_at: float | None = None
+        self._lags_at: float | None = None
 
     async def run(self) -> None:
         config = self._link.config
@@ -130,10 +131,12 @@ class Watch:
             raise
         ids = [broker.id for broker in info.brokers]
         async with asyncio.TaskGroup() as tasks:
-            asked = [tasks.create_task(self._link.answers(each)) for each in ids]
-        silent = {each for each, task in zip(ids, asked, strict=True) if not task.result()}
+            asked = [tasks.create_task(self._link.answer_ms(each)) for each in ids]
+        answers = {each: task.result() for each, task in zip(ids, asked, strict=True)}
+        answer_ms = {each: taken for each, taken in answers.items() if taken is not None}
+        silent = frozenset(answers.keys() - answer_ms.keys())
         before = self._standing()
-        self.picture.on_brokers(now_ms, info, frozenset(silent))
+        self.picture.on_brokers(now_ms, info, silent, answer_ms)
         if self._standing() != before:
             self._hurry.set()
             self._hurry = asyncio.Event()
@@ -145,6 +148,8 @@ class Watch:
         return picture.unreachable, picture.silent, ids
 
     async def survey_topics(self) -> None:
+        # After a failed survey the next one records no rates, and the charts show a gap.
+        last_at, self._ends_at = self._ends_at, None
         admin = await self._link.watching()
         try:
             moving = await admin.list_partition_reassignments()
@@ -170,7 +175,7 @@ class Watch:
         ]
         found = await admin.list_offsets(dict.fromkeys(asked, "latest")) if asked else {}
         now = self._clock.monotonic()
-        seconds = 0.0 if self._ends_at is None else now - self._ends_at
+        seconds = 0.0 if last_at is None else now - last_at
         self._ends_at = now
         ends = {
             topic_partition: end.offset for topic_partition, end in found.items() if end is not None
@@ -194,6 +199,7 @@ class Watch:
         self.picture.least_in_sync = least
 
     async def survey_disks(self) -> None:
+        last_at, self._sizes_at = self._sizes_at, None
         admin = await self._link.watching()
         info = self.picture.info
         up = [] if info is None else [each.id for each in info.brokers]
@@ -202,11 +208,12 @@ class Watch:
             self.picture.cordoned = await self._link.cordoned(answering)
             found = await admin.describe_log_dirs(answering)
             now = self._clock.monotonic()
-            seconds = 0.0 if self._sizes_at is None else now - self._sizes_at
+            seconds = 0.0 if last_at is None else now - last_at
             self._sizes_at = now
             self.picture.on_log_dirs(self._clock.wall_ms(), found, seconds)
 
     async def survey_groups(self) -> None:
+        last_at, self._lags_at = self._lags_at, None
         admin = await self._link.watching()
         listed = {group.group: group for group in await admin.list_groups()}
         known = self.picture.groups
@@ -235,13 +242,18 @@ class Watch:
             for name in followed:
                 tasks.create_task(follow(name))
         starts = await self._starts(admin, offsets.values())
+        found = {}
         for name, committed in sorted(offsets.items()):
             lags = {
                 topic_partition: max(0, end - max(at, starts.get(topic_partition, 0)))
                 for topic_partition, at in sorted(committed.items())
                 if (end := self.picture.ends.get(topic_partition)) is not None
             }
-            groups[name].add(self._clock.wall_ms(), lags)
+            found[name] = lags, committed
+        now = self._clock.monotonic()
+        seconds = 0.0 if last_at is None else now - last_at
+        self._lags_at = now
+        self.picture.on_lags(self._clock.wall_ms(), seconds, found)
 
     async def _starts(
         self, admin: Reading, committed: Iterable[dict[TopicPartition, int]]

@@ -39,6 +39,7 @@ _KINDS: Final = {
     "js": "text/javascript",
     "css": "text/css",
     "svg": "image/svg+xml",
+    "txt": "text/plain",
 }
 _log = logging.getLogger(__name__)
 

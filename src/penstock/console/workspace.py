@@ -17,12 +17,14 @@ from penstock.console.access import Access
 from penstock.console.audit import Audit
 from penstock.console.brokers import Brokers
 from penstock.console.config import ConsoleConfig
+from penstock.console.figures import Figures
 from penstock.console.groups import Groups
 from penstock.console.jobs import Jobs
 from penstock.console.link import Link
 from penstock.console.messages import Messages
 from penstock.console.picture import Picture
 from penstock.console.pipelines import Pipelines
+from penstock.console.progress import Progress
 from penstock.console.queries import Queries
 from penstock.console.topics import Topics
 from penstock.console.watch import Watch
@@ -44,18 +46,20 @@ class Workspace:
         self.link = link = Link(config, env, security, user)
         self.watch = watch = Watch(link, Picture(config.bootstrap, config.read_only))
         self.jobs = jobs = Jobs(watch.tell)
-        queries = Queries(link, watch)
+        progress = Progress(watch.picture.history)
+        queries = Queries(link, watch, progress)
         self.topics = Topics(link, watch)
         self.messages = Messages(link, jobs)
         self.groups = Groups(link, watch)
         self.brokers = Brokers(link, watch, jobs)
         # The files of pipelines belong to the person who runs the console, not to its users.
-        self.pipelines = Pipelines(executor, queries, with_files=user is None)
+        self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
+        self.figures = Figures(watch, env.clock)
         self.access = Access(link)
         self.audit = Audit(link)
         self.used = env.clock.monotonic()
         """When a page last used it."""
-        self._loops = (watch.run, jobs.run, queries.run)
+        self._loops = (watch.run, jobs.run, queries.run, self.pipelines.run)
         self._closed = asyncio.Event()
 
     def touch(self) -> None:

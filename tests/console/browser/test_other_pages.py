@@ -43,7 +43,7 @@ def test_the_overview_shows_counts_and_charts(
     admin.create_topic("busy", partitions=1)
     written = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]*/s\s*records written"))
     sizes = page.locator(".card", has_text=re.compile(r"[1-9][\d.,]* \w+/s\s*bytes written"))
-    drawn = page.locator("#written polyline"), page.locator("#bytes-written polyline")
+    drawn = page.locator("#written canvas"), page.locator("#bytes-written canvas")
     clock = SystemClock()
     end = clock.monotonic() + patient(60)
     while not all(each.count() for each in (written, sizes, *drawn)):
@@ -63,8 +63,9 @@ def test_a_group_page_shows_lag(page: Any, url: str, group: str) -> None:
     row = page.locator("#group-partitions tbody tr")
     row.locator("td", has_text="10").wait_for()  # the end offsets are fetched first
     assert row.locator("td").all_inner_texts()[:5] == ["billed", "0", "7", "10", "3"]
-    page.locator("#lag-chart polyline").wait_for(state="attached")  # a flat line has no height
-    page.locator("#lag-chart .legend", has_text="billed-0: 3").wait_for()
+    page.locator("#lag-chart canvas").wait_for()
+    page.locator("#lag-chart .legend", has_text="all partitions 3").wait_for()
+    page.locator("#partition-lag-chart .legend", has_text="billed-0 3").wait_for()
 
 
 def test_a_reset_is_previewed_before_it_is_done(
@@ -234,6 +235,8 @@ def test_streaming_queries_report_themselves(page: Any, url: str, admin: Admin, 
         "<b>x</b>", "failed", "ValueError: the table is gone",
     )  # fmt: skip
     assert (cells[2][0], cells[2][2]) == ("left", "no reports")
+    page.locator("#query-lag .legend", has_text="clicks 17").wait_for()
+    page.locator("#query-batches .legend", has_text="clicks 1.5 s").wait_for()
     send(TOPIC, None, key=b"q3")
     rows.nth(2).wait_for(state="detached")
 
@@ -252,7 +255,7 @@ def test_keyboard_dark_theme_and_small_screen(page: Any, url: str) -> None:
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     page.set_viewport_size({"width": 380, "height": 700})
-    for each in ("", "#/topics", "#/groups", "#/brokers"):
+    for each in ("", "#/topics", "#/groups", "#/brokers", "#/pipelines"):
         page.goto(f"{url}{each}")
         page.locator("#standing.good, #standing.warning").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= 380

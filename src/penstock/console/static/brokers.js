@@ -1,5 +1,6 @@
 // Brokers: load, disks, leaders; draining one and rebalancing all, with the plan shown first.
 import { post } from "./api.js";
+import { charts } from "./charts.js";
 import { ask, count, fill, h, rate, size, table, toast, whole } from "./dom.js";
 import { problem, state } from "./overview.js";
 
@@ -7,11 +8,16 @@ export function brokers(main) {
   const problems = h("div", {});
   const list = h("div", { class: "panel", id: "brokers" });
   const disks = h("div", { class: "panel", id: "disks" });
+  const figures = charts("brokers", "", [
+    { figure: "bytes", title: "Bytes written per second, all replicas", unit: "byteRate", id: "broker-bytes" },
+    { figure: "records", title: "Records written per second to partitions that it leads", unit: "rate", id: "broker-records" },
+    { figure: "answer_ms", title: "Time to answer", unit: "ms", id: "broker-answers" },
+    { figure: "disk", title: "Used on its disks", unit: "bytes", id: "broker-disks" }]);
   const moving = h("p", { class: "soft", id: "moving" });
   main.append(h("h1", {}, "Brokers"), problems,
     h("div", { class: "bar" }, h("button", { class: "primary", onclick: () => plan([]) }, "Rebalance"),
       h("button", { onclick: elect }, "Elect preferred leaders"), h("button", { onclick: cancel }, "Cancel moves")),
-    moving, list, h("h2", {}, "Disks"), disks);
+    moving, list, h("h2", {}, "Disks"), disks, h("h2", {}, "Over time"), figures.element);
   let drawn = "";
 
   function onLive(live) {
@@ -68,7 +74,7 @@ export function brokers(main) {
   async function cancel() {
     try { toast(`${count((await post("/api/change/cancel-moves")).cancelled)} moves cancelled`); } catch (error) { toast(error.message, true); }
   }
-  return { onLive };
+  return { onLive, leave: figures.leave };
 }
 
 function change(found, id, what) {

@@ -1,6 +1,6 @@
 // Groups: their members, partitions and lag over time; resets the offsets of a group that has stopped.
 import { get, post } from "./api.js";
-import { chart } from "./charts.js";
+import { charts } from "./charts.js";
 import { ask, count, fill, h, later, table, toast, whole } from "./dom.js";
 
 export function groups(main) {
@@ -32,20 +32,22 @@ export function groups(main) {
 
 export function group(main, name) {
   const facts = h("p", { class: "soft" });
-  const lag = h("div", { class: "panel", id: "lag-chart" });
+  const drawn = charts("group", name, [
+    { figure: "lag", title: "Lag in records", unit: "count", id: "lag-chart" },
+    { figure: "partitions", title: "Lag by partition", unit: "count", id: "partition-lag-chart" },
+    { figure: "records", title: "Records read per second", unit: "rate", id: "read-chart" }]);
   const places = h("div", { class: "panel", id: "group-partitions" });
   const members = h("div", { class: "panel", id: "group-members" });
   const error = h("p", { class: "error", role: "alert" });
   main.append(h("h1", {}, name), facts, error,
     h("div", { class: "bar" }, h("button", { onclick: () => reset(name, load) }, "Reset offsets"), h("button", { class: "danger", onclick: remove }, "Delete group")),
-    h("h2", {}, "Lag over time"), lag, h("h2", {}, "Partitions"), places, h("h2", {}, "Members"), members);
+    drawn.element, h("h2", {}, "Partitions"), places, h("h2", {}, "Members"), members);
 
   async function load() {
     try {
       const found = await get("/api/group", { name });
       error.textContent = "";
       facts.textContent = `${found.state.toLowerCase()}, ${found.members.length} members, lag ${count(found.lag)}, coordinator broker ${found.coordinator}${found.protocol ? `, ${found.protocol}` : ""}`;
-      fill(lag, chart(found.history, "lag"));
       fill(places, table(["topic", ">partition", ">committed", ">end", ">lag", "client", "host"], found.partitions.map((each) => [
         h("a", { href: `#/topics/${encodeURIComponent(each.topic)}` }, each.topic), each.partition, count(each.committed), count(each.next_offset), count(each.lag), each.member, each.host]), "no offsets are committed"));
       fill(members, table(["client", "host", "member", "partitions"], found.members.map((each) => [each.client_id, each.host, each.instance_id || each.member_id, each.assignment.join(", ")]), "no members: no consumer of this group is running"));
@@ -60,7 +62,7 @@ export function group(main, name) {
   }
   load();
   const timer = setInterval(() => { if (!document.hidden) load(); }, 3000);
-  return { leave: () => clearInterval(timer) };
+  return { leave: () => { clearInterval(timer); drawn.leave(); } };
 }
 
 function reset(name, load) {

@@ -1,24 +1,31 @@
 // Pipelines on Spark, and streaming queries that report to the console.
 import { get } from "./api.js";
+import { charts } from "./charts.js";
 import { count, fill, h, table, time } from "./dom.js";
 
 export function pipelines(main) {
   const list = h("div", { id: "pipelines" });
   const queries = h("div", { class: "panel", id: "queries" });
-  main.append(h("h1", {}, "Pipelines"), list, h("h2", {}, "Streaming queries"), queries);
+  const names = new Map();
+  const drawn = charts("queries", "", [
+    { figure: "rows", title: "Rows read per second", unit: "rate", id: "query-rows" },
+    { figure: "lag", title: "Lag in records", unit: "count", id: "query-lag" },
+    { figure: "batch_ms", title: "Time of the last batch", unit: "ms", id: "query-batches" }], (line) => names.get(line) || line);
+  main.append(h("h1", {}, "Pipelines"), list, h("h2", {}, "Streaming queries"), queries, h("h2", {}, "Over time"), drawn.element);
 
   async function load() {
     try {
       const found = await get("/api/pipelines");
       fill(list, found.pipelines.length ? found.pipelines.map(pipeline)
         : h("p", { class: "soft" }, "No pipelines of this user yet. Create one with: penstock pipeline init NAME"));
+      for (const each of found.queries) names.set(each.id, each.name);
       fill(queries, table(["query", "application", "state", ">rows", ">rows/s", ">batch time", ">lag", "last report", "last error"],
         found.queries.map(query), "No queries report here. To add one, call in its PySpark program: penstock.spark.watch(spark, \"HOST:PORT\")"));
     } catch (error) { fill(list, h("p", { class: "error" }, error.message)); }
   }
   load();
   const timer = setInterval(() => { if (!document.hidden) load(); }, 2000);
-  return { leave: () => clearInterval(timer) };
+  return { leave: () => { clearInterval(timer); drawn.leave(); } };
 }
 
 function pipeline(each) {

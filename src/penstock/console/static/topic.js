@@ -1,5 +1,6 @@
 // One topic: its messages, its partitions, its settings, and what can be done to it.
 import { get, post } from "./api.js";
+import { charts } from "./charts.js";
 import { ask, count, fill, h, rate, size, table, toast, whole } from "./dom.js";
 import { messages } from "./messages.js";
 
@@ -9,7 +10,7 @@ export function topic(main, name, tab = "messages") {
   const facts = h("p", { class: "soft" });
   const link = (key, text) => h("a", { href: `${at}/${key}`, "aria-current": tab === key ? "page" : null }, text);
   main.append(h("h1", {}, name), facts,
-    h("div", { class: "tabs" }, link("messages", "Messages"), link("partitions", "Partitions"), link("settings", "Settings")), body);
+    h("div", { class: "tabs" }, link("messages", "Messages"), link("partitions", "Partitions"), link("settings", "Settings"), link("charts", "Charts")), body);
   let leave = null;
   let gone = false;
 
@@ -20,7 +21,17 @@ export function topic(main, name, tab = "messages") {
       found.groups.length ? [", read by ", found.groups.map((group, number) => [number ? ", " : "", h("a", { href: `#/groups/${encodeURIComponent(group)}` }, group)])] : null);
     if (tab === "partitions") partitions(body, found, load);
     else if (tab === "settings") settings(body, name, found);
+    else if (tab === "charts") drawCharts();
     else if (!leave) leave = messages(body, found);
+  }
+
+  function drawCharts() {
+    const drawn = charts("topic", name, [
+      { figure: "records", title: "Records written per second", unit: "rate", id: "topic-records" },
+      { figure: "bytes", title: "Bytes written per second, one replica", unit: "byteRate", id: "topic-bytes" },
+      { figure: "size", title: "Size of one replica", unit: "bytes", id: "topic-size" }]);
+    fill(body, drawn.element);
+    leave = drawn.leave;
   }
   load().catch((error) => fill(body, h("p", { class: "error" }, error.message)));
   const timer = tab === "partitions" ? setInterval(() => load().catch(() => {}), 4000) : 0;

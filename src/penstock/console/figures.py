@@ -1,0 +1,43 @@
+"""The data of the charts: figures over time of the cluster, a topic, a group, brokers or queries.
+
+They come from the history of the user's own workspace. A topic or group that the user may not see
+is not in its snapshot, and so has no figures.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.console.errors import BadRequest
+from penstock.console.history import BROKERS, CLUSTER, QUERIES, RANGES_S, Scope
+from penstock.console.watch import Watch
+from penstock.ports import Clock
+
+_WHOLE: Final = {scope[0]: scope for scope in (CLUSTER, BROKERS, QUERIES)}
+_NAMED: Final = ("topic", "group")
+
+
+class Figures:
+    def __init__(self, watch: Watch, clock: Clock) -> None:
+        self._watch = watch
+        self._clock = clock
+
+    def read(self, kind: str, name: str, range_s: int) -> dict[str, Any]:
+        """Returns the figures of the last `range_s` seconds. A page calls this repeatedly."""
+        if range_s not in RANGES_S:
+            known = ", ".join(map(str, RANGES_S))
+            raise BadRequest(f"range must be one of {known} seconds, not {range_s}")
+        scope: Scope | None = _WHOLE.get(kind)
+        if scope is None:
+            if kind not in _NAMED:
+                raise BadRequest(f"kind must be one of {', '.join([*_WHOLE, *_NAMED])}")
+            scope = kind, name
+        picture, now_ms = self._watch.picture, self._clock.wall_ms()
+        if kind in _NAMED:
+            if name not in (picture.by_name if kind == "topic" else picture.groups):
+                scope = kind, ""  # it has no figures
+            else:
+                picture.history.follow(scope, now_ms)
+        elif kind == "queries":
+            picture.history.follow(scope, now_ms)
+        return {"now_ms": now_ms, **picture.history.read(scope, now_ms, range_s)}
