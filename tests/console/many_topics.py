@@ -40,7 +40,7 @@ def made_up() -> Picture:
     for number in range(GROUPS):
         listing = GroupListing(f"group-{number:03}", "Empty", "consumer", "classic")
         lag = picture.groups[listing.group] = GroupLag(listing)
-        lag.add(0, {TopicPartition(names[number], 0): number})
+        lag.add({TopicPartition(names[number], 0): number}, {})
     return picture
 
 

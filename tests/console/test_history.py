@@ -163,6 +163,7 @@ def test_a_page_follows_for_an_hour() -> None:
     history = History()
     assert not history.is_followed(TOPIC, 1_000)
     history.follow(TOPIC, 1_000)
+    history.record(TOPIC, 2_000, 2_000, {"size": {}})  # nothing is known yet
     assert history.is_followed(TOPIC, 3_600_000)
     assert not history.is_followed(TOPIC, 3_602_000)
 

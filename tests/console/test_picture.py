@@ -7,7 +7,7 @@ from penstock.client.admin.groups import GroupListing
 from penstock.client.admin.inspection import LogDirInfo, ReplicaInfo
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.console.history import BROKERS, CLUSTER, Scope
-from penstock.console.picture import TOPICS_RECORDED, GroupLag, Picture
+from penstock.console.picture import DETAILED_MAX, GroupLag, Picture
 from penstock.topic_partition import TopicPartition
 
 P0 = TopicPartition("t", 0)
@@ -224,9 +224,20 @@ def test_lags_are_recorded() -> None:
     assert drawn(seen, CLUSTER, "records", 6_000) == {"read by groups": [5.0, 3.0]}
 
 
+def test_the_lag_is_also_recorded_in_seconds() -> None:
+    """As soon as the console knows when the unread records were written."""
+    seen = picture(0, 1, t=topic(0, (0, 1)))
+    seen.groups["g"] = GroupLag(GroupListing("g", "Stable", "consumer", "classic"))
+    for now_ms, end in ((2_000, 10), (4_000, 20), (6_000, 30)):
+        seen.on_ends(now_ms, {P0: end}, 2.0)
+        seen.on_lags(now_ms, 2.0, {"g": ({P0: end - 9}, {P0: 9 if end < 30 else 20})})
+    lines = drawn(seen, ("group", "g"), "lag_s", 6_000)
+    assert lines == {"oldest unread record": [2.0]}
+
+
 def test_with_many_topics_only_those_that_are_looked_at_have_a_history() -> None:
     """In a small cluster all have one."""
-    names = [f"t{number}" for number in range(TOPICS_RECORDED + 1)]
+    names = [f"t{number}" for number in range(DETAILED_MAX + 1)]
     part = PartitionInfo(0, 0, 1, (0,), (0,), ())
     seen = picture(0, **{name: TopicInfo(name, name, False, (part,)) for name in names})
     seen.history.follow(("topic", "t7"), 1_000)

@@ -102,6 +102,19 @@ def test_users_see_and_do_what_they_may(url: str, secured: Secured) -> None:
     assert admin.post("/api/change/delete/of-the-admin", {"typed": "of-the-admin"}).status == 200
 
 
+def test_users_have_charts_of_what_they_may_see(url: str, secured: Secured) -> None:
+    """Each session has its own history. What another user sees is not in it."""
+    admin = signed_in(url, "admin", secured.admin_password)
+    bob = signed_in(url, "bob", BOB_PASSWORD)
+
+    def figures(visitor: Browserless, topic: str) -> set[str]:
+        return {*visitor.get(f"/api/history?kind=topic&name={topic}").json["figures"]}
+
+    eventually(lambda: {"records", "bytes", "size"} == figures(admin, "salaries"))
+    eventually(lambda: "records" in figures(bob, "orders"))
+    assert figures(bob, "salaries") == set()
+
+
 def test_the_cookie_of_one_user_does_not_work_with_the_csrf_token_of_another(
     url: str, secured: Secured
 ) -> None:

@@ -149,7 +149,7 @@ class History:
                     self._size += 1
                 series.add(since_ms, at_ms, value)
         kept.recorded_ms = at_ms
-        if not kept.size:
+        if not kept.size and not kept.looked_ms:
             del self._scopes[scope]
 
     def _has_room(self, scope: Scope, kept: _Kept, now_ms: int) -> bool:

@@ -17,12 +17,13 @@ from penstock.client.admin.inspection import LogDirInfo
 from penstock.client.admin.operations import BrokerInfo, ClusterInfo, PartitionInfo, TopicInfo
 from penstock.client.admin.reassignment import Reassignment
 from penstock.console.history import BROKERS, CLUSTER, History
+from penstock.console.lag_times import LagTimes
 from penstock.console.problems import SEVERITIES, DiskSpace, Lagging, Problem, find_problems
 from penstock.topic_partition import TopicPartition
 
-TOPICS_RECORDED: Final = 100
+DETAILED_MAX: Final = 100
 """If a cluster has at most this many topics, all of them have a history. Otherwise only those that
-a page has shown in the last hour."""
+a page has shown in the last hour. If it has more groups, only those have more than their lag."""
 _LINES_RECORDED: Final = 8
 EVENTS_KEPT: Final = 100
 _JUDGED_MS: Final = 10_000
@@ -122,6 +123,7 @@ class Picture:
     groups: dict[str, GroupLag] = field(default_factory=dict)
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT))
     history: History = field(default_factory=History)
+    lag_times: LagTimes = field(default_factory=LagTimes)
     looked_ms: int = 0
     """When the brokers were last found. 0: the last attempt failed."""
     judged_ms: int = 0
@@ -209,6 +211,8 @@ class Picture:
             self.topic_rates = {topic: count / seconds for topic, count in written.items() if count}
             self._record_rates(now_ms - int(seconds * 1000), now_ms, written.keys())
         self.ends = ends
+        read = {each for group in self.groups.values() for each in group.committed}
+        self.lag_times.add(now_ms, ends, read)
 
     def _record_rates(self, since_ms: int, now_ms: int, measured: Collection[str]) -> None:
         """Records the rates. `measured` has the topics for which some partition was answered."""
@@ -227,7 +231,7 @@ class Picture:
         return here - self.silent
 
     def _recorded_topics(self, now_ms: int) -> list[str]:
-        few = len(self.topics) <= TOPICS_RECORDED
+        few = len(self.topics) <= DETAILED_MAX
         return [
             each.name
             for each in self.topics
@@ -256,13 +260,19 @@ class Picture:
             values: dict[str, dict[str, float]] = {}
             # If the end of a partition is not known, its lag is unknown, not 0.
             wanted = [each for each in committed if each.topic in self.by_name]
-            if self.surveyed and all(each in lags for each in wanted):
+            is_known = self.surveyed and all(each in lags for each in wanted)
+            if is_known:
                 values["lag"] = {"all partitions": group.lag}
-            if self.history.is_followed(("group", name), now_ms):
-                largest = sorted(lags, key=lambda each: -lags[each])[:_LINES_RECORDED]
-                values["partitions"] = {str(each): lags[each] for each in largest}
+            followed = self.history.is_followed(("group", name), now_ms)
+            if followed or len(self.groups) <= DETAILED_MAX:
+                lag_s = self.lag_times.lag_s(now_ms, {each: committed[each] for each in wanted})
+                if is_known and lag_s is not None:
+                    values["lag_s"] = {"oldest unread record": lag_s}
                 if seconds > 0 and not is_new:
                     values["records"] = {"read": read / seconds}
+            if followed:
+                largest = sorted(lags, key=lambda each: -lags[each])[:_LINES_RECORDED]
+                values["partitions"] = {str(each): lags[each] for each in largest}
             self.history.record(("group", name), since_ms, now_ms, values)
         if seconds > 0:
             records = {"read by groups": read_total / seconds}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,7 +19,7 @@ from penstock import Admin
 from penstock.runtime import SystemClock
 from penstock.testing.slowness import patient
 
-Lines = dict[str, list[float | None]]
+Lines = Mapping[str, Sequence[float | None]]
 STEPS = 150
 NOW_MS = 1_800_000_000_000
 FROM_MS = NOW_MS - (STEPS - 1) * 2_000

@@ -15,8 +15,15 @@ const UNITS = {
   rate: { show: rate },
   bytes: { show: size, incrs: POWERS },
   byteRate: { show: (number) => `${size(number)}/s`, incrs: POWERS },
+  seconds: { show: duration, incrs: [0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 86400] },
   ms: { show: (number) => (number >= 1000 ? `${(number / 1000).toFixed(1)} s` : `${number >= 10 ? Math.round(number) : Math.round(number * 10) / 10} ms`) },
 };
+
+function duration(seconds) {
+  if (seconds < 60) return `${Math.round(seconds * 10) / 10} s`;
+  if (seconds < 3600) return `${Math.round(seconds / 6) / 10} min`;
+  return `${Math.round(seconds / 360) / 10} h`;
+}
 
 function range() {
   const kept = Number(localStorage.getItem("range"));
