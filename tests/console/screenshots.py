@@ -52,7 +52,10 @@ def main() -> None:
 def take(page: Any, url: str, theme: str) -> None:
     page.goto(url)
     page.locator("#written canvas").wait_for(timeout=60_000)
-    page.wait_for_timeout(12_000 if theme == "light" else 500)
+    if theme == "light":
+        page.goto(f"{url}#/groups/billing")
+        page.locator("#partition-lag-chart canvas").wait_for(timeout=60_000)
+        page.wait_for_timeout(60_000)
     shots = {
         "overview": ("#/", ".cards"),
         "topics": ("#/topics", ".row"),

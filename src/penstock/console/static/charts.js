@@ -39,7 +39,7 @@ function clock(seconds, step = 1) {
 
 function numbers(values) { return values.filter((value) => value !== null); }
 
-// `drawn` is [{ figure, title, unit, id }, ...]; `label` returns the text for a line. Call `leave`
+// `drawn` is [{ figure, title, unit, id, empty }, ...], where `empty` is what to say without data; `label` returns the text for a line. Call `leave`
 // when the page is left.
 export function charts(kind, name, drawn, label = (line) => line) {
   const page = { zoom: null, times: [0], hovered: null, plots: [] };
@@ -119,7 +119,7 @@ export function charts(kind, name, drawn, label = (line) => line) {
   };
 }
 
-function chart(page, { figure, title, unit, id }, label, on) {
+function chart(page, { figure, title, unit, id, empty = "No data in this time range yet." }, label, on) {
   const { show, incrs } = UNITS[unit];
   const holder = h("div", { class: "plot", role: "img" });
   const legend = h("div", { class: "legend" });
@@ -138,7 +138,7 @@ function chart(page, { figure, title, unit, id }, label, on) {
     const names = Object.keys(lines);
     if (!names.length) {
       leave();
-      fill(holder, h("p", { class: "soft" }, "No data in this time range yet."));
+      fill(holder, h("p", { class: "soft" }, empty));
       fill(legend);
     } else if (!plot || names.join("\n") !== before) {
       leave();
@@ -200,7 +200,7 @@ function chart(page, { figure, title, unit, id }, label, on) {
         y: { range: (_, least, most) => [0, most > 0 ? most * 1.05 : 1] },
       },
       axes: [
-        { ...axis, space: 90, size: 30, values: (_, splits, at, space, step) => splits.map((each) => clock(each, step)) },
+        { ...axis, space: 72, size: 30, values: (_, splits, at, space, step) => splits.map((each) => clock(each, step)) },
         { ...axis, size: 78, ...(incrs ? { incrs } : {}), values: (_, splits) => splits.map((each) => show(each).replace(".0 ", " ")) },
       ],
       series: [{}, ...names.map((line, at) => ({

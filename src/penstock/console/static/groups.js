@@ -34,7 +34,8 @@ export function group(main, name) {
   const facts = h("p", { class: "soft" });
   const drawn = charts("group", name, [
     { figure: "lag", title: "Lag in records", unit: "count", id: "lag-chart" },
-    { figure: "lag_s", title: "Lag in time", unit: "seconds", id: "lag-time-chart" },
+    { figure: "lag_s", title: "Lag in time", unit: "seconds", id: "lag-time-chart",
+      empty: "Not known: the oldest unread record was written before this console began to watch the topic." },
     { figure: "partitions", title: "Lag by partition", unit: "count", id: "partition-lag-chart" },
     { figure: "records", title: "Records read per second", unit: "rate", id: "read-chart" }]);
   const places = h("div", { class: "panel", id: "group-partitions" });
