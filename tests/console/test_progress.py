@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
 
 from penstock.console.history import QUERIES, History
+from penstock.console.pipelines import Pipelines
 from penstock.console.progress import Progress
+from penstock.console.queries import Queries
+from penstock.runtime import SystemClock
+from penstock.testing.slowness import patient
+
+T = TypeVar("T")
+
+
+class AtOnce:
+    """An executor without threads, whose first work fails."""
+
+    def __init__(self) -> None:
+        self.done = asyncio.Event()
+        self._fails = True
+
+    async def run(self, work: Callable[[], T]) -> T:
+        if self._fails:
+            self._fails = False
+            raise PermissionError("a project may not be read")
+        self.done.set()
+        return work()
 
 
 def drawn(history: History, figure: str, now_ms: int) -> list[Any]:
@@ -53,3 +81,44 @@ def test_reports_of_any_client_do_no_harm() -> None:
     for number in range(1_100):
         progress.add(f"q{number}", "r", 6_000, 6_000, rows=0, lag=None, batch_ms=None)
     assert len(progress._last) == 1_000
+
+
+def test_flows_of_running_pipelines_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the files that their runs write. A run that has ended records nothing. After an error
+    the files are read again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "penstock").mkdir()
+    flow = {"name": "clicks", "rows": 5, "streaming": True, "lag": 17, "batch": 3, "batch_ms": 1500}
+    table = {"name": "totals", "rows": 0, "streaming": False, "lag": None, "batch": None}
+    projects = []
+    for name, state in (("views", "RUNNING"), ("old", "COMPLETED")):
+        project = tmp_path / name
+        (project / ".penstock").mkdir(parents=True)
+        (project / "spark-pipeline.yml").write_text(f"name: {name}\n")
+        run = {
+            "name": name, "state": state, "round": 1, "pid": os.getpid(), "started_ms": 1,
+            "updated_ms": SystemClock().wall_ms(), "flows": [flow, table],
+        }  # fmt: skip
+        (project / ".penstock" / "last-run.json").write_text(json.dumps(run))
+        projects.append(str(project))
+    (tmp_path / "penstock" / "pipelines.json").write_text(json.dumps({"projects": projects}))
+    history = History()
+
+    async def watch() -> None:
+        clock = SystemClock()
+        queries = cast("Queries", None)  # `run` does not use them
+        executor = AtOnce()
+        pipelines = Pipelines(executor, queries, Progress(history), clock, with_files=True)
+        running = asyncio.ensure_future(pipelines.run())
+        async with asyncio.timeout(patient(60)):
+            await executor.done.wait()
+        running.cancel()
+
+    asyncio.run(watch())
+    figures = history.read(QUERIES, SystemClock().wall_ms(), 300)["figures"]
+    assert {name: list(found["lines"]) for name, found in figures.items()} == {
+        "lag": ["views: clicks"],
+        "batch_ms": ["views: clicks"],
+    }

@@ -7,6 +7,7 @@ topic if they are set up to do so. This module does not import Spark.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from penstock.spark.pipelines import state_files
 
 _POLL_S: Final = 5.0
 _UNDER_WAY: Final = ("RUNNING", "WAITING")
+_log = logging.getLogger(__name__)
 
 
 class Pipelines:
@@ -38,8 +40,11 @@ class Pipelines:
     async def run(self) -> None:
         """Records the progress of running pipelines for the charts. Ends only by cancellation."""
         while self._with_files:
-            for pipeline in await self._executor.run(_read):
-                self._record(pipeline)
+            try:
+                for pipeline in await self._executor.run(_read):
+                    self._record(pipeline)
+            except OSError as error:
+                _log.debug("cannot read the progress of pipelines: %s; retrying", error)
             await self._clock.sleep(_POLL_S)
 
     def _record(self, pipeline: dict[str, Any]) -> None:
