@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from penstock.sim.key_service import KEY_FILE
 from penstock.sim.scenario import EPISODES, Scenario, TopicPlan, draw
 from penstock.sim.workload import Verdict, run_scenario
 
@@ -69,6 +70,8 @@ def test_an_episode_occurs_and_no_rule_is_broken(episode: str) -> None:
     if episode == "durability_switch":
         # Bytes that a clogged link delayed arrive after it clears, so a follower would still lag.
         settings["faults"] = ("bounce",)
+    if episode == "dropped_key":
+        settings |= {"load_s": 40.0, "encrypted": (topic.name,), "keys": KEY_FILE}
     if episode == "unheard_join":
         settings = {"session_timeout_s": 15.0, "lag_max_ms": 500, "load_s": 40.0}
     verdict = run(1, episodes=(episode,), topics=(topic,), **settings)
