@@ -88,6 +88,12 @@ def spark(java: None) -> Iterator[SparkSession]:
     shutil.rmtree(warehouse, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def penstock_spark(spark: SparkSession) -> SparkSession:
+    """Pipelines under test use the session of all tests."""
+    return spark
+
+
 @pytest.fixture(autouse=True)
 def _sparks_own_warnings() -> Iterator[None]:
     """pytest turns warnings into errors here, but warnings inside pyspark cannot be fixed here."""

@@ -29,10 +29,13 @@ _DELIVERY_S = 120.0
 
 
 class BadRecords:
-    def __init__(self, options: SourceOptions, span: Span) -> None:
+    def __init__(
+        self, options: SourceOptions, span: Span, producer: Producer[Any, Any] | None = None
+    ) -> None:
         self._options = options
         self._span = span
-        self._producer: Producer[Any, Any] | None = None
+        self._producer = producer
+        """Sends the dead letters. Opened when it is first needed, if it was not given."""
 
     def close(self) -> None:
         if self._producer is not None:

@@ -53,7 +53,7 @@ def _read(options: SourceOptions, schema: pa.Schema, span: Span) -> Iterator[pa.
     consumer = worker_consumer(options)
     headers = options.include_headers or options.bad_records == "deadletter"
     at, end = span.start, span.end
-    with closing(_Shaper(options, schema, span)) as shaper:
+    with closing(Shaper(options, schema, span)) as shaper:
         while at < end:
             batches = consumer.read_batches(
                 span.topic,
@@ -91,8 +91,16 @@ def _what_is_left(
     return left
 
 
-class _Shaper:
-    def __init__(self, options: SourceOptions, schema: pa.Schema, span: Span) -> None:
+class Shaper:
+    """Turns fetched records into the rows of a source."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: pa.Schema,
+        span: Span,
+        bad: BadRecords | None = None,
+    ) -> None:
         formats = options.formats
         self._schema = schema
         self._span = span
@@ -102,7 +110,7 @@ class _Shaper:
         self._value = decoder(
             formats.value, formats.value_schema, schema.field("value").type, formats.value_schema_id
         )
-        self._bad = BadRecords(options, span)
+        self._bad = BadRecords(options, span) if bad is None else bad
 
     def close(self) -> None:
         self._bad.close()

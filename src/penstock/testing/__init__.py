@@ -7,8 +7,9 @@
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
 In pytest the fixtures `penstock_broker`, `penstock_topic` and `penstock_faults` are available
-without an import. The names of this package are loaded when they are first used: every pytest run
-in an environment with Penstock imports this package, and most do not need it.
+without an import, and `penstock_pipeline` for Spark pipelines (`penstock.testing.pipelines`). The
+names of this package are loaded when they are first used: every pytest run in an environment with
+Penstock imports this package, and most do not need it.
 """
 
 from __future__ import annotations

@@ -7,13 +7,15 @@ fixtures loads almost nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
     from penstock.testing.broker import Broker
     from penstock.testing.faults import Faults
+    from penstock.testing.pipelines import PipelineTest
 
 
 class TopicFactory(Protocol):
@@ -56,3 +58,38 @@ def penstock_faults(penstock_broker: Broker) -> Iterator[Faults]:
 
     with Faults(penstock_broker.bootstrap) as faults:
         yield faults
+
+
+@pytest.fixture(scope="session")
+def penstock_spark() -> Iterator[Any]:
+    """One Spark session for the whole test run. Override this fixture to use your own."""
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- loaded only if used
+    from penstock.testing.pipelines.session import shared_spark  # noqa: PLC0415 -- only if used
+
+    running = shared_spark()
+    try:
+        session = running.__enter__()
+    except PipelineError as error:
+        pytest.fail(str(error), pytrace=False)
+    try:
+        yield session
+    finally:
+        running.__exit__(None, None, None)
+
+
+@pytest.fixture
+def penstock_pipeline_project(request: pytest.FixtureRequest) -> Path:
+    """A folder in the project of `penstock_pipeline`. Override this fixture if the tests are not
+    in their project."""
+    return Path(request.path).parent
+
+
+@pytest.fixture
+def penstock_pipeline(
+    penstock_pipeline_project: Path, penstock_spark: Any
+) -> Iterator[PipelineTest]:
+    """The pipeline of the project that the test is in, with rows instead of topics."""
+    from penstock.testing.pipelines import PipelineTest  # noqa: PLC0415 -- loaded only if used
+
+    with PipelineTest(penstock_pipeline_project, penstock_spark) as pipeline:
+        yield pipeline
