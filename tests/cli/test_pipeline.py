@@ -58,7 +58,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     there, not in the user's home."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.delenv("PENSTOCK_BOOTSTRAP", raising=False)
+    # No broker answers there: a test must not create topics on a broker that happens to run here.
+    monkeypatch.setenv("PENSTOCK_BOOTSTRAP", "127.0.0.1:9")
     yield tmp_path
 
 

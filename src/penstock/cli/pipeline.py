@@ -43,13 +43,30 @@ if TYPE_CHECKING:
 
 _INIT_HELP = """Create a pipeline project in a new folder NAME. It runs without changes.
 
-The example reads a topic of page views into a table, counts them in a second table, and sends some
-of them to another topic. Change it to what you need.
+The project has definitions, a generator of sample records, tests and a README. Change it to what
+you need. If a broker answers, the topics of the project are created, too.
 
 \b
 Examples:
   penstock pipeline init views
   cd views && python generate.py && penstock pipeline run
+  penstock pipeline init crm --template change-data
+"""
+_TEMPLATES_HELP = """List the templates for penstock pipeline init.
+
+\b
+Examples:
+  penstock pipeline templates
+"""
+_TEST_HELP = """Run the tests of a pipeline: tests/ in the project, with pytest.
+
+The tests run the project's definitions on rows instead of topics, so they need no broker. They use
+the fixture penstock_pipeline. Arguments after -- are passed on to pytest.
+
+\b
+Examples:
+  penstock pipeline test
+  penstock pipeline test views -- -k sessions -x
 """
 _RUN_HELP = """Run a pipeline once, or with --continuous until Ctrl-C.
 
@@ -112,11 +129,13 @@ _LOCAL: Final = "local[*]"
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Pipelines on Spark: init, run, dry-run, list, status.",
+        help="Pipelines on Spark: init, templates, test, run, dry-run, list, status.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
     app.command("init", help=_INIT_HELP)(init)
+    app.command("templates", help=_TEMPLATES_HELP)(templates)
+    app.command("test", help=_TEST_HELP)(test)
     app.command("run", help=_RUN_HELP)(run)
     app.command("dry-run", help=_DRY_HELP)(dry_run)
     app.command("list", help=_LIST_HELP)(list_)
@@ -140,26 +159,80 @@ def _told() -> Iterator[None]:
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of folder and pipeline.")],
     *,
+    template: Annotated[
+        str, typer.Option("--template", metavar="NAME", help="See penstock pipeline templates.")
+    ] = "clickstream",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
     from penstock.spark.pipelines import scaffold, state_files  # noqa: PLC0415 -- for speed
 
     with _told():
-        written = scaffold.make_project(Path.cwd(), name, checked(bootstrap))
+        written = scaffold.make_project(Path.cwd(), name, checked(bootstrap), template)
         root = written[0].parent
         state_files.remember(root)
+        topics, reason = _created_topics(root, bootstrap)
     if json:
-        emit_json({"name": name, "path": str(root), "files": [str(path) for path in written]})
+        files = [str(path) for path in written]
+        emit_json({"name": name, "path": str(root), "files": files, "topics": topics})
         return
     for path in written:
         emit(f"created {path.relative_to(Path.cwd())}")
+    for topic in topics:
+        emit(f"created topic {topic}")
+    if reason:
+        emit(f"created no topics, the first run will: {reason}")
     emit(
         "\nnext, with a broker running (penstock up):\n"
         f"  cd {shlex.quote(name)}\n"
-        f"  {_python()} generate.py      # some page views\n"
-        "  penstock pipeline run"
+        f"  {_python()} generate.py      # sample records\n"
+        "  penstock pipeline run\n"
+        "  penstock pipeline test       # needs no broker"
     )
+
+
+def _created_topics(root: Path, bootstrap: str) -> tuple[list[str], str]:
+    """Creates the project's topics. Returns their names, and the reason if that was impossible."""
+    from penstock.spark.pipelines.project_topics import create_topics  # noqa: PLC0415 -- for speed
+
+    try:
+        return create_topics(root, bootstrap), ""
+    except ClientError as error:
+        return [], printable(str(error))
+
+
+def templates(*, json: Json = False) -> None:
+    from penstock.spark.pipelines.templates import TEMPLATES  # noqa: PLC0415 -- for speed
+
+    with pipe_guard():
+        if json:
+            emit_json(
+                {
+                    "templates": [
+                        {"name": each.name, "summary": each.summary} for each in TEMPLATES.values()
+                    ]
+                }
+            )
+        else:
+            rows = [(each.name, each.summary) for each in TEMPLATES.values()]
+            emit(table((Column("template"), Column("what it shows")), rows))
+
+
+def test(
+    directory: _Directory = ".",
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGUMENTS]", help="Arguments for pytest.")
+    ] = None,
+) -> None:
+    from penstock.spark.pipelines.project_tests import run_tests  # noqa: PLC0415 -- for speed
+
+    given = list(arguments or ())
+    if directory.startswith("-"):
+        # Without a project, the first argument after -- takes its place.
+        directory, given = ".", [directory, *given]
+    with _told():
+        code = run_tests(_project(directory), given)
+    raise typer.Exit(code)
 
 
 def _python() -> str:
