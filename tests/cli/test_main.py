@@ -105,7 +105,7 @@ def test_completion_lists_the_commands() -> None:
     result = subprocess.run(
         [*PROGRAM], capture_output=True, text=True, env=environment, check=False, timeout=60
     )
-    assert result.stdout.split() == ["topic"]
+    assert result.stdout.split() == ["topic", "token"]
 
 
 @pytest.mark.parametrize(

@@ -43,10 +43,11 @@ class Commits:
         self.lease = 0
         """The lease to which this broker's own keys are attached."""
 
-    async def commit(self, make: Make[R]) -> R:
+    async def commit(self, make: Make[R], *, is_repeated: bool = False) -> R:
         """Makes a decision and commits it, again if the image was out of date. Returns its result.
 
-        Raises `OutcomeUnknown` if the decision may or may not have been carried out."""
+        If the caller makes the decision every so often (`is_repeated`), one that changes nothing
+        needs no current image. Raises `OutcomeUnknown` if the decision may or may not have been carried out."""
         is_current = False
         doubtful: Decision[R] | None = None
         for _ in range(_ATTEMPTS):
@@ -61,7 +62,7 @@ class Commits:
                     continue
                 self._require_settled(doubtful, error)
                 raise
-            if not decision.changes and not is_current:
+            if not (decision.changes or is_current or is_repeated):
                 await self._cluster.catch_up()
                 is_current = True
                 continue

@@ -100,11 +100,12 @@ class ControllerRuntime:
 
     # Decisions
 
-    async def decide(self, make: Make[R]) -> R:
+    async def decide(self, make: Make[R], *, is_repeated: bool = False) -> R:
         """Carries out a decision for the cluster, on condition that the controller stays the same.
 
         If there is no controller, because the cluster is starting or the controller died, this
-        waits up to `CONTROLLER_WAIT_S` for one: not every client retries.
+        waits up to `CONTROLLER_WAIT_S` for one: not every client retries. For `is_repeated` see
+        `Commits.commit`.
         """
         clock = self._env.clock
         end_s = clock.monotonic() + CONTROLLER_WAIT_S
@@ -118,7 +119,7 @@ class ControllerRuntime:
                 )
             return guarded(make(image), image.controller)
 
-        return await self._commits.commit(with_term)
+        return await self._commits.commit(with_term, is_repeated=is_repeated)
 
     async def commit_own(self, make: Make[R]) -> R:
         """Carries out a decision that does not depend on the controller."""

@@ -164,7 +164,7 @@ class FailedLogs:
                 static=self._controller.static,
             )
 
-        done = await self._controller.decide(make)
+        done = await self._controller.decide(make, is_repeated=True)
         for topic_partition in topic_partitions:
             failed = self._failed[topic_partition]
             if topic_partition in done:
