@@ -53,7 +53,13 @@ class ExpectationInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """`condition` is a SQL expression over the columns of the flow."""
+    """`condition` is a SQL expression over the columns of the flow.
+
+    Example:
+        adult = penstock.spark.Expectation("adult", "age >= 18", on_violation="drop")
+        print(adult.name, adult.on_violation)
+        #> adult drop
+    """
 
     name: str
     condition: str
@@ -144,7 +150,16 @@ def expect(
     """Returns a decorator for the function of a flow. It goes below `@dp.table` and the like.
 
     All expectations of a flow share one table of quarantined rows. It is named after the function,
-    unless one of them names it."""
+    unless one of them names it.
+
+    Example:
+        @penstock.spark.expect("adult", "age >= 18", on_violation="drop")
+        def people():
+            return spark.createDataFrame([("ann", 41), ("bob", 7)], "name STRING, age INT")
+
+        print([row.name for row in people().collect()])
+        #> ['ann']
+    """
     expectation = Expectation(name, condition, on_violation)
 
     def decorate(query: Query | ExpectedQuery) -> ExpectedQuery:
@@ -159,7 +174,17 @@ def check(rows: DataFrame, *expectations: Expectation, flow: str | None = None) 
     """Divides rows into those that pass and those that are quarantined.
 
     With `flow`, Spark counts the violations of a streaming query and reports them with its
-    progress."""
+    progress.
+
+    Example:
+        people = spark.createDataFrame([("ann", 41), ("bob", 7)], "name STRING, age INT")
+        adult = penstock.spark.Expectation("adult", "age >= 18", "quarantine")
+        passed, quarantined = penstock.spark.check(people, adult)
+        print([row.name for row in passed.collect()])
+        print([(row.name, row.violations) for row in quarantined.collect()])
+        #> ['ann']
+        #> [('bob', ['adult'])]
+    """
     from pyspark.sql import functions as sf  # noqa: PLC0415 -- slow to import
 
     violated = {

@@ -47,7 +47,8 @@ class Commits:
         """Makes a decision and commits it, again if the image was out of date. Returns its result.
 
         If the caller makes the decision every so often (`is_repeated`), one that changes nothing
-        needs no current image. Raises `OutcomeUnknown` if the decision may or may not have been carried out."""
+        needs no current image. Raises `OutcomeUnknown` if the decision may or may not have been
+        carried out."""
         is_current = False
         doubtful: Decision[R] | None = None
         for _ in range(_ATTEMPTS):
