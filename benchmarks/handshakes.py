@@ -64,6 +64,7 @@ class Crowd:
         self._context = context
         self._addresses = addresses
         self._poll = select.epoll()
+        self._connecting: dict[int, tuple[socket.socket, float]] = {}
         self._open: dict[int, tuple[ssl.SSLSocket, float]] = {}
         self.ends: Counter[str] = Counter()
         self.waits: list[float] = []
@@ -73,17 +74,22 @@ class Crowd:
             self._connect(f"127.0.0.{2 + number % self._addresses}")
         end = time.monotonic() + DEADLINE_S
         is_told = False
-        while self._open and time.monotonic() < end:
+        while (self._open or self._connecting) and time.monotonic() < end:
             for number, _ in self._poll.poll(0.1):
-                self._advance(number)
+                if number in self._connecting:
+                    self._secure(number)
+                if number in self._open:
+                    self._advance(number)
             if not is_told and self.ends.total() >= MOST * count:
                 on_most_ended()
                 is_told = True
         if not is_told:
             on_most_ended()
-        self.ends["unfinished"] = len(self._open)
+        self.ends["unfinished"] = len(self._open) + len(self._connecting)
         for number in list(self._open):
             self._close(number)
+        for sock, _ in self._connecting.values():
+            sock.close()
 
     def report(self) -> dict[str, float]:
         told: dict[str, float] = {how: self.ends[how] for how in ENDS}
@@ -98,11 +104,25 @@ class Crowd:
         began = time.perf_counter()
         with suppress(BlockingIOError):
             sock.connect(("127.0.0.1", self._port))
-        secured = self._context.wrap_socket(
-            sock, server_hostname="127.0.0.1", do_handshake_on_connect=False
-        )
-        self._open[secured.fileno()] = secured, began
-        self._poll.register(secured.fileno(), select.EPOLLOUT)
+        self._connecting[sock.fileno()] = sock, began
+        self._poll.register(sock.fileno(), select.EPOLLOUT)
+
+    def _secure(self, number: int) -> None:
+        """Begins the handshake of a connection that is established."""
+        sock, began = self._connecting.pop(number)
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._poll.unregister(number)
+            sock.close()
+            self.ends["refused"] += 1
+            return
+        try:
+            secured = self._context.wrap_socket(
+                sock, server_hostname="127.0.0.1", do_handshake_on_connect=False
+            )
+        except OSError:  # the broker has closed the connection already
+            self.ends["refused"] += 1
+            return
+        self._open[number] = secured, began
 
     def _advance(self, number: int) -> None:
         secured, began = self._open[number]
