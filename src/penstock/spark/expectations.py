@@ -124,8 +124,8 @@ class ExpectedQuery:
         if self._has_table:
             return
         self._has_table = True
-        # Imported here: it needs Spark Connect, which scripts without a pipeline may not have.
-        from pyspark import pipelines  # noqa: PLC0415
+        # Scripts without a pipeline may not have Spark Connect, which this import needs.
+        from pyspark import pipelines  # noqa: PLC0415 -- see above
 
         define = pipelines.table if _is_streaming(rows) else pipelines.materialized_view
         decorate = define(

@@ -1,6 +1,6 @@
 """The secret key of delegation tokens: from a setting, a file, or the environment.
 
-Other than the setting, a file and the environment keep the key out of a broker's config file.
+A file or an environment variable keeps the key out of the broker's config file.
 """
 
 from __future__ import annotations

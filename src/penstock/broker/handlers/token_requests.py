@@ -27,7 +27,8 @@ USER: Final = "User"
 _UNKNOWN_ID: Final = "unknown"
 
 Edit = Callable[[DelegationToken, str, int], DelegationToken | None]
-"""Returns the token after a change by a user at a time; None if it is removed."""
+"""Takes a token, the user who changes it and the time in milliseconds. Returns the changed token;
+None if the token is to be removed."""
 
 
 def require_own_login(context: RequestContext) -> str:
@@ -103,7 +104,8 @@ def record(
 def record_failure(
     context: RequestContext, action: Action, token: DelegationToken | None, error: Exception
 ) -> None:
-    """Records a request that has failed. Who is not the owner or a renewer was denied it."""
+    """Records a request that has failed. If the client is neither the owner nor a renewer of the
+    token, the record says that the request was denied."""
     audit = context.services.audit
     if audit.is_enabled:
         code = code_of(error)
