@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -235,10 +236,44 @@ def test_streaming_queries_report_themselves(page: Any, url: str, admin: Admin, 
         "<b>x</b>", "failed", "ValueError: the table is gone",
     )  # fmt: skip
     assert (cells[2][0], cells[2][2]) == ("left", "no reports")
-    page.locator("#query-lag .legend", has_text="clicks 17").wait_for()
-    page.locator("#query-batches .legend", has_text="clicks 1.5 s").wait_for()
+    shown = (
+        page.locator("#query-lag .legend", has_text="clicks 17"),
+        page.locator("#query-batches .legend", has_text="clicks 1.5 s"),
+    )
+    clock = SystemClock()
+    end = clock.monotonic() + patient(60)
+    while not all(each.count() for each in shown):
+        # The legend shows the values of the last seconds, so the query reports again.
+        assert clock.monotonic() < end, "the charts do not show the values of the query"
+        running.updated_ms = clock.wall_ms()
+        send(TOPIC, running.encode(), key=b"q1")
+        page.wait_for_timeout(500)
     send(TOPIC, None, key=b"q3")
     rows.nth(2).wait_for(state="detached")
+
+
+def test_a_chart_takes_a_name_that_arrives_after_its_values(
+    page: Any, url: str, admin: Admin, send: Send
+) -> None:
+    """The names of queries and the values of the charts come from two requests. The values may
+    come first, and then their lines are named by the ids of the queries."""
+    clock = SystemClock()
+    report = Report("q9", "r", "late name", "shop", "box", updated_ms=clock.wall_ms())
+    report.lag = 23
+    send(TOPIC, report.encode(), key=b"q9")
+    held = threading.Event()
+    page.route("**/api/pipelines", lambda route: route.continue_() if held.is_set() else None)
+    page.goto(f"{url}#/pipelines")
+    for name in ("q9 23", "late name 23"):
+        end = clock.monotonic() + patient(60)
+        while not page.locator("#query-lag .legend", has_text=name).count():
+            assert clock.monotonic() < end, f"the chart does not show: {name}"
+            report.updated_ms = clock.wall_ms()
+            send(TOPIC, report.encode(), key=b"q9")
+            page.wait_for_timeout(500)
+        held.set()
+    page.unroute("**/api/pipelines")
+    send(TOPIC, None, key=b"q9")
 
 
 def test_keyboard_dark_theme_and_small_screen(page: Any, url: str) -> None:

@@ -128,19 +128,21 @@ function chart(page, { figure, title, unit, id, empty = "No data in this time ra
   let total = 0;
   let plot = null;
   let values = [];
+  let labels = "";
   const moment = h("span", { class: "soft" });
 
   function take(found) {
-    const before = Object.keys(lines).join("\n");
+    const before = labels;
     lines = found ? found.lines : {};
     total = found ? found.of : 0;
     holder.setAttribute("aria-label", described());
     const names = Object.keys(lines);
+    labels = JSON.stringify(names.map((line) => [line, label(line)]));
     if (!names.length) {
       leave();
       fill(holder, h("p", { class: "soft" }, empty));
       fill(legend);
-    } else if (!plot || names.join("\n") !== before) {
+    } else if (!plot || labels !== before) {
       leave();
       fill(holder);
       plot = new uPlot(options(names), data(), holder);
