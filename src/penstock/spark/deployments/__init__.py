@@ -1,0 +1,1 @@
+"""Deployed pipelines: kept by the cluster, run and restarted by workers."""
