@@ -8,7 +8,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -45,14 +45,19 @@ class PipelineTest:
     `penstock_pipeline` does so.
     """
 
-    def __init__(self, project: str | Path, spark: Any) -> None:
+    def __init__(self, project: str | Path, spark: Any, *, preview: bool = False) -> None:
+        """With `preview`, streams read every record that was given, whatever their options say, and
+        topics may be given that no flow reads."""
         self.project = find_project(Path(project))
+        self._preview = preview
         self._spark = spark
         self._session: Any = spark.newSession()
         self._folder = Path(tempfile.mkdtemp(prefix="penstock-pipeline-test-"))
         self._outbox = Outbox()
-        self._topics = Topics(self.project.topics)
-        self._sources = Sources(self._topics, self._outbox, self._folder / "topics")
+        self._topics = Topics(dict(self.project.topics))
+        self._sources = Sources(
+            self._topics, self._outbox, self._folder / "topics", from_start=preview
+        )
         self._graph: Graph | None = None
         content = read_spec(self.project.spec)
         given = content.get("database", content.get("schema"))
@@ -90,18 +95,38 @@ class PipelineTest:
         self._topics.add(topic, rows, at)
         return self
 
+    def given_topics(self, partitions: Mapping[str, int]) -> Self:
+        """Adds topics that exist, with their numbers of partitions."""
+        self._topics.partitions.update(partitions)
+        return self
+
     def run(self) -> Self:
         """Runs the pipeline as `penstock pipeline run` does: reads all that is new, then stops."""
         with self._active(), self._sources.in_place(self._session):
             self._graph = load_definitions(self.project, self._session)
             Round(self._graph, self._session, self._database, self._folder, self._outbox).run()
         unread = sorted(set(self._topics.records) - self._sources.read_topics)
-        if unread:
+        if unread and not self._preview:
             raise PipelineTestFailed(
                 f"no flow reads the topic {', '.join(unread)}: the pipeline reads "
                 f"{', '.join(sorted(self._sources.read_topics)) or 'no topic'}"
             )
         return self
+
+    @property
+    def read_topics(self) -> frozenset[str]:
+        """The topics that the definitions read."""
+        return frozenset(self._sources.read_topics)
+
+    def outputs(self) -> dict[str, Rows]:
+        """Returns the rows of every table and view, and what was sent to every topic. Views on
+        streams are left out: they have no rows."""
+        found = {}
+        for target in self._ran().targets.values():
+            if target.kind != "sink":
+                with suppress(PipelineTestFailed):
+                    found[target.name] = self.table(target.name)
+        return found | {f"topic {name}": self.sent(name) for name in sorted(self._outbox.records)}
 
     def table(self, name: str) -> Rows:
         """Returns the rows of a table or view."""

@@ -98,9 +98,13 @@ class _Stream:
 class Sources:
     """The sources of one pipeline in one test."""
 
-    def __init__(self, topics: Topics, outbox: Outbox, folder: Path) -> None:
+    def __init__(
+        self, topics: Topics, outbox: Outbox, folder: Path, *, from_start: bool = False
+    ) -> None:
+        """With `from_start`, streams read every record, whatever their options say."""
         self.read_topics: set[str] = set()
         """Topics that a definition reads."""
+        self._from_start = from_start
         self._topics = topics
         self._outbox = outbox
         self._folder = folder
@@ -143,8 +147,10 @@ class Sources:
         """Writes the records that are new to this stream, as one file."""
         stream.folder.mkdir(parents=True, exist_ok=True)
         chosen = self._chosen(options.topics)
-        if stream.positions is None:
+        if stream.positions is None and not self._from_start:
             positions = {one: self._offset(options.starting, one) for one in chosen}
+        elif stream.positions is None:
+            positions = dict.fromkeys(chosen, 0)
         else:
             positions = {one: stream.positions.get(one, 0) for one in chosen}
         spans = {one: self._topics.of(one)[start:] for one, start in positions.items()}
