@@ -37,6 +37,7 @@ from penstock.runtime import SystemRandom
 from penstock.spark.offsets import from_spark, waiting
 from penstock.spark.pipelines.events import flow_event, progress_event
 from penstock.spark.pipelines.explain import one_line
+from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.topic_partition import TopicPartition
 
@@ -257,6 +258,7 @@ class Pipeline:
         self._spec = spec
         self._spark = spark
         self._events = events
+        self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write)
 
     def run(self, *, dry: bool, full_refresh: bool) -> None:
         session = self._spark.session
@@ -274,6 +276,7 @@ class Pipeline:
                 sys.stdout.write(event.message + "\n")  # For the log of the run.
                 if (told := flow_event(event.message)) is not None:
                     self._events.write(told)
+                self._graph.look(graph)
         finally:
             with suppress(Exception):  # If the server is gone, so is the graph.
                 self._drop(graph)

@@ -9,6 +9,7 @@ earlier ones.
     {"event": "flow", "flow": "clicks", "status": "RUNNING"}
     {"event": "progress", "flow": "clicks", "batch": 3, "rows": 100, "rows_per_s": 52.1, ...}
     {"event": "lag", "flow": "clicks", "lag": 12}
+    {"event": "graph", "nodes": [...], "edges": [...]}  (see `graph`)
     {"event": "end", "state": "COMPLETED"}
 """
 
@@ -132,6 +133,8 @@ class RunView:
     round: int = 0
     flows: dict[str, FlowView] = field(default_factory=dict)
     error: str = ""
+    graph: dict[str, Any] = field(default_factory=dict)
+    """Nodes and edges, once Spark has planned them."""
 
     def apply(self, event: Mapping[str, Any]) -> None:
         match event.get("event"):
@@ -150,6 +153,8 @@ class RunView:
                 self._on_progress(event)
             case "lag":
                 self.flow(str(event["flow"])).lag = int(event["lag"])
+            case "graph":
+                self.graph = {"nodes": event["nodes"], "edges": event["edges"]}
             case "end":
                 self.state = event["state"]
                 self.phase = str(event["state"]).lower()
@@ -185,4 +190,5 @@ class RunView:
             "error": self.error,
             # Copied first: another thread may add flows while the view is drawn.
             "flows": [asdict(flow) for flow in list(self.flows.values())],
+            "graph": self.graph,
         }

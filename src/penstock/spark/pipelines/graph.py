@@ -1,0 +1,270 @@
+"""The graph of a pipeline: which flows read which topics and tables, and where they write.
+
+Spark resolves the flows of a declarative pipeline before it starts them. This module reads the
+resolved graph from the JVM, so it shows what Spark planned, with schemas, for Python and SQL alike.
+The graph of a script's streaming queries is made from their progress reports, which name sources
+and sinks.
+
+    {"nodes": [{"id": "topic:views", "kind": "topic", "name": "views", ...}],
+     "edges": [{"from": "topic:views", "to": "table:page_views", "schema": "user STRING, ..."}]}
+
+Kinds of nodes: topic, source (anything else that is read), flow, table, view, sink. The flow that
+has the name of its table is not a node of its own: the table has it as `flow`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.spark.pipelines.events import topic_offsets
+from penstock.spark.pipelines.explain import short_name
+
+TOPIC_FORMATS: Final = frozenset({"penstock", "kafka"})
+_STAND_IN: Final = "memory"
+"""While Spark resolves a flow, this source stands in for a table of the pipeline."""
+_SCHEMA_MAX: Final = 2_000
+_LEAVES_MAX: Final = 200
+Node = dict[str, Any]
+Edge = dict[str, Any]
+
+
+class Graph:
+    """Collects nodes and edges. A node or edge that is added again is not repeated."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._edges: dict[tuple[str, str], Edge] = {}
+
+    def node(self, kind: str, name: str, **more: Any) -> str:
+        key = f"{kind}:{name}"
+        found = self._nodes.setdefault(key, {"id": key, "kind": kind, "name": name})
+        found |= {field: value for field, value in more.items() if value}
+        return key
+
+    def edge(self, source: str, target: str, schema: str = "") -> None:
+        found = self._edges.setdefault((source, target), {"from": source, "to": target})
+        if schema:
+            found["schema"] = shortened(schema)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"nodes": [*self._nodes.values()], "edges": [*self._edges.values()]}
+
+
+def shortened(schema: str) -> str:
+    return schema if len(schema) <= _SCHEMA_MAX else schema[: _SCHEMA_MAX - 1] + "…"
+
+
+def topics_of(options: Mapping[str, str]) -> list[str]:
+    """Returns the topics that the options of a source or sink name. A pattern counts as one."""
+    given = {name.lower(): value for name, value in options.items()}
+    if "subscribepattern" in given:
+        return [given["subscribepattern"]]
+    names = given.get("subscribe") or given.get("topic") or ""
+    return [name for name in (part.strip() for part in names.split(",")) if name]
+
+
+def query_graph(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the graph of streaming queries, from the last progress report of each."""
+    graph = Graph()
+    for name, progress in queries.items():
+        flow = graph.node("flow", name, flow=name)
+        for source in progress.get("sources") or ():
+            topics = topic_offsets(source.get("endOffset"))
+            for topic in topics:
+                graph.edge(graph.node("topic", topic), flow)
+            if not topics:
+                described = short_text(str(source.get("description") or "?"))
+                graph.edge(graph.node("source", described), flow)
+        sink = short_text(str((progress.get("sink") or {}).get("description") or ""))
+        if sink:
+            graph.edge(flow, graph.node("sink", f"{name}: {sink}"))
+    return graph.as_dict()
+
+
+def short_text(description: str) -> str:
+    """Returns the name in the description of a source or sink, without its object identity."""
+    return description.partition("@")[0].rpartition(".")[2][:100]
+
+
+class GraphReport:
+    """Reports the graph of a round, once Spark has planned it, if it differs from the last one."""
+
+    def __init__(
+        self, spark: Any, project: Path, write: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._spark = spark
+        self._project = project
+        self._write = write
+        self._told: dict[str, Any] = {}
+        self._found_in = ""
+
+    def look(self, graph_id: str) -> None:
+        """Call it with every event of a round. It does nothing after it has found the graph."""
+        if self._spark.classic is None or self._found_in == graph_id:
+            return
+        try:
+            planned = planned_graph(self._spark.classic, self._spark.session, graph_id)
+            found = None if planned is None else _ReadGraph(planned, self._project).read()
+        except Exception as error:  # noqa: BLE001 (the run is more important than its picture)
+            sys.stderr.write(f"cannot read the graph of the pipeline: {error}\n")
+            self._found_in = graph_id
+            return
+        if found is None:
+            return
+        self._found_in = graph_id
+        if found != self._told:
+            self._told = found
+            self._write({"event": "graph", **found})
+
+
+def planned_graph(classic: Any, session: Any, graph_id: str) -> Any:
+    """Returns Spark's resolved graph of a run in progress; None before it is resolved."""
+    jvm = classic._jvm
+    service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    key = jvm.org.apache.spark.sql.connect.service.SessionKey(
+        session.client._user_id or "", session.session_id
+    )
+    holder = service.__getattr__("MODULE$").sessionManager().getIsolatedSessionIfPresent(key)
+    if holder.isEmpty():
+        return None
+    running = holder.get().getPipelineExecution(graph_id)
+    if running.isEmpty():
+        return None
+    execution = running.get().pipelineExecution().graphExecution()
+    return None if execution.isEmpty() else execution.get().graphForExecution()
+
+
+class _ReadGraph:
+    """Reads Spark's graph through py4j."""
+
+    def __init__(self, planned: Any, project: Path) -> None:
+        self._planned = planned
+        self._project = project
+        self._graph = Graph()
+        self._ids: dict[str, str] = {}
+        """Spark's identifier of a table, view or sink -> the id of its node."""
+        self._schemas: dict[str, str] = {}
+        self._through_views: dict[str, set[str]] = {}
+        """The id of a view -> the sources in its plan, which are also in the plans of its
+        readers."""
+
+    def read(self) -> dict[str, Any]:
+        planned = self._planned
+        views = {_identity(each) for each in _items(planned.views())}
+        for table in _items(planned.tables()):
+            self._add("table", table)
+        for view in _items(planned.views()):
+            self._add("view", view)
+        for sink in _items(planned.sinks()):
+            key = self._add("sink", sink, format=sink.format())
+            options = _mapping(sink.options())
+            if sink.format() in TOPIC_FORMATS:
+                for topic in topics_of(options):
+                    self._graph.edge(key, self._graph.node("topic", topic))
+        flows = [*_items(planned.resolvedFlows())]
+        for flow in flows:
+            target = flow.destinationIdentifier().unquotedString()
+            if self._ids.get(target):
+                self._schemas[self._ids[target]] = str(flow.schema().toDDL())
+        # Views first, so that it is known which sources their readers have from them.
+        flows.sort(key=lambda flow: flow.destinationIdentifier().unquotedString() not in views)
+        for flow in flows:
+            self._on_flow(flow)
+        return self._graph.as_dict()
+
+    def _add(self, kind: str, element: Any, **more: Any) -> str:
+        identity = _identity(element)
+        key = self._graph.node(kind, short_name(identity), **self._place(element), **more)
+        self._ids[identity] = key
+        return key
+
+    def _place(self, element: Any) -> dict[str, Any]:
+        """Returns the file, relative to the project, and the line of a definition."""
+        origin = element.origin()
+        if origin.filePath().isEmpty():
+            return {}
+        path = Path(str(origin.filePath().get()))
+        if path.is_absolute():  # that of a SQL file is relative
+            inside = path.is_relative_to(self._project)
+            path = path.relative_to(self._project) if inside else Path(path.name)
+        place: dict[str, Any] = {"file": str(path)}
+        if not origin.line().isEmpty():
+            place["line"] = int(origin.line().get())
+        return place
+
+    def _on_flow(self, flow: Any) -> None:
+        name = flow.identifier().unquotedString()
+        target = self._ids.get(flow.destinationIdentifier().unquotedString())
+        if target is None:
+            return
+        schema = str(flow.schema().toDDL())
+        if name == flow.destinationIdentifier().unquotedString():
+            place = self._place(flow)
+            key = self._graph.node(*target.split(":", 1), flow=short_name(name), **place)
+        else:
+            short = short_name(name)
+            key = self._graph.node("flow", short, flow=short, **self._place(flow))
+            self._graph.edge(key, target, schema)
+        known: set[str] = set()
+        for identity in (each.unquotedString() for each in _items(flow.inputs())):
+            read = self._ids.get(identity) or self._graph.node("table", short_name(identity))
+            self._graph.edge(read, key, self._schemas.get(read, ""))
+            known |= self._through_views.get(read, set())
+        for identity in (
+            each.unquotedString() for each in _items(flow.funcResult().usedExternalInputs())
+        ):
+            self._graph.edge(self._graph.node("table", short_name(identity)), key)
+        sources = dict(_sources(flow))
+        for (kind, source), columns in sources.items():
+            if f"{kind}:{source}" not in known:
+                self._graph.edge(self._graph.node(kind, source), key, columns)
+        if key.startswith("view:"):
+            mine = {f"{kind}:{source}" for kind, source in sources}
+            self._through_views[key] = known | mine
+
+
+def _sources(flow: Any) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yields topics and other sources that a flow reads outside the pipeline, with schemas."""
+    leaves = flow.df().queryExecution().analyzed().collectLeaves()
+    for leaf in _items(leaves, _LEAVES_MAX):
+        match leaf.getClass().getSimpleName():
+            case "StreamingRelationV2":
+                form, options = leaf.sourceName(), _strings(leaf.extraOptions())
+            case "DataSourceV2Relation":
+                options = _strings(leaf.options())
+                form = "penstock" if topics_of(options) else ""
+            case "StreamingRelation":
+                form, options = leaf.sourceName(), {}
+            case _:
+                continue
+        if form in TOPIC_FORMATS:
+            for topic in topics_of(options):
+                yield ("topic", topic), str(leaf.schema().toDDL())
+        elif form and form != _STAND_IN:
+            path = options.get("path", "")
+            yield ("source", f"{form} {path}".strip()), str(leaf.schema().toDDL())
+
+
+def _identity(element: Any) -> str:
+    return str(element.identifier().unquotedString())
+
+
+def _items(found: Any, most: int = 1_000) -> Iterator[Any]:
+    """Yields the elements of a Scala collection."""
+    iterator = found.iterator()
+    for _ in range(most):
+        if not iterator.hasNext():
+            return
+        yield iterator.next()
+
+
+def _mapping(found: Any) -> dict[str, str]:
+    return {str(pair._1()): str(pair._2()) for pair in _items(found)}
+
+
+def _strings(options: Any) -> dict[str, str]:
+    """Returns the options of a source. CaseInsensitiveStringMap is a Java map."""
+    return {str(name): str(options.get(name)) for name in options.keySet()}

@@ -1,0 +1,131 @@
+"""Tests the graph of a pipeline: from Spark's plan, and from the progress of streaming queries."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Admin
+from penstock.spark.pipelines.events import RunView
+from penstock.spark.pipelines.graph import query_graph, shortened, topics_of
+from penstock.testing import Broker
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
+RUN_S = 480
+VIEW = """
+from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
+
+spark = SparkSession.active()
+
+
+@dp.temporary_view
+def raw_orders():
+    return (
+        spark.readStream.format("penstock")
+        .option("kafka.bootstrap.servers", spark.conf.get("spark.penstock.bootstrap"))
+        .option("subscribe", "graph-orders, graph-returns")
+        .load()
+    )
+
+
+@dp.table
+def orders():
+    return spark.readStream.table("raw_orders").selectExpr("CAST(value AS STRING) AS body")
+"""
+
+
+def test_the_options_of_a_source_or_sink_name_its_topics() -> None:
+    """Several topics are separated by commas; names of options are in any case."""
+    assert topics_of({"Subscribe": "a, b"}) == ["a", "b"]
+    assert topics_of({"topic": "out"}) == ["out"]
+    assert topics_of({"subscribePattern": "web\\..*"}) == ["web\\..*"]
+    assert topics_of({"path": "/x"}) == []
+    assert len(shortened("x" * 5_000)) == 2_000
+
+
+def test_the_graph_of_streaming_queries_comes_from_their_progress() -> None:
+    """Topics by their offsets; other sources and sinks by their descriptions."""
+    progress = {
+        "sources": [
+            {"description": "x", "endOffset": {"clicks": {"0": 5}, "views": {"0": 1}}},
+            {"description": "FileStreamSource[file:/in]", "endOffset": {"logOffset": 3}},
+        ],
+        "sink": {"description": "org.apache.spark.sql.execution.streaming.ConsoleTable$@1b2"},
+    }
+    found = query_graph({"counts": progress})
+    assert {(edge["from"], edge["to"]) for edge in found["edges"]} == {
+        ("topic:clicks", "flow:counts"),
+        ("topic:views", "flow:counts"),
+        ("source:FileStreamSource[file:/in]", "flow:counts"),
+        ("flow:counts", "sink:counts: ConsoleTable$"),
+    }
+    assert query_graph({"empty": {}})["edges"] == []
+
+
+def test_the_view_of_a_run_keeps_the_graph() -> None:
+    view = RunView("shop")
+    assert view.as_dict()["graph"] == {}
+    nodes = [{"id": "topic:a", "kind": "topic", "name": "a"}]
+    view.apply({"event": "graph", "nodes": nodes, "edges": []})
+    assert view.as_dict()["graph"] == {"nodes": nodes, "edges": []}
+
+
+@pytest.mark.timeout(1_500)
+@pytest.mark.usefixtures("java")
+def test_the_graph_of_a_pipeline_is_what_spark_planned(
+    broker: Broker, admin: Admin, tmp_path: Path
+) -> None:
+    """Python and SQL definitions, a temporary view, a sink to a topic; files, lines and schemas."""
+    env = {
+        **os.environ,
+        "PENSTOCK_BOOTSTRAP": broker.bootstrap,
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+    }
+
+    def penstock(folder: Path, *words: str) -> str:
+        done = subprocess.run(
+            [*PENSTOCK, "pipeline", *words],
+            cwd=folder, env=env, capture_output=True, text=True, timeout=RUN_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    project = tmp_path / "shop"
+    penstock(tmp_path, "init", "shop")
+    (project / "transformations" / "orders.py").write_text(VIEW)
+    for topic in ("graph-orders", "graph-returns"):
+        admin.create_topic(topic, partitions=1)
+    penstock(project, "run", "--master", "local[2]", "--conf", "spark.driver.memory=1g")
+    log = (project / ".penstock" / "last-run.log").read_text()
+    graph = json.loads(penstock(project, "status", "--json"))["graph"]
+    assert graph, log[-3_000:]
+    edges: dict[tuple[str, str], Any] = {
+        (edge["from"], edge["to"]): edge.get("schema", "") for edge in graph["edges"]
+    }
+    assert set(edges) == {
+        ("topic:shop-page-views", "table:page_views"),
+        ("table:page_views", "table:page_counts"),
+        ("table:page_views", "flow:send_long_views"),
+        ("flow:send_long_views", "sink:long_views"),
+        ("sink:long_views", "topic:shop-long-views"),
+        ("topic:graph-orders", "view:raw_orders"),
+        ("topic:graph-returns", "view:raw_orders"),
+        ("view:raw_orders", "table:orders"),
+    }
+    assert "seconds DOUBLE" in edges["table:page_views", "table:page_counts"]
+    assert "value" in edges["topic:shop-page-views", "table:page_views"]
+    nodes = {node["id"]: node for node in graph["nodes"]}
+    views = nodes["table:page_views"]
+    assert (views["file"], views["flow"]) == ("transformations/page_views.py", "page_views")
+    assert views["line"] > 1
+    assert nodes["table:page_counts"]["file"] == "transformations/page_counts.sql"
+    assert nodes["sink:long_views"]["format"] == "penstock"
+    admin.delete_topics(["shop-page-views", "shop-long-views", "graph-orders", "graph-returns"])
+    admin.delete_group("shop")
