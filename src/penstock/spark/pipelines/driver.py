@@ -39,6 +39,7 @@ from penstock.spark.pipelines.events import flow_event, progress_event
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.spark.pipelines.table_writers import Definitions
 from penstock.topic_partition import TopicPartition
 
 SOON: Final = signal.SIGUSR1
@@ -272,6 +273,10 @@ class Pipeline:
         registry = SparkConnectGraphElementRegistry(session, graph)
         try:
             register_definitions(self._spec_path, registry, self._spec, session, graph)
+            if self._spark.classic is not None:
+                Definitions(self._spark.classic, session, graph).check(
+                    self._spec.storage, full_refresh=full_refresh
+                )
             for event in self._started(graph, dry, full_refresh):
                 sys.stdout.write(event.message + "\n")  # For the log of the run.
                 if (told := flow_event(event.message)) is not None:

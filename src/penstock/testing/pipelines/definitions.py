@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.pipelines.cli import unpack_pipeline_spec
-from pyspark.pipelines.flow import AutoCdcFlow, Flow
+from pyspark.pipelines.flow import AutoCdcFlow
+from pyspark.pipelines.flow import Flow as DefinedFlow
 from pyspark.pipelines.graph_element_registry import (
     GraphElementRegistry,
     graph_element_registration_context,
@@ -27,7 +28,9 @@ from pyspark.pipelines.output import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.project import Project, read_spec
+from penstock.spark.pipelines.table_writers import Flow, check_writers
 from penstock.testing.pipelines.failures import PipelineTestFailed
 
 _STATEMENTS: Final = re.compile(
@@ -85,7 +88,7 @@ class Graph(GraphElementRegistry):
             )
         self.targets[output.name] = found
 
-    def register_flow(self, flow: Flow) -> None:
+    def register_flow(self, flow: DefinedFlow) -> None:
         self.steps.append(Step(flow.name, flow.target, flow.func))
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
@@ -180,7 +183,17 @@ def load_definitions(project: Project, session: SparkSession) -> Graph:
                     _load_file(path, graph, session)
     if not graph.steps:
         raise PipelineTestFailed(f"{project.spec} names no file that defines a table or flow")
+    _check_writers(graph)
     return graph
+
+
+def _check_writers(graph: Graph) -> None:
+    """Refuses what a run refuses."""
+    formats = {one.name: one.format for one in graph.targets.values() if one.kind == "table"}
+    try:
+        check_writers(formats, [Flow(step.name, step.target) for step in graph.steps])
+    except PipelineError as error:
+        raise PipelineTestFailed(str(error)) from error
 
 
 def _load_file(path: Path, graph: Graph, session: SparkSession) -> None:
