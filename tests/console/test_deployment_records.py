@@ -96,6 +96,18 @@ def test_runs_of_any_shape_do_no_harm() -> None:
         json.dumps([flows_of(status), graph_of(status)], allow_nan=False)
 
 
+def test_a_flow_without_state_has_no_figures_of_it() -> None:
+    flows = [
+        {"name": "plain", "state_rows": 0, "state_bytes": 0},
+        {"name": "empty", "state_rows": 0, "state_bytes": 640},
+    ]
+    found = flows_of(Status("a", "RUNNING", 1, 1, run={"flows": flows}))
+    assert [(flow["state_rows"], flow["state_bytes"]) for flow in found] == [
+        (None, None),
+        (0, 640),
+    ]
+
+
 def test_edges_need_both_of_their_nodes() -> None:
     nodes = [{"id": "a", "kind": "topic", "name": "x"}, {"id": "b", "kind": "table", "line": 3}]
     edges = [{"from": "a", "to": "b", "schema": "c INT"}, {"from": "a", "to": "gone"}]

@@ -140,7 +140,6 @@ def described_schedule(deployment: Deployment) -> str:
 
 def flows_of(status: Status) -> list[dict[str, Any]]:
     """Returns the flows of the status's run with fields of the right types."""
-    found = status.run.get("flows")
     return [
         {
             "name": str(flow.get("name") or ""),
@@ -152,7 +151,9 @@ def flows_of(status: Status) -> list[dict[str, Any]]:
             "batch": _whole(flow.get("batch")),
             "batch_rows": _whole(flow.get("batch_rows")),
             "batch_ms": _whole(flow.get("batch_ms")),
-            "state_rows": _whole(flow.get("state_rows")),
+            # A flow without state reports 0 for both.
+            "state_rows": _whole(flow.get("state_rows")) if _has_state(flow) else None,
+            "state_bytes": _whole(flow.get("state_bytes")) if _has_state(flow) else None,
             "watermark": str(flow.get("watermark") or ""),
             "violations": {
                 str(name): number
@@ -161,9 +162,12 @@ def flows_of(status: Status) -> list[dict[str, Any]]:
             },
             "error": str(flow.get("error") or ""),
         }
-        for flow in (found if isinstance(found, list) else [])
-        if isinstance(flow, dict)
+        for flow in _dicts(status.run.get("flows"))
     ]
+
+
+def _has_state(flow: dict[str, Any]) -> bool:
+    return bool(flow.get("state_rows") or flow.get("state_bytes"))
 
 
 def graph_of(status: Status) -> dict[str, list[dict[str, Any]]]:

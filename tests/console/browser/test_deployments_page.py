@@ -116,7 +116,13 @@ def test_the_overview_has_figures_flows_and_the_command_that_deploys(
         page.wait_for_timeout(500)
     cells = page.locator("#flows tbody tr").first.locator("td").all_inner_texts()
     assert cells[:2] == ["page_views", "running"]
-    assert cells[4:] == ["17, 2.5 s", "100 in 1.5 s", "2026-01-01T10:00:00.000Z", "40", "known 2"]
+    assert cells[4:] == [
+        "17, 2.5 s",
+        "100 in 1.5 s",
+        "2026-01-01T10:00:00.000Z",
+        "40 rows, 2.0 KiB",
+        "known 2",
+    ]
     settings = page.locator("#settings").inner_text()
     assert "API_KEY" in settings and "spark.password" in settings
     assert "hidden value" not in page.content()

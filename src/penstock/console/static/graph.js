@@ -1,6 +1,6 @@
 // The graph of a pipeline: topics, flows, tables and sinks, with live figures. Nodes can be reached
 // with the Tab key. A topic is a link to its page; any other node shows its details below the graph.
-import { count, fill, h, rate, table } from "./dom.js";
+import { count, fill, h, rate, size, table } from "./dom.js";
 import { layout } from "./layout.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -34,7 +34,7 @@ function figures(node, flow) {
 
 export function graph(name) {
   const picture = h("div", { class: "graph scroll", id: "graph" });
-  const details = h("div", { id: "node", "aria-live": "polite" });
+  const details = h("div", { id: "node" });
   const element = h("div", {}, picture, details);
   let drawn = "";
   let found = { nodes: [], edges: [] };
@@ -66,7 +66,7 @@ export function graph(name) {
     const key = (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); choose(node.id); } };
     const drawnBox = node.kind === "topic"
       ? s("a", { ...shape, href: `#/topics/${encodeURIComponent(node.name)}` }, ...parts)
-      : s("g", { ...shape, tabindex: 0, role: "button", onclick: () => choose(node.id), onkeydown: key }, ...parts);
+      : s("g", { ...shape, tabindex: 0, role: "button", "aria-controls": "node", onclick: () => choose(node.id), onkeydown: key }, ...parts);
     shown.set(node.id, { box: drawnBox, figure });
     return drawnBox;
   }
@@ -122,10 +122,15 @@ export function graph(name) {
   };
 }
 
+export function kept(flow) {
+  if (flow.state_rows === null) return null;
+  return `${count(flow.state_rows)} rows${flow.state_bytes ? `, ${size(flow.state_bytes)}` : ""}`;
+}
+
 function facts(flow) {
   const told = [["status", flow.status.toLowerCase()], ["rows", flow.streaming ? count(flow.rows) : null],
     ["lag", flow.lag === null ? null : `${count(flow.lag)} records${flow.lag_s === null ? "" : `, ${seconds(flow.lag_s)}`}`],
     ["last batch", flow.batch === null ? null : `${count(flow.batch_rows)} rows in ${seconds((flow.batch_ms || 0) / 1000)}`],
-    ["watermark", flow.watermark || null], ["rows of state", flow.state_rows === null ? null : count(flow.state_rows)]];
+    ["watermark", flow.watermark || null], ["state", kept(flow)]];
   return h("p", {}, told.filter(([, value]) => value).map(([label, value]) => `${label} ${value}`).join(", "));
 }

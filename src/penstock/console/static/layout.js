@@ -9,6 +9,7 @@ const BOX = { width: 190, height: 62, across: 46, down: 18, point: 14, edge: 12 
 const SWEEPS = 6;
 
 export function layout(nodes, edges) {
+  if (!nodes.length) return { boxes: new Map(), paths: [], width: 0, height: 0 };
   const ids = nodes.map((node) => node.id);
   const used = edges.filter((edge) => edge.from !== edge.to);
   const forward = withoutCircles(ids, used);

@@ -188,6 +188,7 @@ class _ReadGraph:
             return {}
         path = Path(str(origin.filePath().get()))
         if path.is_absolute():  # that of a SQL file is relative
+            path = path.resolve()
             inside = path.is_relative_to(self._project)
             path = path.relative_to(self._project) if inside else Path(path.name)
         place: dict[str, Any] = {"file": str(path)}
