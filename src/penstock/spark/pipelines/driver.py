@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -41,6 +42,7 @@ from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.topic_partition import TopicPartition
 
+_HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
 SOON: Final = signal.SIGUSR1
 STOPPING_SOON: Final = "stopping after this round (Ctrl-C again stops at once)"
 _WATCH_EVERY_S: Final = 0.25
@@ -274,7 +276,7 @@ class Pipeline:
             register_definitions(self._spec_path, registry, self._spec, session, graph)
             for event in self._started(graph, dry, full_refresh):
                 sys.stdout.write(event.message + "\n")  # For the log of the run.
-                if (told := flow_event(event.message)) is not None:
+                if (told := flow_event(event.message, os.getcwd())) is not None:
                     self._events.write(told)
                 self._graph.look(graph)
         finally:
@@ -390,9 +392,7 @@ def explained(failure: Exception) -> str:
     """Returns the error as one line; for the project's own code, with the file and line."""
     if isinstance(failure, SyntaxError):
         return f"{os.path.relpath(failure.filename or '?')}, line {failure.lineno}: {failure.msg}"
-    text = one_line(str(failure)) if str(failure) else type(failure).__name__
-    if type(failure).__module__.partition(".")[0] in ("pyspark", "penstock", "py4j"):
-        return text
+    text = one_line(str(failure), os.getcwd()) if str(failure) else type(failure).__name__
     where = ""
     trace = failure.__traceback__
     while trace is not None:
@@ -400,6 +400,9 @@ def explained(failure: Exception) -> str:
         if name.startswith(os.getcwd() + os.sep):
             where = f"{os.path.relpath(name)}, line {trace.tb_lineno}: "
         trace = trace.tb_next
+    if type(failure).__module__.partition(".")[0] in ("pyspark", "penstock", "py4j"):
+        # The error of a Python worker has the line in its text.
+        return text if _HAS_LINE.match(text) else f"{where}{text}"
     return f"{where}{type(failure).__name__}: {text}"
 
 

@@ -40,8 +40,9 @@ _STATUS: Final = re.compile(r"Flow '?(?P<flow>[^\s']+)'? (?:(?:is|has|was) )?(?P
 _UNRESOLVED: Final = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
 
 
-def flow_event(message: str) -> dict[str, Any] | None:
-    """Returns the event for a message of Spark about a flow; None for other messages."""
+def flow_event(message: str, root: str = "") -> dict[str, Any] | None:
+    """Returns the event for a message of Spark about a flow; None for other messages. `root` is the
+    folder of the project."""
     found = _STATUS.match(message)
     status = found["status"] if found else "FAILED"
     found = found or _UNRESOLVED.match(message)
@@ -49,7 +50,7 @@ def flow_event(message: str) -> dict[str, Any] | None:
         return None
     event: dict[str, Any] = {"event": "flow", "flow": short_name(found["flow"]), "status": status}
     if status == "FAILED":
-        event["error"] = one_line(message.partition("\n")[2] or message)
+        event["error"] = one_line(message.partition("\n")[2] or message, root)
     return event
 
 
