@@ -21,6 +21,9 @@ T = TypeVar("T")
 NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 """Names of deployments. They are parts of keys, of paths and of transactional ids."""
 
+SECRET: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+"""Names of secrets. They are names of environment variables and of files."""
+
 Wanted = Literal["RUNNING", "STOPPED"]
 Kind = Literal["project", "script"]
 State = Literal[
@@ -73,6 +76,9 @@ class Version:
     deployed_ms: int = 0
     deployed_by: str = ""
     note: str = ""
+    archive_offset: int = 0
+    """Where the archive begins in its topic. Its chunks are there, or later if they were written
+    again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,10 @@ class Deployment:
     restarts: int = 0
     """Raised by `restart`: a worker that runs the pipeline with a lower number restarts it."""
     reset_flows: list[str] = field(default_factory=list)
-    """Flows that begin again without their checkpoint, once, when this revision is first run."""
+    """Flows that begin again without their checkpoint, once: if `reset_revision` is higher than in
+    the status. The worker then reports the same `reset_revision`."""
+    reset_revision: int = 0
+    """The revision that last added to `reset_flows`."""
     changed_ms: int = 0
     changed_by: str = ""
 
@@ -131,7 +140,7 @@ class Status:
     good_version: int = 0
     """The last version of which a round was completed; 0 if there is none."""
     reset_revision: int = 0
-    """The last revision whose `reset_flows` were begun again."""
+    """The `reset_revision` of the deployment whose `reset_flows` were last begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +175,26 @@ class WorkerStatus:
     memory_mb: int = 0
     """The memory for all of its pipelines together; 0: no limit."""
     stopping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """Lines that a driver printed, as they are stored."""
+
+    name: str
+    version: int
+    at_ms: int
+    lines: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A line that a driver printed."""
+
+    name: str
+    version: int
+    at_ms: int
+    text: str
 
 
 def encode(record: object) -> bytes:

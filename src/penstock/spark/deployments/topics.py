@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import Final
 
+PREFIX: Final = "__penstock_pipeline"
+"""The names of all of them begin with this."""
 DEFINITIONS: Final = "__penstock_pipelines"
 FILES: Final = "__penstock_pipeline_files"
 STATUS: Final = "__penstock_pipeline_status"

@@ -1,0 +1,141 @@
+"""Decides what a change of a deployment writes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from penstock.spark.deployments.catalog_view import CatalogView
+from penstock.spark.deployments.model import (
+    Deployment,
+    Kind,
+    Schedule,
+    Status,
+    Version,
+    Wanted,
+)
+
+VERSIONS_KEPT: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """What `Catalog.deploy` deploys. None: as before, or the default for a new deployment."""
+
+    name: str
+    kind: Kind
+    entry: str
+    archive: bytes = field(repr=False)
+    requirements: str = ""
+    flows: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    schedule: Schedule | None = None
+    master: str | None = None
+    settings: Mapping[str, str] | None = None
+    secrets: Sequence[str] | None = None
+    storage: str | None = None
+    memory_mb: int | None = None
+    auto_rollback: bool | None = None
+    wanted: Wanted = "RUNNING"
+    reset_flows: Sequence[str] = ()
+    expected_version: int | None = None
+    """The version that runs now (0: none), if this one was compared with it."""
+
+
+class Change(NamedTuple):
+    """Who changes something, and when."""
+
+    user: str
+    at_ms: int
+
+
+class Removal(NamedTuple):
+    """A version that is removed. Its chunks stay if another version has the same archive."""
+
+    version: Version
+    with_chunks: bool
+
+
+def next_version(view: CatalogView, plan: NewVersion, archive: str, change: Change) -> Version:
+    """Returns the new version. A number is not used again after a deletion, because workers keep
+    files by version."""
+    known = [version.number for version in view.versions_of(plan.name)]
+    if (status := view.statuses.get(plan.name)) is not None:
+        known += [status.version, status.good_version]
+    return Version(
+        plan.name,
+        max(known, default=0) + 1,
+        plan.kind,
+        plan.entry,
+        archive,
+        len(plan.archive),
+        plan.requirements,
+        dict(plan.flows),
+        change.at_ms,
+        change.user,
+        plan.note,
+    )
+
+
+def planned(view: CatalogView, plan: NewVersion, version: int, change: Change) -> Deployment:
+    """Returns the deployment that runs the new version."""
+    status = view.statuses.get(plan.name)
+    old = view.deployments.get(plan.name)
+    if old is None:
+        # Revisions go on after a deletion: the last status refers to them.
+        last = 0 if status is None else max(status.revision, status.reset_revision)
+        old = Deployment(plan.name, last, version)
+    given: dict[str, Any] = {
+        "schedule": plan.schedule,
+        "master": plan.master,
+        "settings": None if plan.settings is None else dict(plan.settings),
+        "secrets": None if plan.secrets is None else list(plan.secrets),
+        "storage": plan.storage,
+        "memory_mb": plan.memory_mb,
+        "auto_rollback": plan.auto_rollback,
+    }
+    wanted = replace(
+        old,
+        version=version,
+        wanted=plan.wanted,
+        **{key: value for key, value in given.items() if value is not None},
+    )
+    return revised(old, wanted, status, plan.reset_flows, change)
+
+
+def revised(
+    old: Deployment,
+    wanted: Deployment,
+    status: Status | None,
+    reset: Sequence[str],
+    change: Change,
+) -> Deployment:
+    """Completes a change. `reset` are the flows that begin again. Those of earlier changes stay in
+    the list until a worker has reported that they have begun."""
+    is_done = status is not None and status.reset_revision >= old.reset_revision
+    pending = () if is_done else old.reset_flows
+    revision = old.revision + 1
+    return replace(
+        wanted,
+        name=old.name,
+        revision=revision,
+        reset_flows=sorted({*pending, *reset}),
+        reset_revision=revision if reset else old.reset_revision,
+        changed_ms=change.at_ms,
+        changed_by=change.user,
+    )
+
+
+def removals(view: CatalogView, newest: Version) -> Iterator[Removal]:
+    """Yields what is removed when `newest` is added: all but the last versions. The last version
+    that worked is kept, however old it is."""
+    name = newest.name
+    versions = view.versions_of(name)
+    status = view.statuses.get(name)
+    good = 0 if status is None else status.good_version
+    gone = {each.number for each in versions[VERSIONS_KEPT - 1 :]} - {good}
+    used = {each.archive for each in versions if each.number not in gone} | {newest.archive}
+    for each in versions:
+        if each.number in gone:
+            yield Removal(each, with_chunks=each.archive not in used)
