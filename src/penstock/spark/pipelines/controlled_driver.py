@@ -32,6 +32,7 @@ from pyspark.pipelines.cli import unpack_pipeline_spec
 
 from penstock.spark.pipelines.driver import Events, Pipeline, Spark, explained
 from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdog
+from penstock.spark.pipelines.graph import QueryGraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 
@@ -73,7 +74,10 @@ class Job:
             self._project = Pipeline(spec_path, spec, self._spark, self._events)
         self._apply(settings)
         bootstrap = assigned.bootstrap
-        self._watch = Watch(self._spark, self._events, self._control.stopping.is_set, bootstrap)
+        graph = None if assigned.kind == "project" else QueryGraphReport(self._events.write).note
+        self._watch = Watch(
+            self._spark, self._events, self._control.stopping.is_set, bootstrap, graph
+        )
 
     def _apply(self, settings: Mapping[str, str]) -> None:
         """Applies what a running Spark can still change. The worker starts Spark with the rest."""

@@ -58,12 +58,19 @@ class Watch:
     """Reports every batch and the lag, from its own thread, until it is closed."""
 
     def __init__(
-        self, spark: Queries, events: Telling, is_stopping: Callable[[], bool], bootstrap: str
+        self,
+        spark: Queries,
+        events: Telling,
+        is_stopping: Callable[[], bool],
+        bootstrap: str,
+        on_progress: Callable[[str, Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._spark = spark
         self._events = events
         self._is_stopping = is_stopping
         self._bootstrap = bootstrap
+        self._on_progress = on_progress
+        """Called with the last progress report of each query."""
         self._admin: Admin | None = None
         self._queries: dict[str, tuple[str, Any]] = {}
         self._told: dict[str, int] = {}
@@ -110,6 +117,7 @@ class Watch:
         for query in self._spark.streaming_queries():
             self._queries.setdefault(query.runId().toString(), (_name(query), query))
         for run, (name, query) in list(self._queries.items()):
+            found: dict[str, Any] = {}
             for progress in query.recentProgress():
                 found = json.loads(progress.json())
                 batch = int(found.get("batchId", 0))
@@ -120,6 +128,8 @@ class Watch:
                 self._told[run] = batch
                 self._note_offsets(name, found)
                 self._events.write(progress_event(name, found))
+            if found and self._on_progress is not None:
+                self._on_progress(name, found)
 
     def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
         event = progress_event(name, progress)
