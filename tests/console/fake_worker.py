@@ -73,10 +73,11 @@ class FakeWorker:
     def now_ms(self) -> int:
         return self._clock.wall_ms()
 
-    def deploy(self, version: int = 1, **fields: Any) -> None:
+    def deploy(self, version: int = 1, flows: dict[str, str] | None = None, **fields: Any) -> None:
         """Writes a version and makes it the current one."""
         found = Version(
             self.name, version, "project", "spark-pipeline.yml", f"{version:064x}", 2_048,
+            flows=flows or {},
             deployed_ms=self.now_ms(), deployed_by="ann", note=f"note {version}",
         )  # fmt: skip
         self._write(topics.DEFINITIONS, encode(found), key=topics.version_key(self.name, version))

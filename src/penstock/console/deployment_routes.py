@@ -54,7 +54,9 @@ async def change(request: Request, space: Workspace) -> Response:
         case "restart":
             done = await space.deployments.restart(name)
         case "rollback":
-            done = await space.deployments.roll_back(name, body.whole("version", least=1))
+            done = await space.deployments.roll_back(
+                name, body.whole("version", least=1), body.texts("reset"), body.texts("keep")
+            )
         case _:
             raise BadRequest(f"the action must be one of {', '.join(_ACTIONS)}, not {action!r}")
     return JSONResponse(done)

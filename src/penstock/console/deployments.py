@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -31,6 +31,7 @@ from penstock.spark.deployments.catalog_errors import (
     ChangeConflict,
     NoSuchDeployment,
 )
+from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, decode
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.topic_partition import TopicPartition
@@ -190,6 +191,10 @@ class Deployments:
                     "note": version.note,
                     "current": version.number == deployment.version,
                     "good": version.number == good,
+                    "changes": [
+                        asdict(each)
+                        for each in self._compared(name, deployment.version, version.number)
+                    ],
                 }
                 for key, version in sorted(records.view.versions.items(), reverse=True)
                 if key[0] == name
@@ -277,22 +282,45 @@ class Deployments:
             f"restart {name}",
         )
 
-    async def roll_back(self, name: str, version: int) -> dict[str, Any]:
+    async def roll_back(
+        self, name: str, version: int, reset: Sequence[str], keep: Sequence[str]
+    ) -> dict[str, Any]:
+        """Makes an earlier version the current one. `reset` and `keep` say what happens to flows
+        that cannot keep their checkpoints without a decision."""
+        compared = self._deployment(name).version
         if (name, version) not in self._records.view.versions:
             raise NotFound(f"{name} has no version {version}: choose one from its page")
-        return await self._change(
-            name,
-            lambda now: replace(now, wanted="RUNNING", version=version),
-            "rolled-back",
-            f"roll back {name} to version {version}",
-        )
+        try:
+            decision = decide(self._compared(name, compared, version), reset, keep)
+        except PipelineError as error:
+            raise BadRequest(str(error)) from error
+
+        def change(now: Deployment) -> Deployment:
+            if now.version != compared:
+                raise ChangeConflict(name)
+            return replace(now, wanted="RUNNING", version=version)
+
+        text = f"roll back {name} from version {compared} to version {version}"
+        return await self._change(name, change, "rolled-back", text, decision.reset)
+
+    def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
+        """Returns what a change of the version does to the checkpoints of the flows."""
+        versions = self._records.view.versions
+        before, after = versions.get((name, old)), versions.get((name, new))
+        flows = {} if before is None else before.flows
+        return compare(flows, {} if after is None else after.flows)
 
     async def _change(
-        self, name: str, change: Callable[[Deployment], Deployment], what: str, text: str
+        self,
+        name: str,
+        change: Callable[[Deployment], Deployment],
+        what: str,
+        text: str,
+        reset: Sequence[str] = (),
     ) -> dict[str, Any]:
         self._deployment(name)
         async with self._catalog(text) as catalog:
-            await catalog.change(name, change, what, "from the console")
+            await catalog.change(name, change, what, "from the console", reset=reset)
         return {"name": name}
 
     async def delete(self, name: str, typed: str) -> dict[str, Any]:

@@ -281,6 +281,27 @@ def test_rolling_back_to_a_version(page: Any, url: str, worker: FakeWorker, boot
     rows.nth(1).get_by_text("current").wait_for()
 
 
+def test_a_rollback_asks_about_checkpoints_that_do_not_fit(
+    page: Any, url: str, worker: FakeWorker, bootstrap: str
+) -> None:
+    """What happens to every flow is stated before; nothing is done before all is decided."""
+    worker.deploy(1, {"counts": "1:streaming:stateful:s:p:old", "views": "1:streaming:x:s:p:d"})
+    worker.deploy(2, {"counts": "1:streaming:stateful:s:p:new", "views": "1:streaming:x:s:p:d"})
+    page.goto(f"{url}#/pipelines/{worker.name}/versions")
+    page.get_by_role("button", name="Roll back to version 1").click()
+    dialog = page.locator("dialog")
+    dialog.get_by_text("views: keeps its checkpoint (it did not change)").wait_for()
+    go = dialog.get_by_role("button", name="Roll back", exact=True)
+    go.click()
+    dialog.locator(".error", has_text="choose what happens to counts").wait_for()
+    dialog.get_by_label("counts: its checkpoint does not fit").select_option("reset")
+    go.click()
+    dialog.wait_for(state="detached")
+    found = definition(bootstrap, worker.name)
+    assert found is not None
+    assert (found.version, found.reset_flows, found.reset_revision) == (1, ["counts"], 3)
+
+
 def test_deleting_needs_the_name_typed(
     page: Any, url: str, worker: FakeWorker, bootstrap: str
 ) -> None:

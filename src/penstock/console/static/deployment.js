@@ -203,16 +203,30 @@ function logs(body, name, act, signal) {
   return {};
 }
 
+const UNDECIDED = ["not kept", "moved"];
+const OUTCOMES = { new: "new", removed: "is removed", unchanged: "keeps its checkpoint", kept: "keeps its checkpoint", recomputed: "is computed again" };
+
 function versions(body, name, act) {
   const list = h("div", { class: "panel", id: "versions" });
   body.append(list);
   let told = "";
 
-  function back(number) {
-    ask(`Roll back to version ${number}`, [], {
-      button: "Roll back", note: "The pipeline restarts with the files of that version. Its tables and checkpoints stay as they are.",
-      send: async () => {
-        await act("rollback", { version: number });
+  function back({ number, changes }) {
+    const open = changes.filter((each) => UNDECIDED.includes(each.outcome));
+    const kept = changes.filter((each) => !UNDECIDED.includes(each.outcome));
+    const fields = open.map((each) => ({
+      name: each.flow, label: `${each.flow}: its checkpoint does not fit (${each.reason})`,
+      options: [["", "choose"], ["reset", "begin again without its checkpoint"], ...(each.outcome === "moved" ? [] : [["keep", "keep its checkpoint: I know that it fits"]])],
+    }));
+    ask(`Roll back to version ${number}`, fields, {
+      button: "Roll back",
+      note: ["The pipeline restarts with the files of that version. Its tables stay as they are.",
+        kept.length ? h("ul", {}, kept.map((each) => h("li", {}, `${each.flow}: ${OUTCOMES[each.outcome]} (${each.reason})`))) : null],
+      send: async (chosen) => {
+        const missing = open.find((each) => !chosen[each.flow]);
+        if (missing) throw new Error(`choose what happens to ${missing.flow}`);
+        const flows = (choice) => open.map((each) => each.flow).filter((flow) => chosen[flow] === choice);
+        await act("rollback", { version: number, reset: flows("reset"), keep: flows("keep") });
         toast(`${name} is to run version ${number}`);
       },
     });
@@ -225,7 +239,7 @@ function versions(body, name, act) {
       fill(list, table([">version", "", "deployed (UTC)", "by", "kind", "entry", ">size", "note", ""], found.versions.map((each) => [each.number,
         each.current ? h("b", {}, "current") : each.good ? "last good" : "", time(each.deployed_ms).slice(0, 19), each.deployed_by || "–", each.kind, each.entry,
         size(each.archive_size), h("span", { class: "told" }, each.note),
-        each.current ? "" : h("button", { class: "small", onclick: () => back(each.number), "aria-label": `Roll back to version ${each.number}` }, "Roll back")]), "No versions."));
+        each.current ? "" : h("button", { class: "small", onclick: () => back(each), "aria-label": `Roll back to version ${each.number}` }, "Roll back")]), "No versions."));
     },
   };
 }
