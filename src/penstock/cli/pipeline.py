@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from penstock.cli import pipeline_worker
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import (
@@ -129,7 +130,7 @@ _LOCAL: Final = "local[*]"
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Pipelines on Spark: init, templates, test, run, dry-run, list, status.",
+        help="Pipelines on Spark: init, templates, test, run, dry-run, list, status, worker.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -140,6 +141,7 @@ def register(root: typer.Typer) -> None:
     app.command("dry-run", help=_DRY_HELP)(dry_run)
     app.command("list", help=_LIST_HELP)(list_)
     app.command("status", help=_STATUS_HELP)(status)
+    app.command("worker", help=pipeline_worker.HELP)(pipeline_worker.worker)
     root.add_typer(app, name="pipeline")
 
 
