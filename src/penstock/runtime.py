@@ -8,9 +8,10 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
+_BOOT_TIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
@@ -22,6 +23,12 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+def boot_time() -> float:
+    """Returns seconds on a clock that also counts the time for which the machine was suspended.
+    All processes of a machine have the same one."""
+    return time.clock_gettime(_BOOT_TIME)
 
 
 class SystemRandom:

@@ -1,6 +1,7 @@
 """Takes screenshots of the console for the README: `cd tests && python -m console.screenshots`.
 
-They show a real console, in Chromium, of a real cluster with made-up orders.
+They show a real console, in Chromium, of a real cluster with made-up orders, and the records of a
+pipeline without Spark. Names of pages as arguments take only these.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal
 
+from console.fake_worker import FakeWorker, create_topics, flow
 from console.running import brokers, running_console
 from penstock import Admin, Producer
 from penstock.topic_partition import TopicPartition
@@ -33,6 +36,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as directory,
         brokers(Path(directory), 3) as cluster,
         orders(",".join(broker.bootstrap for broker in cluster)),
+        pipeline(",".join(broker.bootstrap for broker in cluster)),
         running_console(",".join(broker.bootstrap for broker in cluster)) as url,
         sync_playwright() as driver,
     ):
@@ -52,7 +56,7 @@ def main() -> None:
 def take(page: Any, url: str, theme: str) -> None:
     page.goto(url)
     page.locator("#written canvas").wait_for(timeout=60_000)
-    if theme == "light":
+    if theme == "light" and not sys.argv[1:]:
         page.goto(f"{url}#/groups/billing")
         page.locator("#partition-lag-chart canvas").wait_for(timeout=60_000)
         page.wait_for_timeout(60_000)
@@ -62,11 +66,17 @@ def take(page: Any, url: str, theme: str) -> None:
         "messages": ("#/topics/shop.orders", ".message"),
         "group": ("#/groups/billing", "#group-partitions tbody"),
         "brokers": ("#/brokers", "#disks tbody"),
+        "pipeline": ("#/pipelines/page-counts", "#graph .node"),
     }
     for name, (where, ready) in shots.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         page.goto(f"{url}{where}")
         page.locator(ready).first.wait_for()
-        page.wait_for_timeout(1_500)
+        if name == "pipeline":
+            page.locator("#graph .node.table").first.click()
+            page.locator("#graph .node", has_text="/s written").first.wait_for(timeout=60_000)
+        page.wait_for_timeout(4_500)
         page.screenshot(path=IMAGES / f"console-{name}-{theme}.png")
 
 
@@ -97,6 +107,45 @@ def orders(bootstrap: str) -> Iterator[None]:
         finally:
             stop.set()
             sending.result(120)
+
+
+@contextmanager
+def pipeline(bootstrap: str) -> Iterator[None]:
+    """Reports a pipeline that runs."""
+    stop = Event()
+
+    def work() -> None:
+        with Producer(bootstrap) as producer:
+
+            def write(topic: str, value: bytes, key: bytes) -> None:
+                producer.send(topic, value, key=key).result(timeout_s=60)
+
+            worker = FakeWorker(write, "page-counts", "laptop-1")
+            worker.deploy()
+            worker.tell("started", version=1, worker="laptop-1")
+            rows = 0
+            while not stop.wait(1):
+                rows += 420
+                for _ in range(40):
+                    producer.send("page-views", b"{}")
+                flows = [
+                    flow("page_views", rows=rows, lag=38, lag_s=0.4, state_rows=0, state_bytes=0),
+                    flow("page_counts", rows=rows, lag=None, lag_s=None),
+                    flow("send_long", rows=rows // 7, lag=None, lag_s=None),
+                ]
+                worker.report(run={"flows": flows})
+
+    with Admin(bootstrap) as admin:
+        create_topics(admin)
+        for name in ("page-views", "long-views"):
+            admin.create_topic(name, partitions=1)
+    with ThreadPoolExecutor(1) as thread:
+        reporting = thread.submit(work)
+        try:
+            yield
+        finally:
+            stop.set()
+            reporting.result(120)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli import pipeline_dev, pipeline_redrive
+from penstock.cli import pipeline_dev, pipeline_redrive, pipeline_worker
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import (
@@ -130,7 +130,7 @@ _LOCAL: Final = "local[*]"
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Pipelines on Spark: init, templates, dev, test, run, dry-run, list, status, redrive.",
+        help="Pipelines on Spark: create, try, test, run and deploy them.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -143,6 +143,7 @@ def register(root: typer.Typer) -> None:
     app.command("status", help=_STATUS_HELP)(status)
     pipeline_dev.register(app)
     pipeline_redrive.register(app)
+    app.command("worker", help=pipeline_worker.HELP)(pipeline_worker.worker)
     root.add_typer(app, name="pipeline")
 
 

@@ -35,6 +35,12 @@ class NotAllowed(ConsoleError):
     status = 403
 
 
+class Conflict(ConsoleError):
+    """Somebody else made a change at the same time."""
+
+    status = 409
+
+
 class NotLoggedIn(ConsoleError):
     status = 401
 

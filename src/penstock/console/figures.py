@@ -1,4 +1,5 @@
-"""The data of the charts: figures over time of the cluster, a topic, a group, brokers or queries.
+"""The data of the charts: figures over time of the cluster, brokers, queries, or of one topic,
+group or deployed pipeline.
 
 They come from the history of the user's own workspace. A topic or group that the user may not see
 is not in its snapshot, and so has no figures.
@@ -6,6 +7,7 @@ is not in its snapshot, and so has no figures.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.console.errors import BadRequest
@@ -14,13 +16,14 @@ from penstock.console.watch import Watch
 from penstock.ports import Clock
 
 _WHOLE: Final = {scope[0]: scope for scope in (CLUSTER, BROKERS, QUERIES)}
-_NAMED: Final = ("topic", "group")
+_NAMED: Final = ("topic", "group", "pipeline")
 
 
 class Figures:
-    def __init__(self, watch: Watch, clock: Clock) -> None:
+    def __init__(self, watch: Watch, clock: Clock, is_deployed: Callable[[str], bool]) -> None:
         self._watch = watch
         self._clock = clock
+        self._is_deployed = is_deployed
 
     def read(self, kind: str, name: str, range_s: int) -> dict[str, Any]:
         """Returns the figures of the last `range_s` seconds. A page calls this repeatedly."""
@@ -34,10 +37,19 @@ class Figures:
             scope = kind, name
         picture, now_ms = self._watch.picture, self._clock.wall_ms()
         if kind in _NAMED:
-            if name not in (picture.by_name if kind == "topic" else picture.groups):
+            if not self._exists(kind, name):
                 scope = kind, ""  # it has no figures
             else:
                 picture.history.follow(scope, now_ms)
         elif kind == "queries":
             picture.history.follow(scope, now_ms)
         return {"now_ms": now_ms, **picture.history.read(scope, now_ms, range_s)}
+
+    def _exists(self, kind: str, name: str) -> bool:
+        picture = self._watch.picture
+        match kind:
+            case "topic":
+                return name in picture.by_name
+            case "group":
+                return name in picture.groups
+        return self._is_deployed(name)

@@ -34,6 +34,7 @@ from penstock.console.errors import ReadOnly
 from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclBinding, AclOperation, ResourcePattern
 from penstock.security.quotas import QuotaEntity
+from penstock.spark.deployments.catalog import Catalog
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
 
@@ -189,6 +190,19 @@ class Link:
             isolation_level="read_committed" if committed_only else "read_uncommitted",
             request_timeout_ms=_ACTION_MS,
             default_api_timeout_ms=_ACTION_MS,
+            socket_connection_setup_timeout_ms=_CONNECT_MS,
+        )
+
+    def catalog(self, what: str) -> Catalog:
+        """Returns the catalog of deployed pipelines for a change."""
+        self.allow(what)
+        return Catalog(
+            self.config.bootstrap,
+            **self._security,
+            env=self.env,
+            create=False,
+            user=self.user or "",
+            client_id=CLIENT_ID,
             socket_connection_setup_timeout_ms=_CONNECT_MS,
         )
 

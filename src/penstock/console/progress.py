@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from penstock.console.history import QUERIES, History
+from penstock.console.history import QUERIES, History, Scope
 
 _GAP_MS: Final = 60_000
 """Without a report for this long, the chart has a gap. An idle query reports every ten seconds."""
@@ -22,7 +23,7 @@ class _Report(NamedTuple):
 class Progress:
     def __init__(self, history: History) -> None:
         self._history = history
-        self._last: dict[str, _Report] = {}
+        self._last: dict[tuple[Scope, str], _Report] = {}
 
     def add(
         self,
@@ -34,8 +35,11 @@ class Progress:
         rows: int,
         lag: int | None,
         batch_ms: int | None,
-    ) -> None:
-        """Records a report of a running query.
+        more: Mapping[str, float | None] | None = None,
+        scope: Scope = QUERIES,
+    ) -> float | None:
+        """Records a report of a running query. Returns the rows per second since its last report;
+        None if they are not known.
 
         Args:
             line: the id of the query.
@@ -45,24 +49,29 @@ class Progress:
             rows: how many rows this run has read.
             lag: how many records it has yet to read, or None.
             batch_ms: how long its last batch took, or None.
+            more: further figures, None if they are not known.
+            scope: what the charts are about.
         """
         at_ms = min(at_ms, now_ms)
         rows = min(rows, _NUMBER_MAX)
-        before = self._last.pop(line, None)
+        key = scope, line
+        before = self._last.pop(key, None)
         if before is not None and before.at_ms >= at_ms:
-            self._last[line] = before
-            return
-        self._last[line] = _Report(run, at_ms, rows)
+            self._last[key] = before
+            return None
+        self._last[key] = _Report(run, at_ms, rows)
         if len(self._last) > _LINES_MAX:
             del self._last[next(iter(self._last))]
         values: dict[str, dict[str, float]] = {}
         since_ms = at_ms
+        rate: float | None = None
         if before is not None and before.run == run and at_ms - before.at_ms <= _GAP_MS:
             since_ms = before.at_ms
             read = max(0, rows - before.rows)
-            values["rows"] = {line: read * 1000 / (at_ms - since_ms)}
-        if lag is not None:
-            values["lag"] = {line: min(lag, _NUMBER_MAX)}
-        if batch_ms is not None:
-            values["batch_ms"] = {line: min(batch_ms, _NUMBER_MAX)}
-        self._history.record(QUERIES, since_ms, at_ms, values)
+            rate = read * 1000 / (at_ms - since_ms)
+            values["rows"] = {line: rate}
+        for figure, value in {"lag": lag, "batch_ms": batch_ms, **(more or {})}.items():
+            if value is not None:
+                values[figure] = {line: min(value, _NUMBER_MAX)}
+        self._history.record(scope, since_ms, at_ms, values)
+        return rate

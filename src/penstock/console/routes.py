@@ -130,10 +130,6 @@ async def plan(request: Request, space: Workspace) -> Response:
     return JSONResponse(await space.brokers.plan((await Body.read(request)).wholes("drain")))
 
 
-async def pipeline_list(request: Request, space: Workspace) -> Response:
-    return JSONResponse(await space.pipelines.listed())
-
-
 async def history(request: Request, space: Workspace) -> Response:
     asked = request.query_params
     range_s = number(request, "range", 300)
@@ -244,7 +240,6 @@ READS: Final[Mapping[str, Handler]] = {
     "/api/topics/{name}/raw": raw,
     "/api/groups": group_list,
     "/api/group": group,
-    "/api/pipelines": pipeline_list,
     "/api/history": history,
 }
 """Answered for GET."""

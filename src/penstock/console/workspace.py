@@ -17,6 +17,7 @@ from penstock.console.access import Access
 from penstock.console.audit import Audit
 from penstock.console.brokers import Brokers
 from penstock.console.config import ConsoleConfig
+from penstock.console.deployments import Deployments
 from penstock.console.figures import Figures
 from penstock.console.groups import Groups
 from penstock.console.jobs import Jobs
@@ -54,12 +55,19 @@ class Workspace:
         self.brokers = Brokers(link, watch, jobs)
         # The files of pipelines belong to the person who runs the console, not to its users.
         self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
-        self.figures = Figures(watch, env.clock)
+        self.deployments = Deployments(link, watch, progress)
+        self.figures = Figures(watch, env.clock, self.deployments.is_deployed)
         self.access = Access(link)
         self.audit = Audit(link)
         self.used = env.clock.monotonic()
         """When a page last used it."""
-        self._loops = (watch.run, jobs.run, queries.run, self.pipelines.run)
+        self._loops = (
+            watch.run,
+            jobs.run,
+            queries.run,
+            self.pipelines.run,
+            self.deployments.run,
+        )
         self._closed = asyncio.Event()
 
     def touch(self) -> None:

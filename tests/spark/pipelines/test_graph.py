@@ -13,7 +13,7 @@ import pytest
 
 from penstock import Admin
 from penstock.spark.pipelines.events import RunView
-from penstock.spark.pipelines.graph import query_graph, shortened, topics_of
+from penstock.spark.pipelines.graph import QueryGraphReport, query_graph, shortened, topics_of
 from penstock.testing import Broker
 
 PENSTOCK = [sys.executable, "-m", "penstock.cli.main"]
@@ -67,6 +67,22 @@ def test_the_graph_of_streaming_queries_comes_from_their_progress() -> None:
         ("flow:counts", "sink:counts: ConsoleTable$"),
     }
     assert query_graph({"empty": {}})["edges"] == []
+
+
+def test_the_graph_of_a_script_is_reported_when_it_changes() -> None:
+    """Another query changes it; another batch does not."""
+    told: list[Any] = []
+    report = QueryGraphReport(told.append)
+    source = {"description": "x", "endOffset": {"clicks": {"0": 5}}}
+    report.note("a.counts", {"sources": [source]})
+    later = {"description": "x", "endOffset": {"clicks": {"0": 9}}}
+    report.note("a.counts", {"sources": [later], "batchId": 2})
+    assert len(told) == 1
+    report.note("totals", {"sources": [source]})
+    assert len(told) == 2
+    assert [node["id"] for node in told[1]["nodes"]] == [
+        "flow:counts", "topic:clicks", "flow:totals",
+    ]  # fmt: skip
 
 
 def test_the_view_of_a_run_keeps_the_graph() -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from penstock import Admin, Consumer, Producer
 from penstock.runtime import SystemClock
-from penstock.spark.pipelines.driver import STOPPING_SOON
+from penstock.spark.pipelines.query_watch import STOPPING_SOON
 from penstock.testing import Broker
 
 RUN_S = 480

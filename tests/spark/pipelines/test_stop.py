@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.spark.pipelines import driver
+from penstock.spark.pipelines.query_watch import STOPPING_SOON, Watch
 
 WAIT_S = 50.0
 
@@ -64,7 +65,7 @@ class Told(io.StringIO):
         self.news = threading.Event()
 
     def write(self, text: str) -> int:
-        if driver.STOPPING_SOON in text:
+        if STOPPING_SOON in text:
             self.news.set()
         return super().write(text)
 
@@ -125,7 +126,7 @@ def test_the_round_ends_before_the_run_does(
     pipeline, ran = run(work, stop, told, monkeypatch, tmp_path, continuous=continuous)
     assert ran() == state
     assert pipeline.begun == pipeline.ended == (2 if continuous else 1)
-    assert told.kinds()[-2:] == [driver.STOPPING_SOON, "stopping"]
+    assert told.kinds()[-2:] == [STOPPING_SOON, "stopping"]
 
 
 def test_a_second_stop_request_does_not_wait_for_the_round(
@@ -146,7 +147,7 @@ def test_a_stop_between_rounds_ends_the_run_at_once(
     stop: driver.Stop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pipeline, ran = run(lambda _: None, stop, Told(), monkeypatch, tmp_path)
-    monkeypatch.setattr(driver.Watch, "end_round", lambda _: os.kill(os.getpid(), driver.SOON))
+    monkeypatch.setattr(Watch, "end_round", lambda _: os.kill(os.getpid(), driver.SOON))
     with pytest.raises(driver.Stopped):
         ran()
     assert pipeline.ended == 1

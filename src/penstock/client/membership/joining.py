@@ -8,7 +8,6 @@ from typing import Final
 from penstock.client.errors import ClientError
 from penstock.client.membership.assignors import Assignor, Memory, Peer
 from penstock.client.membership.protocol import (
-    PROTOCOL_TYPE,
     Subscription,
     decode_subscription,
     encode_assignment,
@@ -54,7 +53,7 @@ def join_request(
         options.rebalance_ms,
         member_id,
         options.group_instance_id,
-        PROTOCOL_TYPE,
+        options.protocol_type,
         protocols,
         reason[:_REASON_MAX],
     )
@@ -102,7 +101,7 @@ def follower_sync(
         identity.generation,
         identity.member_id,
         identity.instance_id,
-        PROTOCOL_TYPE,
+        options.protocol_type,
         assignor.name,
     )
 

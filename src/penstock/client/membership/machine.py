@@ -128,6 +128,11 @@ class Membership:
     def identity(self) -> Identity:
         return Identity(self.generation, self.member_id, self.options.group_instance_id)
 
+    @property
+    def knows_assignment(self) -> bool:
+        """Whether it has received its assignment in the current generation."""
+        return self.generation != NO_GENERATION and self._memory.generation == self.generation
+
     def held_since(self, topic_partition: TopicPartition, generation: int) -> bool:
         """Returns whether this member has owned the partition without interruption since that
         generation."""

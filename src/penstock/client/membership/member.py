@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -50,7 +50,11 @@ from penstock.wire.messages import (
     SyncGroupResponse,
 )
 
-__all__ = ["Assignor", "GroupMember", "Host", "MemberStats", "MembershipOptions"]
+__all__ = ["Assignor", "CountTopics", "GroupMember", "Host", "MemberStats", "MembershipOptions"]
+
+CountTopics = Callable[[tuple[str, ...]], Awaitable[Mapping[str, int]]]
+"""Returns the number of partitions of each of these topics; topics that do not exist are
+missing."""
 
 _log = logging.getLogger(__name__)
 _PURPOSE: Final = "group"
@@ -101,11 +105,19 @@ class MemberStats:
 class GroupMember:
     """A member of a consumer group. See the module's docstring."""
 
-    def __init__(self, cluster: Cluster, options: MembershipOptions, host: Host) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: MembershipOptions,
+        host: Host,
+        count: CountTopics | None = None,
+    ) -> None:
+        """`count` is for groups that divide something other than topics. None: asks the brokers."""
         self.options = options
         self._cluster = cluster
         self._clock = cluster.clock
         self._host = host
+        self._count = count or self._count_partitions
         self._machine = Membership(options, cluster.random.uniform)
         self._listener = Listener()
         self._poke = asyncio.Event()
@@ -152,6 +164,11 @@ class GroupMember:
         return self._machine.phase is Phase.STABLE
 
     @property
+    def knows_assignment(self) -> bool:
+        """Whether it has received its assignment in its current generation."""
+        return self._machine.knows_assignment
+
+    @property
     def has_news(self) -> bool:
         return self._machine.needs_poll(self._clock.monotonic())
 
@@ -191,6 +208,14 @@ class GroupMember:
         await self._depart(limit_s, "unsubscribed", leave=self.options.leaves)
 
     def request_rejoin(self, reason: str) -> None:
+        self._machine.rejoin(reason)
+        self._host.wake()
+
+    def disown(self, topic_partitions: Collection[TopicPartition], reason: str) -> None:
+        """Gives up these partitions at once and joins again. The listener is not called."""
+        gone = tuple(sorted(self.assignment.intersection(topic_partitions)))
+        self._drop(gone)
+        self._machine.told(Lost(gone), self._clock.monotonic())
         self._machine.rejoin(reason)
         self._host.wake()
 
@@ -349,7 +374,7 @@ class GroupMember:
                 f"{self.options.group_id}: {error}"
             ) from error
 
-    async def _count(self, topics: tuple[str, ...]) -> dict[str, int]:
+    async def _count_partitions(self, topics: tuple[str, ...]) -> dict[str, int]:
         # Never creates topics: a topic that was deleted while the group reads it must stay deleted.
         await self._cluster.refresh(topics)
         counts = {topic: self._cluster.known_partitions(topic) for topic in topics}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.client.membership.assignors import DEFAULT, Assignor, assignor_named
+from penstock.client.membership.protocol import PROTOCOL_TYPE
 from penstock.client.options import ConsumerOptions
 
 
@@ -40,6 +41,8 @@ class MembershipOptions:
     retry_backoff_max_ms: int = 1_000
     leave_on_close: bool | None = None
     """None: leave, unless the member is static."""
+    protocol_type: str = PROTOCOL_TYPE
+    """What the members of the group do. All members must have the same."""
 
     @classmethod
     def of(cls, group_id: str, options: ConsumerOptions) -> Self:

@@ -7,6 +7,7 @@ import { topic } from "./topic.js";
 import { groups, group } from "./groups.js";
 import { brokers } from "./brokers.js";
 import { pipelines } from "./pipelines.js";
+import { deployment } from "./deployment.js";
 import { access } from "./access.js";
 import { audit } from "./audit.js";
 import { signIn } from "./sign_in.js";
@@ -17,6 +18,7 @@ const PAGES = [
   [/^#\/groups\/(.+)$/, group, "#/groups"],
   [/^#\/groups$/, groups, "#/groups"],
   [/^#\/brokers$/, brokers, "#/brokers"],
+  [/^#\/pipelines\/([^/]+)(?:\/(\w+))?$/, deployment, "#/pipelines"],
   [/^#\/pipelines$/, pipelines, "#/pipelines"],
   [/^#\/access(?:\/(\w+))?$/, access, "#/access"],
   [/^#\/audit$/, audit, "#/audit"],

@@ -1,21 +1,30 @@
-// Pipelines on Spark, and streaming queries that report to the console.
+// Pipelines on Spark: deployed ones with their workers, those of this user, and streaming queries that
+// report to the console.
 import { get } from "./api.js";
 import { charts } from "./charts.js";
-import { count, fill, h, table, time } from "./dom.js";
+import { lag, next, state } from "./deployment.js";
+import { count, fill, h, rate, size, table, time } from "./dom.js";
 
 export function pipelines(main) {
   const list = h("div", { id: "pipelines" });
+  const deployed = h("div", { class: "panel", id: "deployments" });
+  const workers = h("div", { class: "panel", id: "workers" });
   const queries = h("div", { class: "panel", id: "queries" });
   const names = new Map();
   const drawn = charts("queries", "", [
     { figure: "rows", title: "Rows read per second", unit: "rate", id: "query-rows" },
     { figure: "lag", title: "Lag in records", unit: "count", id: "query-lag" },
     { figure: "batch_ms", title: "Time of the last batch", unit: "ms", id: "query-batches" }], (line) => names.get(line) || line);
-  main.append(h("h1", {}, "Pipelines"), list, h("h2", {}, "Streaming queries"), queries, h("h2", {}, "Over time"), drawn.element);
+  main.append(h("h1", {}, "Pipelines"), deployed, h("h2", {}, "Workers"), workers, h("h2", {}, "Runs on this machine"), list, h("h2", {}, "Streaming queries"), queries, h("h2", {}, "Over time"), drawn.element);
 
   async function load() {
     try {
       const found = await get("/api/pipelines");
+      fill(deployed, found.hidden ? h("p", { class: "problem" }, found.hidden) : null, table(["pipeline", "state", ">version", "worker", ">round", ">rows/s", ">lag", ">failures", "next round", "error"],
+        found.deployments.map(deployment), found.hidden ? "No deployed pipelines can be shown."
+          : "No pipelines are deployed in this cluster, or you have no right to see them. Deploy one with: penstock pipeline deploy DIR"));
+      fill(workers, table(["worker", "host", "pipelines", ">memory", "Spark", "Penstock", "last report"], found.workers.map(worker),
+        "No worker runs. Start one with: penstock pipeline worker --data DIR"));
       fill(list, found.pipelines.length ? found.pipelines.map(pipeline)
         : h("p", { class: "soft" }, "No pipelines of this user yet. Create one with: penstock pipeline init NAME"));
       for (const each of found.queries) names.set(each.id, each.name);
@@ -26,6 +35,18 @@ export function pipelines(main) {
   load();
   const timer = setInterval(() => { if (!document.hidden) load(); }, 2000);
   return { leave: () => { clearInterval(timer); drawn.leave(); } };
+}
+
+function deployment(each) {
+  return [h("a", { href: `#/pipelines/${encodeURIComponent(each.name)}` }, each.name), h("span", { title: each.note }, state(each)),
+    each.running_version && each.running_version !== each.version ? `${each.running_version} → ${each.version}` : each.version, each.worker || "–", count(each.round),
+    rate(each.rows_per_s), lag(each), each.failures ? h("span", { class: "bad" }, count(each.failures)) : 0, next(each), h("span", { class: "told error" }, each.error)];
+}
+
+function worker(each) {
+  return [each.id, each.host, h("span", { class: "told" }, each.pipelines.map((name, at) => [at ? ", " : "", h("a", { href: `#/pipelines/${encodeURIComponent(name)}` }, name)])),
+    each.memory_mb ? size(each.memory_mb * 2 ** 20) : "no limit", each.spark || "–", each.penstock || "–",
+    h("span", { class: each.silent ? "bad" : "" }, each.silent ? `no reports since ${time(each.updated_ms).slice(0, 19)}` : each.stopping ? "stopping" : time(each.updated_ms).slice(0, 19))];
 }
 
 function pipeline(each) {

@@ -36,10 +36,12 @@ State = Literal[
     "FAILED",
     "STOPPING",
     "STOPPED",
+    "COMPLETED",
 ]
 """PREPARING: its files and its virtual environment are being made. WAITING FOR ITS TIME: the next
 round begins when its schedule says so. BACKING OFF: it failed and starts again after a pause.
-FAILED: it failed, and is not started again before someone changes it."""
+FAILED: it failed, and is not started again before someone changes it. COMPLETED: a script without
+a schedule has returned; it is not run again before someone changes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -31,20 +32,16 @@ from pyspark.pipelines.cli import PipelineSpec, register_definitions, unpack_pip
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
-from penstock.client.blocking.admin import Admin
-from penstock.client.errors import ClientError
 from penstock.runtime import SystemRandom
-from penstock.spark.offsets import from_spark, waiting
-from penstock.spark.pipelines.events import flow_event, progress_event
+from penstock.spark.pipelines.events import flow_event
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.table_writers import Definitions
-from penstock.topic_partition import TopicPartition
 
+_HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
 SOON: Final = signal.SIGUSR1
-STOPPING_SOON: Final = "stopping after this round (Ctrl-C again stops at once)"
-_WATCH_EVERY_S: Final = 0.25
 _TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 (the name of a variable)
 _DEFAULTS: Final = {
     # A pipeline on a laptop needs no web UI, and two pipelines would compete for its port.
@@ -113,16 +110,22 @@ class Events:
 class Spark:
     """A Connect session to define pipelines in, and the JVM behind it if that is this process's."""
 
-    def __init__(self, master: str, settings: Mapping[str, str]) -> None:
+    def __init__(self, master: str, settings: Mapping[str, str], *, connect: bool = True) -> None:
         self.classic: Any = None
-        url = master if master.startswith("sc://") else self._serve(master, settings)
+        self.session: Any = None
+        self._url = master if master.startswith("sc://") else self._serve(master, settings)
+        if connect:
+            self.connect()
+
+    def connect(self) -> None:
+        """Opens the Connect session. Scripts do without it."""
         # With this variable pyspark's functions build plans for Connect.
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
         from pyspark.sql.connect.session import (  # noqa: PLC0415 (reads the variable above)
             SparkSession as ConnectSession,
         )
 
-        self.session: Any = ConnectSession.builder.remote(url).getOrCreate()
+        self.session = ConnectSession.builder.remote(self._url).getOrCreate()
 
     def _serve(self, master: str, settings: Mapping[str, str]) -> str:
         os.environ.setdefault(_TOKEN, SystemRandom().bytes(16).hex())
@@ -156,99 +159,10 @@ class Spark:
         for query in self.streaming_queries():
             query.stop()
         with suppress(Exception):  # The JVM ends with this process even if Connect fails.
-            self.session.stop()
+            if self.session is not None:
+                self.session.stop()
         if self.classic is not None:
             self.classic.stop()
-
-
-class Watch:
-    """Reports every batch and the lag, from its own thread, until it is closed."""
-
-    def __init__(self, spark: Spark, events: Events, stop: Stop, bootstrap: str) -> None:
-        self._spark = spark
-        self._events = events
-        self._stop = stop
-        self._bootstrap = bootstrap
-        self._admin: Admin | None = None
-        self._queries: dict[str, tuple[str, Any]] = {}
-        self._told: dict[str, int] = {}
-        self._offsets: dict[str, dict[TopicPartition, int]] = {}
-        self._lag: dict[str, int] = {}
-        self._turn = threading.Lock()
-        """The main thread reports, too, at the end of a round: no batch may be reported twice."""
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock watch", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._closed.set()
-        self._thread.join(timeout=10)
-        if self._admin is not None:
-            self._admin.close()
-
-    def end_round(self) -> None:
-        """Reports the last batches of queries that have ended."""
-        with self._turn:
-            self._look()
-            self._queries.clear()
-            self._told.clear()
-            self._tell_lag()
-
-    def _run(self) -> None:
-        number = 0
-        told = False
-        while not self._closed.wait(_WATCH_EVERY_S):
-            if self._stop.asked and not told:
-                # The signal handler cannot write this: it may have interrupted a write.
-                told = True
-                self._events.tell("phase", text=STOPPING_SOON)
-            # A JVM that is shutting down raises all kinds of errors.
-            with self._turn, suppress(Exception):
-                self._look()
-                number += 1
-                if number % 4 == 0:
-                    self._tell_lag()
-
-    def _look(self) -> None:
-        for query in self._spark.streaming_queries():
-            self._queries.setdefault(query.runId().toString(), (str(query.name()), query))
-        for run, (name, query) in list(self._queries.items()):
-            for progress in query.recentProgress():
-                found = json.loads(progress.json())
-                batch = int(found.get("batchId", 0))
-                # Spark repeats the number of a batch when it reports that there was no data.
-                if batch <= self._told.get(run, -1) or not found.get("numInputRows"):
-                    self._note_offsets(name, found)
-                    continue
-                self._told[run] = batch
-                self._note_offsets(name, found)
-                self._events.write(progress_event(name, found))
-
-    def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
-        event = progress_event(name, progress)
-        if event["offsets"]:
-            self._offsets[str(event["flow"])] = from_spark(event["offsets"])
-
-    def _tell_lag(self) -> None:
-        if not self._offsets or not self._bootstrap:
-            return
-        try:
-            if self._admin is None:
-                self._admin = Admin(self._bootstrap)
-                self._admin.start()
-            for flow, offsets in list(self._offsets.items()):
-                found = self._admin.list_offsets(dict.fromkeys(offsets, "latest"))
-                ends = {
-                    topic_partition: at.offset
-                    for topic_partition, at in found.items()
-                    if at is not None
-                }
-                lag = waiting(offsets, ends)
-                if self._lag.get(flow) != lag:
-                    self._lag[flow] = lag
-                    self._events.tell("lag", flow=flow, lag=lag)
-        except ClientError as error:
-            sys.stderr.write(f"cannot measure the lag: {error}\n")
 
 
 class Pipeline:
@@ -279,7 +193,7 @@ class Pipeline:
                 )
             for event in self._started(graph, dry, full_refresh):
                 sys.stdout.write(event.message + "\n")  # For the log of the run.
-                if (told := flow_event(event.message)) is not None:
+                if (told := flow_event(event.message, os.getcwd())) is not None:
                     self._events.write(told)
                 self._graph.look(graph)
         finally:
@@ -324,7 +238,7 @@ def run(given: argparse.Namespace, events: Events, stop: Stop) -> str:
     spec = unpack_pipeline_spec({**content, "configuration": settings, **_storage(content)})
     events.tell("phase", text="starting Spark")
     spark = Spark(given.master, settings)
-    watch = Watch(spark, events, stop, settings.get(BOOTSTRAP_SETTING, ""))
+    watch = Watch(spark, events, lambda: stop.asked, settings.get(BOOTSTRAP_SETTING, ""))
     try:
         pipeline = Pipeline(spec_path, spec, spark, events)
         number = 0
@@ -395,9 +309,7 @@ def explained(failure: Exception) -> str:
     """Returns the error as one line; for the project's own code, with the file and line."""
     if isinstance(failure, SyntaxError):
         return f"{os.path.relpath(failure.filename or '?')}, line {failure.lineno}: {failure.msg}"
-    text = one_line(str(failure)) if str(failure) else type(failure).__name__
-    if type(failure).__module__.partition(".")[0] in ("pyspark", "penstock", "py4j"):
-        return text
+    text = one_line(str(failure), os.getcwd()) if str(failure) else type(failure).__name__
     where = ""
     trace = failure.__traceback__
     while trace is not None:
@@ -405,6 +317,9 @@ def explained(failure: Exception) -> str:
         if name.startswith(os.getcwd() + os.sep):
             where = f"{os.path.relpath(name)}, line {trace.tb_lineno}: "
         trace = trace.tb_next
+    if type(failure).__module__.partition(".")[0] in ("pyspark", "penstock", "py4j"):
+        # The error of a Python worker has the line in its text.
+        return text if _HAS_LINE.match(text) else f"{where}{text}"
     return f"{where}{type(failure).__name__}: {text}"
 
 

@@ -8,7 +8,7 @@ earlier ones.
     {"event": "round", "number": 1}
     {"event": "flow", "flow": "clicks", "status": "RUNNING"}
     {"event": "progress", "flow": "clicks", "batch": 3, "rows": 100, "rows_per_s": 52.1, ...}
-    {"event": "lag", "flow": "clicks", "lag": 12}
+    {"event": "lag", "flow": "clicks", "lag": 12, "lag_s": 0.8}
     {"event": "graph", "nodes": [...], "edges": [...]}  (see `graph`)
     {"event": "end", "state": "COMPLETED"}
 """
@@ -40,8 +40,9 @@ _STATUS: Final = re.compile(r"Flow '?(?P<flow>[^\s']+)'? (?:(?:is|has|was) )?(?P
 _UNRESOLVED: Final = re.compile(r"Failed to resolve flow: '(?P<flow>[^']+)'")
 
 
-def flow_event(message: str) -> dict[str, Any] | None:
-    """Returns the event for a message of Spark about a flow; None for other messages."""
+def flow_event(message: str, root: str = "") -> dict[str, Any] | None:
+    """Returns the event for a message of Spark about a flow; None for other messages. `root` is the
+    folder of the project."""
     found = _STATUS.match(message)
     status = found["status"] if found else "FAILED"
     found = found or _UNRESOLVED.match(message)
@@ -49,7 +50,7 @@ def flow_event(message: str) -> dict[str, Any] | None:
         return None
     event: dict[str, Any] = {"event": "flow", "flow": short_name(found["flow"]), "status": status}
     if status == "FAILED":
-        event["error"] = one_line(message.partition("\n")[2] or message)
+        event["error"] = one_line(message.partition("\n")[2] or message, root)
     return event
 
 
@@ -67,8 +68,20 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
         "rows": int(progress.get("numInputRows") or 0),
         "rows_per_s": _finite(progress.get("processedRowsPerSecond")),
         "duration_ms": int(durations.get("triggerExecution") or 0),
+        "input_per_s": _finite(progress.get("inputRowsPerSecond")),
+        "watermark": str((progress.get("eventTime") or {}).get("watermark") or ""),
+        **_state(progress),
         "violations": _violations(progress),
         "offsets": offsets,
+    }
+
+
+def _state(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Returns the size of the state that the query keeps for aggregations and joins."""
+    found = [each for each in progress.get("stateOperators") or () if isinstance(each, Mapping)]
+    return {
+        "state_rows": sum(int(each.get("numRowsTotal") or 0) for each in found),
+        "state_bytes": sum(int(each.get("memoryUsedBytes") or 0) for each in found),
     }
 
 
@@ -118,6 +131,15 @@ class FlowView:
     batch_rows: int = 0
     batch_at: str = ""
     batch_ms: int = 0
+    lag_s: float | None = None
+    """The age of the oldest record that it has not read yet; None if it reads no topic."""
+    input_per_s: float = 0.0
+    """The rate at which rows arrived before the last batch that had rows."""
+    watermark: str = ""
+    """The event time before which rows are late; empty if it has none."""
+    state_rows: int = 0
+    """Rows that it keeps for aggregations and joins."""
+    state_bytes: int = 0
     violations: dict[str, int] = field(default_factory=dict)
     """How many rows of this run violate each expectation."""
     error: str = ""
@@ -152,7 +174,9 @@ class RunView:
             case "progress":
                 self._on_progress(event)
             case "lag":
-                self.flow(str(event["flow"])).lag = int(event["lag"])
+                flow = self.flow(str(event["flow"]))
+                flow.lag = int(event["lag"])
+                flow.lag_s = float(event.get("lag_s") or 0.0)
             case "graph":
                 self.graph = {"nodes": event["nodes"], "edges": event["edges"]}
             case "end":
@@ -179,6 +203,10 @@ class RunView:
             flow.batch_rows = int(event["rows"])
             flow.batch_at = str(event["at"])
             flow.batch_ms = int(event["duration_ms"])
+            flow.input_per_s = float(event.get("input_per_s") or 0.0)
+            flow.watermark = str(event.get("watermark") or "")
+            flow.state_rows = int(event.get("state_rows") or 0)
+            flow.state_bytes = int(event.get("state_bytes") or 0)
             for name, number in event["violations"].items():
                 flow.violations[name] = flow.violations.get(name, 0) + int(number)
 

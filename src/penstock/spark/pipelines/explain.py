@@ -2,7 +2,8 @@
 
 Spark wraps an error in the query that failed, the plan of that query, and the stack traces of three
 languages. The one line that is shown should say what to do. So this module looks for the innermost
-message that was written for people; the rest stays in the log of the run.
+message that was written for people; the rest stays in the log of the run. If the error comes from
+the user's own code, its file and line come first.
 """
 
 from __future__ import annotations
@@ -12,24 +13,68 @@ from typing import Final
 
 _OURS: Final = re.compile(r"\bpenstock(?:\.\w+)+: (?P<text>[^\n]+)")
 _SPARK_CODE: Final = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_.]+)\] ?(?P<text>[^\n]*)")
-_WRAPPERS: Final = frozenset({"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "JOB_ABORTED"})
+_WRAPPERS: Final = frozenset(
+    {"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "PYTHON_EXCEPTION", "JOB_ABORTED"}
+)
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+")
-_PYTHON: Final = re.compile(r"^(?P<text>\w*(?:Error|Exception): [^\n]+)", re.MULTILINE)
+_PYTHON: Final = re.compile(r"^(?P<text>(?:\w+Error|\w*Exception): [^\n]+)", re.MULTILINE)
+_FRAME: Final = re.compile(
+    r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+)'
+    r"|was called from\n(?P<called>[^\n]+):(?P<at>\d+)$",
+    re.MULTILINE,
+)
+"""A frame of a Python traceback, or the place where a column or DataFrame of a plan was made."""
+_LIBRARY: Final = re.compile(
+    r"/(?:site|dist)-packages/|/lib/python\d|/(?:pyspark|penstock)/|\.zip/|^<"
+)
 _LENGTH_MAX: Final = 400
 
 
-def one_line(text: str) -> str:
-    """Returns the most useful message in the text of a Spark error."""
+def one_line(text: str, root: str = "") -> str:
+    """Returns the most useful message in the text of a Spark error.
+
+    Args:
+        text: the error as Spark shows it.
+        root: the folder of the project. Files in it are shown relative to it.
+    """
+    frame = _own_frame(text, root)
+    where = "" if frame is None else f"{_place(frame, root)}: "
+    return _clean(where + _message(text, frame))
+
+
+def _message(text: str, frame: re.Match[str] | None) -> str:
     if found := _OURS.search(text):
-        return _clean(found["text"])
+        return found["text"]
     for match in _SPARK_CODE.finditer(text):
         if match["code"] not in _WRAPPERS and match["text"].strip():
-            return _clean(f"{match['text']} [{match['code']}]")
+            return f"{match['text']} [{match['code']}]"
+    if frame is not None:
+        # The traceback is indented. The error is the first line after it.
+        for line in text[frame.end() :].splitlines()[1:]:
+            if line.strip() and not line.startswith(" "):
+                return line
     # The last line of a Python traceback is the error.
     if traced := _PYTHON.findall(text):
-        return _clean(traced[-1])
+        return str(traced[-1])
     lines = [line for line in text.splitlines() if line.strip()]
-    return _clean(lines[0]) if lines else "failed without an error message"
+    return lines[0] if lines else "failed without an error message"
+
+
+def _own_frame(text: str, root: str) -> re.Match[str] | None:
+    """Returns the innermost frame in the user's own code: in the folder of the project, or, if
+    that is not known, outside of libraries."""
+    own = None
+    for frame in _FRAME.finditer(text):
+        path = frame["file"] or frame["called"]
+        if path.startswith(root.rstrip("/") + "/") if root else not _LIBRARY.search(path):
+            own = frame
+    return own
+
+
+def _place(frame: re.Match[str], root: str) -> str:
+    path = frame["file"] or frame["called"]
+    shown = path.removeprefix(root.rstrip("/") + "/") if root else path.rpartition("/")[2]
+    return f"{shown}, line {frame['line'] or frame['at']}"
 
 
 def _clean(text: str) -> str:

@@ -89,6 +89,26 @@ def short_text(description: str) -> str:
     return description.partition("@")[0].rpartition(".")[2][:100]
 
 
+class QueryGraphReport:
+    """Reports the graph of a script's streaming queries, when it changes."""
+
+    def __init__(self, write: Callable[[Mapping[str, Any]], None]) -> None:
+        self._write = write
+        self._queries: dict[str, Mapping[str, Any]] = {}
+        self._told: dict[str, Any] = {}
+
+    def note(self, name: str, progress: Mapping[str, Any]) -> None:
+        """Takes the last progress report of a query."""
+        self._queries[short_name(name)] = {
+            "sources": progress.get("sources"),
+            "sink": progress.get("sink"),
+        }
+        found = query_graph(self._queries)
+        if found != self._told:
+            self._told = found
+            self._write({"event": "graph", **found})
+
+
 class GraphReport:
     """Reports the graph of a round, once Spark has planned it, if it differs from the last one."""
 
@@ -188,6 +208,7 @@ class _ReadGraph:
             return {}
         path = Path(str(origin.filePath().get()))
         if path.is_absolute():  # that of a SQL file is relative
+            path = path.resolve()
             inside = path.is_relative_to(self._project)
             path = path.relative_to(self._project) if inside else Path(path.name)
         place: dict[str, Any] = {"file": str(path)}

@@ -1,0 +1,215 @@
+"""What the console knows about deployed pipelines: the sum of the records in their topics. Pure.
+
+A client with the right to write to the topics can write anything, so records of the wrong shape are
+skipped, and the history of each pipeline is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final
+
+from penstock.spark.deployments import topics
+from penstock.spark.deployments.catalog_view import WORKER_LIVE_S, CatalogView
+from penstock.spark.deployments.model import Deployment, Event, Status, decode
+
+EVENTS_KEPT: Final = 500
+"""For each pipeline."""
+PIPELINES_MAX: Final = 10_000
+"""The history of further pipelines replaces that of others."""
+NODES_MAX: Final = 500
+EDGES_MAX: Final = 2_000
+"""A larger graph is not drawn completely."""
+NO_REPORTS: Final = "NO REPORTS"
+_UNDER_WAY: Final = frozenset(
+    {"PREPARING", "STARTING", "RUNNING", "WAITING FOR ITS TIME", "BACKING OFF", "STOPPING"}
+)
+"""States in which a worker takes care of the pipeline."""
+
+
+class DeploymentRecords:
+    def __init__(self) -> None:
+        self.view = CatalogView()
+        self.events: dict[str, deque[Event]] = {}
+
+    def apply(self, topic: str, key: bytes | None, value: bytes | None) -> Status | None:
+        """Adds a record. Returns the status if it is one."""
+        if topic == topics.HISTORY:
+            event = decode(Event, value)
+            if event is not None and (key or b"").decode(errors="replace") == event.name:
+                self._add_event(event)
+            return None
+        self.view.apply(topic, key, value)
+        kind, _, name = (key or b"").decode(errors="replace").partition("/")
+        is_status = topic == topics.STATUS and kind == "pipeline" and value is not None
+        return self.view.statuses.get(name) if is_status else None
+
+    def forget(self, topic: str) -> None:
+        """Forgets the records of a topic that is gone, or is read again from its beginning."""
+        if topic == topics.DEFINITIONS:
+            self.view.deployments.clear()
+            self.view.versions.clear()
+        elif topic == topics.STATUS:
+            self.view.statuses.clear()
+            self.view.workers.clear()
+        else:
+            self.events.clear()
+
+    def _add_event(self, event: Event) -> None:
+        known = self.events.get(event.name)
+        if known is None:
+            if len(self.events) >= PIPELINES_MAX:
+                del self.events[next(iter(self.events))]
+            known = self.events[event.name] = deque(maxlen=EVENTS_KEPT)
+        known.append(event)
+
+    # -- what is shown --------------------------------------------------------------------------
+
+    def is_silent(self, worker: str, now_ms: int) -> bool:
+        found = self.view.workers.get(worker)
+        return found is None or now_ms - found.updated_ms > WORKER_LIVE_S * 1000
+
+    def state(self, name: str, now_ms: int) -> tuple[str, str]:
+        """Returns the state of a pipeline, and a sentence about it or an empty string.
+
+        The status of a pipeline says what its worker reported last. If the worker is silent, the
+        state is not known: the pipeline is not shown as running.
+        """
+        deployment, status = self.view.deployments[name], self.view.statuses.get(name)
+        if status is None:
+            if deployment.wanted == "STOPPED":
+                return "STOPPED", "It was never started."
+            return "WAITING FOR A WORKER", _no_worker(bool(self.view.workers))
+        if status.state in _UNDER_WAY and self.is_silent(status.worker, now_ms):
+            return NO_REPORTS, (
+                f"Worker {status.worker} does not report. Another worker takes the pipeline over "
+                "when its lease has ended, if there is one that can run it."
+            )
+        if status.state == "WAITING FOR A WORKER":
+            return status.state, _no_worker(bool(self.view.workers))
+        if status.revision < deployment.revision:
+            return status.state, "The last change has not reached its worker yet."
+        return status.state, ""
+
+    def row(self, name: str, now_ms: int, rates: Mapping[str, float]) -> dict[str, Any]:
+        """Returns a line of the list of deployments."""
+        deployment = self.view.deployments[name]
+        status = self.view.statuses.get(name)
+        state, note = self.state(name, now_ms)
+        flows = [] if status is None else flows_of(status)
+        lags = [flow["lag"] for flow in flows if flow["lag"] is not None]
+        delays = [flow["lag_s"] for flow in flows if flow["lag_s"] is not None]
+        run = {} if status is None else status.run
+        return {
+            "name": name,
+            "state": state,
+            "note": note,
+            "wanted": deployment.wanted,
+            "version": deployment.version,
+            "running_version": 0 if status is None else status.version,
+            "worker": "" if status is None else status.worker,
+            "host": "" if status is None else status.host,
+            "round": _whole(run.get("round")),
+            "rows_per_s": round(sum(rates.values()), 1) if state == "RUNNING" else 0.0,
+            "lag": sum(lags) if lags else None,
+            "lag_s": max(delays) if delays else None,
+            "failures": 0 if status is None else status.failures,
+            "since_ms": 0 if status is None else status.since_ms,
+            "updated_ms": 0 if status is None else status.updated_ms,
+            "next_ms": 0 if status is None else status.next_ms,
+            "error": "" if status is None else status.error or str(run.get("error") or ""),
+            "schedule": described_schedule(deployment),
+        }
+
+
+def _no_worker(has_some: bool) -> str:
+    if has_some:
+        return "No worker has taken it yet. Workers need access to its storage."
+    return "No worker runs. Start one with: penstock pipeline worker --data DIR"
+
+
+def described_schedule(deployment: Deployment) -> str:
+    schedule = deployment.schedule
+    if schedule.cron:
+        return f"at {schedule.cron} (UTC)"
+    if schedule.every_s:
+        return f"every {schedule.every_s:g} s"
+    return "continuous"
+
+
+def flows_of(status: Status) -> list[dict[str, Any]]:
+    """Returns the flows of the status's run with fields of the right types."""
+    return [
+        {
+            "name": str(flow.get("name") or ""),
+            "status": str(flow.get("status") or ""),
+            "streaming": flow.get("streaming") is True,
+            "rows": _whole(flow.get("rows")) or 0,
+            "lag": _whole(flow.get("lag")),
+            "lag_s": _number(flow.get("lag_s")),
+            "batch": _whole(flow.get("batch")),
+            "batch_rows": _whole(flow.get("batch_rows")),
+            "batch_ms": _whole(flow.get("batch_ms")),
+            # A flow without state reports 0 for both.
+            "state_rows": _whole(flow.get("state_rows")) if _has_state(flow) else None,
+            "state_bytes": _whole(flow.get("state_bytes")) if _has_state(flow) else None,
+            "watermark": str(flow.get("watermark") or ""),
+            "violations": {
+                str(name): number
+                for name, number in _dict(flow.get("violations")).items()
+                if type(number) is int
+            },
+            "error": str(flow.get("error") or ""),
+        }
+        for flow in _dicts(status.run.get("flows"))
+    ]
+
+
+def _has_state(flow: dict[str, Any]) -> bool:
+    return bool(flow.get("state_rows") or flow.get("state_bytes"))
+
+
+def graph_of(status: Status) -> dict[str, list[dict[str, Any]]]:
+    """Returns the nodes and edges of the status's run; edges without both nodes are left out."""
+    found = _dict(status.run.get("graph"))
+    nodes: dict[str, dict[str, Any]] = {}
+    for node in _dicts(found.get("nodes"))[:NODES_MAX]:
+        key = str(node.get("id") or "")
+        nodes[key] = {
+            "id": key,
+            "kind": str(node.get("kind") or ""),
+            "name": str(node.get("name") or ""),
+            "flow": str(node.get("flow") or ""),
+            "format": str(node.get("format") or ""),
+            "file": str(node.get("file") or ""),
+            "line": _whole(node.get("line")),
+        }
+    edges = [
+        {
+            "from": str(edge.get("from")),
+            "to": str(edge.get("to")),
+            "schema": str(edge.get("schema") or ""),
+        }
+        for edge in _dicts(found.get("edges"))
+        if str(edge.get("from")) in nodes and str(edge.get("to")) in nodes
+    ][:EDGES_MAX]
+    return {"nodes": [*nodes.values()], "edges": edges}
+
+
+def _dict(found: object) -> dict[str, Any]:
+    return found if isinstance(found, dict) else {}
+
+
+def _dicts(found: object) -> list[dict[str, Any]]:
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _whole(found: object) -> int | None:
+    return found if type(found) is int and abs(found) < 2**53 else None
+
+
+def _number(found: object) -> float | None:
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    return float(found) if abs(found) < 2**53 else None

@@ -1,0 +1,131 @@
+"""Decides what a new version does to the checkpoints of its flows. Pure.
+
+    the flow is new, or was removed           it begins without a checkpoint; the checkpoint stays
+    nothing changed                           kept
+    a materialized view                       has no checkpoint: it is computed in every round
+    changed, stateless, with the same sources kept
+    the target or the database changed        not kept: Spark looks for it in another place
+    the sources changed                       not kept: the offsets are those of other sources
+    changed, and it keeps state               not kept: the state may not fit
+
+A flow whose checkpoint is not kept needs a decision of the user: begin again without it, or keep
+it because the change does not matter to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.spark.deployments.flow_fingerprints import Fingerprint, parse_fingerprint
+from penstock.spark.pipelines.errors import PipelineError
+
+Outcome = Literal["new", "removed", "unchanged", "kept", "recomputed", "not kept", "moved"]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowChange:
+    """What a new version does to a flow."""
+
+    flow: str
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What happens to each flow, with the decisions of the user."""
+
+    changes: list[FlowChange]
+    reset: list[str]
+    """The flows that begin again."""
+
+    def texts(self) -> list[str]:
+        """Returns a line for each flow."""
+        return [f"{each.flow}: {self._text(each)}" for each in self.changes]
+
+    def _text(self, change: FlowChange) -> str:
+        if change.flow in self.reset:
+            return f"begins again without its checkpoint ({change.reason})"
+        match change.outcome:
+            case "new" | "removed":
+                return f"{change.outcome}; {change.reason}"
+            case "recomputed":
+                return change.reason
+            case "not kept":
+                return f"keeps its checkpoint because you say so ({change.reason})"
+            case _:
+                return f"keeps its checkpoint ({change.reason})"
+
+
+def compare(old: Mapping[str, str], new: Mapping[str, str]) -> list[FlowChange]:
+    """Returns what happens to each flow, by name. Both map flows to fingerprints."""
+    return [_compared(flow, old.get(flow), new.get(flow)) for flow in sorted({*old, *new})]
+
+
+def decide(
+    changes: Sequence[FlowChange], reset: Collection[str], keep: Collection[str]
+) -> Decision:
+    """Applies the decisions of the user, or raises `PipelineError` if some are missing."""
+    known = {each.flow: each for each in changes if each.outcome != "removed"}
+    for option, flows in (("--reset", reset), ("--keep-checkpoint", keep)):
+        for flow in flows:
+            if flow not in known:
+                raise PipelineError(
+                    f"{option} {flow}: there is no such flow; the flows are "
+                    f"{', '.join(known) or 'unknown'}"
+                )
+    if both := sorted(set(reset) & set(keep)):
+        raise PipelineError(f"{both[0]} has both --reset and --keep-checkpoint: give one")
+    for flow in keep:
+        if known[flow].outcome == "moved":
+            raise PipelineError(
+                f"the checkpoint of {flow} cannot be kept ({known[flow].reason}): "
+                f"use --reset {flow}"
+            )
+    missing = [
+        each
+        for each in changes
+        if each.outcome in ("not kept", "moved") and each.flow not in {*reset, *keep}
+    ]
+    if missing:
+        raise PipelineError(_refusal(missing))
+    return Decision(list(changes), sorted(reset))
+
+
+def _refusal(missing: Sequence[FlowChange]) -> str:
+    flows = "; ".join(f"{each.flow} ({each.reason})" for each in missing)
+    first = missing[0].flow
+    return (
+        f"nothing was changed, because these flows cannot keep their checkpoints: {flows}. Choose "
+        f"for each flow: --reset {first} (it begins again without its checkpoint) or "
+        f"--keep-checkpoint {first} (you know that the checkpoint still fits)"
+    )
+
+
+def _compared(flow: str, before: str | None, after: str | None) -> FlowChange:
+    if before is None:
+        return FlowChange(flow, "new", "it begins without a checkpoint")
+    if after is None:
+        return FlowChange(flow, "removed", "its checkpoint and its table are kept")
+    if before == after:
+        return FlowChange(flow, "unchanged", "it did not change")
+    old, new = parse_fingerprint(before), parse_fingerprint(after)
+    if old is None or new is None:
+        return FlowChange(flow, "not kept", "the two versions cannot be compared")
+    return _changed(flow, old, new)
+
+
+def _changed(flow: str, old: Fingerprint, new: Fingerprint) -> FlowChange:
+    if new.kind == "batch":
+        return FlowChange(flow, "recomputed", "has no checkpoint, it is computed in every round")
+    if old.kind == "batch":
+        return FlowChange(flow, "new", "it was no stream before")
+    if old.place != new.place:
+        return FlowChange(flow, "moved", "its target or its database changed")
+    if old.sources != new.sources:
+        return FlowChange(flow, "not kept", "its sources changed")
+    if old.stateful or new.stateful:
+        return FlowChange(flow, "not kept", "it keeps state and its definition changed")
+    return FlowChange(flow, "kept", "it changed, but has the same sources and keeps no state")

@@ -1,0 +1,275 @@
+"""Finds the definitions of flows in the files of a project. Pure.
+
+Python files are parsed, not run, so this works without Spark. Found are functions with a decorator
+of `pyspark.pipelines` (`@dp.table`, `@dp.materialized_view`, `@dp.append_flow`,
+`@dp.temporary_view`), calls of `create_auto_cdc_flow`, and in scripts the calls of `queryName`.
+SQL files are split at semicolons.
+
+With the definition of a flow goes what it uses in the same project: functions, classes and
+constants of its module and of modules that it imports from the project, the temporary views that
+it names, and the sink or table that it writes to. Not followed are names that are computed, star
+imports, methods that are called on objects, and packages outside of the project.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Final, Literal
+
+FlowKind = Literal["streaming", "batch"]
+_DECORATORS: Final[Mapping[str, str]] = {
+    "table": "streaming",
+    "append_flow": "streaming",
+    "materialized_view": "batch",
+    "temporary_view": "view",
+}
+_TARGETS: Final = ("create_sink", "create_streaming_table")
+_STATEMENT: Final = re.compile(
+    r"""\s*CREATE\s+(?:OR\s+REFRESH\s+|OR\s+REPLACE\s+)?
+    (?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW|TEMP\s+VIEW|FLOW)\s+
+    (?:IF\s+NOT\s+EXISTS\s+)?(?P<name>[`\w.]+)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_INSERT: Final = re.compile(r"\bINSERT\s+INTO\s+(?P<target>[`\w.]+)", re.IGNORECASE)
+_COMMENTS: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+
+
+@dataclass(slots=True)
+class FlowSource:
+    """A flow, with all code that belongs to it."""
+
+    name: str
+    kind: FlowKind
+    target: str
+    python: list[ast.AST] = field(default_factory=list)
+    sql: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Module:
+    tree: ast.Module
+    definitions: dict[str, list[ast.stmt]]
+    """What a name is at the top of the module."""
+    imports: dict[str, tuple[str, str]]
+    """Local name -> module of the project and the name there ("": the module itself)."""
+
+
+_Found = tuple[FlowSource, _Module | None, ast.AST | str]
+"""A flow, with the module and the code that define it."""
+
+
+class ProjectCode:
+    """All Python and SQL files of a project. Files that do not parse are left out."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self._modules: dict[str, _Module] = {}
+        paths = {path for path in files if path.endswith(".py")}
+        for path in sorted(paths):
+            try:
+                tree = ast.parse(files[path])
+            except (SyntaxError, ValueError):
+                continue
+            imports = _imports(tree, path, paths)
+            self._modules[path] = _Module(tree, _definitions(tree), imports)
+        self._sql = {path: files[path] for path in sorted(files) if path.endswith(".sql")}
+        self._views: dict[str, tuple[_Module, ast.stmt] | str] = {}
+        self._outputs: dict[str, ast.stmt] = {}
+
+    def flows(self, paths: Collection[str]) -> list[FlowSource]:
+        """Returns the flows that these files define, by name."""
+        found: list[_Found] = []
+        for path, module in self._modules.items():
+            found += self._in_module(module) if path in paths else ()
+        for path, text in self._sql.items():
+            found += self._in_sql(text) if path in paths else ()
+        for flow, source, definition in found:
+            _Closure(self._modules, self._views, self._outputs, flow).add(source, definition)
+        return sorted((flow for flow, _, _ in found), key=lambda flow: flow.name)
+
+    def queries(self, entry: str) -> list[FlowSource]:
+        """Returns the streaming queries of a script: those that `queryName` names. Each depends on
+        the whole script."""
+        module = self._modules.get(entry)
+        if module is None:
+            return []
+        names = {
+            str(call.args[0].value)
+            for call in ast.walk(module.tree)
+            if isinstance(call, ast.Call)
+            and _last_name(call.func) == "queryName"
+            and call.args
+            and isinstance(call.args[0], ast.Constant)
+        }
+        flows = [FlowSource(name, "streaming", name) for name in sorted(names)]
+        for flow in flows:
+            _Closure(self._modules, {}, {}, flow).add(module, module.tree)
+        return flows
+
+    def _in_module(self, module: _Module) -> Iterator[_Found]:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef):
+                for decorator in node.decorator_list:
+                    kind = _DECORATORS.get(_last_name(_function(decorator)))
+                    name = _text(decorator, "name") or node.name
+                    if kind == "view":
+                        self._views[name] = module, node
+                    elif kind is not None:
+                        target = _text(decorator, "target") or name
+                        flow_kind: FlowKind = "batch" if kind == "batch" else "streaming"
+                        yield FlowSource(name, flow_kind, target), module, node
+            elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+                called, call = _last_name(node.value.func), node.value
+                if called in _TARGETS and (name := _text(call, "name", position=0)):
+                    self._outputs[name] = node
+                elif called == "create_auto_cdc_flow" and (target := _text(call, "target", 0)):
+                    name = _text(call, "name") or target
+                    yield FlowSource(name, "streaming", target), module, node
+
+    def _in_sql(self, text: str) -> Iterator[_Found]:
+        for statement in plain_sql(text).split(";"):
+            found = _STATEMENT.match(statement)
+            if found is None:
+                continue
+            name = found["name"].replace("`", "")
+            kind = found["kind"].upper().split()[0]
+            if kind in ("TEMPORARY", "TEMP"):
+                self._views[name] = statement
+                continue
+            into = _INSERT.search(statement)
+            target = into["target"].replace("`", "") if kind == "FLOW" and into else name
+            if kind == "STREAMING" and not re.search(r"\bAS\b", statement, re.IGNORECASE):
+                continue  # A table that flows write to.
+            yield (
+                FlowSource(name, "batch" if kind == "MATERIALIZED" else "streaming", target),
+                None,
+                statement,
+            )
+
+
+class _Closure:
+    """Collects what a flow uses."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, _Module],
+        views: Mapping[str, tuple[_Module, ast.stmt] | str],
+        outputs: Mapping[str, ast.stmt],
+        flow: FlowSource,
+    ) -> None:
+        self._modules = modules
+        self._views = views
+        self._flow = flow
+        self._seen: set[int] = set()
+        if (output := outputs.get(flow.target)) is not None:
+            flow.python.append(output)
+
+    def add(self, module: _Module | None, definition: ast.AST | str) -> None:
+        if isinstance(definition, str):
+            self._flow.sql.append(definition)
+            self._add_views(definition)
+            return
+        if id(definition) in self._seen:
+            return
+        self._seen.add(id(definition))
+        self._flow.python.append(definition)
+        assert module is not None, "Python is in a module"
+        for node in ast.walk(definition):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                self._add_views(node.value)
+            elif isinstance(node, ast.Name):
+                self._add_name(module, node.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                self._add_name(module, node.value.id, node.attr)
+
+    def _add_name(self, module: _Module, name: str, attribute: str = "") -> None:
+        for definition in module.definitions.get(name, ()):
+            self.add(module, definition)
+        path, inner = module.imports.get(name, ("", ""))
+        if path and path in self._modules and (wanted := inner or attribute):
+            self._add_name(self._modules[path], wanted)
+
+    def _add_views(self, text: str) -> None:
+        for name in set(re.findall(r"[\w.]+", text)):
+            view = self._views.get(name)
+            if isinstance(view, str):
+                if view not in self._flow.sql:
+                    self.add(None, view)
+            elif view is not None:
+                self.add(*view)
+
+
+def plain_sql(text: str) -> str:
+    """Returns SQL without comments and with single spaces."""
+    return " ".join(_COMMENTS.sub(" ", text).split())
+
+
+def _definitions(tree: ast.Module) -> dict[str, list[ast.stmt]]:
+    found: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found.setdefault(name, []).append(node)
+            case ast.Assign(targets=targets):
+                for target in targets:
+                    if isinstance(target, ast.Name):
+                        found.setdefault(target.id, []).append(node)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.setdefault(name, []).append(node)
+    return found
+
+
+def _imports(tree: ast.Module, path: str, paths: set[str]) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if file := _module_file(alias.name, path, paths):
+                    found[alias.asname or alias.name.partition(".")[0]] = file, ""
+        elif isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            for alias in node.names:
+                local = alias.asname or alias.name
+                if file := _module_file(f"{module}.{alias.name}".strip("."), path, paths):
+                    found[local] = file, ""
+                elif file := _module_file(module, path, paths):
+                    found[local] = file, alias.name
+    return found
+
+
+def _module_file(module: str, path: str, paths: set[str]) -> str:
+    """Returns the file of a module: beside the file that imports it, or from the project's
+    folder."""
+    inner = module.replace(".", "/")
+    for folder in (PurePosixPath(path).parent, PurePosixPath()):
+        for name in (f"{inner}.py", f"{inner}/__init__.py"):
+            if inner and str(folder / name) in paths:
+                return str(folder / name)
+    return ""
+
+
+def _function(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def _last_name(node: ast.expr) -> str:
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _text(call: ast.expr, keyword: str, position: int | None = None) -> str:
+    """Returns an argument of a call if it is a text."""
+    if not isinstance(call, ast.Call):
+        return ""
+    values = [each.value for each in call.keywords if each.arg == keyword]
+    if not values and position is not None and len(call.args) > position:
+        values = [call.args[position]]
+    match values:
+        case [ast.Constant(value=str() as text)]:
+            return text
+    return ""

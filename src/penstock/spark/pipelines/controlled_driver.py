@@ -1,0 +1,202 @@
+"""Runs a deployed pipeline: `python -m penstock.spark.pipelines.controlled_driver`.
+
+A worker starts it, and controls it by standard input (`driver_control`). It starts Spark first and
+learns only then which pipeline it runs, so that a worker can keep one in reserve. Its events go to
+the file descriptor that it was given, as those of `driver`, and some more:
+
+    {"event": "warm"}        Spark has started, and waits for a pipeline
+    {"event": "ready"}       waits for its first round
+    {"event": "waiting"}     a round was completed
+
+A project is run in rounds. A script is run once: it has ended when it has returned and none of its
+streaming queries is active. If a query fails after the script has returned, the run has failed.
+While the script runs, its own code handles its queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.pipelines.cli import unpack_pipeline_spec
+
+from penstock.spark.pipelines.driver import Events, Pipeline, Spark, explained
+from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdog
+from penstock.spark.pipelines.graph import QueryGraphReport
+from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
+from penstock.spark.pipelines.query_watch import Watch
+
+_QUERIES_EVERY_S: Final = 0.25
+_WAREHOUSE: Final = "spark.sql.warehouse.dir"
+
+
+class Job:
+    """A pipeline in this driver's Spark."""
+
+    def __init__(
+        self, spark: Spark, assigned: Assignment, events: Events, control: Control
+    ) -> None:
+        self._spark = spark
+        self._assigned = assigned
+        self._events = events
+        self._control = control
+        self._round = 0
+        self._project: Pipeline | None = None
+        self._watch: Watch | None = None
+
+    def prepare(self) -> None:
+        """Applies the settings of the pipeline."""
+        assigned = self._assigned
+        os.environ.update(assigned.environment)
+        if assigned.link:
+            with suppress(FileExistsError):
+                os.symlink(assigned.root, assigned.link)
+        os.chdir(assigned.root)
+        sys.path.insert(0, assigned.root)
+        settings = {**assigned.settings, BOOTSTRAP_SETTING: assigned.bootstrap}
+        if assigned.kind == "project":
+            spec_path = Path(assigned.root, assigned.entry)
+            content = read_spec(spec_path)
+            settings = {**content.get("configuration", {}), **settings}
+            spec = unpack_pipeline_spec(
+                {**content, "configuration": settings, "storage": assigned.storage}
+            )
+            self._spark.connect()
+            self._project = Pipeline(spec_path, spec, self._spark, self._events)
+        self._apply(settings)
+        bootstrap = assigned.bootstrap
+        graph = None if assigned.kind == "project" else QueryGraphReport(self._events.write).note
+        self._watch = Watch(
+            self._spark, self._events, self._control.stopping.is_set, bootstrap, graph
+        )
+
+    def _apply(self, settings: Mapping[str, str]) -> None:
+        """Applies what a running Spark can still change. The worker starts Spark with the rest."""
+        sessions = [each for each in (self._spark.classic, self._spark.session) if each is not None]
+        for session in sessions:
+            for name, value in settings.items():
+                with suppress(PySparkException):
+                    session.conf.set(name, value)
+
+    def run_round(self) -> None:
+        self._round += 1
+        self._events.tell("round", number=self._round)
+        if self._project is not None:
+            self._project.run(dry=False, full_refresh=False)
+        else:
+            self._run_script()
+        if self._watch is not None:
+            self._watch.end_round()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is no further round: a script is run once."""
+        return self._project is None
+
+    def stop_queries(self) -> None:
+        """Ends the queries of a script. Their checkpoints say where they go on."""
+        if self._project is None and self._round:
+            for query in self._spark.streaming_queries():
+                with suppress(Exception):  # It may have ended by itself.
+                    query.stop()
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def _run_script(self) -> None:
+        path = os.path.join(self._assigned.root, self._assigned.entry)
+        sys.argv = [path]
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise RuntimeError(f"the script ended with {end.code!r}") from None
+        finished = threading.Event()
+        while self._spark.streaming_queries() and not self._failed_query():
+            finished.wait(_QUERIES_EVERY_S)
+        self._failed_query()
+
+    def _failed_query(self) -> bool:
+        """Raises the error of a query that has failed. Returns False."""
+        classic = self._spark.classic
+        if not classic._jsc.sc().isStopped():  # A script may have stopped Spark.
+            classic.streams.awaitAnyTermination(0.001)
+        return False
+
+
+def place(classic: Any, assigned: Assignment) -> None:
+    """Tells Spark where tables and metastore are. Spark uses neither before its first query."""
+    if classic is None:
+        return
+    classic._jvm.java.lang.System.setProperty("derby.system.home", assigned.metastore)
+    classic._jsc.sc().conf().set(_WAREHOUSE, assigned.warehouse)
+    shared = classic._jsparkSession.sharedState()
+    shared.conf().set(_WAREHOUSE, assigned.warehouse)
+    shared.hadoopConf().set("hive.metastore.warehouse.dir", assigned.warehouse)
+
+
+def serve(given: argparse.Namespace, events: Events, control: Control) -> str:
+    """Runs the pipeline that the worker assigns. Returns the state in which it ended."""
+    events.tell("phase", text="starting Spark")
+    spark = Spark(given.master, json.loads(given.settings), connect=False)
+    job: Job | None = None
+    try:
+        events.tell("warm")
+        assigned = control.assignment()
+        if assigned is None:
+            return "STOPPED"
+        place(spark.classic, assigned)
+        job = Job(spark, assigned, events, control)
+        job.prepare()
+        control.on_stop = job.stop_queries
+        events.tell("ready")
+        while control.command() == "round":
+            job.run_round()
+            if control.stopping.is_set():
+                return "STOPPED"
+            if job.is_done:
+                return "COMPLETED"
+            events.tell("waiting")
+        return "STOPPED"
+    finally:
+        events.tell("phase", text="stopping")
+        if job is not None:
+            job.close()
+        spark.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--settings", default="{}")
+    parser.add_argument("--events", type=int, required=True)
+    given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = Control(sys.stdin, Watchdog())
+    # If the worker is gone, writing or closing the pipe raises BrokenPipeError.
+    with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:
+        events = Events(out)
+        try:
+            state, error = serve(given, events, control), ""
+        except Exception as failure:  # noqa: BLE001 (any error is reported; its traceback is in the log)
+            import traceback  # noqa: PLC0415 (only after an error)
+
+            traceback.print_exc()
+            state, error = "FAILED", explained(failure)
+        events.tell("end", state=state, error=error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""How a worker controls its driver: commands by standard input, and a watchdog for the lease.
+
+One JSON object per line:
+
+    {"assign": {...}}          the pipeline that this driver runs from now on, see `Assignment`
+    {"lease": 1234.5}          the boot time at which the driver must have ended
+    {"round": true}            begin a round
+    {"stop": "soon"}           end after the current round
+    {"stop": "now"}            end at once
+
+The end of standard input means that the worker has ended, and ends the driver at once. So does the
+end of the lease. In both cases all processes of the driver are killed, with the JVM and its Python
+workers: another worker may start the same pipeline a moment later.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from penstock.client.dataclass_json import builder
+from penstock.runtime import boot_time
+from penstock.spark.pipelines.process_session import kill_own_session
+
+_LOOK_EVERY_S: Final = 0.1
+
+Command = Literal["round", "stop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A pipeline, and everything that is needed to run it."""
+
+    name: str
+    kind: Literal["project", "script"]
+    root: str
+    """The folder with its files."""
+    entry: str
+    """The file in `root` that is run: the specification of a project, or a script."""
+    storage: str
+    """The folder or URL for checkpoints and tables."""
+    warehouse: str
+    metastore: str
+    """The folder of the metastore."""
+    bootstrap: str
+    settings: dict[str, str] = field(default_factory=dict)
+    """Spark settings, which override those of the project."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables for the code of the project."""
+    link: str = ""
+    """Where Python workers look for the files of the project; a link to `root` is created there."""
+
+
+class Watchdog:
+    """Kills the driver when its lease has ended. Not armed before the first `renew`."""
+
+    def __init__(
+        self, kill: Callable[[], None] = kill_own_session, now: Callable[[], float] = boot_time
+    ) -> None:
+        self._kill = kill
+        self._now = now
+        self._until = float("inf")
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock lease", daemon=True)
+        self._thread.start()
+
+    def renew(self, until: float) -> None:
+        self._until = until if self._until == float("inf") else max(self._until, until)
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        # The clock is looked at often: the time to wait does not include suspended time.
+        while not self._closed.wait(_LOOK_EVERY_S):
+            if self._now() >= self._until:
+                self._kill()
+                return
+
+
+class Control:
+    """Reads the commands of the worker, from a thread of its own."""
+
+    def __init__(
+        self, lines: Iterable[str], watchdog: Watchdog, kill: Callable[[], None] = kill_own_session
+    ) -> None:
+        self.stopping = threading.Event()
+        """Set when the driver is to end after its round."""
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when the driver is to end soon, from the thread that reads."""
+        self._lines = lines
+        self._watchdog = watchdog
+        self._kill = kill
+        self._assigned: queue.Queue[Assignment | None] = queue.Queue()
+        self._commands: queue.Queue[Command] = queue.Queue()
+        self._thread = threading.Thread(target=self._run, name="penstock control", daemon=True)
+        self._thread.start()
+
+    def assignment(self) -> Assignment | None:
+        """Waits for the pipeline. Returns None if the driver is to stop before there is one."""
+        return self._assigned.get()
+
+    def command(self) -> Command:
+        return self._commands.get()
+
+    def _run(self) -> None:
+        for line in self._lines:
+            self._on(json.loads(line))
+        self._kill()
+
+    def _on(self, command: dict[str, Any]) -> None:
+        if "lease" in command:
+            self._watchdog.renew(float(command["lease"]))
+        if "assign" in command:
+            self._assigned.put(builder(Assignment)(command["assign"]))
+        if "round" in command:
+            self._commands.put("round")
+        match command.get("stop"):
+            case "soon":
+                self.stopping.set()
+                self._assigned.put(None)
+                self._commands.put("stop")
+                self.on_stop()
+            case "now":
+                self._kill()
+            case _:
+                pass

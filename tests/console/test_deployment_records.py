@@ -1,0 +1,137 @@
+"""Tests what the console makes of the records of deployed pipelines."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.console.deployment_records import (
+    EVENTS_KEPT,
+    NO_REPORTS,
+    DeploymentRecords,
+    described_schedule,
+    flows_of,
+    graph_of,
+)
+from penstock.spark.deployments import topics
+from penstock.spark.deployments.model import (
+    Deployment,
+    Event,
+    Schedule,
+    Status,
+    WorkerStatus,
+    encode,
+)
+
+NOW_MS = 1_800_000_000_000
+
+
+def records(state: str | None = "RUNNING", **fields: Any) -> DeploymentRecords:
+    """A deployment in this state, with a worker that has just reported."""
+    found = DeploymentRecords()
+    found.apply(topics.DEFINITIONS, b"deployment/a", encode(Deployment("a", 1, 1)))
+    worker = WorkerStatus("w", "box", "s", 0, fields.pop("reported_ms", NOW_MS))
+    found.apply(topics.STATUS, b"worker/w", encode(worker))
+    if state is not None:
+        status = {"revision": 1, "version": 1, "worker": "w", **fields}
+        found.apply(
+            topics.STATUS,
+            b"pipeline/a",
+            encode(Status("a", state, **status)),  # type: ignore[arg-type]
+        )
+    return found
+
+
+def test_the_state_is_what_a_live_worker_reports() -> None:
+    assert records().state("a", NOW_MS) == ("RUNNING", "")
+    assert records(None).state("a", NOW_MS)[0] == "WAITING FOR A WORKER"
+
+
+def test_the_state_of_a_silent_worker_is_not_known() -> None:
+    """But what has ended stays ended, whether its worker lives or not."""
+    late = NOW_MS - 600_000
+    assert records(reported_ms=late).state("a", NOW_MS)[0] == NO_REPORTS
+    for state in ("STOPPED", "FAILED"):
+        assert records(state, reported_ms=late).state("a", NOW_MS)[0] == state
+    assert records(worker="another").state("a", NOW_MS)[0] == NO_REPORTS
+
+
+def test_a_change_that_no_worker_has_taken_up_is_mentioned() -> None:
+    found = records()
+    changed = Deployment("a", 2, 1, wanted="STOPPED")
+    found.apply(topics.DEFINITIONS, b"deployment/a", encode(changed))
+    assert found.state("a", NOW_MS) == (
+        "RUNNING",
+        "The last change has not reached its worker yet.",
+    )
+
+
+def test_rows_per_second_are_those_of_a_running_pipeline() -> None:
+    """A pipeline that waits or is silent reads nothing, whatever it read before."""
+    assert records().row("a", NOW_MS, {"x": 2.5, "y": 1.0})["rows_per_s"] == 3.5
+    assert records("BACKING OFF").row("a", NOW_MS, {"x": 2.5})["rows_per_s"] == 0
+
+
+def test_lag_is_the_sum_in_records_and_the_longest_in_time() -> None:
+    flows = [{"name": "x", "lag": 2, "lag_s": 9.0}, {"name": "y", "lag": 3, "lag_s": 1.5}, {}]
+    row = records(run={"flows": flows}).row("a", NOW_MS, {})
+    assert (row["lag"], row["lag_s"]) == (5, 9.0)
+    row = records(run={"flows": [{"name": "z"}]}).row("a", NOW_MS, {})
+    assert (row["lag"], row["lag_s"]) == (None, None)
+
+
+def test_runs_of_any_shape_do_no_harm() -> None:
+    """Any client with the right to write can write anything."""
+    for run in (
+        {"flows": 5, "graph": []},
+        {"flows": [7, {"name": [], "rows": "x", "lag": 2**70, "lag_s": True, "violations": [1]}]},
+        {"graph": {"nodes": [{"id": 1}], "edges": [{"from": [], "to": "nowhere"}, 3]}},
+    ):
+        status = Status("a", "RUNNING", 1, 1, run=run)
+        for flow in flows_of(status):
+            assert (flow["rows"], flow["lag"], flow["lag_s"], flow["violations"]) == (
+                0, None, None, {},
+            )  # fmt: skip
+        assert graph_of(status)["edges"] == []
+        json.dumps([flows_of(status), graph_of(status)], allow_nan=False)
+
+
+def test_a_flow_without_state_has_no_figures_of_it() -> None:
+    flows = [
+        {"name": "plain", "state_rows": 0, "state_bytes": 0},
+        {"name": "empty", "state_rows": 0, "state_bytes": 640},
+    ]
+    found = flows_of(Status("a", "RUNNING", 1, 1, run={"flows": flows}))
+    assert [(flow["state_rows"], flow["state_bytes"]) for flow in found] == [
+        (None, None),
+        (0, 640),
+    ]
+
+
+def test_edges_need_both_of_their_nodes() -> None:
+    nodes = [{"id": "a", "kind": "topic", "name": "x"}, {"id": "b", "kind": "table", "line": 3}]
+    edges = [{"from": "a", "to": "b", "schema": "c INT"}, {"from": "a", "to": "gone"}]
+    found = graph_of(Status("a", "RUNNING", 1, 1, run={"graph": {"nodes": nodes, "edges": edges}}))
+    assert found["edges"] == [{"from": "a", "to": "b", "schema": "c INT"}]
+    assert [node["line"] for node in found["nodes"]] == [None, 3]
+
+
+def test_the_history_of_a_pipeline_is_bounded() -> None:
+    """The last events are kept. An event under the key of another pipeline is not used."""
+    found = DeploymentRecords()
+    for number in range(EVENTS_KEPT + 5):
+        found.apply(topics.HISTORY, b"a", encode(Event("a", number, "failed")))
+    found.apply(topics.HISTORY, b"b", encode(Event("a", 0, "forged")))
+    assert len(found.events["a"]) == EVENTS_KEPT
+    assert found.events["a"][-1].at_ms == EVENTS_KEPT + 4
+    found.forget(topics.HISTORY)
+    assert not found.events
+
+
+def test_schedules_are_described() -> None:
+    def told(schedule: Schedule) -> str:
+        return described_schedule(Deployment("a", 1, 1, schedule=schedule))
+
+    assert told(Schedule(continuous=True)) == "continuous"
+    assert told(Schedule(every_s=600)) == "every 600 s"
+    assert told(Schedule(cron="0 * * * *")) == "at 0 * * * * (UTC)"

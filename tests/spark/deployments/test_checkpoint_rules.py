@@ -1,0 +1,263 @@
+"""Tests what a change of a flow does to its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from penstock.spark.deployments.checkpoint_rules import compare, decide
+from penstock.spark.deployments.flow_fingerprints import (
+    parse_fingerprint,
+    project_flows,
+    script_flows,
+)
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.templates import TEMPLATES
+
+TABLE = '''
+from pyspark import pipelines as dp
+from helpers import clean
+TOPIC = "clicks"
+
+@dp.table(comment="All clicks.")
+def clicks():
+    """Reads the stream of clicks."""
+    # A comment.
+    return clean(
+        spark.readStream.format("penstock").option("subscribe", TOPIC)
+        .option("kafka.bootstrap.servers", "a:1").load().where("page <> '/'")
+    )
+'''
+HELPERS = """
+def clean(frame):
+    return frame.select("user", limits())
+
+def limits():
+    return "page"
+
+def unrelated():
+    return 1
+"""
+SESSIONS = """
+@dp.table
+def clicks():
+    frame = spark.readStream.table("raw").withWatermark("at", "5 minutes")
+    return frame.groupBy("user").count()
+"""
+JOIN = """
+@dp.table
+def clicks():
+    users = spark.{reader}.table("users")
+    return spark.readStream.table("raw").join(users, "id").where("id > 0")
+"""
+
+
+def prints(files: Mapping[str, str], home: str = "c.d") -> dict[str, str]:
+    definitions = [path for path in files if path.startswith("flows/")]
+    return project_flows(files, definitions, home)
+
+
+def outcome(before: Mapping[str, str], after: Mapping[str, str], flow: str = "clicks") -> str:
+    found = {each.flow: each.outcome for each in compare(prints(before), prints(after))}
+    return found[flow]
+
+
+FILES = {"flows/clicks.py": TABLE, "helpers.py": HELPERS}
+
+
+def changed(old: str, new: str, path: str = "flows/clicks.py") -> dict[str, str]:
+    assert old in FILES[path]
+    return {**FILES, path: FILES[path].replace(old, new)}
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (FILES, "unchanged"),
+        (changed("# A comment.", "# Another one."), "unchanged"),
+        (changed("Reads the stream of clicks.", "Reads a stream that was."), "unchanged"),
+        (changed("All clicks.", "Clicks."), "unchanged"),
+        (changed(".load().where", ".load()\n        .where"), "unchanged"),
+        (changed("return 1", "return 2", "helpers.py"), "unchanged"),
+        (changed("page <> '/'", "page <> '/x'"), "kept"),
+        (changed("a:1", "b:1"), "kept"),
+        (changed('return "page"', 'return "seconds"', "helpers.py"), "kept"),
+        (changed('TOPIC = "clicks"', 'TOPIC = "views"'), "not kept"),
+        (changed('"subscribe", TOPIC', '"subscribe", "views"'), "not kept"),
+        (changed('"penstock"', '"kafka"'), "not kept"),
+        (changed(".load()", '.load().dropDuplicates(["id"])'), "not kept"),
+        (changed("def clicks", "def views"), "removed"),
+    ],
+)
+def test_a_change_of_a_stateless_flow(after: dict[str, str], expected: str) -> None:
+    assert outcome(FILES, after) == expected
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        '.groupBy("user").count()',
+        ".distinct()",
+        '.dropDuplicates(["id"])',
+        ".groupby('a').applyInPandasWithState(f, 's', 's', 'append', 't')",
+        ".groupby('a').transformWithStateInPandas(f, 's', 'append', 't')",
+        ".select(sf.window('at', '1 minute'))",
+        ".limit(5)",
+    ],
+)
+def test_a_change_of_a_stateful_flow_loses_its_checkpoint(added: str) -> None:
+    before = changed(".load()", f".load(){added}")
+    after = {**before, "helpers.py": HELPERS.replace('"page"', '"seconds"')}
+    assert outcome(before, before) == "unchanged"
+    assert outcome(before, after) == "not kept"
+
+
+@pytest.mark.parametrize(("reader", "expected"), [("readStream", "not kept"), ("read", "kept")])
+def test_a_join_keeps_state_if_both_sides_are_streams(reader: str, expected: str) -> None:
+    text = JOIN.format(reader=reader)
+    after = text.replace("id > 0", "id > 1")
+    assert outcome({"flows/a.py": text}, {"flows/a.py": after}) == expected
+
+
+def test_a_flow_whose_sources_are_unknown_loses_its_checkpoint() -> None:
+    text = "@dp.table\ndef clicks():\n    return read_somehow(1)\n"
+    after = text.replace("1", "2")
+    assert outcome({"flows/a.py": text}, {"flows/a.py": text}) == "unchanged"
+    assert outcome({"flows/a.py": text}, {"flows/a.py": after}) == "not kept"
+
+
+def test_a_flow_depends_on_the_temporary_views_that_it_reads() -> None:
+    text = (
+        '@dp.table\ndef clicks():\n    return spark.readStream.table("v")\n'
+        "@dp.temporary_view\ndef v():\n"
+        '    return spark.readStream.format("rate").load().where("a")\n'
+    )
+    assert outcome({"flows/a.py": text}, {"flows/a.py": text.replace('"a"', '"b"')}) == "kept"
+    stateful = text.replace('"a"', '"b"').replace(".load()", ".load().distinct()")
+    assert outcome({"flows/a.py": text}, {"flows/a.py": stateful}) == "not kept"
+
+
+def test_a_flow_into_a_sink() -> None:
+    text = (
+        'dp.create_sink("out", "penstock", {"topic": "a"})\n'
+        '@dp.append_flow(target="out", name="clicks")\n'
+        'def send():\n    return spark.readStream.table("t")\n'
+    )
+    files = {"flows/a.py": text}
+    assert list(prints(files)) == ["clicks"]
+    assert outcome(files, {"flows/a.py": text.replace('"topic": "a"', '"topic": "b"')}) == "kept"
+    moved = {"flows/a.py": text.replace('target="out"', 'target="t2"')}
+    assert outcome(files, moved) == "moved"
+    with pytest.raises(PipelineError, match="use --reset clicks"):
+        decide(compare(prints(files), prints(moved)), [], ["clicks"])
+
+
+def test_another_database_is_another_place() -> None:
+    (change,) = compare(prints(FILES), prints(FILES, "c.other"))
+    assert change.outcome == "moved"
+
+
+SQL = """
+-- Counts.
+CREATE MATERIALIZED VIEW counts AS SELECT page, count(*) FROM clicks GROUP BY page;
+CREATE STREAMING TABLE clicks AS SELECT * FROM STREAM raw WHERE id > 0;
+CREATE STREAMING TABLE target;
+CREATE FLOW fill AS INSERT INTO target BY NAME SELECT * FROM STREAM(clicks);
+CREATE TEMPORARY VIEW seen AS SELECT DISTINCT id FROM STREAM raw;
+CREATE STREAMING TABLE once AS SELECT * FROM STREAM seen;
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "flow", "expected"),
+    [
+        ("-- Counts.", "-- Counts of pages.\n", "clicks", "unchanged"),
+        ("id > 0", "id > 1", "clicks", "kept"),
+        ("STREAM raw WHERE", "STREAM raw2 WHERE", "clicks", "not kept"),
+        ("STREAM(clicks)", "STREAM(views)", "fill", "not kept"),
+        ("INTO target", "INTO other", "fill", "moved"),
+        ("count(*)", "sum(a)", "counts", "recomputed"),
+        ("DISTINCT id", "DISTINCT id, page", "once", "not kept"),
+        ("DISTINCT id", "DISTINCT id, page", "fill", "unchanged"),
+    ],
+)
+def test_flows_in_sql(old: str, new: str, flow: str, expected: str) -> None:
+    assert sorted(prints({"flows/a.sql": SQL})) == ["clicks", "counts", "fill", "once"]
+    assert old in SQL
+    after = {"flows/a.sql": SQL.replace(old, new)}
+    assert outcome({"flows/a.sql": SQL}, after, flow) == expected
+
+
+def test_files_that_do_not_parse_and_files_that_define_nothing_are_left_out() -> None:
+    assert prints({"flows/a.py": "def (", "flows/b.sql": "garbage", "other.py": TABLE}) == {}
+
+
+def test_the_queries_of_a_script() -> None:
+    text = (
+        'query = spark.readStream.format("penstock").option("subscribe", "a").load()'
+        '.where("id > 0").writeStream.queryName("copy").start()\n'
+    )
+    before = script_flows({"job.py": text}, "job.py")
+    assert list(before) == ["copy"]
+    after = script_flows({"job.py": text.replace("id > 0", "id > 1")}, "job.py")
+    assert compare(before, after)[0].outcome == "kept"
+    after = script_flows({"job.py": text.replace('"a"', '"b"')}, "job.py")
+    assert compare(before, after)[0].outcome == "not kept"
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+def test_the_flows_of_all_templates_are_found(template: str) -> None:
+    files = dict(TEMPLATES[template].files)
+    found = project_flows(files, [each for each in files if each.startswith("transf")], "c.d")
+    assert found
+    for text in found.values():
+        print_ = parse_fingerprint(text)
+        assert print_ is not None
+        assert str(print_) == text
+
+
+def test_sessions_keep_state() -> None:
+    (text,) = prints({"flows/a.py": SESSIONS}).values()
+    found = parse_fingerprint(text)
+    assert found is not None
+    assert found.stateful
+
+
+def test_a_deploy_without_a_decision_names_both_options() -> None:
+    after = changed('TOPIC = "clicks"', 'TOPIC = "views"')
+    changes = compare(prints(FILES), prints(after))
+    with pytest.raises(PipelineError) as refused:
+        decide(changes, [], [])
+    assert "clicks (its sources changed)" in str(refused.value)
+    assert "--reset clicks (it begins again without its checkpoint)" in str(refused.value)
+    assert "--keep-checkpoint clicks (you know" in str(refused.value)
+    assert decide(changes, ["clicks"], []).reset == ["clicks"]
+    assert "begins again" in decide(changes, ["clicks"], []).texts()[0]
+    kept = decide(changes, [], ["clicks"])
+    assert kept.reset == []
+    assert "because you say so" in kept.texts()[0]
+
+
+def test_decisions_about_flows_that_do_not_exist() -> None:
+    changes = compare(prints(FILES), prints(FILES))
+    for reset, keep in ((["click"], []), ([], ["click"])):
+        with pytest.raises(PipelineError, match="the flows are clicks"):
+            decide(changes, reset, keep)
+    with pytest.raises(PipelineError, match="give one"):
+        decide(changes, ["clicks"], ["clicks"])
+    assert decide(changes, ["clicks"], []).reset == ["clicks"], "also if nothing changed"
+
+
+def test_new_and_removed_flows_are_named() -> None:
+    decision = decide(compare({"old": "1:x"}, prints(FILES)), [], [])
+    assert decision.texts() == [
+        "clicks: new; it begins without a checkpoint",
+        "old: removed; its checkpoint and its table are kept",
+    ]
+
+
+def test_a_fingerprint_of_another_version_cannot_be_compared() -> None:
+    (change,) = compare({"clicks": "9:later"}, prints(FILES))
+    assert change.outcome == "not kept"
+    assert parse_fingerprint("1:streaming:odd:a:b:c") is None
