@@ -362,7 +362,8 @@ def test_a_script_that_runs_for_two_minutes_has_worked(pipeline: Supervised) -> 
     assert pipeline.status.good_version == 1
 
 
-def test_flows_begin_again_once_for_a_revision(pipeline: Supervised) -> None:
+def test_flows_of_a_script_begin_again_once_for_a_revision(pipeline: Supervised) -> None:
+    pipeline.kind = "script"
     pipeline.define(version=2, reset_flows=["views"], reset_revision=2)
     pipeline.own()
     start = only(StartDriver, pipeline.on(Prepared(pipeline.machine.run)))
@@ -371,6 +372,25 @@ def test_flows_begin_again_once_for_a_revision(pipeline: Supervised) -> None:
     # The report comes before the round: a worker that takes over must not reset them again.
     order = [type(effect) for effect in ready]
     assert order.index(Report) < order.index(BeginRound)
+    assert pipeline.status is not None and pipeline.status.reset_revision == 2
+    pipeline.on(DriverEnded(start.run, error="no table"))
+    pipeline.wait(1)
+    assert only(StartDriver, pipeline.on(Prepared(pipeline.machine.run))).reset_flows == ()
+
+
+def test_flows_of_a_project_begin_again_until_a_round_has_completed(pipeline: Supervised) -> None:
+    """Their tables are emptied in the first round. A round that fails may have filled only a part of
+    them."""
+    pipeline.define(version=2, reset_flows=["views"], reset_revision=2)
+    pipeline.own()
+    start = only(StartDriver, pipeline.on(Prepared(pipeline.machine.run)))
+    pipeline.on(DriverReady(start.run))
+    pipeline.on(DriverEnded(start.run, error="no table"))
+    pipeline.wait(1)
+    start = only(StartDriver, pipeline.on(Prepared(pipeline.machine.run)))
+    assert start.reset_flows == ("views",)
+    pipeline.on(DriverReady(start.run))
+    pipeline.on(RoundEnded(start.run))
     assert pipeline.status is not None and pipeline.status.reset_revision == 2
     pipeline.on(DriverEnded(start.run, error="no table"))
     pipeline.wait(1)

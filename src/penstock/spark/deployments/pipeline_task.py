@@ -279,7 +279,8 @@ class PipelineTask:
     async def _start(self, effect: StartDriver) -> None:
         prepared = self._prepared
         assert prepared is not None, "a driver is started after its preparation"
-        if effect.reset_flows:
+        is_script = effect.version.kind == "script"
+        if effect.reset_flows and is_script:
             try:
                 await self._around.executor.run(lambda: prepared.reset(effect.reset_flows))
             except (PipelineError, OSError) as error:
@@ -303,6 +304,9 @@ class PipelineTask:
 
         self._over_memory = ""
         driver, task, assignment = self._driver_for(prepared, on_event, on_lines)
+        if not is_script:
+            # Spark itself lets the flows of a project begin again, in the first round.
+            assignment = replace(assignment, reset=list(effect.reset_flows))
         self._driver = driver
         driver.send({"lease": self._lease_until, "assign": asdict(assignment)})
         self._spawn(self._follow(effect.run, task, ended), "driver")

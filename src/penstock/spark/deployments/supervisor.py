@@ -195,12 +195,15 @@ class Supervisor:
 
     def _on_ready(self, now: Now) -> None:
         self._enter(Phase.READY, now)
-        self._reset_revision = max(self._reset_revision, self._resets)
+        if self._is_script():
+            self._reset_revision = max(self._reset_revision, self._resets)
         what = "restarted" if self._backoff.failures else "started"
         self._record(now, what, f"{what} on {self._identity.host}")
         self._report(now)
 
     def _on_round_ended(self, now: Now) -> None:
+        # A project's flows begin again in its first round. If that fails, they do so again.
+        self._reset_revision = max(self._reset_revision, self._resets)
         self._worked(now)
         if self.phase is Phase.ROUND:
             self._enter(Phase.READY, now)

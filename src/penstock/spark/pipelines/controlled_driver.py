@@ -92,7 +92,8 @@ class Job:
         self._round += 1
         self._events.tell("round", number=self._round)
         if self._project is not None:
-            self._project.run(dry=False, full_refresh=False)
+            reset = self._assigned.reset if self._round == 1 else ()
+            self._project.run(dry=False, full_refresh=False, reset=reset)
         else:
             self._run_script()
         if self._watch is not None:

@@ -23,7 +23,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Final
@@ -33,6 +33,7 @@ from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectG
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
 from penstock.runtime import SystemRandom
+from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import flow_event
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.graph import GraphReport
@@ -175,7 +176,8 @@ class Pipeline:
         self._events = events
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write)
 
-    def run(self, *, dry: bool, full_refresh: bool) -> None:
+    def run(self, *, dry: bool, full_refresh: bool, reset: Sequence[str] = ()) -> None:
+        """Runs a round. The flows `reset` begin again first."""
         session = self._spark.session
         # The graph is created for each round, so an edited definition is used in the next one.
         graph = create_dataflow_graph(
@@ -187,18 +189,34 @@ class Pipeline:
         registry = SparkConnectGraphElementRegistry(session, graph)
         try:
             register_definitions(self._spec_path, registry, self._spec, session, graph)
-            if self._spark.classic is not None:
-                Definitions(self._spark.classic, session, graph).check(
-                    self._spec.storage, full_refresh=full_refresh
-                )
-            for event in self._started(graph, dry, full_refresh):
-                sys.stdout.write(event.message + "\n")  # For the log of the run.
-                if (told := flow_event(event.message, os.getcwd())) is not None:
-                    self._events.write(told)
-                self._graph.look(graph)
+            self._check(graph, full_refresh, reset)
+            self._follow(graph, self._started(graph, dry, full_refresh))
         finally:
             with suppress(Exception):  # If the server is gone, so is the graph.
                 self._drop(graph)
+
+    def _check(self, graph: str, full_refresh: bool, reset: Sequence[str]) -> None:
+        """Refuses what would lose rows, and lets flows begin again."""
+        if self._spark.classic is None:
+            if reset:
+                raise PipelineError(
+                    "flows of a pipeline on a Connect server (sc://) cannot be reset: delete the "
+                    "table and the checkpoint there, and deploy with --keep-checkpoint"
+                )
+            return
+        definitions = Definitions(self._spark.classic, self._spark.session, graph)
+        definitions.check()
+        if tables := definitions.reset(self._spec.storage, reset):
+            self._follow(graph, self._started(graph, False, False, tables))
+        if not full_refresh:
+            definitions.check_logs(self._spec.storage)
+
+    def _follow(self, graph: str, events: Iterator[Any]) -> None:
+        for event in events:
+            sys.stdout.write(event.message + "\n")  # For the log of the run.
+            if (told := flow_event(event.message, os.getcwd())) is not None:
+                self._events.write(told)
+            self._graph.look(graph)
 
     def _changeable(self) -> dict[str, str]:
         """Returns the settings that a session may change; the JVM got the others at its start."""
@@ -208,11 +226,14 @@ class Pipeline:
         conf = self._spark.session.conf
         return {name: value for name, value in settings.items() if conf.isModifiable(name)}
 
-    def _started(self, graph: str, dry: bool, full_refresh: bool) -> Iterator[Any]:
+    def _started(
+        self, graph: str, dry: bool, full_refresh: bool, tables: Sequence[str] = ()
+    ) -> Iterator[Any]:
+        """Starts a run. With `tables`, only these are run, and are emptied first."""
         results = start_run(
             self._spark.session,
             graph,
-            full_refresh=[],
+            full_refresh=list(tables),
             full_refresh_all=full_refresh,
             refresh=[],
             dry=dry,

@@ -51,6 +51,8 @@ class Assignment:
     """Spark settings, which override those of the project."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables for the code of the project."""
+    reset: list[str] = field(default_factory=list)
+    """Flows of a project that begin again in the first round."""
     link: str = ""
     """Where Python workers look for the files of the project; a link to `root` is created there."""
 

@@ -107,15 +107,42 @@ class Definitions:
             for flow in items(defined.flows())
         ]
 
-    def check(self, storage: str | None, *, full_refresh: bool) -> None:
-        """Raises `PipelineError` if rows would be lost. A full refresh empties the tables first."""
+    def check(self) -> None:
+        """Raises `PipelineError` if several flows write to one table of files."""
         check_writers(self.formats, self.flows)
+
+    def check_logs(self, storage: str | None) -> None:
+        """Raises `PipelineError` if batches of a flow would be skipped."""
         for flow in self.flows:
-            form = self.formats.get(flow.target, "")
-            if form.lower() in FILE_FORMATS and storage and not full_refresh:
+            if self.formats.get(flow.target, "").lower() in FILE_FORMATS and storage:
                 written = latest_batch(self._log(flow.target))
                 if written >= 0:
                     check_log(flow, written, self._begun(storage, flow))
+
+    def reset(self, storage: str, names: Iterable[str]) -> list[str]:
+        """Lets flows begin again. Returns the tables that the next run must refresh in full.
+
+        A table is emptied and filled again: its log of batches would otherwise not fit to a new
+        checkpoint. A sink keeps what it has, and its flow gets a new checkpoint. Spark uses the one
+        with the highest number; the old one stays.
+        """
+        known = {short_name(flow.name): flow for flow in self.flows}
+        tables = []
+        for name in names:
+            flow = known.get(short_name(name))
+            if flow is None:
+                raise PipelineError(
+                    f"there is no flow {name} to reset: there are {', '.join(sorted(known))}"
+                )
+            if flow.target in self.formats:
+                tables.append(flow.target)
+                continue
+            folder = self._checkpoints(storage, flow)
+            number = latest_batch(self._names(folder))
+            if self._names(f"{folder}/{number}"):
+                path = self._path(f"{folder}/{number + 1}")
+                path.getFileSystem(self._classic._jsc.hadoopConfiguration()).mkdirs(path)
+        return sorted(set(tables))
 
     def _log(self, table: str) -> list[str]:
         catalog = self._classic._jsparkSession.sessionState().catalog()
@@ -127,14 +154,22 @@ class Definitions:
     def _begun(self, storage: str, flow: Flow) -> int:
         """Returns the last batch in the checkpoint. A full refresh begins a new checkpoint, with
         the next number."""
-        parts = [part.strip("`") for part in flow.target.split(".")]
-        folder = "/".join([storage, "_checkpoints", *parts, short_name(flow.name)])
+        folder = self._checkpoints(storage, flow)
         number = latest_batch(self._names(folder))
         return latest_batch(self._names(f"{folder}/{number}/offsets"))
 
+    @staticmethod
+    def _checkpoints(storage: str, flow: Flow) -> str:
+        """Returns the folder with the numbered checkpoints of a flow."""
+        parts = [part.strip("`") for part in flow.target.split(".")]
+        return "/".join([storage.rstrip("/"), "_checkpoints", *parts, short_name(flow.name)])
+
+    def _path(self, folder: str) -> Any:
+        return self._classic._jvm.org.apache.hadoop.fs.Path(folder)
+
     def _names(self, folder: str) -> list[str]:
         """Returns the names in a folder of any file system that Spark can read."""
-        path = self._classic._jvm.org.apache.hadoop.fs.Path(folder)
+        path = self._path(folder)
         files = path.getFileSystem(self._classic._jsc.hadoopConfiguration())
         if not files.exists(path):
             return []
