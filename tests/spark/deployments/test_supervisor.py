@@ -17,6 +17,7 @@ from penstock.spark.deployments.supervisor_events import (
     Prepared,
     Report,
     RollBack,
+    RoundEnded,
     StartDriver,
     StopDriver,
     Taken,
@@ -379,8 +380,8 @@ def test_flows_of_a_script_begin_again_once_for_a_revision(pipeline: Supervised)
 
 
 def test_flows_of_a_project_begin_again_until_a_round_has_completed(pipeline: Supervised) -> None:
-    """Their tables are emptied in the first round. A round that fails may have filled only a part of
-    them."""
+    """Their tables are emptied in the first round. If it fails, they may be filled only in
+    part."""
     pipeline.define(version=2, reset_flows=["views"], reset_revision=2)
     pipeline.own()
     start = only(StartDriver, pipeline.on(Prepared(pipeline.machine.run)))
