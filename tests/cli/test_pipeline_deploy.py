@@ -115,7 +115,7 @@ def test_a_project_is_deployed_and_its_files_come_back(
     assert ended.code == 0, ended.err
     assert "sessions: new; it begins without a checkpoint" in ended.out
     assert f"deployed {name} version 1" in ended.out
-    assert "penstock pipeline worker --data DIR" in ended.out
+    assert "start one with: penstock pipeline worker" in ended.out
     shown = cli("pipeline", "status", name, "--deployed", "--json").json
     assert (shown["state"], shown["memory_mb"]) == ("WAITING FOR A WORKER", 2048)
     assert shown["schedule"] == "every 600 s"
@@ -157,9 +157,12 @@ def test_a_stateful_flow_that_changed_needs_a_decision(
 def test_a_reset_of_a_shared_storage_names_the_folder(
     cli: Runner, project: Path, name: str
 ) -> None:
-    assert cli("pipeline", "deploy", name, "--storage", "s3a://tables/x").code == 0
+    storage = f"s3a://tables/{name}"
+    assert cli("pipeline", "deploy", name, "--storage", storage).code == 0
     refused = cli("pipeline", "deploy", name, "--reset", "sessions", "--yes")
-    assert "s3a://tables/x/_checkpoints/TARGET/sessions" in refused.err
+    assert f"{storage}/_checkpoints/TARGET/sessions" in refused.err
+    shared = cli("pipeline", "deploy", name, "--name", f"{name}-2", "--storage", f"{storage}/")
+    assert f"the storage of {name}: give each pipeline its own" in shared.err
 
 
 def test_start_stop_restart_and_delete(

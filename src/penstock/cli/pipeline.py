@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli import pipeline_deploy, pipeline_operate, pipeline_records, pipeline_status
+from penstock.cli import (
+    pipeline_deploy,
+    pipeline_operate,
+    pipeline_records,
+    pipeline_status,
+    pipeline_worker,
+)
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import (
@@ -128,6 +134,7 @@ def register(root: typer.Typer) -> None:
     pipeline_deploy.register(app)
     pipeline_operate.register(app)
     pipeline_records.register(app)
+    app.command("worker", help=pipeline_worker.HELP)(pipeline_worker.worker)
     root.add_typer(app, name="pipeline")
 
 

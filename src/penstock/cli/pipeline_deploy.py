@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -50,8 +50,7 @@ Examples:
   penstock pipeline deploy --reset sessions --note 'shorter sessions' --wait
 """
 NO_WORKER: Final = (
-    "no worker is running, so nothing is run yet; start one with:\n"
-    "  penstock pipeline worker --data DIR"
+    "no worker is running, so nothing is run yet; start one with: penstock pipeline worker"
 )
 _Directory = Annotated[
     str, typer.Argument(metavar="[DIR]", help="Project folder or script. Default: this folder.")
@@ -228,10 +227,13 @@ async def _planned(
         await catalog.caught_up()
         old = catalog.deployments.get(name)
         before = None if old is None else catalog.versions.get((name, old.version))
+        others = {each.storage: each.name for each in catalog.deployments.values()}
     flows = {} if before is None else before.flows
     changes = checkpoint_rules.compare(flows, files.flows)
     decision = checkpoint_rules.decide(changes, options.reset, options.keep)
     storage = options.storage if options.storage is not None else files.storage or None
+    if storage:
+        _check_storage(storage, name, others)
     _check_resets(decision, storage if storage is not None else "" if old is None else old.storage)
     plan = NewVersion(
         name,
@@ -253,6 +255,19 @@ async def _planned(
         expected_version=0 if old is None else old.version,
     )
     return plan, decision
+
+
+def _check_storage(storage: str, name: str, used: Mapping[str, str]) -> None:
+    """Raises `PipelineError` if another deployment has the same storage: their checkpoints would
+    mix."""
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
+
+    owner = used.get(storage, name)
+    if owner != name:
+        raise PipelineError(
+            f"{storage} is the storage of {owner}: give each pipeline its own, such as "
+            f"{storage.rstrip('/')}/{name}"
+        )
 
 
 def _check_resets(decision: Decision, storage: str) -> None:

@@ -205,7 +205,7 @@ def workers(*, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, json: Json = False) -> 
         if json:
             emit_json({"workers": found})
         elif not found:
-            emit("no workers: start one with: penstock pipeline worker --data DIR")
+            emit("no workers: start one with: penstock pipeline worker")
         else:
             columns = tuple(map(Column, ("worker", "host", "state", "pipelines", "last report")))
             rows = [

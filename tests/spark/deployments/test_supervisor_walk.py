@@ -164,8 +164,9 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def pipeline_is_taken(self) -> None:
         self.owned, self.releasing = True, False
-        self.lease_is_renewed(9.0)
+        self.lease = 0.0
         self.on(Taken(self.status))
+        self.lease_is_renewed(9.0)
 
     @precondition(lambda self: self.owned and not self.releasing)
     @rule(really=st.sampled_from([False, False, True]))
@@ -180,7 +181,7 @@ class Walk(RuleBasedStateMachine):
     def pipeline_is_lost(self, really: bool) -> None:
         if not really:
             return
-        self.owned = False
+        self.owned, self.lease = False, 0.0
         self.on(Lost())
         assert self.driver is None or self.kill_asked
 

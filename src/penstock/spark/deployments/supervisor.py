@@ -52,9 +52,11 @@ from penstock.spark.deployments.supervisor_events import (
     StopDriver,
     Taken,
     Tick,
+    recipe,
 )
 
 _MS: Final = 1_000
+_NO_LEASE: Final = float("-inf")
 
 
 class Phase(Enum):
@@ -91,10 +93,10 @@ class Supervisor:
         self._deployment: Deployment | None = None
         self._version: Version | None = None
         self._releasing = False
-        self._lease_until = float("-inf")
+        self._lease_until = _NO_LEASE
         self._started_with: tuple[object, ...] = ()
         self._resets = 0
-        """The revision whose flows the driver resets at its start."""
+        """The `reset_revision` whose flows are reset before this driver starts."""
         self._phase_since = 0.0
         self._rounds = RoundTimes()
         self._backoff = Backoff(self._limits, uniform)
@@ -122,6 +124,7 @@ class Supervisor:
                 self._releasing = True
             case Lost():
                 self.owned = False
+                self._lease_until = _NO_LEASE
             case LeaseRenewed(until):
                 self._lease_until = max(self._lease_until, until)
             case Tick():
@@ -142,7 +145,7 @@ class Supervisor:
         self._deployment, self._version = after, happening.version
         if after is None or (before is not None and after.revision == before.revision):
             return
-        if before is None or _recipe(before) != _recipe(after) or before.wanted != after.wanted:
+        if before is None or recipe(before) != recipe(after) or before.wanted != after.wanted:
             # Someone changed it: what failed before may work now.
             self._backoff.retry_now()
         if before is not None and before.schedule != after.schedule:
@@ -154,6 +157,7 @@ class Supervisor:
 
     def _on_taken(self, previous: Status | None, now: Now) -> None:
         self.owned, self._releasing = True, False
+        self._lease_until = _NO_LEASE  # The worker tells the current one.
         self._reported = self._since = None
         self._uses_storage = False
         if previous is None:
@@ -276,7 +280,7 @@ class Supervisor:
             return
         assert self._version is not None
         self.run += 1
-        self._started_with = _recipe(deployment)
+        self._started_with = recipe(deployment)
         self._enter(Phase.PREPARING, now)
         self._out.append(Prepare(self.run, deployment, self._version))
 
@@ -332,8 +336,8 @@ class Supervisor:
         if not self._goes_on() or deployment is None or version is None or not self._has_lease(now):
             self._enter(Phase.IDLE, now)
             return
-        resets = deployment.reset_flows and self._reset_revision < deployment.revision
-        self._resets = deployment.revision if resets else 0
+        resets = deployment.reset_flows and self._reset_revision < deployment.reset_revision
+        self._resets = deployment.reset_revision if resets else 0
         self._uses_storage = self._uses_storage or not deployment.storage
         self._was_stopped = False
         self._enter(Phase.STARTING, now)
@@ -364,7 +368,7 @@ class Supervisor:
         return (
             self._is_wanted()
             and deployment is not None
-            and self._started_with == _recipe(deployment)
+            and self._started_with == recipe(deployment)
         )
 
     def _has_lease(self, now: Now) -> bool:
@@ -466,9 +470,13 @@ class Supervisor:
             reset_revision=self._reset_revision,
         )
 
+    def reports(self, now: Now) -> bool:
+        """Whether this worker may report on it: otherwise another one may."""
+        return self.owned and self._has_lease(now)
+
     def _report(self, now: Now, state: State | None = None) -> None:
-        if not self.owned or not self._has_lease(now):
-            return  # Another worker may report on it.
+        if not self.reports(now):
+            return
         status = self.status(now, state)
         if status is None:
             return
@@ -482,16 +490,3 @@ class Supervisor:
         version = 0 if deployment is None else self._current_version(deployment)
         event = Event(self.name, now.wall_ms, what, text, version, self._identity.worker)
         self._out.append(Record(event))
-
-
-def _recipe(deployment: Deployment) -> tuple[object, ...]:
-    """Returns what a driver is started with. A change of it needs a new driver."""
-    return (
-        deployment.version,
-        deployment.restarts,
-        deployment.master,
-        tuple(sorted(deployment.settings.items())),
-        tuple(deployment.secrets),
-        deployment.storage,
-        deployment.memory_mb,
-    )

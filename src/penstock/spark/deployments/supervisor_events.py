@@ -94,7 +94,7 @@ class NotPrepared:
 
 @dataclass(frozen=True, slots=True)
 class DriverReady:
-    """Spark has started, and the flows that were to begin again are reset."""
+    """Spark has started and waits for a round."""
 
     run: int
 
@@ -194,3 +194,16 @@ Effect = Prepare | StartDriver | BeginRound | StopDriver | Report | Record | Rol
 
 TOLD_ERROR_MAX: Final = 2_000
 """How much of an error is kept in a status."""
+
+
+def recipe(deployment: Deployment) -> tuple[object, ...]:
+    """Returns what a driver is started with. A change of it needs a new driver."""
+    return (
+        deployment.version,
+        deployment.restarts,
+        deployment.master,
+        tuple(sorted(deployment.settings.items())),
+        tuple(deployment.secrets),
+        deployment.storage,
+        deployment.memory_mb,
+    )

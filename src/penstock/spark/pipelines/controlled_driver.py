@@ -54,8 +54,9 @@ class Job:
         self._watch: Watch | None = None
 
     def prepare(self) -> None:
-        """Applies the settings of the pipeline, and resets the flows that begin again."""
+        """Applies the settings of the pipeline."""
         assigned = self._assigned
+        os.environ.update(assigned.environment)
         if assigned.link:
             with suppress(FileExistsError):
                 os.symlink(assigned.root, assigned.link)

@@ -49,8 +49,8 @@ class Assignment:
     bootstrap: str
     settings: dict[str, str] = field(default_factory=dict)
     """Spark settings, which override those of the project."""
-    reset_flows: list[str] = field(default_factory=list)
-    """Flows that begin again without their checkpoint."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables for the code of the project."""
     link: str = ""
     """Where Python workers look for the files of the project; a link to `root` is created there."""
 

@@ -187,7 +187,7 @@ class Run:
 
     def _environment(self) -> dict[str, str]:
         """Returns the driver's environment. Spark must run this Python, which has the format."""
-        kept = {name: value for name, value in os.environ.items() if name not in _CONNECT_MODE}
+        kept = {name: value for name, value in os.environ.items() if name not in CONNECT_MODE}
         if self._options.master.startswith("local"):
             kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             with suppress(OSError):  # Without symbolic links the run is only slower.
@@ -237,7 +237,7 @@ class Run:
             )
 
 
-_CONNECT_MODE: Final = frozenset(
-    {"SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"}
+CONNECT_MODE: Final = frozenset(
+    {"SPARK_REMOTE", "SPARKCONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE", "SPARK_API_MODE"}
 )
 """Variables that pyspark leaves in the environment of a process that has used Connect."""

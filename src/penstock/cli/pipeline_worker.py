@@ -1,0 +1,118 @@
+"""`penstock pipeline worker`: runs deployed pipelines on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from penstock.cli.options import Bootstrap
+from penstock.cli.output import CommandFailed, printable
+from penstock.cli.session import DEFAULT_BOOTSTRAP, checked, exit_code, explain_client
+from penstock.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from penstock.spark.deployments.worker import Worker, WorkerOptions
+
+DEFAULT_DATA: Final = "penstock-worker"
+HELP: Final = """Run deployed pipelines on this machine, in the foreground.
+
+Any number of workers, on any machines, share the deployed pipelines. Each pipeline is run by one of
+them. When a worker ends or cannot be reached, the others take over its pipelines. Tables and
+checkpoints are in the data folder, except for pipelines that were deployed with --storage; without
+it a pipeline stays with the workers of its folder.
+
+SIGTERM and Ctrl-C stop all pipelines after their rounds. A second one stops them at once.
+
+\\b
+Examples:
+  penstock pipeline worker
+  penstock pipeline worker --data /var/lib/penstock-worker --memory 8192
+  penstock pipeline worker --secrets /etc/penstock/secrets
+"""
+
+
+def worker(
+    *,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    data: Annotated[
+        str, typer.Option("--data", "-d", metavar="DIR", help="The data folder of the worker.")
+    ] = DEFAULT_DATA,
+    memory: Annotated[
+        int,
+        typer.Option(
+            "--memory", min=0, metavar="MB", help="For all its pipelines together. 0: no limit."
+        ),
+    ] = 0,
+    secrets: Annotated[
+        str,
+        typer.Option(
+            "--secrets", metavar="DIR", help="A folder with a file for each secret of pipelines."
+        ),
+    ] = "",
+    spare: Annotated[
+        bool,
+        typer.Option(
+            "--spare/--no-spare", help="Keep a started Spark in reserve for the next pipeline."
+        ),
+    ] = True,
+    stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
+) -> None:
+    from penstock.spark.deployments.worker import WorkerOptions  # noqa: PLC0415 -- for speed
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
+    from penstock.spark.pipelines.runner import check_spark  # noqa: PLC0415 -- for speed
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    options = WorkerOptions(checked(bootstrap), data, memory, secrets, spare)
+    try:
+        check_spark()
+        asyncio.run(_run(options, stop_with_stdin=stop_with_stdin))
+    except PipelineError as error:
+        raise CommandFailed(printable(str(error))) from error
+    except ClientError as error:
+        raise CommandFailed(explain_client(error), exit_code(error)) from error
+    except OSError as error:
+        where = error.filename or data
+        raise CommandFailed(
+            f"{printable(str(where))}: {error.strerror}: choose another folder with --data"
+        ) from error
+
+
+async def _run(options: WorkerOptions, *, stop_with_stdin: bool) -> None:
+    from penstock.spark.deployments.worker import run_worker  # noqa: PLC0415 -- for speed
+
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.current_task()
+    started: list[Worker] = []
+
+    def stop() -> None:
+        if started:
+            started[0].stop()
+        elif waiting is not None:
+            waiting.cancel()
+
+    def on_ready(running: Worker) -> None:
+        started.append(running)
+        sys.stderr.write(f"worker {running.id} runs deployed pipelines; Ctrl-C stops\n")
+        sys.stderr.flush()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    if stop_with_stdin:
+        threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+    with suppress(asyncio.CancelledError):
+        await run_worker(options, on_ready)
+
+
+def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Stops when the process that started this one has ended."""
+    sys.stdin.buffer.read()
+    with suppress(RuntimeError):  # The loop has ended already.
+        loop.call_soon_threadsafe(stop)

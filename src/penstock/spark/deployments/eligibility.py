@@ -1,0 +1,48 @@
+"""Decides which pipelines a worker is able to run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.spark.deployments.model import Deployment, Status
+
+
+def eligible(
+    deployments: Mapping[str, Deployment],
+    statuses: Mapping[str, Status],
+    *,
+    storage_id: str,
+    memory_mb: int,
+    owned: frozenset[str],
+    live: frozenset[str],
+) -> frozenset[str]:
+    """Returns the names of deployments that this worker can run.
+
+    Tables in the folder of a worker can only be used by the workers of that folder. With a limit of
+    memory, those that the worker owns come first, then those that no live worker reports on.
+    """
+    found = [
+        name
+        for name, deployment in deployments.items()
+        if deployment.storage or _is_here(statuses.get(name), storage_id)
+    ]
+    if not memory_mb:
+        return frozenset(found)
+
+    def rank(name: str) -> tuple[bool, bool, str]:
+        status = statuses.get(name)
+        is_taken = status is not None and status.worker in live
+        return name not in owned, is_taken, name
+
+    left_mb = memory_mb
+    chosen = set()
+    for name in sorted(found, key=rank):
+        needed_mb = deployments[name].memory_mb
+        if needed_mb <= left_mb:
+            left_mb -= needed_mb
+            chosen.add(name)
+    return frozenset(chosen)
+
+
+def _is_here(status: Status | None, storage_id: str) -> bool:
+    return status is None or status.storage_id in ("", storage_id)

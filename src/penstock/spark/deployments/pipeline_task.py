@@ -1,0 +1,385 @@
+"""Runs one pipeline on a worker: does what its supervisor decides, and tells it what happens.
+
+Effects are done in their order, one after the other, because some must be durable before the next
+one: a report that flows were reset comes before the round. Two effects never wait for others: the
+preparation of files, and the end of a driver.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from penstock.client.errors import ClientError
+from penstock.ports import Clock, Executor, Random
+from penstock.runtime import boot_time
+from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.driver_log import DriverLog
+from penstock.spark.deployments.driver_process import DriverProcess
+from penstock.spark.deployments.model import Status
+from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
+from penstock.spark.deployments.spares import Spares
+from penstock.spark.deployments.supervisor import Phase, Supervisor
+from penstock.spark.deployments.supervisor_events import (
+    BeginRound,
+    Defined,
+    DriverEnded,
+    DriverReady,
+    Effect,
+    GivenUp,
+    Happening,
+    Identity,
+    LeaseRenewed,
+    Lost,
+    NotPrepared,
+    Now,
+    Prepare,
+    Prepared,
+    Record,
+    Released,
+    Report,
+    RollBack,
+    RoundEnded,
+    StartDriver,
+    StopDriver,
+    Taken,
+    Tick,
+)
+from penstock.spark.deployments.worker_folder import WorkerFolder
+from penstock.spark.pipelines.driver_control import Assignment
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.events import RunView
+
+_log = logging.getLogger(__name__)
+_TICK_MOST_S: Final = 5.0
+"""A timer does not count suspended time, so the clock is looked at again after this."""
+_RETRY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the pipelines of a worker share."""
+
+    catalog: Catalog
+    folder: WorkerFolder
+    preparation: Preparation
+    spares: Spares
+    executor: Executor
+    clock: Clock
+    random: Random
+    identity: Identity
+
+
+class PipelineTask:
+    """A pipeline that the worker owns or still ends. `run` does the work, until cancelled."""
+
+    def __init__(self, name: str, around: Surroundings) -> None:
+        self.name = name
+        self._around = around
+        self.machine = Supervisor(name, around.identity, around.random.uniform)
+        self._effects: asyncio.Queue[Effect] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._driver: DriverProcess | None = None
+        self._cancelled: set[int] = set()
+        """Attempts that were stopped before their driver was started."""
+        self._prepared: PreparedVersion | None = None
+        self._lease_until = 0.0
+        self._over_memory = ""
+        self._released = asyncio.Event()
+        self._dirty = False
+        self.view = RunView(name)
+        self.restarts = 0
+        self._log = DriverLog(
+            str(around.folder.logs(name)),
+            around.executor,
+            lambda version, lines: around.catalog.log(name, version, lines),
+        )
+
+    # -- what the worker tells ------------------------------------------------------------------
+
+    def define(self) -> None:
+        """The deployment may have changed."""
+        catalog = self._around.catalog
+        deployment = catalog.deployments.get(self.name)
+        version = None
+        if deployment is not None:
+            version = catalog.versions.get((self.name, deployment.version))
+        self.handle(Defined(deployment, version))
+
+    def take(self, lease_until: float) -> None:
+        self._released.clear()
+        self.define()
+        self.handle(Taken(self._around.catalog.statuses.get(self.name)))
+        self.renew(lease_until)
+
+    async def give_up(self) -> None:
+        self._released.clear()
+        self.handle(GivenUp())
+        await self._released.wait()
+
+    def lose(self) -> None:
+        self.handle(Lost())
+
+    def renew(self, until: float) -> None:
+        self._lease_until = until
+        if self._driver is not None and self.machine.owned:
+            self._driver.send({"lease": until})
+        self.handle(LeaseRenewed(until))
+
+    def kill_for_memory(self, used: int, limit: int) -> None:
+        """The driver takes more memory than it may."""
+        if self._driver is not None:
+            self._over_memory = (
+                f"the driver took {used >> 20:,} MiB of memory, and {limit >> 20:,} MiB are "
+                "allowed: deploy it with more --memory, or read less per round"
+            )
+            self._driver.kill()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._driver is None else self._driver.pid
+
+    @property
+    def memory_max(self) -> int:
+        """The bytes that all processes of its driver may take together."""
+        deployment = self._around.catalog.deployments.get(self.name)
+        memory_mb = 0 if deployment is None else deployment.memory_mb
+        return ((2 * memory_mb) << 20) + (1 << 30)
+
+    # -- the loop -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Does what the supervisor decides, until cancelled. Then kills what still runs."""
+        try:
+            while True:
+                effect = await self._effects.get()
+                await self._do(effect)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._driver is not None:
+                self._driver.kill()
+            for task in list(self._tasks):
+                if task.get_name() != "driver":
+                    task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            with suppress(OSError):
+                await self._log.flush()
+
+    async def tell_progress(self) -> None:
+        """Writes the log, and the status if rows were read since the last call."""
+        try:
+            await self._log.flush()
+        except OSError as error:
+            _log.warning("cannot write the log of %s: %s", self.name, error)
+        now = self._now()
+        status = self.machine.status(now)
+        if self._dirty and status is not None and self.machine.reports(now):
+            self._dirty = False
+            with suppress(ClientError):  # The next report is complete again.
+                await self._around.catalog.report(self._with_view(status))
+
+    def handle(self, happening: Happening) -> None:
+        effects = self.machine.handle(happening, self._now())
+        for effect in effects:
+            match effect:
+                case Prepare():
+                    self._spawn(self._prepare(effect), "preparation")
+                case StopDriver():
+                    self._stop(effect)
+                case _:
+                    self._effects.put_nowait(effect)
+        self._set_timer()
+
+    def _now(self) -> Now:
+        return Now(boot_time(), self._around.clock.wall_ms())
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_at = self.machine.wake_at
+        if wake_at is not None:
+            rest_s = min(max(wake_at - boot_time(), 0.0), _TICK_MOST_S)
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(rest_s, self.handle, Tick())
+
+    def _spawn(self, work: Any, name: str) -> None:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- effects --------------------------------------------------------------------------------
+
+    async def _do(self, effect: Effect) -> None:
+        match effect:
+            case Report(status):
+                await self._report(status)
+            case Record(event):
+                await self._until_written(lambda: self._around.catalog.record(event))
+            case StartDriver():
+                await self._start(effect)
+            case BeginRound(run):
+                if self._driver is not None and run == self.machine.run:
+                    self._driver.send({"round": True})
+            case RollBack():
+                await self._roll_back(effect)
+            case Released():
+                self._released.set()
+
+    async def _report(self, status: Status) -> None:
+        self._dirty = False
+        await self._until_written(lambda: self._around.catalog.report(self._with_view(status)))
+
+    async def _until_written(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Writes something, and tries again for as long as this worker owns the pipeline."""
+        while True:
+            try:
+                await write()
+            except (ClientError, PipelineError) as error:
+                _log.warning("cannot write the status of %s: %s", self.name, error)
+                if not self.machine.reports(self._now()):
+                    return
+                await self._around.clock.sleep(_RETRY_S)
+            else:
+                return
+
+    def _with_view(self, status: Status) -> Status:
+        return replace(status, run=self.view.as_dict())
+
+    async def _prepare(self, effect: Prepare) -> None:
+        loop = asyncio.get_running_loop()
+
+        def tell(text: str) -> None:
+            loop.call_soon_threadsafe(self._tell_phase, text)
+
+        try:
+            prepared = await self._around.preparation.prepare(
+                effect.deployment, effect.version, tell
+            )
+        except NotPreparable as error:
+            self.handle(NotPrepared(effect.run, str(error), error.lasting))
+        except Exception as error:  # noqa: BLE001 - one pipeline must not end the worker
+            _log.exception("cannot prepare %s", self.name)
+            self.handle(NotPrepared(effect.run, f"{type(error).__name__}: {error}", lasting=False))
+        else:
+            if effect.run == self.machine.run:
+                self._prepared = prepared
+            self.handle(Prepared(effect.run))
+
+    def _tell_phase(self, text: str) -> None:
+        self.view.apply({"event": "phase", "text": text})
+        self._dirty = True
+
+    async def _start(self, effect: StartDriver) -> None:
+        prepared = self._prepared
+        assert prepared is not None, "a driver is started after its preparation"
+        if effect.reset_flows:
+            try:
+                await self._around.executor.run(lambda: prepared.reset(effect.reset_flows))
+            except (PipelineError, OSError) as error:
+                self.handle(DriverEnded(effect.run, error=str(error)))
+                return
+        if effect.run in self._cancelled:
+            self.handle(DriverEnded(effect.run))
+            return
+        self.view = RunView(self.name)
+        self.restarts += 1
+        ended: dict[str, Any] = {}
+        version = effect.version.number
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            if event.get("event") == "end":
+                ended.update(event)
+            self._on_event(effect.run, event)
+
+        def on_lines(lines: list[str]) -> None:
+            self._log.add(version, lines)
+
+        self._over_memory = ""
+        driver, task, assignment = self._driver_for(prepared, on_event, on_lines)
+        self._driver = driver
+        driver.send({"lease": self._lease_until, "assign": asdict(assignment)})
+        self._spawn(self._follow(effect.run, task, ended), "driver")
+
+    def _driver_for(
+        self, prepared: PreparedVersion, on_event: Any, on_lines: Any
+    ) -> tuple[DriverProcess, asyncio.Task[int], Assignment]:
+        spare = self._around.spares.take(prepared, on_event, on_lines)
+        if spare is not None:
+            return spare
+        around = self._around
+        driver = DriverProcess(prepared.start, around.executor, around.clock, on_event, on_lines)
+        task = asyncio.create_task(driver.run(), name=f"driver of {self.name}")
+        return driver, task, prepared.assignment
+
+    async def _follow(self, run: int, task: asyncio.Task[int], ended: dict[str, Any]) -> None:
+        """Waits for the end of the driver."""
+        error = ""
+        try:
+            code = await task
+        except Exception as failure:  # noqa: BLE001 - one pipeline must not end the worker
+            _log.exception("cannot run the driver of %s", self.name)
+            error = f"the driver cannot be run: {failure}"
+        else:
+            error = self._error(code, ended)
+        self._driver = None
+        self._dirty = True
+        self.handle(DriverEnded(run, ended.get("state") == "COMPLETED", error))
+
+    def _error(self, code: int, ended: Mapping[str, Any]) -> str:
+        if self._over_memory:
+            return self._over_memory
+        if ended:
+            failed = [flow for flow in self.view.flows.values() if flow.error]
+            where = f"{failed[0].name}: {failed[0].error}" if failed else ""
+            return where or str(ended.get("error") or "") if ended["state"] == "FAILED" else ""
+        text = f"the driver was killed by signal {-code}" if code < 0 else f"exit code {code}"
+        self.view.apply({"event": "end", "state": "STOPPED"})
+        return f"the driver ended without an error message ({text}): see its log"
+
+    def _stop(self, effect: StopDriver) -> None:
+        if self._driver is None:
+            self._cancelled.add(effect.run)
+        elif effect.at_once:
+            self._driver.kill()
+        else:
+            self._driver.send({"stop": "soon"})
+
+    async def _roll_back(self, effect: RollBack) -> None:
+        text = f"version {effect.failed} failed ({effect.reason}); back to version {effect.version}"
+        try:
+            await self._around.catalog.change(
+                self.name,
+                lambda known: (
+                    replace(known, version=effect.version)
+                    if known.version == effect.failed
+                    else known
+                ),
+                "rolled-back",
+                text,
+                by=self._around.identity.worker,
+            )
+        except (ClientError, PipelineError) as error:
+            # The next failure tries it again.
+            _log.warning("cannot roll back %s: %s", self.name, error)
+
+    def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
+        self.view.apply(event)
+        self._dirty = True
+        match event.get("event"):
+            case "ready":
+                self.handle(DriverReady(run))
+            case "waiting":
+                self.handle(RoundEnded(run))
+            case _:
+                pass
+
+    @property
+    def is_starting(self) -> bool:
+        return self.machine.phase in (Phase.PREPARING, Phase.STARTING)

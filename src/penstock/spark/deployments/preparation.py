@@ -1,0 +1,216 @@
+"""Prepares a version on a worker: files, virtual environment, secrets, topics, settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from penstock.client.errors import ClientError
+from penstock.ports import Executor
+from penstock.spark.deployments.archive import REQUIREMENTS_NAME, unpack
+from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.checkpoint_folders import local_folder, reset_flow
+from penstock.spark.deployments.driver_process import DriverStart
+from penstock.spark.deployments.environments import EnvironmentFailed, Environments
+from penstock.spark.deployments.model import Deployment, Version
+from penstock.spark.deployments.secret_files import read_secrets
+from penstock.spark.deployments.worker_folder import WorkerFolder
+from penstock.spark.home import make_home
+from penstock.spark.pipelines.driver_control import Assignment
+from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, load_project
+from penstock.spark.pipelines.runner import CONNECT_MODE, prepare_topics
+
+DEFAULT_MASTER: Final = "local[2]"
+DEFAULT_MEMORY_MB: Final = 1024
+_CHANGED_AT_RUN_TIME: Final = frozenset(
+    {
+        "spark.sql.ansi.enabled",
+        "spark.sql.session.timeZone",
+        "spark.sql.shuffle.partitions",
+        "spark.sql.streaming.noDataMicroBatches.enabled",
+        "spark.sql.streaming.pollingDelay",
+    }
+)
+"""Settings that a Spark which runs already can be given, beside those of Penstock."""
+
+
+class NotPreparable(Exception):
+    """A version cannot be prepared. `lasting`: another attempt would have the same result."""
+
+    def __init__(self, text: str, *, lasting: bool) -> None:
+        super().__init__(text)
+        self.lasting = lasting
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedVersion:
+    """A version that can be started."""
+
+    start: DriverStart
+    assignment: Assignment
+    fits_spare: bool
+    """Whether a driver that was started in advance can run it."""
+    reset: Callable[[tuple[str, ...]], None] = field(repr=False)
+    """Lets flows begin again. It blocks."""
+
+
+class Preparation:
+    def __init__(
+        self,
+        catalog: Catalog,
+        folder: WorkerFolder,
+        executor: Executor,
+        *,
+        bootstrap: str,
+        secrets: str = "",
+    ) -> None:
+        self._catalog = catalog
+        self._folder = folder
+        self._executor = executor
+        self._bootstrap = bootstrap
+        self._secrets = secrets
+        self._environments = Environments(str(folder.environments()))
+
+    async def prepare(
+        self, deployment: Deployment, version: Version, tell: Callable[[str], None]
+    ) -> PreparedVersion:
+        """Raises `NotPreparable`. `tell` is called from a thread, with what is being done."""
+        root = self._folder.files(version)
+        try:
+            if not root.exists():
+                tell("fetching its files")
+                archive = await self._catalog.archive(version)
+                await self._executor.run(lambda: unpack(archive, root))
+            known = [version, *self._catalog.versions_of(version.name)]
+            kept = {self._folder.files(each).name for each in known}
+            await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
+            return await self._executor.run(lambda: self._on_thread(deployment, version, tell))
+        except ClientError as error:
+            raise NotPreparable(str(error), lasting=False) from error
+        except (PipelineError, EnvironmentFailed) as error:
+            raise NotPreparable(str(error), lasting=True) from error
+        except OSError as error:
+            text = f"{error.filename or self._folder.path}: {error.strerror}"
+            raise NotPreparable(text, lasting=False) from error
+
+    def _on_thread(
+        self, deployment: Deployment, version: Version, tell: Callable[[str], None]
+    ) -> PreparedVersion:
+        folder = self._folder
+        root = folder.files(version)
+        entry = root / version.entry
+        if not entry.resolve().is_relative_to(root.resolve()) or not entry.is_file():
+            raise PipelineError(f"version {version.number} has no file {version.entry}: deploy it")
+        python = self._environments.python(root / REQUIREMENTS_NAME, tell)
+        secrets = read_secrets(self._secrets, deployment.secrets)
+        configuration: Mapping[str, str] = {}
+        bootstrap = deployment.settings.get(BOOTSTRAP_SETTING, self._bootstrap)
+        if version.kind == "project":
+            project = load_project(entry)
+            configuration = project.configuration
+            prepare_topics(bootstrap, project.topics)
+        folder.own_storage(deployment.name).mkdir(parents=True, exist_ok=True)
+        metastore = folder.metastore(deployment)
+        metastore.mkdir(parents=True, exist_ok=True)
+        storage = folder.storage(deployment)
+        names = {
+            "PENSTOCK_BOOTSTRAP": bootstrap,
+            "PENSTOCK_STORAGE": storage,
+            "PENSTOCK_PIPELINE": deployment.name,
+        }
+        settings = {**configuration, **deployment.settings, BOOTSTRAP_SETTING: bootstrap}
+        warehouse = f"{_url(storage)}/spark-warehouse"
+        environment = {
+            **self.environment(deployment.master, python, folder.own_storage(deployment.name)),
+            **names,
+            **secrets,
+            "PYTHONPATH": str(root),
+        }
+        return PreparedVersion(
+            start=DriverStart(
+                python=python,
+                master=deployment.master,
+                folder=str(folder.own_storage(deployment.name)),
+                settings={
+                    **settings,
+                    "spark.sql.warehouse.dir": warehouse,
+                    "spark.driver.memory": f"{deployment.memory_mb}m",
+                },
+                environment=environment,
+                secrets=tuple(secrets.values()),
+            ),
+            assignment=Assignment(
+                name=deployment.name,
+                kind=version.kind,
+                root=str(root),
+                entry=version.entry,
+                storage=_url(storage),
+                warehouse=warehouse,
+                metastore=str(metastore),
+                bootstrap=bootstrap,
+                settings={**deployment.settings, BOOTSTRAP_SETTING: bootstrap},
+                environment=names,
+            ),
+            fits_spare=(
+                python == sys.executable
+                and not secrets
+                and deployment.master == DEFAULT_MASTER
+                and deployment.memory_mb == DEFAULT_MEMORY_MB
+                and all(_is_changeable(name) for name in settings)
+            ),
+            reset=lambda flows: _reset(storage, flows),
+        )
+
+    def spare_start(self, number: str) -> DriverStart:
+        """Returns how a driver is started in advance. It blocks."""
+        folder = self._folder.spare(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        return DriverStart(
+            python=sys.executable,
+            master=DEFAULT_MASTER,
+            folder=str(folder),
+            settings={"spark.driver.memory": f"{DEFAULT_MEMORY_MB}m"},
+            environment={
+                **self.environment(DEFAULT_MASTER, sys.executable, folder),
+                "PYTHONPATH": self.spare_link(number),
+            },
+        )
+
+    def spare_link(self, number: str) -> str:
+        """Returns where the Python workers of such a driver look for the files of its project."""
+        return str(self._folder.spare(number) / "project")
+
+    @staticmethod
+    def environment(master: str, python: str, folder: Path) -> dict[str, str]:
+        """Returns the environment of a driver. It blocks."""
+        kept = {name: value for name, value in os.environ.items() if name not in CONNECT_MODE}
+        if master.startswith("local"):
+            kept.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            with suppress(OSError):  # Without symbolic links Spark is only slower.
+                kept.update(make_home(folder / "spark-home"))
+        return {
+            **kept,
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def _is_changeable(name: str) -> bool:
+    return name.startswith("spark.penstock.") or name in _CHANGED_AT_RUN_TIME
+
+
+def _url(storage: str) -> str:
+    folder = local_folder(storage)
+    return storage.rstrip("/") if folder is None else f"file://{folder.resolve()}"
+
+
+def _reset(storage: str, flows: tuple[str, ...]) -> None:
+    for flow in flows:
+        reset_flow(storage, flow)

@@ -1,0 +1,268 @@
+"""A worker: runs the pipelines that the group of workers assigns to it.
+
+`Ownership` says which pipelines are its own and until when; the catalog says what they are to do;
+each is run by a `PipelineTask`. The worker itself decides which pipelines it is able to run,
+watches the memory of their drivers, and reports that it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from penstock.client.cluster import Cluster
+from penstock.client.environment import ClientEnv, default_environment
+from penstock.client.errors import ClientError
+from penstock.client.options import AdminOptions
+from penstock.runtime import Threads
+from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.eligibility import eligible
+from penstock.spark.deployments.model import WorkerStatus
+from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
+from penstock.spark.deployments.pipeline_task import PipelineTask, Surroundings
+from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparation
+from penstock.spark.deployments.spares import Spares
+from penstock.spark.deployments.supervisor_events import Identity
+from penstock.spark.deployments.worker_folder import WorkerFolder
+from penstock.spark.pipelines.process_session import memory_by_session
+
+_log = logging.getLogger(__name__)
+_LOOK_S: Final = 1.0
+_REPORT_EVERY: Final = 5
+_MEMORY_EVERY: Final = 2
+_FORGET_S: Final = 3.0
+_THREADS: Final = 8
+"""Installing packages takes minutes and must not delay the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    bootstrap: str
+    data: str
+    memory_mb: int = 0
+    """The memory for all of its pipelines together; 0: no limit."""
+    secrets: str = ""
+    """The folder of secrets."""
+    spare: bool = True
+    """Whether a driver is kept in reserve."""
+    ownership: OwnershipOptions | None = None
+
+
+class Worker:
+    """The owner of pipelines, for `Ownership`."""
+
+    def __init__(
+        self, options: WorkerOptions, catalog: Catalog, cluster: Cluster, env: ClientEnv
+    ) -> None:
+        self._options = options
+        self._catalog = catalog
+        self._env = env
+        self._threads = Threads(_THREADS)
+        self._folder = WorkerFolder(options.data)
+        host = socket.gethostname()
+        self.id = f"{host}-{env.random.bytes(4).hex()}"
+        storage_id = self._folder.prepare(env.random)
+        self._identity = Identity(self.id, host, storage_id)
+        preparation = Preparation(
+            catalog,
+            self._folder,
+            self._threads,
+            bootstrap=options.bootstrap,
+            secrets=options.secrets,
+        )
+        self._spares = Spares(preparation, self._folder, self._threads, env.clock, env.random)
+        self._around = Surroundings(
+            catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
+            self._identity,
+        )  # fmt: skip
+        self.pipelines: dict[str, PipelineTask] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self.ownership = Ownership(
+            cluster,
+            options.ownership,
+            eligible=self._eligible,
+            existing=lambda: frozenset(catalog.deployments),
+            owner=self,
+        )
+        self._started_ms = env.clock.wall_ms()
+        self._stopping = False
+        self._owning: asyncio.Future[None] | None = None
+        self._known_eligible: tuple[frozenset[str], frozenset[str]] | None = None
+
+    # -- the life of a worker -------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Runs pipelines until `stop` is called. Then gives up all of them and leaves the group."""
+        self._catalog.on_change(self._on_change)
+        self._owning = asyncio.ensure_future(self.ownership.run())
+        looking = asyncio.create_task(self._look(), name="looks after pipelines")
+        try:
+            await asyncio.wait([self._owning, looking], return_when=asyncio.FIRST_COMPLETED)
+            for task in (self._owning, looking):
+                if task.done() and not task.cancelled():
+                    task.result()
+        finally:
+            self._owning.cancel()
+            looking.cancel()
+            await asyncio.gather(self._owning, looking, return_exceptions=True)
+            for running in self._running.values():
+                running.cancel()
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
+            await self._spares.close()
+            await self._forget()
+            self._threads.close()
+
+    async def _forget(self) -> None:
+        try:
+            async with asyncio.timeout(_FORGET_S):
+                await self._catalog.forget_worker(self.id)
+        except (ClientError, TimeoutError) as error:
+            _log.warning("cannot remove the status of this worker: %s", error or "no answer")
+
+    def stop(self) -> None:
+        """Stops all pipelines after their rounds; a second call stops them at once."""
+        if self._stopping:
+            for pipeline in self.pipelines.values():
+                pipeline.lose()
+        self._stopping = True
+        if self._owning is not None:
+            self._owning.cancel()
+
+    # -- ownership ------------------------------------------------------------------------------
+
+    def take(self, name: str) -> None:
+        pipeline = self.pipelines.get(name)
+        if pipeline is None:
+            pipeline = self.pipelines[name] = PipelineTask(name, self._around)
+            self._running[name] = asyncio.create_task(pipeline.run(), name=f"pipeline {name}")
+        pipeline.take(self.ownership.lease_until)
+
+    async def give_up(self, name: str) -> None:
+        pipeline = self.pipelines.get(name)
+        if pipeline is None:
+            return
+        await pipeline.give_up()
+        if name not in self._catalog.deployments:
+            self.pipelines.pop(name, None)
+            if (running := self._running.pop(name, None)) is not None:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    def lose(self, name: str) -> None:
+        pipeline = self.pipelines.get(name)
+        if pipeline is not None:
+            pipeline.lose()
+
+    def renew(self, until: float) -> None:
+        for pipeline in self.pipelines.values():
+            if pipeline.machine.owned:
+                pipeline.renew(until)
+
+    def _eligible(self) -> frozenset[str]:
+        owned = [name for name, task in self.pipelines.items() if task.machine.owned]
+        live = {worker.id for worker in self._catalog.live_workers()} - {self.id}
+        return eligible(
+            self._catalog.deployments,
+            self._catalog.statuses,
+            storage_id=self._identity.storage_id,
+            memory_mb=self._options.memory_mb,
+            owned=frozenset(owned),
+            live=frozenset(live),
+        )
+
+    def _on_change(self) -> None:
+        for pipeline in self.pipelines.values():
+            pipeline.define()
+        self._refresh()
+
+    def _refresh(self) -> None:
+        known = self._eligible(), frozenset(self._catalog.deployments)
+        if known != self._known_eligible and not self._stopping:
+            self._known_eligible = known
+            self.ownership.refresh()
+
+    # -- looking after pipelines ----------------------------------------------------------------
+
+    async def _look(self) -> None:
+        number = 0
+        while True:
+            for pipeline in list(self.pipelines.values()):
+                await pipeline.tell_progress()
+            if number % _REPORT_EVERY == 0:
+                await self._report()
+                self._refresh()
+            if number % _MEMORY_EVERY == 0:
+                await self._check_memory()
+            await self._spares.keep(wanted=self._wants_spare())
+            number += 1
+            await self._env.clock.sleep(_LOOK_S)
+
+    async def _report(self) -> None:
+        status = WorkerStatus(
+            id=self.id,
+            host=self._identity.host,
+            storage_id=self._identity.storage_id,
+            started_ms=self._started_ms,
+            updated_ms=self._env.clock.wall_ms(),
+            pipelines=sorted(self.ownership.owned),
+            spark=_installed("pyspark"),
+            penstock=_installed("penstock"),
+            memory_mb=self._options.memory_mb,
+            stopping=self._stopping,
+        )
+        try:
+            await self._catalog.report_worker(status)
+        except ClientError as error:
+            _log.warning("cannot report the status of this worker: %s", error)
+
+    async def _check_memory(self) -> None:
+        if not any(pipeline.pid for pipeline in self.pipelines.values()):
+            return
+        used = await self._threads.run(memory_by_session)
+        for pipeline in self.pipelines.values():
+            pid, limit = pipeline.pid, pipeline.memory_max
+            if pid is not None and used.get(pid, 0) > limit:
+                pipeline.kill_for_memory(used[pid], limit)
+
+    def _wants_spare(self) -> bool:
+        deployments = self._catalog.deployments.values()
+        if self._stopping or not self._options.spare:
+            return False
+        if self._options.memory_mb:
+            owned = self.ownership.owned
+            taken_mb = sum(each.memory_mb for each in deployments if each.name in owned)
+            if taken_mb + DEFAULT_MEMORY_MB > self._options.memory_mb:
+                return False
+        if self._spares.pid is None and any(each.is_starting for each in self.pipelines.values()):
+            return False
+        return any(each.wanted == "RUNNING" for each in deployments)
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+async def run_worker(
+    options: WorkerOptions,
+    on_ready: Callable[[Worker], None] = lambda _: None,
+    env: ClientEnv | None = None,
+) -> None:
+    """Runs a worker until it is stopped. `on_ready` gets the worker that `stop` is called on."""
+    env = env or default_environment()
+    config = AdminOptions.parse(options.bootstrap, {}).cluster_config()
+    async with (
+        Catalog(options.bootstrap, env=env) as catalog,
+        Cluster(config, env.network, env.clock, env.random) as cluster,
+    ):
+        await catalog.caught_up()
+        worker = Worker(options, catalog, cluster, env)
+        on_ready(worker)
+        await worker.run()

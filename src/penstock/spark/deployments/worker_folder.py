@@ -1,0 +1,71 @@
+"""The data folder of a worker.
+
+storage-id              names the folder: tables in it can only be used by its workers
+files/NAME/VERSION-...  the unpacked files of a version
+environments/HASH       virtual environments
+storage/NAME            tables, checkpoints and metastore of a pipeline without shared storage
+logs/NAME               the log of its drivers
+spares/ID               working folders of drivers that were started in advance
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from penstock.ports import Random
+from penstock.spark.deployments.checkpoint_folders import local_folder
+from penstock.spark.deployments.model import Deployment, Version
+
+
+class WorkerFolder:
+    """Its methods block: call those that write on a thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path).resolve()
+
+    def prepare(self, random: Random) -> str:
+        """Makes the folder if it is missing, and returns its storage id."""
+        for name in ("files", "environments", "storage", "logs", "spares"):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        file = self.path / "storage-id"
+        if not file.exists():
+            partial = file.with_name(f"storage-id.{os.getpid()}")
+            partial.write_text(random.bytes(8).hex() + "\n", "utf-8")
+            with suppress(FileExistsError):  # Another worker was faster.
+                os.link(partial, file)
+            partial.unlink()
+        return file.read_text("utf-8").strip()
+
+    def files(self, version: Version) -> Path:
+        return self.path / "files" / version.name / f"{version.number}-{version.archive[:12]}"
+
+    def drop_files(self, name: str, kept: set[str]) -> None:
+        """Removes the files of versions that are not kept."""
+        folder = self.path / "files" / name
+        for entry in list(folder.iterdir()) if folder.is_dir() else ():
+            if entry.name not in kept:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    def own_storage(self, name: str) -> Path:
+        return self.path / "storage" / name
+
+    def storage(self, deployment: Deployment) -> str:
+        """Returns the folder or URL for checkpoints and tables."""
+        return deployment.storage or str(self.own_storage(deployment.name))
+
+    def metastore(self, deployment: Deployment) -> Path:
+        """Returns the folder of the metastore: in the storage, if that is a local folder."""
+        found = local_folder(self.storage(deployment))
+        return found or self.own_storage(deployment.name)
+
+    def logs(self, name: str) -> Path:
+        return self.path / "logs" / name
+
+    def environments(self) -> Path:
+        return self.path / "environments"
+
+    def spare(self, number: str) -> Path:
+        return self.path / "spares" / number
