@@ -62,6 +62,7 @@ class _PureKernels(MetaPathFinder):
 
 # No test needs a console next to every broker that it starts.
 os.environ.setdefault("PENSTOCK_CONSOLE", "0")
+os.environ.setdefault("PENSTOCK_WORKER", "0")
 
 if os.environ.get("PENSTOCK_PURE") == "1":
     assert not sys.modules.keys() & set(_KERNELS), (

@@ -30,6 +30,7 @@ from penstock.cli.broker_command import (
 from penstock.cli.broker_files import metrics_url
 from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
+from penstock.cli.worker_process import WorkerProcess
 
 if TYPE_CHECKING:
     from penstock.cli.secure_setup import SecureSetup
@@ -89,6 +90,14 @@ def up(
             help="Also run the web console, for browsers on this machine.",
         ),
     ] = True,
+    with_worker: Annotated[
+        bool,
+        typer.Option(
+            "--worker/--no-worker",
+            envvar="PENSTOCK_WORKER",
+            help="Also run a worker for deployed pipelines, if Java and PySpark are there.",
+        ),
+    ] = True,
     secure: _Secure = False,
     metrics: Metrics = None,
     log_format: LogFormatOption = None,
@@ -110,6 +119,8 @@ def up(
         _secure_setup().add_admin(setup, configs[0].store_path)
 
     console = ConsoleProcess(wanted=with_console)
+    # With --secure a worker needs a login of its own: penstock pipeline worker.
+    worker = WorkerProcess(wanted=with_worker and not secure)
 
     def on_ready(addresses: list[str]) -> None:
         announce(addresses)
@@ -119,6 +130,7 @@ def up(
             sys.stderr.write(_secure_setup().snippets(setup, ",".join(addresses)))
         _tell_metrics(configs)
         console.start(addresses, *(() if setup is None else _secure_setup().console_options(setup)))
+        worker.start(addresses, directory)
 
     try:
         if brokers == 1:
@@ -128,6 +140,7 @@ def up(
         security = None if setup is None else _secure_setup().admin_security(setup)
         raise typer.Exit(supervise.run_brokers(directory, configs, on_ready, security))
     finally:
+        worker.close()
         console.close()
 
 

@@ -21,7 +21,8 @@ MODULE: Final = "penstock.spark.pipelines.controlled_driver"
 _EVENT_BYTES_MAX: Final = 1 << 20
 _LINE_CHARACTERS_MAX: Final = 8 << 10
 _READ_BYTES: Final = 64 << 10
-_GONE_AGAIN_S: Final = 0.05
+_GONE_AGAIN_S: Final = 0.02
+_EXIT_S: Final = 10.0
 _HIDDEN: Final = "***"
 _SECRET_LEAST: Final = 4
 """Shorter values are not hidden: they would be found in any text."""
@@ -98,14 +99,15 @@ class DriverProcess:
                 self._write(line)
             self._pending.clear()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._read_events(receiving))
                 tasks.create_task(self._read_log())
-                code = await process.wait()
-                # Whatever it left behind holds the pipes open.
+                await self._read_events(receiving)
+                # Only the driver itself has the pipe of events: it is ending. Processes that it
+                # leaves behind have its output open, and `wait` would wait for them.
+                await self._exited(process)
                 await self._end_all(process.pid)
         finally:
             await self._end_all(process.pid)
-        return code
+        return await process.wait()
 
     def send(self, command: Mapping[str, Any]) -> None:
         """Sends a command; before the driver has started, it is kept. Errors are ignored: they mean
@@ -130,6 +132,12 @@ class DriverProcess:
         with suppress(OSError, RuntimeError):
             if not self._process.stdin.is_closing():
                 self._process.stdin.write(line)
+
+    async def _exited(self, process: asyncio.subprocess.Process) -> None:
+        """Waits until the driver has ended by itself, or for `_EXIT_S`."""
+        until = self._clock.monotonic() + _EXIT_S
+        while process.returncode is None and self._clock.monotonic() < until:
+            await self._clock.sleep(_GONE_AGAIN_S)
 
     async def _end_all(self, session: int) -> None:
         """Returns when no process of the driver runs."""

@@ -87,6 +87,9 @@ class Preparation:
                 tell("fetching its files")
                 archive = await self._catalog.archive(version)
                 await self._executor.run(lambda: unpack(archive, root))
+            known = [version, *self._catalog.versions_of(version.name)]
+            kept = {self._folder.files(each).name for each in known}
+            await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
             return await self._executor.run(lambda: self._on_thread(deployment, version, tell))
         except ClientError as error:
             raise NotPreparable(str(error), lasting=False) from error

@@ -35,6 +35,7 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 1.0
 _REPORT_EVERY: Final = 5
 _MEMORY_EVERY: Final = 2
+_FORGET_S: Final = 3.0
 _THREADS: Final = 8
 """Installing packages takes minutes and must not delay the rest."""
 
@@ -113,11 +114,15 @@ class Worker:
                 running.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             await self._spares.close()
-            try:
-                await self._catalog.forget_worker(self.id)
-            except ClientError as error:
-                _log.warning("cannot remove the status of this worker: %s", error)
+            await self._forget()
             self._threads.close()
+
+    async def _forget(self) -> None:
+        try:
+            async with asyncio.timeout(_FORGET_S):
+                await self._catalog.forget_worker(self.id)
+        except (ClientError, TimeoutError) as error:
+            _log.warning("cannot remove the status of this worker: %s", error or "no answer")
 
     def stop(self) -> None:
         """Stops all pipelines after their rounds; a second call stops them at once."""

@@ -1,0 +1,208 @@
+"""Tests the processes of a driver: commands, events, log and end, with a driver without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.runtime import SystemClock, Threads
+from penstock.spark.deployments import driver_process
+from penstock.spark.deployments.driver_log import FILE_NAME, LINES_MAX, DriverLog
+from penstock.spark.deployments.driver_process import DriverProcess, DriverStart
+from penstock.spark.pipelines.process_session import memory_by_session, processes
+
+WAIT_S = 60.0
+DRIVER = """
+import json, os, subprocess, sys
+
+from penstock.spark.pipelines.driver_control import Control, Watchdog
+
+events = os.fdopen(int(sys.argv[sys.argv.index("--events") + 1]), "w")
+
+
+def tell(**event):
+    events.write(json.dumps(event) + "\\n")
+    events.flush()
+
+
+control = Control(sys.stdin, Watchdog())
+# A child in a process group of its own, as Spark's Python workers are.
+child = subprocess.Popen(["sleep", "1000"], preexec_fn=lambda: os.setpgid(0, 0))
+print("token is", os.environ.get("TOKEN"), flush=True)
+tell(event="warm", child=child.pid, secret=os.environ.get("TOKEN"))
+assigned = control.assignment()
+if assigned is not None:
+    tell(event="ready", name=assigned.name)
+while control.command() == "round":
+    tell(event="waiting")
+tell(event="end", state="STOPPED")
+"""
+ASSIGNED = {
+    "name": "views", "kind": "project", "root": "/", "entry": "x", "storage": "/", "warehouse": "/",
+    "metastore": "/", "bootstrap": "x",
+}  # fmt: skip
+
+
+class Running:
+    """A driver in a task, and what it told."""
+
+    def __init__(self, folder: Path, secrets: tuple[str, ...] = ()) -> None:
+        self.events: list[Any] = []
+        self.lines: list[str] = []
+        self._news = asyncio.Event()
+        start = DriverStart(
+            python=sys.executable,
+            master="local",
+            folder=str(folder),
+            settings={},
+            environment={**os.environ, "PYTHONPATH": str(folder), "TOKEN": "quite-secret"},
+            secrets=secrets,
+        )
+        self.driver = DriverProcess(
+            start, Threads(2), SystemClock(), self._on_event, self._on_lines
+        )
+        self.task = asyncio.create_task(self.driver.run())
+
+    def _on_event(self, event: Any) -> None:
+        self.events.append(event)
+        self._news.set()
+
+    def _on_lines(self, lines: list[str]) -> None:
+        self.lines += lines
+        self._news.set()
+
+    async def until(self, condition: Callable[[], Any]) -> Any:
+        async with asyncio.timeout(WAIT_S):
+            while not (found := condition()):
+                self._news.clear()
+                await self._news.wait()
+        return found
+
+    async def event(self, kind: str) -> Any:
+        found = lambda: next((e for e in self.events if e["event"] == kind), None)  # noqa: E731
+        return await self.until(found)
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(WAIT_S):
+            return await self.task
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "fake_driver.py").write_text(DRIVER)
+    monkeypatch.setattr(driver_process, "MODULE", "fake_driver")
+    return tmp_path
+
+
+def is_alive(pid: int) -> bool:
+    return pid in {process.pid for process in processes()}
+
+
+def test_a_driver_is_assigned_runs_rounds_and_stops(folder: Path) -> None:
+    """Commands that are sent before it has started are kept. Nothing of it is left at the end."""
+
+    async def main() -> None:
+        running = Running(folder)
+        running.driver.send({"assign": ASSIGNED})
+        assert (await running.event("ready"))["name"] == "views"
+        running.driver.send({"round": True})
+        await running.event("waiting")
+        pid = running.driver.pid
+        assert pid is not None and memory_by_session()[pid] > 1 << 20
+        child = running.events[0]["child"]
+        assert is_alive(child)
+        running.driver.send({"stop": "soon"})
+        assert await running.ended() == 0
+        assert running.events[-1] == {"event": "end", "state": "STOPPED"}
+        assert not is_alive(child)
+
+    asyncio.run(main())
+
+
+def test_a_driver_that_is_killed_leaves_nothing_behind(folder: Path) -> None:
+    async def main() -> None:
+        running = Running(folder)
+        child = (await running.event("warm"))["child"]
+        running.driver.kill()
+        assert await running.ended() == -9
+        assert not is_alive(child)
+
+    asyncio.run(main())
+
+
+def test_a_driver_that_is_killed_before_it_has_started_does_not_start(folder: Path) -> None:
+    async def main() -> None:
+        running = Running(folder)
+        running.driver.kill()
+        assert await running.ended() < 0
+        assert not running.events
+
+    asyncio.run(main())
+
+
+def test_a_driver_whose_lease_ends_kills_itself_and_its_children(folder: Path) -> None:
+    """The worker does nothing here: it may be dead, or cut off, or paused."""
+
+    async def main() -> None:
+        running = Running(folder)
+        child = (await running.event("warm"))["child"]
+        running.driver.send({"assign": ASSIGNED, "lease": 1.0})
+        assert await running.ended() == -9
+        assert not is_alive(child)
+
+    asyncio.run(main())
+
+
+def test_a_driver_ends_with_its_worker(folder: Path) -> None:
+    """The end of standard input is the end of the worker."""
+
+    async def main() -> None:
+        running = Running(folder)
+        child = (await running.event("warm"))["child"]
+        process = running.driver._process
+        assert process is not None and process.stdin is not None
+        process.stdin.close()
+        assert await running.ended() == -9
+        assert not is_alive(child)
+
+    asyncio.run(main())
+
+
+def test_secrets_are_hidden_in_logs_and_events(folder: Path) -> None:
+    async def main() -> None:
+        running = Running(folder, ("quite-secret",))
+        assert (await running.event("warm"))["secret"] == "***"
+        await running.until(lambda: running.lines)
+        assert running.lines == ["token is ***"]
+        assert "quite-secret" not in repr(running.driver._start)
+        running.driver.kill()
+        await running.ended()
+
+    asyncio.run(main())
+
+
+def test_a_log_is_written_to_a_file_and_to_the_cluster(tmp_path: Path) -> None:
+    """Lines beyond the limit are counted."""
+    sent: list[tuple[int, list[str]]] = []
+
+    async def send(version: int, lines: Any) -> None:
+        sent.append((version, list(lines)))
+
+    async def main() -> None:
+        log = DriverLog(str(tmp_path), Threads(1), send)
+        await log.flush()
+        log.add(3, ["a", "b"])
+        await log.flush()
+        log.add(3, ["c"] * (LINES_MAX + 5))
+        await log.flush()
+
+    asyncio.run(main())
+    assert sent[0] == (3, ["a", "b"]) and len(sent) == 2
+    assert sent[1][1][-1] == "(5 more lines were left out)"
+    assert (tmp_path / FILE_NAME).read_text().startswith("a\nb\nc\n")
