@@ -8,6 +8,7 @@ from typing import Any
 from penstock.console.deployment_records import (
     EVENTS_KEPT,
     NO_REPORTS,
+    PROBLEMS_MAX,
     DeploymentRecords,
     described_schedule,
     flows_of,
@@ -126,6 +127,34 @@ def test_the_history_of_a_pipeline_is_bounded() -> None:
     assert found.events["a"][-1].at_ms == EVENTS_KEPT + 4
     found.forget(topics.HISTORY)
     assert not found.events
+
+
+def test_pipelines_that_should_run_and_do_not_are_problems() -> None:
+    """One failure is none: the pipeline starts again by itself. Nor is one that was stopped."""
+
+    def told(found: DeploymentRecords) -> list[str]:
+        return [problem.title for problem in found.problems(NOW_MS)]
+
+    assert told(records()) == told(records("BACKING OFF", failures=1)) == []
+    assert told(records("BACKING OFF", failures=4)) == ["pipeline a fails, 4 times in a row"]
+    assert told(records("FAILED")) == ["pipeline a does not run: failed"]
+    assert told(records(None)) == ["pipeline a does not run: waiting for a worker"]
+    assert told(records(reported_ms=0)) == ["pipeline a does not run: no reports"]
+    stopped = records("FAILED")
+    changed = Deployment("a", 2, 1, wanted="STOPPED")
+    stopped.apply(topics.DEFINITIONS, b"deployment/a", encode(changed))
+    assert told(stopped) == []
+
+
+def test_many_problems_are_summed_up() -> None:
+    found = DeploymentRecords()
+    for number in range(15):
+        name = f"p{number}"
+        key = topics.deployment_key(name)
+        found.apply(topics.DEFINITIONS, key, encode(Deployment(name, 1, 1)))
+    told = found.problems(NOW_MS)
+    assert len(told) == PROBLEMS_MAX + 1
+    assert told[-1].title == "5 more pipelines do not run"
 
 
 def test_schedules_are_described() -> None:

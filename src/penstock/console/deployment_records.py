@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
+from penstock.console.problems import Problem
 from penstock.spark.deployments import topics
 from penstock.spark.deployments.catalog_view import WORKER_LIVE_S, CatalogView
 from penstock.spark.deployments.model import Deployment, Event, Status, decode
@@ -22,6 +23,11 @@ NODES_MAX: Final = 500
 EDGES_MAX: Final = 2_000
 """A larger graph is not drawn completely."""
 NO_REPORTS: Final = "NO REPORTS"
+PROBLEMS_MAX: Final = 10
+_FAILURES_TOLD: Final = 2
+"""One failure is no problem: the pipeline starts again after a second."""
+_TROUBLED: Final = frozenset({"FAILED", "WAITING FOR A WORKER", NO_REPORTS})
+_SEE: Final = "see its history and its logs"
 _UNDER_WAY: Final = frozenset(
     {"PREPARING", "STARTING", "RUNNING", "WAITING FOR ITS TIME", "BACKING OFF", "STOPPING"}
 )
@@ -92,6 +98,25 @@ class DeploymentRecords:
             return status.state, "The last change has not reached its worker yet."
         return status.state, ""
 
+    def problems(self, now_ms: int) -> list[Problem]:
+        """Returns a problem for each pipeline that should run and does not."""
+        found: list[Problem] = []
+        for name, deployment in sorted(self.view.deployments.items()):
+            status = self.view.statuses.get(name)
+            state, note = self.state(name, now_ms)
+            failures = 0 if status is None else status.failures
+            error = "" if status is None else status.error
+            if deployment.wanted == "STOPPED" or (
+                state not in _TROUBLED and failures < _FAILURES_TOLD
+            ):
+                continue
+            title = f"pipeline {name} does not run: {state.lower()}"
+            if failures:
+                title = f"pipeline {name} fails, {failures:,} times in a row"
+            link = f"#/pipelines/{name}"
+            found.append(Problem("warning", title, error or note or _SEE, link))
+        return _shortened(found)
+
     def row(self, name: str, now_ms: int, rates: Mapping[str, float]) -> dict[str, Any]:
         """Returns a line of the list of deployments."""
         deployment = self.view.deployments[name]
@@ -121,6 +146,14 @@ class DeploymentRecords:
             "error": "" if status is None else status.error or str(run.get("error") or ""),
             "schedule": described_schedule(deployment),
         }
+
+
+def _shortened(found: list[Problem]) -> list[Problem]:
+    more = len(found) - PROBLEMS_MAX
+    if more <= 0:
+        return found
+    title = f"{more:,} more pipelines do not run"
+    return [*found[:PROBLEMS_MAX], Problem("warning", title, _SEE, "#/pipelines")]
 
 
 def _no_worker(has_some: bool) -> str:

@@ -22,6 +22,7 @@ from penstock.console.deployment_records import (
 )
 from penstock.console.errors import BadRequest, Conflict, NotAllowed, NotFound
 from penstock.console.link import Link
+from penstock.console.problems import Problem
 from penstock.console.progress import Progress
 from penstock.console.watch import Watch, is_denied
 from penstock.spark.deployments import topics
@@ -150,6 +151,10 @@ class Deployments:
             "workers": workers,
             "hidden": self._hidden(),
         }
+
+    def problems(self) -> list[Problem]:
+        """Returns the problems of deployed pipelines, for the overview."""
+        return self._records.problems(self._link.env.clock.wall_ms())
 
     def _hidden(self) -> str:
         """Returns a sentence about what the user may not see."""

@@ -7,7 +7,7 @@ ten thousand topics sends no requests to the cluster.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -128,6 +128,8 @@ class Picture:
     """When the brokers were last found. 0: the last attempt failed."""
     judged_ms: int = 0
     """When the problems were last counted."""
+    pipeline_problems: Callable[[], list[Problem]] = list
+    """Returns the problems of deployed pipelines."""
 
     # -- updates --------------------------------------------------------------------------------
 
@@ -372,7 +374,7 @@ class Picture:
         ]
 
     def problems(self) -> list[Problem]:
-        return find_problems(
+        found = find_problems(
             unreachable=self.unreachable,
             silent=self.silent,
             missing=self.missing,
@@ -386,6 +388,9 @@ class Picture:
             ],
             moving=len(self.moving),
         )
+        if not self.unreachable:
+            found += self.pipeline_problems()
+        return sorted(found, key=lambda each: SEVERITIES.index(each.severity))
 
     def summary(self, jobs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Returns what every page shows. It is sent repeatedly."""

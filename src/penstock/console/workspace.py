@@ -56,6 +56,7 @@ class Workspace:
         # The files of pipelines belong to the person who runs the console, not to its users.
         self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
         self.deployments = Deployments(link, watch, progress)
+        watch.picture.pipeline_problems = self.deployments.problems
         self.figures = Figures(watch, env.clock, self.deployments.is_deployed)
         self.access = Access(link)
         self.audit = Audit(link)

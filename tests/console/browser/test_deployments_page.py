@@ -182,6 +182,19 @@ def test_an_error_shows_the_line_of_the_project_first(
     assert "cannot cast a to INT" in red.get_attribute("aria-label")
 
 
+def test_the_overview_of_the_cluster_names_a_pipeline_that_fails(
+    page: Any, url: str, worker: FakeWorker
+) -> None:
+    worker.deploy()
+    worker.report("BACKING OFF", failures=3, error=BROKEN)
+    page.goto(url)
+    told = page.locator("#problems .problem", has_text=f"pipeline {worker.name} fails, 3 times")
+    told.wait_for()
+    assert BROKEN in told.inner_text()
+    told.get_by_role("link", name="See more").click()
+    page.get_by_role("heading", name=worker.name, exact=True).wait_for()
+
+
 def test_the_history_tells_what_happened(page: Any, url: str, worker: FakeWorker) -> None:
     """The newest event first, with time, worker and user; it grows while the page is open."""
     worker.deploy()

@@ -64,7 +64,7 @@ def test_the_graph_of_streaming_queries_comes_from_their_progress() -> None:
         ("topic:clicks", "flow:counts"),
         ("topic:views", "flow:counts"),
         ("source:FileStreamSource[file:/in]", "flow:counts"),
-        ("flow:counts", "sink:counts: ConsoleTable$"),
+        ("flow:counts", "sink:counts/ConsoleTable$"),
     }
     assert query_graph({"empty": {}})["edges"] == []
 

@@ -4,7 +4,7 @@ import { count, fill, h, rate, size, table } from "./dom.js";
 import { layout } from "./layout.js";
 
 const SVG = "http://www.w3.org/2000/svg";
-const CHARACTERS = 24;
+const CHARACTERS = 21;
 
 function s(tag, attributes = {}, ...children) {
   const element = document.createElementNS(SVG, tag);

@@ -32,7 +32,7 @@ from pyspark.pipelines.cli import PipelineSpec, register_definitions, unpack_pip
 from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
 from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
 
-from penstock.runtime import SystemRandom
+from penstock.runtime import SystemClock, SystemRandom
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import flow_event
 from penstock.spark.pipelines.explain import one_line
@@ -174,7 +174,7 @@ class Pipeline:
         self._spec = spec
         self._spark = spark
         self._events = events
-        self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write)
+        self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
 
     def run(self, *, dry: bool, full_refresh: bool, reset: Sequence[str] = ()) -> None:
         """Runs a round. The flows `reset` begin again first."""

@@ -195,6 +195,8 @@ class RunView:
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         flow = self.flow(str(event["flow"]))
         flow.streaming = True
+        if flow.status == "QUEUED":
+            flow.status = "RUNNING"  # Spark reports no status of the queries of a script.
         flow.rows += int(event["rows"])
         if event["rows"]:
             # Spark also reports progress without rows. The last batch is the last one with rows.

@@ -19,12 +19,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.ports import Clock
 from penstock.spark.pipelines.events import topic_offsets
 from penstock.spark.pipelines.explain import short_name
 
 TOPIC_FORMATS: Final = frozenset({"penstock", "kafka"})
 _STAND_IN: Final = "memory"
 """While Spark resolves a flow, this source stands in for a table of the pipeline."""
+_EVERY_S: Final = 30.0
 _SCHEMA_MAX: Final = 2_000
 _LEAVES_MAX: Final = 200
 Node = dict[str, Any]
@@ -38,8 +40,9 @@ class Graph:
         self._nodes: dict[str, Node] = {}
         self._edges: dict[tuple[str, str], Edge] = {}
 
-    def node(self, kind: str, name: str, **more: Any) -> str:
-        key = f"{kind}:{name}"
+    def node(self, kind: str, name: str, of: str = "", **more: Any) -> str:
+        """Returns the id of the node. `of` tells nodes with the same name apart."""
+        key = f"{kind}:{of}{name}"
         found = self._nodes.setdefault(key, {"id": key, "kind": kind, "name": name})
         found |= {field: value for field, value in more.items() if value}
         return key
@@ -80,7 +83,7 @@ def query_graph(queries: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                 graph.edge(graph.node("source", described), flow)
         sink = short_text(str((progress.get("sink") or {}).get("description") or ""))
         if sink:
-            graph.edge(flow, graph.node("sink", f"{name}: {sink}"))
+            graph.edge(flow, graph.node("sink", sink, of=f"{name}/"))
     return graph.as_dict()
 
 
@@ -110,14 +113,20 @@ class QueryGraphReport:
 
 
 class GraphReport:
-    """Reports the graph of a round, once Spark has planned it, if it differs from the last one."""
+    """Reports the graph of a round, once Spark has planned it, if it differs from the last one.
+
+    To read it takes some hundred calls to the JVM. Short rounds follow each other every second, so
+    it is not read in all of them.
+    """
 
     def __init__(
-        self, spark: Any, project: Path, write: Callable[[Mapping[str, Any]], None]
+        self, spark: Any, project: Path, write: Callable[[Mapping[str, Any]], None], clock: Clock
     ) -> None:
         self._spark = spark
         self._project = project
         self._write = write
+        self._clock = clock
+        self._next_at = 0.0
         self._told: dict[str, Any] = {}
         self._found_in = ""
 
@@ -125,19 +134,25 @@ class GraphReport:
         """Call it with every event of a round. It does nothing after it has found the graph."""
         if self._spark.classic is None or self._found_in == graph_id:
             return
+        if self._clock.monotonic() < self._next_at:
+            return
         try:
             planned = planned_graph(self._spark.classic, self._spark.session, graph_id)
             found = None if planned is None else _ReadGraph(planned, self._project).read()
         except Exception as error:  # noqa: BLE001 (the run is more important than its picture)
             sys.stderr.write(f"cannot read the graph of the pipeline: {error}\n")
-            self._found_in = graph_id
+            self._done(graph_id)
             return
         if found is None:
             return
-        self._found_in = graph_id
+        self._done(graph_id)
         if found != self._told:
             self._told = found
             self._write({"event": "graph", **found})
+
+    def _done(self, graph_id: str) -> None:
+        self._found_in = graph_id
+        self._next_at = self._clock.monotonic() + _EVERY_S
 
 
 def planned_graph(classic: Any, session: Any, graph_id: str) -> Any:
