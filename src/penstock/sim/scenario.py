@@ -81,7 +81,7 @@ KEY_FAULTS: Final[dict[str, float]] = {
     "rotate_key": 1.0,
 }
 """Additional faults in seeds with encrypted topics: those of the key provider."""
-KEY_EPISODES: Final = ("dropped_key",)
+KEY_EPISODES: Final = ("dropped_key", "keyless_start")
 """Episodes that only seeds with encrypted topics have."""
 
 EPISODES: Final = (
