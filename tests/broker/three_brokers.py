@@ -21,7 +21,7 @@ from penstock.broker.partitions.partition import HostedPartition
 from penstock.broker.peers.connection import Peer, PeerLost, connect_peer
 from penstock.metadata.model import Partition
 from penstock.net.sockets import SocketNetwork
-from penstock.ports import Env
+from penstock.ports import Env, KeyProvider
 from penstock.records.batch import iter_batches
 from penstock.records.record import Record, build_batch, read_records
 from penstock.runtime import SystemClock, SystemRandom, Threads
@@ -75,6 +75,7 @@ class Node:
         self.second_port = free_port(SystemRandom())
         self.disk = SimDisk(Random(broker_id), Random(broker_id))
         self.broker: Broker | None = None
+        self.keys: KeyProvider | None = None
         self.boots = 0
         self._mortal = MortalDisk(self.disk)
         self._directory = directory
@@ -119,6 +120,7 @@ class Node:
             executor=InTurn(),
             store=self._store,
             boot_id=lambda: f"{self.broker_id}/{self.boots}",
+            keys=self.keys,
         )
         ready = asyncio.Event()
         self._stop = asyncio.Event()

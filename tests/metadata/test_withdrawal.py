@@ -29,8 +29,11 @@ def partition(isr: tuple[int, ...], leader: int, eligible: tuple[int, ...] = ())
     return Partition((0, 1, 2), isr, eligible, leader, 5, 9, leader + 1, epochs)
 
 
-def after(made: ClusterImage, broker_id: int, *, offline: bool = False) -> Partition | None:
-    decision = withdraw(made, broker_id, [TopicPartition("t", 0)], offline=offline)
+def after(
+    made: ClusterImage, broker_id: int, *, offline: bool = False, locked: bool = False
+) -> Partition | None:
+    asked = [TopicPartition("t", 0)]
+    decision = withdraw(made, broker_id, asked, offline=offline, locked=asked if locked else ())
     assert bool(decision.changes) == (decision.result == (("t", 0),))
     if not decision.changes:
         return None
@@ -64,6 +67,22 @@ def test_below_min_insync_a_damaged_replica_is_not_even_eligible() -> None:
     found = after(image(held, min_insync_replicas="3"), 1)
     assert found is not None
     assert (found.isr, found.eligible_leaders) == ((0,), (2,))
+
+
+def test_below_min_insync_a_replica_that_lacks_a_key_stays_eligible() -> None:
+    """It has lost nothing. The other member of the ISR may have lost power, and its death may not
+    be noticed yet. With enough replicas in sync, it does not stay eligible."""
+    held = image(partition((0, 1), leader=0), min_insync_replicas="2")
+    found = after(held, 1, offline=True, locked=True)
+    assert found is not None
+    assert (found.isr, found.eligible_leaders, found.leader) == ((0,), (1,), 0)
+    found = after(held, 0, offline=True, locked=True)
+    assert found is not None
+    assert (found.isr, found.eligible_leaders, found.leader) == ((1,), (0,), 1)
+    assert found.leader_epoch == 6
+    found = after(image(partition((0, 1, 2), leader=0), min_insync_replicas="2"), 0, locked=True)
+    assert found is not None
+    assert (found.isr, found.eligible_leaders) == ((1, 2), ())
 
 
 def test_a_replica_outside_the_isr_causes_a_new_epoch_too() -> None:

@@ -260,7 +260,7 @@ class Broker:
                     self.fetchers.run(),
                     self._offset_keeper.run(),
                     self.listeners.run(),
-                    TopicKeys(self._env, self._directory).run(),
+                    TopicKeys(self._env, self._directory, self.replicas.note_offline).run(),
                     self.audit.run(),
                     self.tokens.run(self.controller),
                     *self._repairs(),
@@ -290,7 +290,7 @@ class Broker:
         now_ms = self._env.clock.wall_ms()
         reports = await self._env.executor.run(
             lambda: self._directory.open_all(
-                self._log_config, now_ms, cache_is_intact=self._record.cache_is_intact()
+                self._log_config, now_ms, cache_is_intact=self._record.intact_caches()
             )
         )
         for report in reports:
@@ -304,9 +304,10 @@ class Broker:
                     damage.end_offset,
                     damage.reason,
                 )
-        opened = {log.directory for log in self._directory}
+        # A log that lacks a key has not been touched: what the proof says about it is still true.
+        sound = {log.directory for log in self._directory} | {*self._directory.locked}
         self._logs_are_whole = all(
-            report.directory in opened and not report.damage for report in reports
+            report.directory in sound and not report.damage for report in reports
         )
 
     def _wire(self) -> Services:
@@ -372,8 +373,15 @@ class Broker:
         mending = ReplicaRepair(*parts, self.controller, self.fetchers)
         space = self._directory.space
         fullness = DiskFullGuard(self._env, self.replicas, self.controller, self.fetchers, space)
-        failed_logs = FailedLogs(*parts, self.controller, self._record.void)
+        failed_logs = FailedLogs(*parts, self.controller, self._note_failed_logs)
         return mending.run(), scrubber.run(), fullness.run(), failed_logs.run()
+
+    def _note_failed_logs(self, is_void: bool) -> None:
+        """Stores on disk what failed logs mean for the next start. Blocking."""
+        if is_void:
+            self._directory.doubt_cache()
+            self._record.void()
+        self._record.keep_unrecovered(self._directory.unrecovered)
 
     async def _join(self) -> Endpoint:
         config, record, membership = self._config, self._record, self.membership
@@ -390,7 +398,8 @@ class Broker:
         cluster_id = await membership.found_cluster()
         proof = await run(lambda: record.read(cluster_id, logs_are_whole=self._logs_are_whole))
         await membership.register(endpoint, proof)
-        await run(lambda: record.begin(cluster_id, membership.broker_epoch))
+        unrecovered = self._directory.unrecovered
+        await run(lambda: record.begin(cluster_id, membership.broker_epoch, unrecovered))
         return endpoint
 
     def _address(self, endpoint: Endpoint) -> tuple[str, int]:

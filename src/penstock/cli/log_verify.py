@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
-from functools import partial
+from os.path import basename, dirname
 from typing import Final
 
 from rich.box import SIMPLE
@@ -41,7 +42,7 @@ def show(disk: Disk, path: str, *, deep: bool, as_json: bool) -> bool:
             path,
             deep=deep,
             progress=None if bar is None else _Reporter(bar),
-            cache_is_intact=partial(_cache_is_intact, disk),
+            cache_is_intact=_intact_caches(disk),
         )
     if as_json:
         emit_json(_json(result))
@@ -50,10 +51,19 @@ def show(disk: Disk, path: str, *, deep: bool, as_json: bool) -> bool:
     return result.sound
 
 
-def _cache_is_intact(disk: Disk, root: str) -> bool:
-    """Returns whether a broker wrote the logs since this machine was booted, and lost nothing. The
-    broker's data directory is above the directory of its logs."""
-    return LosslessRecord(disk, f"{root}/..", -1, system_boot_id).cache_is_intact()
+def _intact_caches(disk: Disk) -> Callable[[str], bool]:
+    """Returns a function that tells of a log whether a broker wrote it since this machine was
+    booted, and lost nothing. The broker's data directory is above the directory of its logs."""
+    known: dict[str, Callable[[str], bool]] = {}
+
+    def is_intact(directory: str) -> bool:
+        root = dirname(directory) or "."
+        if root not in known:
+            record = LosslessRecord(disk, f"{root}/..", -1, system_boot_id)
+            known[root] = record.intact_caches()
+        return known[root](basename(directory))
+
+    return is_intact
 
 
 def _bar() -> Bar:

@@ -8,6 +8,10 @@ A replica whose log is offline cannot serve anything. So it can also be replaced
 leader, or by any live replica if the topic allows unclean elections. If there is none, it stays
 too, because a partition without a leader would be given back to it at once.
 
+A replica that is offline only because it lacks a key still holds everything that it held. It leaves
+the ISR, and stays an eligible leader as a dead replica does: while fewer than min.insync.replicas
+are in sync (KIP-966).
+
 The leader epoch increases in any case, even if the leader stays. The leader may still remember a
 fetch of the replica from before the damage was found, and would add the replica to the ISR again
 because of it. In a new leader epoch it remembers no fetch, and the replica fetches again only after
@@ -17,6 +21,7 @@ it has removed the damaged part.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from penstock.metadata.decisions import Decision
@@ -37,11 +42,12 @@ def withdraw(
     topic_partitions: Sequence[TopicPartition],
     *,
     offline: bool = False,
+    locked: Collection[TopicPartition] = (),
     stopping: Collection[int] = _NOBODY,
     static: Mapping[str, str] = NO_STATIC,
 ) -> Decision[tuple[TopicPartition, ...]]:
     """Removes a broker from the ISR and the eligible leaders of these partitions, where it is
-    damaged or `offline`.
+    damaged or `offline`. Where it is only `locked`, for want of a key, it may stay eligible.
 
     The result is the partitions where that is possible now. Ask again later for the others.
     """
@@ -51,7 +57,8 @@ def withdraw(
         topic, index = topic_partition
         try:
             partition = edits.partition(topic, index)
-            after = _without(image, edits, topic, partition, broker_id, stopping, offline=offline)
+            without = partial(_without, image, edits, topic, partition, broker_id, stopping)
+            after = without(offline=offline, locked=topic_partition in locked)
             if after is not None:
                 edits.put(topic, index, after)
                 done.append(topic_partition)
@@ -70,11 +77,13 @@ def _without(
     stopping: Collection[int],
     *,
     offline: bool,
+    locked: bool,
 ) -> Partition | None:
     brokers, settings = image.brokers, edits.settings(topic)
     others = {each: broker for each, broker in brokers.items() if each != broker_id}
     members = sound_members(partition, brokers, synced_from=edits.synced_from(topic))
-    members.pop(broker_id, None)
+    if not locked:
+        members.pop(broker_id, None)
     isr = [each for each in partition.isr if each in members and each in others]
     after = with_members(partition, isr, members, settings.min_insync_replicas)
     leader = partition.leader

@@ -45,8 +45,9 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "access": (*ACCESS_BUGS,),
     "quotas": (*QUOTA_BUGS,),
     "pipelines": (*PIPELINE_BUGS,),
-    "encryption": tuple(name for name in ENCRYPTION_BUGS if name != "dropped-key-still-used"),
+    "encryption": (*ENCRYPTION_BUGS,),
     "dropped_key": ("dropped-key-still-used",),
+    "keyless_start": ("missing-key-revokes-the-proof",),
     "metadata": (
         "no-partition-epoch-check",
         "watch-gap-ignored",

@@ -300,6 +300,13 @@ FOCUSES: Final[dict[str, Focus]] = {
     "dropped_key": lambda scenario: replace(
         encryption(scenario), faults=("kill", "clog"), episodes=("dropped_key",), episode_share=0.6
     ),
+    "keyless_start": lambda scenario: replace(
+        encryption(scenario),
+        topics=tuple(replace(each, segment_bytes=1 << 20) for each in encryption(scenario).topics),
+        faults=("kill", "clog"),
+        episodes=("keyless_start",),
+        episode_share=0.6,
+    ),
     "eligible_deletion": lambda scenario: replace(
         _synced(_episode("eligible_deletion")(scenario)), brokers=3
     ),

@@ -83,7 +83,7 @@ KEY_FAULTS: Final[dict[str, float]] = {
 """Additional faults in seeds with encrypted topics: those of the key provider."""
 WORKER_FAULTS: Final[dict[str, float]] = {"move_coordinator": 2.0}
 """Additional faults in seeds with workers that own pipelines."""
-KEY_EPISODES: Final = ("dropped_key",)
+KEY_EPISODES: Final = ("dropped_key", "keyless_start")
 """Episodes that only seeds with encrypted topics have."""
 
 EPISODES: Final = (

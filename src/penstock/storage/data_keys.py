@@ -54,6 +54,16 @@ class KeyDropped(KeyUnavailable):
     """The provider answered that there is no such key: what it has sealed can never be read."""
 
 
+def lacks_key_only(error: BaseException | None) -> bool:
+    """Returns whether a log could not be opened or created only for want of a key: the error, or
+    what caused it, is `KeyUnavailable`. The files of the log are as they were."""
+    while error is not None:
+        if isinstance(error, KeyUnavailable):
+            return True
+        error = error.__cause__
+    return False
+
+
 class DataKey:
     """A data key and its wrapped form."""
 

@@ -6,6 +6,10 @@
 
 An idle log costs a few kilobytes: it has no open file and no index in memory. The limits on open
 files and cached indexes apply to all logs together.
+
+A log whose key cannot be had is not opened, and not changed. What was known about it at the start
+(its stored offsets, and whether the page cache holds everything that was written) is kept until it
+is opened, in this run or in a later one.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ from itertools import chain, count
 from penstock.ports import Disk
 from penstock.storage.config import LogConfig
 from penstock.storage.creation import create_log
-from penstock.storage.data_keys import Keyring
+from penstock.storage.data_keys import Keyring, lacks_key_only
 from penstock.storage.encrypted_disk import EncryptedDisk
-from penstock.storage.errors import CorruptFile, StorageError, disk_trouble
+from penstock.storage.errors import CorruptFile, DiskTrouble, StorageError, disk_trouble
 from penstock.storage.files import (
     PARTITION_METADATA,
     FilePool,
@@ -57,6 +61,17 @@ class DirectoryConfig:
             raise ValueError("disk_reserve_bytes cannot be negative")
 
 
+@dataclass(frozen=True, slots=True)
+class _Unopened:
+    """A log that exists and is not open."""
+
+    error: Exception | None
+    """Why it could not be opened at the start."""
+    lacks_key: bool
+    known: LogOffsets | None
+    cache_is_intact: bool
+
+
 class LogDirectory:
     """Opens, creates, deletes and closes the logs of a data directory."""
 
@@ -79,6 +94,8 @@ class LogDirectory:
             self.space,
         )
         self._logs: dict[tuple[str, int], Log] = {}
+        self._unopened: dict[tuple[str, int], _Unopened] = {}
+        self._is_cache_doubted = False
 
     def __iter__(self) -> Iterator[Log]:
         return iter(self._logs.values())
@@ -93,16 +110,41 @@ class LogDirectory:
     def get(self, topic: str, partition: int) -> Log | None:
         return self._logs.get((topic, partition))
 
+    @property
+    def unrecovered(self) -> list[str]:
+        """The directories of logs that could not be opened, and whose last writes may be missing
+        from the page cache. They must be recovered as after a power loss, in a later run too."""
+        return [
+            partition_directory(*key)
+            for key, unopened in list(self._unopened.items())
+            if not unopened.cache_is_intact
+        ]
+
+    @property
+    def locked(self) -> list[str]:
+        """The paths of logs that are not open for want of a key."""
+        return [
+            f"{self.root}/{partition_directory(*key)}"
+            for key, unopened in self._unopened.items()
+            if unopened.lacks_key
+        ]
+
+    def doubt_cache(self) -> None:
+        """Notes that a write or fsync failed: logs that are opened later are recovered as after a
+        power loss."""
+        self._is_cache_doubted = True
+
     def open_all(
         self,
         config_for: Callable[[str, int], LogConfig],
         now_ms: int,
         *,
-        cache_is_intact: bool = False,
+        cache_is_intact: Callable[[str], bool] = lambda _: False,
     ) -> list[RecoveryReport]:
         """Opens every log below the root. Returns a report for each. Blocking.
 
-        `cache_is_intact` means that the machine has not rebooted since a log was last written.
+        `cache_is_intact` gets the name of a log's directory, and says whether the machine has not
+        rebooted since the log was last written.
         """
         self.space.take_ballast()
         known = self._known_offsets()
@@ -127,10 +169,13 @@ class LogDirectory:
                     config_for(*parsed),
                     now_ms,
                     known=known.get(name),
-                    cache_is_intact=cache_is_intact,
+                    cache_is_intact=cache_is_intact(name),
                 )
             except (OSError, StorageError) as error:
                 # One bad log must not keep the others from serving. Its report shows the error.
+                self._unopened[parsed] = _Unopened(
+                    error, lacks_key_only(error), known.get(name), cache_is_intact(name)
+                )
                 report = RecoveryReport(path)
                 report.notes.append(f"could not be opened: {error}")
             else:
@@ -149,10 +194,15 @@ class LogDirectory:
             return {}
 
     def note_offsets(self, offsets: Mapping[str, LogOffsets]) -> None:
-        """Stores these offsets for the next start (`offset_checkpoint`). Blocking; may run on any
-        thread."""
+        """Stores these offsets for the next start (`offset_checkpoint`), and keeps those of logs
+        that lack a key. Blocking; may run on any thread."""
+        kept = {
+            partition_directory(*key): unopened.known
+            for key, unopened in list(self._unopened.items())
+            if unopened.lacks_key and unopened.known is not None
+        }
         with disk_trouble(f"the offset checkpoint of {self.root} could not be written"):
-            write_offsets(self.disk, self.root, offsets)
+            write_offsets(self.disk, self.root, {**kept, **offsets})
 
     def sync_root(self) -> None:
         """Makes the names of all logs survive a power loss. Blocking; may run on any thread."""
@@ -179,6 +229,7 @@ class LogDirectory:
 
     def adopt(self, log: Log) -> Log:
         """Registers a log that `build` has created."""
+        self._unopened.pop((log.topic, log.partition), None)
         self._logs[log.topic, log.partition] = log
         return log
 
@@ -191,6 +242,11 @@ class LogDirectory:
             raise StorageError(f"{partition_directory(topic, partition)} already exists")
         path = f"{self.root}/{partition_directory(topic, partition)}"
         if self.disk.exists(path) and not self._creation_unfinished(path):
+            unopened = self._unopened.get((topic, partition))
+            if unopened is not None and unopened.lacks_key:
+                raise DiskTrouble(
+                    f"{path} could not be opened: {unopened.error}"
+                ) from unopened.error
             raise StorageError(
                 f"{path} exists but could not be opened: see the start-up log, then repair it or "
                 "move it away"
@@ -216,21 +272,42 @@ class LogDirectory:
     def let_go(self, topic: str, partition: int, reason: str) -> None:
         """Drops a log that has failed, and closes all its files, so that it can be recovered."""
         log = self._logs.pop((topic, partition), None)
-        if log is not None:
-            log.abandon(reason)
+        if log is None:
+            return
+        if log.lacks_key:
+            known = LogOffsets(
+                log.topic_id, log.generation, log.recovery_point, log.restored_high_watermark
+            )
+            self._unopened[topic, partition] = _Unopened(
+                None, lacks_key=True, known=known, cache_is_intact=True
+            )
+        log.abandon(reason)
 
     def recover(self, topic: str, partition: int, config: LogConfig, now_ms: int) -> RecoveryReport:
         """Recovers a log that is not open, as after an unclean stop, and closes it cleanly. This is
-        the blocking part of `reopen`, for any thread: it shares no state with the open logs."""
+        the blocking part of `reopen`, for any thread: it shares no state with the open logs.
+
+        A log that lacked a key has lost nothing by that. After any other failure, what was not
+        synced may be lost."""
         path = f"{self.root}/{partition_directory(topic, partition)}"
+        unopened = self._kept_unopened(topic, partition)
         shared = self._resources
         pool = FilePool(self.disk, _RECOVERY_FILES_MAX)
         resources = LogResources(pool, IndexCache(_RECOVERY_CACHE_BYTES), shared.space)
         try:
             with disk_trouble(f"{path} could not be recovered"):
-                log, report = open_log(resources, path, config, now_ms)
-                # What was not synced when the log failed may be lost.
-                log.note_cut()
+                if unopened is None:
+                    log, report = open_log(resources, path, config, now_ms)
+                    log.note_cut()
+                else:
+                    log, report = open_log(
+                        resources,
+                        path,
+                        config,
+                        now_ms,
+                        known=unopened.known,
+                        cache_is_intact=unopened.cache_is_intact and not self._is_cache_doubted,
+                    )
                 log.close()
                 self.disk.sync_directory(self.root)
         finally:
@@ -241,8 +318,15 @@ class LogDirectory:
         """Opens and registers a log that `recover` has recovered."""
         path = f"{self.root}/{partition_directory(topic, partition)}"
         with disk_trouble(f"{path} could not be opened again"):
-            log, _ = open_log(self._resources, path, config, now_ms)
+            unopened = self._kept_unopened(topic, partition)
+            known = None if unopened is None else unopened.known
+            log, _ = open_log(self._resources, path, config, now_ms, known=known)
         return self.adopt(log)
+
+    def _kept_unopened(self, topic: str, partition: int) -> _Unopened | None:
+        """Returns what was known about a log before it could not be opened for want of a key."""
+        unopened = self._unopened.get((topic, partition))
+        return unopened if unopened is not None and unopened.lacks_key else None
 
     def delete(self, topic: str, partition: int) -> Callable[[], Callable[[], bool]]:
         """Removes the log at once. Returns the first of two functions that finish the deletion on

@@ -193,6 +193,11 @@ class Log:
         return self.state.failure
 
     @property
+    def lacks_key(self) -> bool:
+        """Whether the log is offline only because its topic key was dropped."""
+        return self.state.lacks_key
+
+    @property
     def lacks_space(self) -> bool:
         """Whether the disk is full, or was for the last append that failed."""
         return self.state.space.lacks_room
@@ -213,9 +218,18 @@ class Log:
         """Applies changed limits. Segments that are already sealed stay as they are."""
         self.state.reconfigure(config)
 
-    def fail(self, reason: str, advice: str = "repair the disk and restart the broker") -> None:
-        """Takes this log offline: it refuses all further calls until it is recovered."""
-        self.state.fail(reason, advice)
+    def fail(
+        self,
+        reason: str,
+        advice: str = "repair the disk and restart the broker",
+        *,
+        lacks_key: bool = False,
+    ) -> None:
+        """Takes this log offline: it refuses all further calls until it is recovered.
+
+        `lacks_key` means that only its topic key was dropped, and nothing is wrong with its
+        files."""
+        self.state.fail(reason, advice, lacks_key=lacks_key)
 
     # Appending, reading, flushing
 

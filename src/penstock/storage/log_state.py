@@ -86,6 +86,7 @@ class LogState:
         "failure",
         "flushing",
         "generation",
+        "lacks_key",
         "log_start_offset",
         "names_dirty",
         "noted_point",
@@ -156,6 +157,8 @@ class LogState:
         self.unindexed_offset = parts.unindexed_offset
         """Base offset of the first segment that was sealed since the last flush."""
         self.failure: str | None = None
+        self.lacks_key = False
+        """The log is offline only because its topic key was dropped: its files are sound."""
         """Why the log is offline; None if it is not."""
         self.truncations = 0
         """How often the log was truncated. Work prepared before a truncation (compaction, a scrub)
@@ -187,10 +190,19 @@ class LogState:
         self.roll_at_ms = ASK_ALWAYS
         self.roll_offset = -1
 
-    def fail(self, reason: str, advice: str = "repair the disk and restart the broker") -> None:
-        """Takes this log offline: it refuses all further calls until it is recovered."""
-        if self.failure is None:
+    def fail(
+        self,
+        reason: str,
+        advice: str = "repair the disk and restart the broker",
+        *,
+        lacks_key: bool = False,
+    ) -> None:
+        """Takes this log offline: it refuses all further calls until it is recovered.
+
+        A flush may be running when the topic key is dropped. If it fails, that is what counts."""
+        if self.failure is None or (self.lacks_key and not lacks_key):
             self.failure = f"{reason}; {advice}"
+            self.lacks_key = lacks_key
 
     def refuse(self) -> NoReturn:
         """Raises the error for a log that is offline."""

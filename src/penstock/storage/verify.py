@@ -53,16 +53,15 @@ class _Root:
     """What a directory of logs says about the logs in it."""
 
     offsets: dict[str, LogOffsets]
-    cache_is_intact: bool
     flaw: tuple[str, str] | None = None
     """The path of a bad file, and what is wrong with it."""
 
     @classmethod
-    def read(cls, disk: Disk, root: str, cache_is_intact: Callable[[str], bool]) -> _Root:
+    def read(cls, disk: Disk, root: str) -> _Root:
         try:
-            return cls(read_offsets(disk, root), cache_is_intact(root))
+            return cls(read_offsets(disk, root))
         except (CorruptFile, OSError) as error:
-            return cls({}, cache_is_intact(root), (f"{root}/{OFFSETS}", str(error)))
+            return cls({}, (f"{root}/{OFFSETS}", str(error)))
 
     def report_once(self, findings: Findings) -> None:
         if self.flaw is not None:
@@ -87,8 +86,8 @@ def verify_directory(
 ) -> Verification:
     """Verifies the log at `path`, or every log below it. With `deep`, decodes the records too.
 
-    `cache_is_intact` gets the directory of the logs, and says whether the page cache still holds
-    everything that was written to them.
+    `cache_is_intact` gets the directory of a log, and says whether the page cache still holds
+    everything that was written to it.
     Blocking, and reads everything, which may take long. Never writes.
     """
     directories = find_logs(disk, path)
@@ -101,7 +100,7 @@ def verify_directory(
     total = sum(entry.size for _, entries in listed for entry in entries if is_segment_data(entry))
     done = 0
     reports = []
-    roots = {root: _Root.read(disk, root, cache_is_intact) for root in map(_root, directories)}
+    roots = {root: _Root.read(disk, root) for root in map(_root, directories)}
     for directory, entries in listed:
         root = roots[_root(directory)]
         findings = Findings()
@@ -115,7 +114,7 @@ def verify_directory(
 
         noted = root.offsets.get(basename(directory))
         verifier = LogVerifier(
-            disk, directory, entries, deep, advance, noted, root.cache_is_intact, findings
+            disk, directory, entries, deep, advance, noted, cache_is_intact(directory), findings
         )
         reports.append(verifier.run())
     return Verification(path, deep, tuple(reports))

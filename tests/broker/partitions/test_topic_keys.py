@@ -119,6 +119,7 @@ def test_a_dropped_key_takes_its_topics_offline(
         await harness.until_synced("orders", 1)
         keys.dropped = True
         await harness.until(lambda: ("orders", 0) in harness.broker.replicas.offline)
+        assert harness.hosted("orders").leadership is None, "it could still commit records"
         assert "was dropped" in harness.broker.replicas.offline["orders", 0]  # type: ignore[index]
         assert (await fetched(harness, "orders")).error_code != 0
         await harness.produce("plain", [b"x"])

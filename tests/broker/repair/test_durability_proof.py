@@ -184,6 +184,28 @@ def test_a_file_without_fsync_since_means_that_fsync_was_always_set() -> None:
     assert decode(encode(other)) == other
 
 
+def test_logs_that_were_not_recovered_after_a_reboot_are_listed_until_they_are() -> None:
+    """The proof for all other logs stays. The list is left out while it is empty, so that earlier
+    versions can read the file.
+    """
+    machine = Machine()
+    machine.live(7)
+    machine.lose_power()
+    assert not machine.record().intact_caches()("a-0")
+    record = machine.record()
+    record.read(CLUSTER, logs_are_whole=False)
+    record.begin(CLUSTER, 9, ["a-0"])
+    intact = machine.record().intact_caches()
+    assert (intact("a-0"), intact("b-0")) == (False, True)
+    record.keep_unrecovered(())
+    assert machine.record().intact_caches()("a-0")
+    record.void()
+    assert not machine.record().intact_caches()("b-0")
+    assert b"unrecovered" not in encode(LIFE)
+    listed = replace(LIFE, unrecovered=("a-0", "b-0"))
+    assert decode(encode(listed)) == listed
+
+
 LIFE = Life(
     CLUSTER, 3, "boot", stopped_cleanly=True, lossless_since=7, synced_since=5, fsync_since=5
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.sim.key_service import KEY_FILE
-from penstock.sim.scenario import EPISODES, Scenario, TopicPlan, draw
+from penstock.sim.scenario import EPISODES, KEY_EPISODES, Scenario, TopicPlan, draw
 from penstock.sim.workload import Verdict, run_scenario
 
 TOPIC = TopicPlan("orders", 1, 3, 2, "fsync", 1_000)
@@ -70,7 +70,7 @@ def test_an_episode_occurs_and_no_rule_is_broken(episode: str) -> None:
     if episode == "durability_switch":
         # Bytes that a clogged link delayed arrive after it clears, so a follower would still lag.
         settings["faults"] = ("bounce",)
-    if episode == "dropped_key":
+    if episode in KEY_EPISODES:
         settings |= {"load_s": 40.0, "encrypted": (topic.name,), "keys": KEY_FILE}
     if episode == "unheard_join":
         settings = {"session_timeout_s": 15.0, "lag_max_ms": 500, "load_s": 40.0}

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Slices, slices_of
@@ -34,6 +34,7 @@ from penstock.metadata.topic_ids import to_text
 from penstock.partition.retry_window import RetryWindow
 from penstock.ports import Buffer, Env
 from penstock.records.batch import HEADER_SIZE, read_header
+from penstock.storage.data_keys import lacks_key_only
 from penstock.storage.directory import LogDirectory
 from penstock.storage.errors import StorageError
 from penstock.storage.flusher import Flusher
@@ -47,6 +48,14 @@ _CHANGES_AT_ONCE: Final = 200
 _NEVER: Final = 1 << 62
 _REFUSED_MAX: Final = 100
 _log = logging.getLogger(__name__)
+
+
+class LogFailure(NamedTuple):
+    """Why a log is offline."""
+
+    reason: str
+    lacks_key: bool
+    """Only a key is missing. That says nothing about the disk."""
 
 
 class Replicas:
@@ -71,7 +80,7 @@ class Replicas:
         self._due: asyncio.Queue[TopicChange] = asyncio.Queue()
         self._brokers: dict[int, int] = {}
         self._refused: dict[TopicPartition, RetryWindow] = {}
-        self._unopened: dict[TopicPartition, str] = {}
+        self._unopened: dict[TopicPartition, LogFailure] = {}
         self._reopening: dict[TopicPartition, int] = {}
         self._failed: list[Callable[[], None]] = []
         self.broker_epoch = -1
@@ -119,8 +128,13 @@ class Replicas:
     @property
     def offline(self) -> dict[TopicPartition, str]:
         """The partitions that belong on this broker but whose logs are offline, with the reason."""
+        return {each: failure.reason for each, failure in self.failures.items()}
+
+    @property
+    def failures(self) -> dict[TopicPartition, LogFailure]:
+        """The offline partitions, with the kind of failure."""
         return self._unopened | {
-            TopicPartition(*key): hosted.log.failure
+            TopicPartition(*key): LogFailure(hosted.log.failure, hosted.log.lacks_key)
             for key, hosted in self._hosted.items()
             if hosted.log.failure is not None
         }
@@ -138,6 +152,13 @@ class Replicas:
                 hosted.machine.is_beginning or (hosted.leadership or hosted.follower) is not None
             ):
                 self._rest(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def note_offline(self) -> None:
+        """Some logs were taken offline: gives up the roles of their partitions, and notifies the
+        listeners."""
+        self.rest_offline()
+        for tell in self._failed:
+            tell()
 
     def on_failed(self, listener: Callable[[], None]) -> None:
         """Registers a listener that is called when a log has failed."""
@@ -363,7 +384,9 @@ class Replicas:
                     self._directory.let_go(*topic_partition, hosted.log.failure)
                 self._drop(hosted, ErrorCode.KAFKA_STORAGE_ERROR)
                 self.flusher.forget(hosted.log)
-                self._unopened[topic_partition] = hosted.log.failure
+                self._unopened[topic_partition] = LogFailure(
+                    hosted.log.failure, hosted.log.lacks_key
+                )
             if topic_partition in self._unopened:
                 await self._open_again(topic, index)
 
@@ -393,9 +416,10 @@ class Replicas:
         )
 
     def _tell_unopened(self, topic_partition: TopicPartition, error: Exception) -> None:
-        if self._unopened.get(topic_partition) != str(error):
+        failure = LogFailure(str(error), lacks_key_only(error))
+        if self._unopened.get(topic_partition) != failure:
             _log.error("the log of %s-%d could not be opened: %s", *topic_partition, error)
-        self._unopened[topic_partition] = str(error)
+        self._unopened[topic_partition] = failure
         for tell in self._failed:
             tell()
 

@@ -6,13 +6,15 @@ keys are wrapped in advance, on a thread, and those that a read missed are unwra
 A provider that does not answer changes nothing for logs that are open: their data keys are in
 memory. A provider that answers that a key is gone (`KeyDropped`) takes the logs of that key
 offline, as after a failure (`repair.failed_logs`), and their data keys are forgotten. They can be
-opened again once the key is back.
+opened again once the key is back. Their partitions give up their roles in the same step: a leader
+whose log is offline must not commit anything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -33,11 +35,13 @@ _log = logging.getLogger(__name__)
 class TopicKeys:
     """The topic keys of one broker, as far as its logs need them."""
 
-    def __init__(self, env: Env, directory: LogDirectory) -> None:
+    def __init__(self, env: Env, directory: LogDirectory, on_failed: Callable[[], None]) -> None:
+        """`on_failed` is called when logs went offline."""
         self._env = env
         self._directory = directory
         self._disk = directory.disk
         self._keyring = directory.disk.keyring
+        self._on_failed = on_failed
         self._work = asyncio.Event()
         self._told: dict[str, str] = {}
         """By topic key, the error that was logged last."""
@@ -95,9 +99,12 @@ class TopicKeys:
         for log in self._directory:
             if log.directory in logs and log.failure is None:
                 log.fail(
-                    str(error), "bring the key back and restart the broker, or delete the topic"
+                    str(error),
+                    "bring the key back and restart the broker, or delete the topic",
+                    lacks_key=True,
                 )
                 self._disk.forget_keys(log.directory)
+        self._on_failed()
 
     def _tell(self, key_name: str, error: KeyUnavailable) -> None:
         if self._told.get(key_name) != str(error):

@@ -15,13 +15,20 @@ the second. They are stored in a file in the data directory, with the boot id of
 - Once registered, and before it writes to any log, the broker writes the file for the current run.
   Until then the old file is valid, because nothing has been added that could be lost.
 - When a log fails, the proof for written records is revoked at once, on disk too: a failed fsync
-  may have dropped data that was written.
+  may have dropped data that was written. A log whose key cannot be had has not failed in this
+  sense: a missing key says nothing about the disk.
 - After a clean stop, when all logs are closed and synced, the file records the clean stop.
+
+A log whose key is missing at startup is not recovered in this run, so what the file says about the
+page cache may be wrong for it: the machine may have been rebooted before this run, and not after
+it. The file lists such logs (`unrecovered`) until they are opened. The next run recovers them as
+after a power loss. All other claims hold for a log that is not open: nothing is written to it, so
+nothing that was written since this run began can be lost.
 
 The file also records since which broker epoch the config file has set `log.durability=fsync`. A
 restart cannot be judged without knowing whether the previous run counted records when they were
 written or when they were synced. The field is left out if it equals the epoch for synced records,
-so that earlier versions can read the file.
+so that earlier versions can read the file. So is the list, if it is empty.
 
 A directory that was moved to another broker or another cluster proves nothing.
 """
@@ -30,7 +37,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Final
 
@@ -43,6 +50,7 @@ from penstock.storage.checkpoints import read_file, write_atomic
 FILE_NAME: Final = "penstock-life"
 _HEAD: Final = "penstock-life 1"
 _FSYNC_SINCE: Final = "fsync_since"
+_UNRECOVERED: Final = "unrecovered"
 _NEVER: Final = -1
 _log = logging.getLogger(__name__)
 
@@ -61,6 +69,8 @@ class Life:
     lossless_since: int
     synced_since: int
     fsync_since: int
+    unrecovered: tuple[str, ...] = ()
+    """The directories of logs that were not recovered since the page cache was last lost."""
 
 
 class LosslessRecord:
@@ -89,20 +99,26 @@ class LosslessRecord:
         self._proof = self._prove(cluster_id, logs_are_whole=logs_are_whole)
         return self._proof
 
-    def cache_is_intact(self) -> bool:
-        """Returns whether the page cache still has everything that was ever written to the logs.
+    def intact_caches(self) -> Callable[[str], bool]:
+        """Returns a function that tells of a log, by the name of its directory, whether the page
+        cache still has everything that was ever written to it.
 
-        That is so if the machine has not been rebooted since the last run, and no write or fsync
-        failed in that run. A backup that is restored in the boot in which it was made passes this
-        check wrongly: reboot the machine before starting the broker."""
+        That is so if the machine has not been rebooted since the last run, no write or fsync failed
+        in that run, and the log was opened in it, unless the same was true before that run. A
+        backup that is restored in the boot in which it was made passes this check wrongly: reboot
+        the machine before starting the broker."""
         life = self._read()
-        return life is not None and self._is_same_boot(life) and life.lossless_since != _NEVER
+        if life is None or not self._is_same_boot(life) or life.lossless_since == _NEVER:
+            return lambda _: False
+        unrecovered = frozenset(life.unrecovered)
+        return lambda name: name not in unrecovered
 
     def _is_same_boot(self, life: Life) -> bool:
         return life.boot_id != "" and life.boot_id == self._boot_id()
 
-    def begin(self, cluster_id: str, broker_epoch: int) -> None:
-        """Writes the file for the current run, which has this broker epoch.
+    def begin(self, cluster_id: str, broker_epoch: int, unrecovered: Collection[str] = ()) -> None:
+        """Writes the file for the current run, which has this broker epoch. `unrecovered` are the
+        logs that could not be opened, and of which `intact_caches` says no.
 
         Must be called before anything is written to a log."""
         since = self._proof
@@ -116,6 +132,7 @@ class LosslessRecord:
                 lossless_since=broker_epoch if since.lossless_since < 0 else since.lossless_since,
                 synced_since=broker_epoch if since.synced_since < 0 else since.synced_since,
                 fsync_since=fsync_since if self._asks_for_fsync else _NEVER,
+                unrecovered=tuple(sorted(unrecovered)),
             )
         )
 
@@ -134,6 +151,12 @@ class LosslessRecord:
             self._life, self._is_void_unsaid = replace(life, lossless_since=_NEVER), True
             self._write(self._life)
             self._is_void_unsaid = False
+
+    def keep_unrecovered(self, unrecovered: Collection[str]) -> None:
+        """Records which of the logs in the list are still not recovered."""
+        life, kept = self._life, tuple(sorted(unrecovered))
+        if life is not None and life.unrecovered != kept:
+            self._write(replace(life, unrecovered=kept))
 
     def end(self) -> None:
         """Records a clean stop: all logs are closed and synced."""
@@ -186,6 +209,8 @@ def encode(life: Life) -> bytes:
     values = asdict(life)
     if life.fsync_since == life.synced_since:
         del values[_FSYNC_SINCE]
+    if not life.unrecovered:
+        del values[_UNRECOVERED]
     body = f"{_HEAD}\n{json.dumps(values)}\n".encode()
     return body + f"crc32c {crc32c(body):08x}\n".encode()
 
@@ -201,6 +226,8 @@ def decode(data: bytes) -> Life:
     values = json.loads(text)
     if isinstance(values, dict) and _FSYNC_SINCE not in values:
         values[_FSYNC_SINCE] = values.get("synced_since")
+    if isinstance(values, dict):
+        values[_UNRECOVERED] = tuple(values.get(_UNRECOVERED, ()))
     if not isinstance(values, dict) or values.keys() != {each.name for each in fields(Life)}:
         raise ValueError("it lacks fields or has unknown ones")
     return Life(**values)

@@ -4,10 +4,12 @@ After a failed write or fsync it is unknown which data of a log is on disk, so t
 more calls (`storage`). A log that could not be opened or created is treated in the same way:
 
     1. The partition gives up its role on this broker. Waiting requests get a retriable error.
-    2. The broker revokes its durability proof for written records (`durability_proof`).
+    2. The broker revokes its durability proof for written records (`durability_proof`), unless only
+       a key of the log is missing: that says nothing about the disk.
     3. The replica leaves the ISR and the eligible leader replicas (`metadata.withdrawal`), and
        another replica leads. The leader epoch is raised, so that no leader remembers a fetch that
-       vouches for records which may be lost.
+       vouches for records which may be lost. A replica that only lacks a key may stay eligible: it
+       has lost nothing.
     4. Once step 2 is on disk and the metadata shows step 3, the log is opened again as after a
        restart: it is read from the disk and not from the page cache, and truncated where it is not
        valid. Then the replica follows the leader and catches up.
@@ -17,6 +19,9 @@ log that fails again soon after it was opened also waits longer, because every w
 new leader epoch. If no other replica can lead, the failed log stays offline: it may be the only
 copy. Only the operator can decide, by restarting the broker, to go on without the records that may
 be lost.
+
+A replica that lacks a key and is eligible can be elected again. It hands over again, at increasing
+intervals: if all replicas lack the key, leadership does not move between them all the time.
 """
 
 from __future__ import annotations
@@ -46,7 +51,15 @@ _log = logging.getLogger(__name__)
 class _Failed:
     """The state of one log that is offline."""
 
-    __slots__ = ("due_s", "epoch", "is_told", "wait_s")
+    __slots__ = (
+        "due_s",
+        "epoch",
+        "is_told",
+        "lacks_key",
+        "wait_s",
+        "withdraw_s",
+        "withdraw_wait_s",
+    )
 
     def __init__(self, epoch: int, due_s: float, wait_s: float) -> None:
         self.epoch = epoch
@@ -57,6 +70,18 @@ class _Failed:
         """How long to wait after the next attempt to open it."""
         self.is_told = False
         """It was logged that no other replica can lead."""
+        self.lacks_key = False
+        """Only a key is missing. It may still fail in another way."""
+        self.withdraw_s = 0.0
+        """If only a key is missing: when the replica may be withdrawn again."""
+        self.withdraw_wait_s = REOPEN_FIRST_S
+
+    def may_withdraw(self, now_s: float) -> bool:
+        return not self.lacks_key or now_s >= self.withdraw_s
+
+    def on_withdrawn(self, now_s: float) -> None:
+        self.withdraw_s = now_s + self.withdraw_wait_s
+        self.withdraw_wait_s = min(REOPEN_MAX_S, 2 * self.withdraw_wait_s)
 
     def again(self, epoch: int, now_s: float) -> _Failed:
         """Returns the new state of a log that was opened again and has failed again."""
@@ -66,7 +91,8 @@ class _Failed:
 
 
 class FailedLogs:
-    """Watches for failed logs. `void` revokes the durability proof for written records, on disk."""
+    """Watches for failed logs. `note` stores on disk that logs have failed, or are open again. Its
+    argument says whether to revoke the durability proof for written records."""
 
     def __init__(
         self,
@@ -75,14 +101,15 @@ class FailedLogs:
         cluster: ClusterView,
         replicas: Replicas,
         controller: ControllerRuntime,
-        void: Callable[[], None],
+        note: Callable[[bool], None],
     ) -> None:
         self._env = env
         self._broker_id = broker_id
         self._cluster = cluster
         self._replicas = replicas
         self._controller = controller
-        self._void = void
+        self._note_on_disk = note
+        self._is_noted_empty = True
         self._failed: dict[TopicPartition, _Failed] = {}
         self._mended: dict[TopicPartition, _Failed] = {}
         self._work = asyncio.Event()
@@ -101,9 +128,10 @@ class FailedLogs:
                 or await self._replicas.where(lambda hosted: hosted.log.failure is not None)
             ):
                 self._look()
-            if not self._failed:
+            if not self._failed and self._is_noted_empty:
                 continue
             is_noted = await self._note()
+            self._is_noted_empty = is_noted and not self._failed
             try:
                 await self._withdraw()
             except EXPECTED as error:
@@ -117,7 +145,7 @@ class FailedLogs:
         self._replicas.rest_offline()
         now_s = self._env.clock.monotonic()
         known, self._failed = self._failed, {}
-        for topic_partition, reason in self._replicas.offline.items():
+        for topic_partition, (reason, lacks_key) in self._replicas.failures.items():
             partition = self._cluster.image.partition(*topic_partition)
             if partition is None:
                 continue
@@ -135,12 +163,14 @@ class FailedLogs:
                 failed = (
                     before.again(epoch, now_s) if before else _Failed(epoch, now_s, REOPEN_FIRST_S)
                 )
+            failed.lacks_key = lacks_key
             self._failed[topic_partition] = failed
         self._mended.update(known)
 
     async def _note(self) -> bool:
+        is_void = not all(failed.lacks_key for failed in self._failed.values())
         try:
-            await self._env.executor.run(self._void)
+            await self._env.executor.run(lambda: self._note_on_disk(is_void))
         except OSError as error:
             # It is tried again. The other replicas must not wait for a disk that may never recover.
             _log.warning("could not record on disk that a log has failed, retrying: %s", error)
@@ -148,8 +178,11 @@ class FailedLogs:
         return True
 
     async def _withdraw(self) -> None:
+        now_s = self._env.clock.monotonic()
         topic_partitions = [
-            topic_partition for topic_partition in self._failed if not self._is_out(topic_partition)
+            topic_partition
+            for topic_partition, failed in self._failed.items()
+            if not self._is_out(topic_partition) and failed.may_withdraw(now_s)
         ]
         if not topic_partitions or self._replicas.broker_epoch < 0:
             return
@@ -160,6 +193,7 @@ class FailedLogs:
                 self._broker_id,
                 topic_partitions,
                 offline=True,
+                locked={each for each in topic_partitions if self._failed[each].lacks_key},
                 stopping=image.stopping,
                 static=self._controller.static,
             )
@@ -169,6 +203,7 @@ class FailedLogs:
             failed = self._failed[topic_partition]
             if topic_partition in done:
                 failed.is_told = False
+                failed.on_withdrawn(now_s)
             elif not failed.is_told:
                 failed.is_told = True
                 _log.error(
@@ -179,14 +214,17 @@ class FailedLogs:
 
     def _is_out(self, topic_partition: TopicPartition) -> bool:
         """Returns whether the replica is withdrawn: neither leader nor in the ISR nor eligible, in
-        a leader epoch in which no leader has counted its fetches."""
+        a leader epoch in which no leader has counted its fetches. If it only lacks a key, it may be
+        eligible."""
         partition = self._cluster.image.partition(*topic_partition)
         if partition is None:
             return True
+        failed = self._failed[topic_partition]
         return (
-            partition.leader_epoch > self._failed[topic_partition].epoch
+            partition.leader_epoch > failed.epoch
             and partition.leader != self._broker_id
-            and self._broker_id not in partition.isr + partition.eligible_leaders
+            and self._broker_id not in partition.isr
+            and (failed.lacks_key or self._broker_id not in partition.eligible_leaders)
         )
 
     def _reopen(self) -> None:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
+from penstock.broker.partitions import replicas
 from penstock.broker.partitions.topic_keys import TopicKeys
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.storage import encrypted_disk, encrypted_file, log_state, recovery
@@ -85,6 +86,12 @@ def _guesses_keys(patches: ExitStack) -> None:
 
     patch(patches, Keyring, "key", any_key)
     patch(patches, EncryptedDisk, "load_keys", load_some)
+
+
+@_bug("missing-key-revokes-the-proof")
+def _doubts_disks(patches: ExitStack) -> None:
+    """A broker that cannot open a log for want of a key treats that as a failure of its disk."""
+    patch(patches, replicas, "lacks_key_only", lambda error: False)
 
 
 @_bug("outage-taken-for-a-dropped-key")

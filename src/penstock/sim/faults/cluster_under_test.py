@@ -20,6 +20,7 @@ from penstock.sim.actors.readers import BytesConsumer
 from penstock.sim.actors.shared_state import Actor, SharedState
 from penstock.sim.checkers.final_checks import send_one
 from penstock.sim.checkers.invariants import Invariants
+from penstock.sim.crash.bit_rot import rot_above_recovery_point
 from penstock.sim.history import INFO, OK, TABLE, Probe
 from penstock.sim.node import BrokerNode
 from penstock.sim.store import Expiry
@@ -162,6 +163,15 @@ class ClusterUnderTest:
         applied = 0 if topic is None else int(topic.configs.get("min.insync.replicas", 0))
         return max(applied, self.setting(partition_name)[1])
 
+    def copied(self, node: BrokerNode) -> list[str]:
+        """Returns the topic partitions that the broker and at least one other have."""
+        return [
+            f"{topic.name}-{index}"
+            for topic in self.image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if node.id in partition.replicas and len(partition.replicas) > 1
+        ]
+
     def pause_s(self) -> float:
         return self.draws.choice((0.1, 2.0, 2 * self.shared.scenario.session_timeout_s))
 
@@ -174,6 +184,31 @@ class ClusterUnderTest:
                 return False
             await self.world.sleep(0.005)
         return True
+
+    # Disks that lose synced data
+
+    def spoilable(self) -> BrokerNode | None:
+        """Returns a broker that may lose everything: each of its partitions has another replica."""
+        partitions = [
+            partition for topic in self.image.topics.values() for partition in topic.partitions
+        ]
+        nodes = [
+            node
+            for node in self.world.brokers
+            if all(len(each.replicas) > 1 for each in partitions if node.id in each.replicas)
+        ]
+        self.draws.shuffle(nodes)
+        return next((node for node in nodes if self.actions.may_wound(node)), None)
+
+    def rot(self, node: BrokerNode, partition_names: list[str]) -> bool:
+        """Flips a bit of a synced batch of a broker that is down. Returns False if there is none
+        above a stored recovery point."""
+        logs, keys = f"{node.config.data_dir}/logs", self.world.keys
+        data_key = None if keys is None else keys.data_key
+        rotted = rot_above_recovery_point(node.disk, logs, partition_names, self.draws, data_key)
+        if rotted is not None:
+            self.actions.tell("", f"FAULT rot of {rotted} on {node.name}")
+        return rotted is not None
 
     # Expectations
 

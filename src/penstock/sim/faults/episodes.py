@@ -17,7 +17,7 @@ full_store     the store accepts no writes, and sometimes all disks are full as 
 rebuilt_table  a compacted topic's policy is changed to `delete`, then a replica is rebuilt
 full_disk      the disk of a leader is full: other brokers take over, and writes continue
 
-Episodes about topics that change are in `topic_episodes`, and one about keys in `key_episodes`.
+Episodes about topics that change are in `topic_episodes`, and those about keys in `key_episodes`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from functools import partial
 from typing import Final
 
 from penstock.aio import Admin
-from penstock.sim.crash.bit_rot import rot_above_recovery_point
 from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
 from penstock.sim.faults.key_episodes import KeyEpisodes
 from penstock.sim.faults.topic_episodes import TopicEpisodes
@@ -83,29 +82,17 @@ class Episodes:
     # Disks that lose synced data
 
     async def _bit_rot(self) -> bool:
-        node = self._spoilable()
+        node = self._cluster.spoilable()
         if node is None:
             return False
         self._actions.faults.kill(node.name)
-        partition_names = [
-            f"{topic.name}-{index}"
-            for topic in self._image.topics.values()
-            for index, partition in enumerate(topic.partitions)
-            if node.id in partition.replicas and len(partition.replicas) > 1
-        ]
-        logs = f"{node.config.data_dir}/logs"
-        keys = self._world.keys
-        data_key = None if keys is None else keys.data_key
-        rotted = rot_above_recovery_point(node.disk, logs, partition_names, self.draws, data_key)
+        has_rotted = self._cluster.rot(node, self._cluster.copied(node))
         await self._shared.rest(self._cluster.pause_s())
         self._actions.start(node)
-        if rotted is None:
-            return False
-        self._actions.tell("", f"FAULT rot of {rotted} on {node.name}")
-        return True
+        return has_rotted
 
     async def _empty_disk(self) -> bool:
-        node = self._spoilable()
+        node = self._cluster.spoilable()
         if node is None:
             return False
         return await self._lose_disk(node)
@@ -136,7 +123,7 @@ class Episodes:
     async def _rebuilt_table(self) -> bool:
         """Records that compaction has removed stay missing, whatever the policy is later."""
         partition_name = f"{TABLE}-0"
-        node = self._spoilable() if self._shared.scenario.tables else None
+        node = self._cluster.spoilable() if self._shared.scenario.tables else None
         if node is None or node.id not in self._cluster.replicas_of(partition_name):
             return False
         await self._cluster.demand_policy("delete")
@@ -161,19 +148,6 @@ class Episodes:
         if await self._cluster.wait(is_rebuilt, limit_s):
             await self._cluster.demand_policy("compact")
         return True
-
-    def _spoilable(self) -> BrokerNode | None:
-        """Returns a broker that may lose everything: each of its partitions has another replica."""
-        partitions = [
-            partition for topic in self._image.topics.values() for partition in topic.partitions
-        ]
-        nodes = [
-            node
-            for node in self._world.brokers
-            if all(len(each.replicas) > 1 for each in partitions if node.id in each.replicas)
-        ]
-        self.draws.shuffle(nodes)
-        return next((node for node in nodes if self._actions.may_wound(node)), None)
 
     # One broker left
 

@@ -1,8 +1,13 @@
-"""An episode about encryption: the key of a topic is dropped, and brought back later.
+"""Episodes about encryption.
 
-While the key is gone, all logs of the topic go offline, nobody reads a record of it, and other
-topics work as before. When the key is back and the brokers have restarted, the logs are as they
-were: the invariants and the end of the run check that nothing was cut off.
+dropped_key    the key of a topic is dropped, and brought back later
+keyless_start  a broker starts without the key provider, is killed, and a batch of it rots
+
+While a key is gone, all logs of its topic go offline, nobody reads a record of it, and other topics
+work as before. When the key is back and the brokers have restarted, the logs are as they were: the
+invariants and the end of the run check that nothing was cut off. A broker that cannot open some
+logs for want of a key still knows that its disk has lost nothing: it takes a rotten batch for
+damage, and not for the torn tail of a log.
 """
 
 from __future__ import annotations
@@ -14,8 +19,8 @@ from typing import Final
 
 from penstock.broker.partitions.topic_keys import CHECK_S
 from penstock.client.errors import ClientError
-from penstock.sim.faults.cluster_under_test import ClusterUnderTest
-from penstock.sim.node import BrokerNode
+from penstock.sim.faults.cluster_under_test import ANSWER_S, ClusterUnderTest
+from penstock.sim.node import READY, BrokerNode
 from penstock.sim.scenario import key_of
 from penstock.topic_partition import TopicPartition
 from penstock.wire.messages import FetchRequest, FetchResponse
@@ -23,6 +28,8 @@ from penstock.wire.messages import FetchRequest, FetchResponse
 _POLL_S: Final = 0.5
 _SLACK_S: Final = 10.0
 """How much later than by the interval of their checks brokers may notice that a key is gone."""
+_FAILURES_NOTED_S: Final = 5.0
+"""Within this time a broker notes that some logs are offline, and others are written to."""
 _FETCH_VERSION_MAX: Final = 12
 _BYTES_MAX: Final = 1 << 20
 
@@ -33,7 +40,8 @@ class KeyEpisodes:
         self._shared = cluster.shared
         self._world = cluster.world
         self.episodes: Mapping[str, Callable[[], Awaitable[bool]]] = {
-            "dropped_key": self._dropped_key
+            "dropped_key": self._dropped_key,
+            "keyless_start": self._keyless_start,
         }
 
     async def _dropped_key(self) -> bool:
@@ -59,6 +67,33 @@ class KeyEpisodes:
             cluster.actions.faults.kill(node.name)
             cluster.actions.start(node)
         return True
+
+    async def _keyless_start(self) -> bool:
+        """The broker has opened all logs that need no key before one of them rots. Before that, the
+        machine may lose power: encrypted logs are then opened for the first time in the end."""
+        scenario, cluster = self._shared.scenario, self._cluster
+        node = None if self._world.keys is None else cluster.spoilable()
+        if node is None:
+            return False
+        copied = cluster.copied(node)
+        plain = [name for name in copied if name.rpartition("-")[0] not in scenario.encrypted]
+        faults = cluster.actions.faults
+        loses_power = cluster.draws.random() < 0.5
+        faults.cut_keys(node.name)
+        if loses_power:
+            faults.power_loss(node.name)
+        else:
+            faults.kill(node.name)
+        await self._shared.rest(cluster.draws.random())
+        cluster.actions.start(node)
+        is_ready = await cluster.wait(lambda: node.state == READY, ANSWER_S)
+        await self._shared.rest(_FAILURES_NOTED_S)
+        faults.kill(node.name)
+        has_rotted = is_ready and cluster.rot(node, plain if loses_power else copied)
+        faults.cut_keys(node.name, on=False)
+        await self._shared.rest(cluster.pause_s())
+        cluster.actions.start(node)
+        return has_rotted
 
     def _hosts(self, partition_names: list[str]) -> list[BrokerNode]:
         ids = {each for name in partition_names for each in self._cluster.replicas_of(name)}

@@ -20,12 +20,21 @@ from penstock.storage.log import Log
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenLogs:
+class OpenLogs:
     """The logs that a broker had open when it lost the key provider."""
 
     life: int
     begun_ms: float
     logs: list[Log]
+
+    def lost(self, node: BrokerNode) -> list[Log]:
+        """Returns those that are offline. A broker that stops closes its logs, and a log is deleted
+        when its partition moves: these are not lost."""
+        broker = node.broker
+        if broker is None or node.life != self.life or broker.replicas.broker_epoch < 0:
+            return []
+        offline = broker.replicas.offline
+        return [log for log in self.logs if (log.topic, log.partition) in offline]
 
 
 class KeyFaults:
@@ -37,7 +46,7 @@ class KeyFaults:
         self._disks = disks
         self._struck: dict[str, None] = {}
         """Brokers that could not reach the provider since everything was last healed."""
-        self._open: dict[str, _OpenLogs] = {}
+        self._open: dict[str, OpenLogs] = {}
 
     def actions(self) -> dict[str, Callable[[], None]]:
         return {
@@ -100,7 +109,7 @@ class KeyFaults:
         self._faults.cut_keys(node.name)
         logs = [] if node.broker is None else [hosted.log for hosted in node.broker.replicas]
         is_open = [log for log in logs if log.failure is None]
-        self._open[node.name] = _OpenLogs(node.life, self._context.shared.now_ms(), is_open)
+        self._open[node.name] = OpenLogs(node.life, self._context.shared.now_ms(), is_open)
 
     def _connect(self, nodes: list[BrokerNode]) -> None:
         for node in nodes:
@@ -112,7 +121,7 @@ class KeyFaults:
         before = self._open.pop(node.name, None)
         if before is None or before.life != node.life or self._disks.is_disturbed(node):
             return
-        lost = [log for log in before.logs if log.failure is not None]
+        lost = before.lost(node)
         error = f"{node.name}: {lost[0].directory}: {lost[0].failure}" if lost else ""
         shared = self._context.shared
         shared.history.add(
