@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from penstock.net.sockets import tune
-from penstock.net.tls_receiver import adapted
+from penstock.net.tls_layer import TlsLayer
 from penstock.ports import Executor, Network, Random, Receiver, Transport
 from penstock.security.client_login import Login
-
-SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long a connection waits for the peer's close_notify when it closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +53,23 @@ async def connect_tls(
     address: tuple[str, int],
     receiver: Callable[[], Receiver],
     timeout_s: float,
-    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
 ) -> Transport:
     """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
     host, port = address
-    async with asyncio.timeout(timeout_s):
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            cast(Callable[[], asyncio.Protocol], lambda: adapted(receiver())),
-            host,
-            port,
-            ssl=context,
-            server_hostname=host,
-            ssl_handshake_timeout=timeout_s,
-            ssl_shutdown_timeout=shutdown_timeout_s,
-        )
+    layer = TlsLayer(context, receiver(), host)
     try:
-        tune(transport.get_extra_info("socket"))
-    except BaseException:
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().create_connection(
+                cast(Callable[[], asyncio.Protocol], lambda: layer), host, port
+            )
+            tune(layer.get_extra_info("socket"))
+            await layer.established
+    except BaseException as error:
         # The caller gets no transport, so it cannot close it.
-        transport.abort()
+        if error is not layer.error:
+            layer.abort()
         raise
-    return cast(Transport, transport)
+    return layer
 
 
 class SettingNames(NamedTuple):

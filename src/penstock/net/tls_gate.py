@@ -30,7 +30,7 @@ from penstock.net.acceptor import Acceptor, bound_sockets
 from penstock.net.client_tls import connect_tls
 from penstock.net.sockets import tune
 from penstock.net.throttled_log import ThrottledLog
-from penstock.net.tls_receiver import adapted
+from penstock.net.tls_layer import TlsLayer
 from penstock.ports import Clock, Listener, Pace, Receiver, Transport
 from penstock.security.addresses import network_of
 
@@ -38,8 +38,6 @@ SWEEP_S: Final = 0.1
 """How often handshakes are checked while a connection waits."""
 GRACE_MIN_S: Final = 0.3
 """The grace is not shorter than this, so that clients far away can complete their handshakes."""
-
-_SHORTEST_S: Final = 0.001
 
 _log: Final = logging.getLogger(__name__)
 
@@ -61,8 +59,6 @@ class HandshakeLimits:
     grace_s: float = 2.0
     """The age from which a handshake makes room for a connection that waits, if not more wait than
     there are places."""
-    shutdown_timeout_s: float = 5.0
-    """How long a connection waits for the peer's close_notify when it closes."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -111,8 +107,8 @@ class _Handshake:
     def end(self) -> None:
         """Ends the handshake soon.
 
-        The task is not cancelled once a transport exists: an event loop ignores this until the
-        transport has begun. Instead the handshake fails, as if the client had disconnected.
+        The task is not cancelled once a transport exists: an event loop may be about to use it.
+        Instead the handshake fails, as if the client had disconnected.
         """
         if self.taken:
             with contextlib.suppress(OSError):
@@ -158,8 +154,7 @@ class TlsGate:
     ) -> Transport:
         """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
         context = self._client_context()
-        limit_s = self.limits.shutdown_timeout_s
-        return await connect_tls(context, (host, port), receiver, timeout_s, limit_s)
+        return await connect_tls(context, (host, port), receiver, timeout_s)
 
     def log_failure(self, address: str, reason: str) -> None:
         """Logs a failed handshake, unless one was logged a moment ago."""
@@ -282,8 +277,7 @@ class TlsListener:
             return
         if handshake.evicted:
             self._counters.evicted += 1
-        elif isinstance(error, TimeoutError | ConnectionAbortedError):
-            # The event loop raises the second one when its part takes too long.
+        elif isinstance(error, TimeoutError):
             self._counters.timed_out += 1
             self._gate.log_failure(
                 handshake.address, f"it was not complete after {self._limits.timeout_s:g} s"
@@ -296,7 +290,7 @@ class TlsListener:
 
     async def _shake_hands(self, handshake: _Handshake) -> None:
         """Waits for the first bytes of the client, which costs little, and for its turn, because
-        the answer to them takes long to compute. Then the event loop does the handshake."""
+        the answer to them takes long to compute. Then the handshake begins."""
         deadline = self._loop.time() + self._limits.timeout_s
         tune(handshake.sock)
         async with asyncio.timeout_at(deadline):
@@ -306,16 +300,17 @@ class TlsListener:
             if len(self._turns) == 1:
                 self._loop.call_soon(self._give_turn)
             await turn
-        protocol = adapted(self._receiver())
-        context = self._gate.server_context()
+        layer = TlsLayer(self._gate.server_context(), self._receiver())
         handshake.taken = True
-        await self._loop.connect_accepted_socket(
-            cast(Callable[[], asyncio.Protocol], lambda: protocol),
-            handshake.sock,
-            ssl=context,
-            ssl_handshake_timeout=max(deadline - self._loop.time(), _SHORTEST_S),
-            ssl_shutdown_timeout=self._limits.shutdown_timeout_s,
-        )
+        try:
+            await self._loop.connect_accepted_socket(
+                cast(Callable[[], asyncio.Protocol], lambda: layer), handshake.sock
+            )
+            async with asyncio.timeout_at(deadline):
+                await layer.established
+        except (TimeoutError, asyncio.CancelledError):
+            layer.abort()
+            raise
 
     async def _first_bytes(self, sock: socket.socket) -> None:
         ready = self._loop.create_future()
