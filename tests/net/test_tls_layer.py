@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from penstock.net.tls_handshake import Secured
 from penstock.net.tls_layer import TURN_BYTES, TURN_RECORDS, TlsLayer
 from penstock.ports import Buffer, Transport
 
@@ -123,24 +124,30 @@ class Pair:
 
     def __init__(self) -> None:
         self.taker, self.wire = Taker(), Wire()
-        self.layer = TlsLayer(CONTEXTS.server(), self.taker)
-        self.wire.layer = self.layer
-        self.layer.connection_made(self.wire)  # type: ignore[arg-type]
         self._to_client, self._to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.client = PKI.client().wrap_bio(
             self._to_client, self._to_server, server_hostname="localhost"
         )
 
-    def shake_hands(self, first: bytes = b"") -> None:
-        """`first` arrives together with the end of the handshake."""
-        for turn in range(2):
-            with suppress(ssl.SSLWantReadError):
-                self.client.do_handshake()
-            if turn and first:
-                self.client.write(first)
-            self.deliver(self._to_server.read())
-            self.collect()
-        self.layer.established.result()
+    def shake_hands(self, first: Sequence[bytes] = (), early_bytes: int = 0) -> bytes:
+        """`first` is sent with the end of the handshake, and `early_bytes` of its records arrive
+        with it. Returns the others."""
+        context, incoming, outgoing = CONTEXTS.server(), ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        for _ in range(2):
+            for side, here, there in (
+                (self.client, self._to_server, incoming),
+                (tls, outgoing, self._to_client),
+            ):
+                with suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+                there.write(here.read())
+        records = self.records(first)
+        early = records[:early_bytes]
+        self.layer = TlsLayer(Secured(context, tls, incoming, outgoing, early), self.taker)
+        self.wire.layer = self.layer
+        self.layer.connection_made(self.wire)  # type: ignore[arg-type]
+        return records[early_bytes:]
 
     def deliver(self, data: bytes) -> None:
         """The layer reads the data, as far as its buffer reaches each time."""
@@ -220,9 +227,28 @@ async def test_bytes_arrive_however_the_records_are_cut(pair: Pair) -> None:
 
 @in_loop
 async def test_requests_that_come_with_the_end_of_the_handshake_arrive(pair: Pair) -> None:
-    pair.shake_hands(first=b"y" * 16_000)
-    await until(pair.wire.is_reading)
-    assert pair.taker.received == b"y" * 16_000
+    sent = [b"y" * 16_000, b"z", b"y" * 100_000]
+    pair.shake_hands(sent, early_bytes=1 << 20)
+    await until(lambda: len(pair.taker.received) == 116_001)
+    assert pair.taker.received == b"".join(sent)
+    assert pair.wire.is_reading()
+
+
+@pytest.mark.parametrize("early_bytes", [1, 4, 5, 6, 22, 23, 24, 27, 28, 1000])
+@pytest.mark.parametrize("is_delayed", [True, False])
+def test_a_record_may_be_cut_at_the_end_of_the_handshake(
+    early_bytes: int, is_delayed: bool
+) -> None:
+    @in_loop
+    async def run(pair: Pair) -> None:
+        rest = pair.shake_hands([b"a", b"b" * 3000], early_bytes)
+        if is_delayed:
+            await asyncio.sleep(0)
+        pair.deliver(rest)
+        await until(lambda: len(pair.taker.received) == 3001)
+        assert pair.taker.received == b"a" + b"b" * 3000
+
+    run()
 
 
 @in_loop
@@ -324,19 +350,19 @@ async def test_the_connection_closes_with_the_peer_unless_the_receiver_keeps_it_
     assert pair.taker.lost
 
 
-@pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\x01\x03\x01", b"\0\0\0"])
-def test_what_is_not_tls_fails_at_once(sent: bytes) -> None:
-    @in_loop
-    async def run(pair: Pair) -> None:
-        pair.deliver(sent)
-        with pytest.raises(ssl.SSLError):
-            pair.layer.established.result()
-        assert pair.wire.is_closed()
-        pair.layer.connection_lost(None)
-        assert pair.taker.transport is None
-        assert not pair.taker.lost
+@in_loop
+async def test_a_receiver_that_refuses_a_connection_aborts_it(pair: Pair) -> None:
+    def refuse(transport: Transport) -> None:
+        raise RuntimeError("no session")
 
-    run()
+    pair.taker.connection_made = refuse  # type: ignore[method-assign]
+    pair.shake_hands([b"x"], early_bytes=100)
+    assert str(pair.layer.refusal) == "no session"
+    assert pair.wire.aborted
+    pair.layer.connection_lost(None)
+    await asyncio.sleep(0)
+    assert not pair.taker.lost
+    assert not pair.taker.received
 
 
 @in_loop

@@ -2,11 +2,13 @@
 
 Records are decrypted into the buffer of the receiver. All connections of an event loop share the
 buffer that encrypted bytes are read into. The event loops' own TLS has one of 256 KiB for each.
+The handshake comes before: see `tls_handshake`.
 
 A peer can send records that contain no data: an update of its key has 27 bytes and takes 10 to 20
 microseconds to process. A read of 256 KiB full of them would stop the event loop for a fifth of a
 second. So a connection processes at most `TURN_RECORDS` in one turn, and encrypts at most
-`TURN_BYTES`. The rest waits for the next turn, and nothing more is read meanwhile.
+`TURN_BYTES`. The rest waits for the next turn, and nothing more is read meanwhile. A peer that
+sends many records without data, and little else, is disconnected.
 
 A receiver is told of everything as by a transport without TLS. A peer that has sent close_notify
 may still read, if the receiver keeps the connection open. When the connection closes, it sends
@@ -23,20 +25,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+from penstock.net.tls_handshake import HEADER_BYTES, Secured
 from penstock.ports import Buffer, BufferedReceiver, Receiver, StreamReceiver, Transport
 
 READ_BYTES: Final = 256 << 10
 TURN_RECORDS: Final = 64
 TURN_BYTES: Final = 256 << 10
+IDLE_RECORDS_MAX: Final = 256
+"""How many records without data a peer may send. Each time that data arrives, it may send one more.
+Clients send such a record after gigabytes of data, if at all."""
 SEND_BYTES: Final = 64 << 10
 """How much is encrypted before it is passed to the transport."""
 JOIN_BYTES: Final = 64 << 10
 """Up to this size, parts are joined, because each part would be a record of its own."""
 
-_HEADER_BYTES: Final = 5
 _RECORD_BYTES: Final = 16 << 10
 """The most data that a record contains."""
-_RECORD_TYPES: Final = range(0x14, 0x18)
 _NOTHING: Final = memoryview(b"")
 
 
@@ -74,43 +78,45 @@ class _Stream:
 
 
 class TlsLayer(asyncio.BufferedProtocol):
-    """The protocol of a transport without TLS, and a `ports.Transport` with TLS for a receiver.
-
-    `established` is done when the handshake is, after the receiver was told. It raises OSError.
-    """
+    """The protocol of a transport without TLS, and a `ports.Transport` with TLS for a receiver."""
 
     def __init__(
-        self, context: ssl.SSLContext, receiver: Receiver, server_hostname: str | None = None
+        self,
+        secured: Secured,
+        receiver: Receiver,
+        on_failed: Callable[[OSError], None] | None = None,
     ) -> None:
-        """Without `server_hostname`, this is the side of the server."""
+        """`on_failed` is called if an error of TLS ends the connection."""
         self._loop = asyncio.get_running_loop()
-        self.established: asyncio.Future[None] = self._loop.create_future()
-        self._context = context
+        self._context = secured.context
         self._receiver = (
             cast(BufferedReceiver, receiver)
             if hasattr(receiver, "get_buffer")
             else _Stream(cast(StreamReceiver, receiver))
         )
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(
-            self._incoming, self._outgoing, server_hostname is None, server_hostname
-        )
+        self._incoming, self._outgoing = secured.incoming, secured.outgoing
+        self._tls = secured.tls
+        self._on_failed = on_failed
         self._read = cast(Callable[[int, memoryview], int], self._tls.read)
         self._transport: Transport | None = None
-        self._is_secure = False
         self._eof = self._closing = self._lost = False
-        self.error: OSError | None = None
+        self.refusal: Exception | None = None
+        """What the receiver raised when it was told of the connection. It is then aborted."""
+        self._error: OSError | None = None
         """Why TLS failed. The connection then closes by itself."""
         self._buffer = _shared.encrypted
         # What was read and not passed to OpenSSL
         self._data = _NOTHING
         self._position = 0
-        self._head = b""
-        """The part of a record's header that has arrived, if the header is incomplete."""
+        self._head = secured.early
+        """What comes before the next bytes: the part of a record's header that has arrived, or what
+        arrived during the handshake."""
         self._missing = 0
         """How many bytes of the current record have not arrived."""
         self._ready = 0
         """How many whole records OpenSSL has, at most, that the receiver has not taken."""
+        self._idle = 0
+        """How many records without data have arrived, as counted for the limit."""
         self._reading = True
         self._is_paused = False
         """Whether the transport was told not to read."""
@@ -128,27 +134,25 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(Transport, transport)
-        if self.established.cancelled():
+        try:
+            self._receiver.connection_made(self)
+        except Exception as error:  # noqa: BLE001 - its owner raises it
+            self.refusal = error
+            self._lost = True
             self.abort()
-        elif not self._tls.server_side:
-            self._try_handshake()
+            return
+        if self._head:
+            self._loop.call_soon(self._take_early)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost = True
         self._pieces.clear()
         self._unsent = 0
         self._data = _NOTHING
-        if self._is_secure:
-            self._receiver.connection_lost(self.error or error)
-        elif not self.established.done():
-            self.established.set_exception(
-                error if isinstance(error, OSError) else ConnectionResetError()
-            )
+        if self.refusal is None:
+            self._receiver.connection_lost(self._error or error)
 
     def eof_received(self) -> bool:
-        if not self._is_secure:
-            self._fail(ConnectionResetError())
-            return False
         self._on_end()
         return bool(self._pieces) or not self._closing
 
@@ -163,15 +167,15 @@ class TlsLayer(asyncio.BufferedProtocol):
     def _fail(self, error: OSError) -> None:
         """Ends the connection. OpenSSL may have an alert for the peer, which says why."""
         self._lost = True
-        self.error = error
+        self._error = error
         transport = self._open_transport()
         if transport.get_write_buffer_size():
             transport.abort()
         else:
             self._flush()
             transport.close()
-        if not self.established.done():
-            self.established.set_exception(error)
+        if self._on_failed is not None:
+            self._on_failed(error)
 
     def _open_transport(self) -> Transport:
         assert self._transport is not None
@@ -194,9 +198,7 @@ class TlsLayer(asyncio.BufferedProtocol):
 
     def _work(self) -> None:
         """Processes what was read, as far as one turn of the event loop allows."""
-        if not self._is_secure:
-            self._shake_hands()
-        if self._is_secure and self._reading:
+        if self._reading:
             self._receive()
         if self._eof or self._closing or self._lost:
             self._data = _NOTHING
@@ -211,6 +213,15 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._data, self._position = _NOTHING, 0
             if self._reading:
                 self._resume()
+
+    def _take_early(self) -> None:
+        """Processes what arrived during the handshake, if nothing has arrived since."""
+        if self._head:
+            try:
+                self.buffer_updated(0)
+            except BaseException:
+                self.abort()
+                raise
 
     def _continue_soon(self) -> None:
         if not self._work_is_due:
@@ -238,8 +249,8 @@ class TlsLayer(asyncio.BufferedProtocol):
             if end > size:
                 return self._feed_part(end - size)
             self._missing, count = 0, 1
-        while count < records_max and end + _HEADER_BYTES <= size:
-            after = end + _HEADER_BYTES + (data[end + 3] << 8 | data[end + 4])
+        while count < records_max and end + HEADER_BYTES <= size:
+            after = end + HEADER_BYTES + (data[end + 3] << 8 | data[end + 4])
             if after > size:
                 if not count:
                     return self._feed_part(after - size)
@@ -284,14 +295,18 @@ class TlsLayer(asyncio.BufferedProtocol):
                         break
                     ready -= 1
             except ssl.SSLWantReadError:
-                ready = 0  # the last records have no data
+                self._idle += ready  # the last records have no data, or some before them
+                ready = 0
             except OSError as failure:
                 error = failure
             self._ready = ready
             if filled:
+                self._idle -= self._idle > 0
                 receiver.buffer_updated(filled)
             if self._lost or self._closing:
                 return
+            if error is None and self._idle > IDLE_RECORDS_MAX:
+                error = ConnectionAbortedError("the peer sent too many TLS records without data")
             if error is not None:
                 self._fail(error)
                 return
@@ -323,42 +338,6 @@ class TlsLayer(asyncio.BufferedProtocol):
         if self._is_paused and not self._lost:
             self._is_paused = False
             self._open_transport().resume_reading()
-
-    # -- the handshake
-
-    def _shake_hands(self) -> None:
-        left = TURN_RECORDS
-        while self._position < len(self._data) and left > 0:
-            is_record = bool(self._missing) or self._data[self._position] in _RECORD_TYPES
-            self._feed(1)
-            left -= 1
-            self._try_handshake()
-            if self._is_secure or self._lost:
-                return
-            if not is_record:
-                self._fail(ssl.SSLError("what the peer sent is not a TLS record"))
-
-    def _try_handshake(self) -> None:
-        try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._flush()
-            return
-        except OSError as error:
-            self._fail(error)
-            return
-        self._flush()
-        self._is_secure = True
-        try:
-            self._receiver.connection_made(self)
-        except Exception as error:  # noqa: BLE001 - it is raised where the handshake is awaited
-            self._is_secure = False
-            if not self.established.done():
-                self.established.set_exception(error)
-            self.abort()
-            return
-        if not self.established.done():
-            self.established.set_result(None)
 
     # -- writing
 
@@ -427,7 +406,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._open_transport().write(self._outgoing.read())
 
     def _pause_receiver(self) -> None:
-        if self._write_paused or self._lost or not self._is_secure:
+        if self._write_paused or self._lost:
             return
         if self.get_write_buffer_size() > self._high:
             self._write_paused = True
@@ -472,8 +451,6 @@ class TlsLayer(asyncio.BufferedProtocol):
         self._open_transport().close()
 
     def abort(self) -> None:
-        if not self._is_secure:
-            self.established.cancel()
         if self._transport is not None:
             self._transport.abort()
 
