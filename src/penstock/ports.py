@@ -372,3 +372,5 @@ class Env:
     slicing: Slicing = Slicing()
     keys: KeyProvider | None = None
     """Holds the keys of encrypted topics; None if this node can have none."""
+    handshakes: Executor | None = None
+    """Computes the TLS handshakes of listeners; None: `executor`."""

@@ -161,9 +161,12 @@ def test_quotas_are_set_listed_and_deleted(penstock: Runner, access: FakeAccess)
     assert penstock("quota", "set", "--user", "default", "consumer_byte_rate=2048").code == 0
     listed = penstock("quota", "list", "--user", "alice", "--json").json
     assert listed == {
-        "quotas": [{"entity": {"user": "alice"}, "limits": {"producer_byte_rate": 1024.0}}]
+        "quotas": [{"entity": {"user": "alice"}, "limits": {"producer_byte_rate": 1024.0}}],
+        "fair_sharing": {},
     }
-    assert "default user" in penstock("quota", "list").out
+    shown = penstock("quota", "list").out
+    assert "default user" in shown
+    assert "fair sharing: unknown" in shown
     assert penstock("quota", "delete", "--user", "alice").code == 0
     assert [str(entity) for entity in access.quotas] == ["default user"]
 

@@ -125,6 +125,7 @@ def test_quotas_are_set_listed_and_deleted(admin: Browserless) -> None:
     done(admin, "quota", entity={"user": "default"}, key="consumer_byte_rate", limit=5_000)
     found = {each["shown"]: each for each in admin.get("/api/access/quotas").json["quotas"]}
     assert found["user heidi"]["limit"] == 1_000_000
+    assert admin.get("/api/access/quotas").json["fair_sharing"] == "fair sharing: on"
     assert found["default user"]["key"] == "consumer_byte_rate"
     for each in found.values():
         done(admin, "delete-quota", entity=each["entity"], key=each["key"])

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from penstock.net.server import Server
 
-from . import test_sockets, test_tls_gate
+from . import test_sockets, tls_rig
 from .fakes import framed
 
 CONNECTIONS = 12
@@ -61,8 +61,8 @@ async def test_connections_wait_and_are_served_in_order(live: test_sockets.Live)
     await served_in_order(server, lambda source: live.client(server, local_addr=(source, 0)))
 
 
-@test_tls_gate.on_both_loops
-async def test_connections_with_tls_wait_and_are_served_in_order(live: test_tls_gate.Live) -> None:
+@tls_rig.on_both_loops
+async def test_connections_with_tls_wait_and_are_served_in_order(live: tls_rig.Live) -> None:
     await live.start()
     assert live.server._timer is not None
     live.server._timer.cancel()  # a tick could end the sharing

@@ -14,7 +14,11 @@ from penstock.net.tls_gate import GRACE_MIN_S, HandshakeLimits, TlsGate
 from penstock.runtime import SystemClock
 
 from .test_tls import ALICE, NOW_MS, HasTls, Pki, shake_hands
-from .test_tls_gate import Live, Quiet, ended, on_both_loops, until
+from .test_tls_gate import Quiet
+from .tls_rig import Live, ended, on_both_loops, until
+
+RECORD = b"\x16\x03\x01\x00\x01\x01"
+"""A whole record, which contains the first byte of a handshake."""
 
 
 class HandClock:
@@ -48,7 +52,7 @@ async def test_the_more_connections_wait_the_sooner_handshakes_make_room(live: L
     await live.start()
     clock = HandClock()
     limits = HandshakeLimits(total=4, grace_s=1000.0, timeout_s=2000.0)
-    gate = TlsGate(clock, live.contexts.server, live.contexts.client, limits)
+    gate = TlsGate(clock, live.contexts.server, live.contexts.client, live.threads, limits)
     listener = await gate.listen("127.0.0.1", 0, Quiet)
     sockets = _one_byte_each(listener.address(), 44)
     try:
@@ -95,11 +99,11 @@ async def test_a_connection_that_gets_no_context_is_closed(live: Live) -> None:
         kept.append(RuntimeError("no context"))
         raise kept[-1]
 
-    gate = TlsGate(SystemClock(), no_context, live.contexts.client)
+    gate = TlsGate(SystemClock(), no_context, live.contexts.client, live.threads)
     listener = await gate.listen("127.0.0.1", 0, Quiet)
     with socket.create_connection(listener.address()) as sock:
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_sendall(sock, b"\x16")
+        await asyncio.get_running_loop().sock_sendall(sock, RECORD)
         await until(lambda: gate.counters.failed == 1)
         async with asyncio.timeout(10):
             assert await ended(sock)

@@ -64,6 +64,8 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
     threads = Threads(config.flush_threads)
     # Separate threads: leases must be renewed even while all other threads wait for a slow disk.
     store_threads = Threads(_STORE_THREADS)
+    # One thread: many handshakes must not take the processors from the clients that are connected.
+    handshake_threads = Threads(1)
     clock, random = SystemClock(), SystemRandom()
     store = await open_store(config, clock, random, store_threads)
     loading: list[asyncio.Task[None]] = []
@@ -91,6 +93,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
             store=store,
             boot_id=system_boot_id,
             keys=open_keys(config, random),
+            handshakes=handshake_threads,
         )
         broker = Broker(env, config)
         async with watching(env, config, broker, stop) as watch:
@@ -99,6 +102,7 @@ async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
         await asyncio.gather(*loading)
         await store.close()
         store_threads.close()
+        handshake_threads.close()
         threads.close()
     return 0
 

@@ -11,6 +11,7 @@ from penstock.cli.output import CommandFailed, emit, emit_json, parse_settings, 
 from penstock.cli.session import DEFAULT_BOOTSTRAP, connect, run
 from penstock.cli.tables import Column, table
 from penstock.client.admin.access import ANY_NAME
+from penstock.client.admin.fair_sharing import fair_sharing_text, find_fair_sharing
 from penstock.security.quotas import CLIENT_ID, IP, USER, QuotaEntity
 
 _SET_HELP = """Set quotas of a user, a client id, both together, or an address.
@@ -27,6 +28,9 @@ Examples:
   penstock quota set --ip 10.0.0.7 connection_creation_rate=5
 """
 _LIST_HELP = """List quotas, all or those of one user, client id or address.
+
+The last line says whether an overloaded broker gives each user an equal share, also without quotas
+(the setting fair.sharing.enabled).
 
 \b
 Examples:
@@ -88,20 +92,22 @@ def list_quotas(
 ) -> None:
     entity = {} if user is client_id is ip is None else _entity(user, client_id, ip)
 
-    async def main() -> dict[QuotaEntity, dict[str, float]]:
+    async def main() -> tuple[dict[QuotaEntity, dict[str, float]], dict[int, bool]]:
         async with connect(bootstrap) as admin:
-            return await admin.describe_client_quotas(entity)
+            found = await admin.describe_client_quotas(entity)
+            brokers = (await admin.describe_cluster()).brokers
+            return found, await find_fair_sharing(admin, [each.id for each in brokers])
 
-    found = run(main())
+    found, sharing = run(main())
     if json:
-        emit_json(
-            {"quotas": [{"entity": dict(e.parts), "limits": limits} for e, limits in found.items()]}
-        )
+        quotas = [{"entity": dict(e.parts), "limits": limits} for e, limits in found.items()]
+        emit_json({"quotas": quotas, "fair_sharing": sharing})
         return
     rows = [
         (str(e), key, f"{rate:,g}") for e, limits in found.items() for key, rate in limits.items()
     ]
     emit(table((Column("for"), Column("quota"), Column("limit", right=True)), rows))
+    emit(fair_sharing_text(sharing))
 
 
 def delete(

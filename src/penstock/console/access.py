@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from penstock.client.admin.access import ScramUser
+from penstock.client.admin.fair_sharing import fair_sharing_text, find_fair_sharing
 from penstock.client.errors import BrokerError
 from penstock.console.errors import BadRequest
 from penstock.console.link import Link
@@ -170,7 +171,9 @@ class Access:
     # -- quotas ---------------------------------------------------------------------------------
 
     async def quotas(self) -> dict[str, Any]:
-        found = await (await self._link.reading()).describe_client_quotas()
+        admin = await self._link.reading()
+        found = await admin.describe_client_quotas()
+        brokers = [each.id for each in (await admin.describe_cluster()).brokers]
         rows = [
             {"entity": _entity_fields(entity), "shown": str(entity), "key": key, "limit": limit}
             for entity, limits in found.items()
@@ -181,6 +184,7 @@ class Access:
             "total": len(rows),
             "keys": list(CLIENT_KEYS),
             "ip_keys": list(IP_KEYS),
+            "fair_sharing": fair_sharing_text(await find_fair_sharing(admin, brokers)),
         }
 
     async def set_quota(

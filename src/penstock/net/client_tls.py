@@ -7,18 +7,17 @@ are read again for each connection, so that new files are used without a restart
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from penstock.net.sockets import tune
-from penstock.net.tls_receiver import adapted
+from penstock.net.tls_handshake import TlsHandshake
+from penstock.net.tls_layer import TlsLayer
 from penstock.ports import Executor, Network, Random, Receiver, Transport
 from penstock.security.client_login import Login
-
-SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""How long a connection waits for the peer's close_notify when it closes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,7 @@ class ConnectionSecurity:
 
     random: Random
     executor: Executor
-    """Hashes passwords, and reads certificates."""
+    """Hashes passwords, reads certificates, and does TLS handshakes."""
     tls: Callable[[], ssl.SSLContext] | None = None
     """Returns the context of the next connection; called on the executor. None: no TLS.
     `TlsContexts.client` and `ClientContexts.context` are such functions."""
@@ -48,7 +47,7 @@ class ConnectionSecurity:
         if self.tls is None:
             return await network.connect(*address, receiver, timeout_s)
         context = await self.executor.run(self.tls)
-        return await connect_tls(context, address, receiver, timeout_s)
+        return await connect_tls(context, address, receiver, timeout_s, self.executor)
 
 
 async def connect_tls(
@@ -56,27 +55,55 @@ async def connect_tls(
     address: tuple[str, int],
     receiver: Callable[[], Receiver],
     timeout_s: float,
-    shutdown_timeout_s: float = SHUTDOWN_TIMEOUT_S,
+    executor: Executor,
 ) -> Transport:
     """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
-    host, port = address
     async with asyncio.timeout(timeout_s):
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            cast(Callable[[], asyncio.Protocol], lambda: adapted(receiver())),
-            host,
-            port,
-            ssl=context,
-            server_hostname=host,
-            ssl_handshake_timeout=timeout_s,
-            ssl_shutdown_timeout=shutdown_timeout_s,
-        )
-    try:
-        tune(transport.get_extra_info("socket"))
-    except BaseException:
-        # The caller gets no transport, so it cannot close it.
-        transport.abort()
-        raise
-    return cast(Transport, transport)
+        sock = await _connected(*address)
+        layer: TlsLayer | None = None
+        try:
+            tune(sock)
+            secured = await TlsHandshake(sock, lambda: context, address[0]).run(executor)
+            layer = TlsLayer(secured, receiver())
+            protocol = cast(Callable[[], asyncio.Protocol], lambda: layer)
+            await asyncio.get_running_loop().create_connection(protocol, sock=sock)
+        except BaseException:
+            # The caller gets no transport, so it cannot close it. The socket belongs to the
+            # transport if there is one.
+            if layer is None:
+                sock.close()
+            else:
+                layer.abort()
+            raise
+    if layer.refusal is not None:
+        raise layer.refusal
+    return layer
+
+
+async def _connected(host: str, port: int) -> socket.socket:
+    """Returns a socket that is connected to one of the addresses of a host. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = OSError(f"{host!r} has no address to connect to")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM
+    ):
+        try:
+            sock = socket.socket(family, kind, protocol)
+        except OSError as error:  # the system has no IPv6, or no file descriptor is left
+            failure = error
+            continue
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, address)
+        except OSError as error:
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+        sock.close()
+    raise failure
 
 
 class SettingNames(NamedTuple):

@@ -71,15 +71,7 @@ class SocketNetwork:
     ) -> Listener:
         """Starts listening. An empty host listens on every address of the machine, IPv4 and
         IPv6."""
-        sockets = await bound_sockets(host, port)
-        try:
-            for sock in sockets:
-                tune(sock)  # accepted connections inherit the options
-        except BaseException:
-            for sock in sockets:
-                sock.close()
-            raise
-        return SocketListener(sockets, receiver, pace)
+        return SocketListener(await tuned_sockets(host, port), receiver, pace)
 
     async def connect(
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
@@ -95,6 +87,20 @@ class SocketNetwork:
             transport.abort()
             raise
         return cast(Transport, transport)
+
+
+async def tuned_sockets(host: str, port: int) -> list[socket.socket]:
+    """Returns sockets that listen on every address of the host. Accepted connections inherit their
+    options. Raises OSError."""
+    sockets = await bound_sockets(host, port)
+    try:
+        for sock in sockets:
+            tune(sock)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
 
 
 async def close_server(server: asyncio.Server) -> None:

@@ -1,22 +1,22 @@
 """A network with TLS, which limits how many handshakes are under way.
 
-A handshake takes a millisecond or more of the event loop, and a client that never finishes one
-holds memory. So the number of handshakes is limited, in total and for each address, and each has a
-deadline. Further connections wait. The addresses that wait take turns, and a handshake that is
-older than `grace_s` ends as long as others wait for its place: an honest client is done by then,
-and one that keeps handshakes open must not keep others out. If more connections wait than there are
-places, the grace is shorter. So with the default limits, whatever the others do, the first
-connection of an address waits for about 3 s if 800 other addresses wait, and for 7 s if 2000 do.
-If more than `waiting` wait, connections are closed, perhaps also those of honest clients.
+A handshake takes up to a millisecond of a thread, or more with large keys, and a client that never
+finishes one holds memory. So the number of handshakes is limited, in total and for each address,
+and each has a deadline. Further connections wait. The addresses that wait take turns, and a
+handshake that is older than `grace_s` ends as long as others wait for its place: an honest client
+is done by then, and one that keeps handshakes open must not keep others out. If more connections
+wait than there are places, the grace is shorter. So with the default limits, whatever the others
+do, the first connection of an address waits for about 3 s if 800 other addresses wait, and for 7 s
+if 2000 do. If more than `waiting` wait, connections are closed, perhaps also those of honest
+clients.
 
-In each turn of the event loop, at most one client gets its first answer, so that a burst of
+The event loop receives and sends, and an executor computes (see `tls_handshake`). So a burst of
 connections does not delay the requests of clients that are connected.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import socket
@@ -24,22 +24,22 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Final, cast
 
-from penstock.net.acceptor import Acceptor, bound_sockets
+from penstock.net.acceptor import Acceptor
 from penstock.net.client_tls import connect_tls
-from penstock.net.sockets import tune
+from penstock.net.sockets import tuned_sockets
 from penstock.net.throttled_log import ThrottledLog
-from penstock.net.tls_receiver import adapted
-from penstock.ports import Clock, Listener, Pace, Receiver, Transport
+from penstock.net.tls_handshake import TlsHandshake
+from penstock.net.tls_layer import TlsLayer
+from penstock.ports import Clock, Executor, Listener, Pace, Receiver, Transport
 from penstock.security.addresses import network_of
 
 SWEEP_S: Final = 0.1
 """How often handshakes are checked while a connection waits."""
 GRACE_MIN_S: Final = 0.3
 """The grace is not shorter than this, so that clients far away can complete their handshakes."""
-
-_SHORTEST_S: Final = 0.001
 
 _log: Final = logging.getLogger(__name__)
 
@@ -61,8 +61,6 @@ class HandshakeLimits:
     grace_s: float = 2.0
     """The age from which a handshake makes room for a connection that waits, if not more wait than
     there are places."""
-    shutdown_timeout_s: float = 5.0
-    """How long a connection waits for the peer's close_notify when it closes."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -95,6 +93,8 @@ class HandshakeCounters:
     refused: int = 0
     """Closed without a handshake, because too many connections waited."""
     accept_errors: int = 0
+    broken: int = 0
+    """Connections that an error of TLS has ended after the handshake."""
 
 
 @dataclass(slots=True, eq=False)
@@ -105,19 +105,11 @@ class _Handshake:
     task: asyncio.Task[None] | None = None
     evicted: bool = False
     taken: bool = False
-    """Whether a transport owns the socket. Only the transport may close it then: otherwise its
-    descriptor could belong to another connection when the event loop uses it."""
+    """Whether a transport owns the socket. Only the transport may close it then."""
 
     def end(self) -> None:
-        """Ends the handshake soon.
-
-        The task is not cancelled once a transport exists: an event loop ignores this until the
-        transport has begun. Instead the handshake fails, as if the client had disconnected.
-        """
-        if self.taken:
-            with contextlib.suppress(OSError):
-                self.sock.shutdown(socket.SHUT_RDWR)
-        elif self.task is not None:
+        """Ends the handshake soon. Once it is complete, the connection belongs to its receiver."""
+        if not self.taken and self.task is not None:
             self.task.cancel()
 
 
@@ -133,13 +125,17 @@ class TlsGate:
         clock: Clock,
         server_context: Callable[[], ssl.SSLContext],
         client_context: Callable[[], ssl.SSLContext],
+        executor: Executor,
         limits: HandshakeLimits = DEFAULT_LIMITS,
     ) -> None:
+        """`executor` computes the handshakes. It should have few threads, because each of them
+        takes processor time from the requests of the clients that are connected."""
         self.limits = limits
         self.counters = HandshakeCounters()
         self.clock = clock
         self.server_context = server_context
         self._client_context = client_context
+        self.executor = executor
         self._log = ThrottledLog(_log)
         self.on_bad_certificate: Callable[[str], None] | None = None
         """Called with the address of a client whose certificate is missing or not accepted."""
@@ -151,19 +147,23 @@ class TlsGate:
 
         An empty host listens on every address of the machine, IPv4 and IPv6.
         """
-        return TlsListener(self, await bound_sockets(host, port), receiver, pace)
+        return TlsListener(self, await tuned_sockets(host, port), receiver, pace)
 
     async def connect(
         self, host: str, port: int, receiver: Callable[[], Receiver], timeout_s: float
     ) -> Transport:
         """Connects. Raises OSError, which includes TimeoutError and a failed handshake."""
         context = self._client_context()
-        limit_s = self.limits.shutdown_timeout_s
-        return await connect_tls(context, (host, port), receiver, timeout_s, limit_s)
+        return await connect_tls(context, (host, port), receiver, timeout_s, self.executor)
 
     def log_failure(self, address: str, reason: str) -> None:
         """Logs a failed handshake, unless one was logged a moment ago."""
         self._log.warn(f"a TLS handshake with {address} failed: {reason}", self.clock.monotonic())
+
+    def log_broken(self, address: str, reason: str) -> None:
+        """Logs an error of TLS that has ended a connection, unless one was logged a moment ago."""
+        now = self.clock.monotonic()
+        self._log.warn(f"a TLS connection with {address} was closed: {reason}", now)
 
 
 class TlsListener:
@@ -185,7 +185,6 @@ class TlsListener:
         self._by_address: dict[str, dict[_Handshake, None]] = {}
         self._waiting: dict[str, deque[_Handshake]] = {}
         self._closed = False
-        self._turns: deque[asyncio.Future[None]] = deque()
         self._sweeper: asyncio.TimerHandle | None = None
         self._acceptor = Acceptor(
             sockets, self._on_accepted, self._on_accept_error, pace, accepts_max=1
@@ -282,8 +281,7 @@ class TlsListener:
             return
         if handshake.evicted:
             self._counters.evicted += 1
-        elif isinstance(error, TimeoutError | ConnectionAbortedError):
-            # The event loop raises the second one when its part takes too long.
+        elif isinstance(error, TimeoutError):
             self._counters.timed_out += 1
             self._gate.log_failure(
                 handshake.address, f"it was not complete after {self._limits.timeout_s:g} s"
@@ -294,48 +292,21 @@ class TlsListener:
             if _is_about_certificate(error) and self._gate.on_bad_certificate is not None:
                 self._gate.on_bad_certificate(handshake.address)
 
+    def _on_broken(self, address: str, error: OSError) -> None:
+        self._counters.broken += 1
+        self._gate.log_broken(address, _reason(error))
+
     async def _shake_hands(self, handshake: _Handshake) -> None:
-        """Waits for the first bytes of the client, which costs little, and for its turn, because
-        the answer to them takes long to compute. Then the event loop does the handshake."""
-        deadline = self._loop.time() + self._limits.timeout_s
-        tune(handshake.sock)
-        async with asyncio.timeout_at(deadline):
-            await self._first_bytes(handshake.sock)
-            turn = self._loop.create_future()
-            self._turns.append(turn)
-            if len(self._turns) == 1:
-                self._loop.call_soon(self._give_turn)
-            await turn
-        protocol = adapted(self._receiver())
-        context = self._gate.server_context()
+        shaking = TlsHandshake(handshake.sock, self._gate.server_context)
+        async with asyncio.timeout(self._limits.timeout_s):
+            secured = await shaking.run(self._gate.executor)
+        layer = TlsLayer(secured, self._receiver(), partial(self._on_broken, handshake.address))
         handshake.taken = True
         await self._loop.connect_accepted_socket(
-            cast(Callable[[], asyncio.Protocol], lambda: protocol),
-            handshake.sock,
-            ssl=context,
-            ssl_handshake_timeout=max(deadline - self._loop.time(), _SHORTEST_S),
-            ssl_shutdown_timeout=self._limits.shutdown_timeout_s,
+            cast(Callable[[], asyncio.Protocol], lambda: layer), handshake.sock
         )
-
-    async def _first_bytes(self, sock: socket.socket) -> None:
-        ready = self._loop.create_future()
-        self._loop.add_reader(sock.fileno(), _finish, ready)
-        try:
-            await ready
-        finally:
-            self._loop.remove_reader(sock.fileno())
-        if not sock.recv(1, socket.MSG_PEEK):
-            raise ConnectionResetError("the client closed the connection")
-
-    def _give_turn(self) -> None:
-        """Lets one client go on in this turn of the event loop."""
-        while self._turns:
-            turn = self._turns.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                break
-        if self._turns:
-            self._loop.call_soon(self._give_turn)
+        if layer.refusal is not None:
+            raise layer.refusal
 
     def _on_done(self, handshake: _Handshake) -> None:
         """Lets the next connection begin its handshake."""
@@ -369,11 +340,6 @@ class TlsListener:
             if not each.evicted:
                 each.evicted = True
                 each.end()
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _reason(error: OSError) -> str:

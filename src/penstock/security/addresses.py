@@ -4,6 +4,7 @@ address."""
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 from typing import Final
 
 _NETWORK_BITS: Final = 64
@@ -32,6 +33,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+@lru_cache(maxsize=1024)
 def network_of(address: str) -> str:
     """Returns the /64 network of an IPv6 address: one client can use all addresses of it.
 

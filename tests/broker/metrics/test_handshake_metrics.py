@@ -15,7 +15,7 @@ async def test_handshakes_are_counted_by_listener(harness: BrokerHarness) -> Non
     await scraper.come()
     assert list(scraper.labels("penstock_tls_handshakes_total")) == []
     certificates = ListenerCertificates(broker._env, {}, "CLIENTS")
-    certificates.handshakes["CLIENTS"] = HandshakeCounters(1, 2, 3, 4, 5, 6, 7)
+    certificates.handshakes["CLIENTS"] = HandshakeCounters(1, 2, 3, 4, 5, 6, 7, broken=8)
     broker.listeners.certificates = certificates
     await scraper.come()
     for number, state in enumerate(("pending", "waiting"), 1):
@@ -25,3 +25,5 @@ async def test_handshakes_are_counted_by_listener(harness: BrokerHarness) -> Non
     for number, result in enumerate(results, 3):
         labels = {"listener": "CLIENTS", "result": result}
         assert scraper.value("penstock_tls_handshakes_total", **labels) == number
+    broken = scraper.value("penstock_tls_connections_broken_total", listener="CLIENTS")
+    assert broken == 8

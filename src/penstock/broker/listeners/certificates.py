@@ -92,7 +92,8 @@ class ListenerCertificates:
         `on_bad_certificate` is called with the address of a client whose certificate is not
         accepted."""
         contexts = self.contexts[name]
-        gate = TlsGate(self._env.clock, contexts.server, contexts.client)
+        executor = self._env.handshakes or self._env.executor
+        gate = TlsGate(self._env.clock, contexts.server, contexts.client, executor)
         gate.on_bad_certificate = on_bad_certificate
         self.handshakes[name] = gate.counters
         return gate

@@ -203,6 +203,8 @@ def _handshakes(broker: Broker) -> Iterator[Metric]:
     yield of("penstock_tls_handshakes_open", ("pending", "waiting"))
     results = ("completed", "failed", "timed_out", "evicted", "refused")
     yield of("penstock_tls_handshakes_total", results)
+    broken = [((listener,), each.broken) for listener, each in counters.items()]
+    yield family("penstock_tls_connections_broken_total", broken)
 
 
 def _access(broker: Broker) -> Iterator[Metric]:

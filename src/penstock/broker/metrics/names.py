@@ -123,6 +123,12 @@ METRICS: Final = (
         "listener",
         "result",
     ),
+    _counter(
+        "penstock_tls_connections_broken_total",
+        "Connections closed because of an error of TLS after the handshake: a damaged record, or "
+        "too many records without data, such as key updates.",
+        "listener",
+    ),
     _gauge(
         "penstock_fair_sharing_active",
         "1 while the event loop is overloaded and divided between users, otherwise 0.",

@@ -153,7 +153,8 @@ function quotas(main) {
     const found = await get("/api/access/quotas");
     keys = [...found.keys, ...found.ip_keys].map((each) => [each, each]);
     return [table(["for", "quota", ">limit", ""], found.quotas.map((each) => [each.shown, each.key, count(each.limit),
-      small("Delete", () => remove(each), true)]), "no quotas: nobody is throttled"), more(found, found.quotas)];
+      small("Delete", () => remove(each), true)]), "no quotas: nobody is throttled"), more(found, found.quotas),
+      h("div", { class: "soft" }, `${found.fair_sharing} (an overloaded broker gives each user an equal share)`)];
   });
 
   function add() {
