@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from penstock.cli import pipeline_worker
+from penstock.cli import (
+    pipeline_deploy,
+    pipeline_operate,
+    pipeline_records,
+    pipeline_status,
+    pipeline_worker,
+)
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import (
@@ -24,15 +30,13 @@ from penstock.cli.output import (
     parse_settings,
     pipe_guard,
     printable,
-    time_text,
 )
+from penstock.cli.pipeline_session import told
 from penstock.cli.pipeline_view import COLUMNS, flow_rows, shown
 from penstock.cli.session import (
     BOOTSTRAP_VARIABLE,
     DEFAULT_BOOTSTRAP,
     checked,
-    exit_code,
-    explain_client,
 )
 from penstock.cli.tables import Column, table
 from penstock.client.errors import ClientError
@@ -92,19 +96,6 @@ _DRY_HELP = """Check a pipeline's definitions without running any of them.
 Examples:
   penstock pipeline dry-run
 """
-_LIST_HELP = """List the pipelines that this user has created or run.
-
-\b
-Examples:
-  penstock pipeline list
-"""
-_STATUS_HELP = """Show a pipeline's current or last run.
-
-\b
-Examples:
-  penstock pipeline status
-  penstock pipeline status views --json | jq '.flows[] | {name, lag}'
-"""
 _Directory = Annotated[
     str, typer.Argument(metavar="[PROJECT]", help="The project's folder. Default: this one.")
 ]
@@ -130,7 +121,7 @@ _LOCAL: Final = "local[*]"
 
 def register(root: typer.Typer) -> None:
     app = typer.Typer(
-        help="Pipelines on Spark: init, templates, test, run, dry-run, list, status, worker.",
+        help="Pipelines on Spark: create, test, run, deploy, watch.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -139,23 +130,12 @@ def register(root: typer.Typer) -> None:
     app.command("test", help=_TEST_HELP)(test)
     app.command("run", help=_RUN_HELP)(run)
     app.command("dry-run", help=_DRY_HELP)(dry_run)
-    app.command("list", help=_LIST_HELP)(list_)
-    app.command("status", help=_STATUS_HELP)(status)
+    pipeline_status.register(app)
+    pipeline_deploy.register(app)
+    pipeline_operate.register(app)
+    pipeline_records.register(app)
     app.command("worker", help=pipeline_worker.HELP)(pipeline_worker.worker)
     root.add_typer(app, name="pipeline")
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Turns errors of pipelines and clients into `CommandFailed`, which prints one line."""
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
-
-    try:
-        yield
-    except PipelineError as error:
-        raise CommandFailed(printable(str(error))) from error
-    except ClientError as error:
-        raise CommandFailed(explain_client(error), exit_code(error)) from error
 
 
 def init(
@@ -169,7 +149,7 @@ def init(
 ) -> None:
     from penstock.spark.pipelines import scaffold, state_files  # noqa: PLC0415 -- for speed
 
-    with _told():
+    with told():
         written = scaffold.make_project(Path.cwd(), name, checked(bootstrap), template)
         root = written[0].parent
         state_files.remember(root)
@@ -232,7 +212,7 @@ def test(
     if directory.startswith("-"):
         # Without a project, the first argument after -- takes its place.
         directory, given = ".", [directory, *given]
-    with _told():
+    with told():
         code = run_tests(_project(directory), given)
     raise typer.Exit(code)
 
@@ -261,7 +241,7 @@ def run(
 ) -> None:
     from penstock.spark.pipelines.runner import RunOptions  # noqa: PLC0415 -- for speed
 
-    with _told():
+    with told():
         project = _project(directory)
         options = RunOptions(
             master=master,
@@ -284,7 +264,7 @@ def dry_run(
 ) -> None:
     from penstock.spark.pipelines.runner import RunOptions  # noqa: PLC0415 -- for speed
 
-    with _told():
+    with told():
         project = _project(directory)
         options = RunOptions(
             master=master,
@@ -360,64 +340,3 @@ def _stopped_by_signals(run: Run) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def list_(*, json: Json = False) -> None:
-    from penstock.spark.pipelines import state_files  # noqa: PLC0415 -- for speed
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- only when used
-    from penstock.spark.pipelines.project import find_project  # noqa: PLC0415 -- only when used
-
-    found: list[dict[str, Any]] = []
-    for root in state_files.projects():
-        last = state_files.load_run(root)
-        try:
-            name = find_project(root).name
-        except PipelineError:
-            name = root.name
-        found.append(
-            {
-                "name": name,
-                "path": str(root),
-                "state": "NEVER RUN" if last is None else last.state,
-                "updated_ms": None if last is None else last.content.get("updated_ms"),
-            }
-        )
-    with pipe_guard():
-        if json:
-            emit_json({"pipelines": found})
-        elif not found:
-            emit("no pipelines yet: create one with: penstock pipeline init NAME")
-        else:
-            columns = Column("pipeline"), Column("last run"), Column("at"), Column("folder")
-            emit(table(columns, [_listed_row(each) for each in found]))
-
-
-def _listed_row(each: dict[str, Any]) -> tuple[object, ...]:
-    when = None if each["updated_ms"] is None else time_text(each["updated_ms"])
-    return each["name"], str(each["state"]).lower(), when, each["path"]
-
-
-def status(directory: _Directory = ".", *, json: Json = False) -> None:
-    from penstock.spark.pipelines import state_files  # noqa: PLC0415 -- for speed
-
-    with _told():
-        project = _project(directory)
-    last = state_files.load_run(project.root)
-    with pipe_guard():
-        if json:
-            content = {} if last is None else dict(last.content)
-            state = "NEVER RUN" if last is None else last.state
-            emit_json({**content, "name": project.name, "path": str(project.root), "state": state})
-            return
-        if last is None:
-            emit(f"{printable(project.name)} was never run; run it with: penstock pipeline run")
-            return
-        content = dict(last.content)
-        emit(
-            f"{printable(project.name)}  {last.state.lower()}  round {content['round']}  "
-            f"on {printable(str(content['master']))}  "
-            f"{time_text(content['started_ms'])} to {time_text(content['updated_ms'])}"
-        )
-        if content["error"]:
-            emit(printable(str(content["error"])))
-        emit(table(COLUMNS, flow_rows(content["flows"])))

@@ -45,6 +45,7 @@ from penstock.spark.deployments.catalog_reader import FOLLOWED, Follower, read_r
 from penstock.spark.deployments.catalog_view import (
     ARCHIVE_BYTES_MAX,
     CatalogView,
+    actual_state,
     is_sound_deployment,
     is_sound_version,
 )
@@ -54,6 +55,7 @@ from penstock.spark.deployments.model import (
     Event,
     LogChunk,
     LogLine,
+    State,
     Status,
     Version,
     WorkerStatus,
@@ -189,6 +191,12 @@ class Catalog:
     def live_workers(self) -> list[WorkerStatus]:
         """Returns the workers that have reported recently."""
         return self._view.live_workers(self._env.clock.wall_ms())
+
+    def state(self, name: str) -> State:
+        """Returns the state of a deployment. A worker that is gone runs nothing."""
+        status = self._view.statuses.get(name)
+        worker = None if status is None else self._view.workers.get(status.worker)
+        return actual_state(self.deployment(name), status, worker, self._env.clock.wall_ms())
 
     async def archive(self, version: Version) -> bytes:
         """Returns the archive of a version. Raises `ArchiveDamaged` if it is not as deployed."""

@@ -18,6 +18,7 @@ from penstock.spark.deployments.model import (
     SECRET,
     Deployment,
     Schedule,
+    State,
     Status,
     Version,
     WorkerStatus,
@@ -145,3 +146,20 @@ def is_sound_version(version: Version) -> bool:
         and not entry.is_absolute()
         and ".." not in entry.parts
     )
+
+
+_ON_A_WORKER: Final = frozenset(
+    {"PREPARING", "STARTING", "RUNNING", "WAITING FOR ITS TIME", "BACKING OFF", "STOPPING"}
+)
+
+
+def actual_state(
+    deployment: Deployment, status: Status | None, worker: WorkerStatus | None, now_ms: int
+) -> State:
+    """Returns the state of a deployment. What a worker reported does not count if the worker is
+    gone: `worker` is the one that the status names."""
+    idle: State = "WAITING FOR A WORKER" if deployment.wanted == "RUNNING" else "STOPPED"
+    if status is None:
+        return idle
+    is_gone = worker is None or not (worker.stopping or is_live(worker, now_ms))
+    return idle if status.state in _ON_A_WORKER and is_gone else status.state

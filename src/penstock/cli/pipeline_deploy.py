@@ -1,0 +1,417 @@
+"""`penstock pipeline deploy`: makes a project an object of the cluster, which workers run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from penstock.cli.options import Json, Yes
+from penstock.cli.output import (
+    EXIT_UNSOUND,
+    CommandFailed,
+    emit,
+    emit_json,
+    parse_settings,
+    pipe_guard,
+    printable,
+    size_text,
+)
+from penstock.cli.pipeline_session import KeepCheckpoint, Reset, done, open_catalog, told
+from penstock.cli.progress import progress_bar
+from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, checked, confirm
+from penstock.cli.times import parse_duration_ms
+
+if TYPE_CHECKING:
+    from penstock.spark.deployments.change_plan import NewVersion
+    from penstock.spark.deployments.checkpoint_rules import Decision
+    from penstock.spark.deployments.model import Deployment, Schedule, Status
+    from penstock.spark.deployments.project_files import PreparedFiles
+
+HELP = """Deploy a pipeline: a project, or a script (job.py) with its folder.
+
+Its files are stored in the cluster, and a worker (penstock pipeline worker) runs it, restarts it
+and keeps its logs. Deploying again creates a new version. An option that is not given stays as it
+was; --conf and --secret replace all earlier ones.
+
+Says first what happens to the checkpoint of each flow. A flow that cannot keep it needs --reset or
+--keep-checkpoint.
+
+\b
+Examples:
+  penstock pipeline deploy
+  penstock pipeline deploy views --name views-eu --every 10m --auto-rollback
+  penstock pipeline deploy job.py --cron '0 3 * * *' --secret DB_PASSWORD
+  penstock pipeline deploy --reset sessions --note 'shorter sessions' --wait
+"""
+NO_WORKER: Final = (
+    "no worker is running, so nothing is run yet; start one with: penstock pipeline worker"
+)
+_Directory = Annotated[
+    str, typer.Argument(metavar="[DIR]", help="Project folder or script. Default: this folder.")
+]
+_Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="Default: the project's name.")
+]
+_Continuous = Annotated[
+    bool, typer.Option("--continuous", help="A round follows another. The default.")
+]
+_Every = Annotated[
+    str | None, typer.Option("--every", metavar="TIME", help="A round every 30s, 10m, 1h, ...")
+]
+_Cron = Annotated[
+    str | None, typer.Option("--cron", metavar="WHEN", help="Rounds at these times, in UTC.")
+]
+_Interval = Annotated[
+    float | None,
+    typer.Option("--interval", min=0, metavar="S", help="Continuous: seconds between rounds."),
+]
+_Master = Annotated[str | None, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
+_Memory = Annotated[
+    str | None, typer.Option("--memory", metavar="SIZE", help="Heap of the driver: 1024m, 2g.")
+]
+_Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting. Repeatable."),
+]
+_Secret = Annotated[
+    list[str] | None,
+    typer.Option("--secret", metavar="NAME", help="A worker has its value. Repeatable."),
+]
+_Storage = Annotated[
+    str | None, typer.Option("--storage", metavar="URL", help="For tables; all workers reach it.")
+]
+_AutoRollback = Annotated[
+    bool | None,
+    typer.Option("--auto-rollback/--no-auto-rollback", help="Go back if the version fails."),
+]
+_Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="For the history.")]
+_Stopped = Annotated[bool, typer.Option("--stopped", help="Deploy, but do not start.")]
+_Wait = Annotated[bool, typer.Option("--wait", help="Wait until the version works.")]
+_Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, metavar="S", help="Of --wait, in seconds.")
+]
+_Brokers = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        "-b",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT,...",
+        help="Default: brokers of the project.",
+    ),
+]
+_MEMORY: Final = re.compile(r"(\d{1,7})\s*(m|mb|g|gb)?", re.IGNORECASE)
+_FAILED: Final = ("FAILED", "BACKING OFF")
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What the command line says about a deployment. None: as before."""
+
+    name: str | None
+    schedule: Schedule | None
+    master: str | None
+    memory_mb: int | None
+    settings: dict[str, str] | None
+    secrets: list[str] | None
+    storage: str | None
+    auto_rollback: bool | None
+    note: str
+    stopped: bool
+    reset: Sequence[str]
+    keep: Sequence[str]
+
+
+def register(app: typer.Typer) -> None:
+    app.command("deploy", help=HELP)(deploy)
+
+
+def deploy(
+    directory: _Directory = ".",
+    *,
+    name: _Name = None,
+    continuous: _Continuous = False,
+    every: _Every = None,
+    cron: _Cron = None,
+    interval: _Interval = None,
+    master: _Master = None,
+    memory: _Memory = None,
+    conf: _Conf = None,
+    secret: _Secret = None,
+    storage: _Storage = None,
+    auto_rollback: _AutoRollback = None,
+    reset: Reset = None,
+    keep_checkpoint: KeepCheckpoint = None,
+    note: _Note = "",
+    stopped: _Stopped = False,
+    wait: _Wait = False,
+    timeout: _Timeout = 600.0,
+    bootstrap: _Brokers = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    options = _Options(
+        name,
+        parse_schedule(continuous=continuous, every=every, cron=cron, interval=interval),
+        master,
+        None if memory is None else parse_memory_mb(memory),
+        None if conf is None else parse_settings(conf, "--conf"),
+        None if secret is None else _checked_secrets(secret),
+        None if storage is None else parse_storage(storage),
+        auto_rollback,
+        note,
+        stopped,
+        reset or (),
+        keep_checkpoint or (),
+    )
+    _deploy(
+        Path(directory), options, bootstrap, wait_s=timeout if wait else None, yes=yes, json=json
+    )
+
+
+def _deploy(
+    directory: Path,
+    options: _Options,
+    bootstrap: str | None,
+    *,
+    wait_s: float | None,
+    yes: bool,
+    json: bool,
+) -> None:
+    from penstock.spark.deployments.project_files import (  # noqa: PLC0415 -- for speed
+        check_name,
+        prepare,
+    )
+
+    with told():
+        files = prepare(directory)
+        name = check_name(options.name or files.name)
+    address = checked(bootstrap or files.bootstrap or DEFAULT_BOOTSTRAP)
+    plan, decision = done(_planned(address, name, files, options))
+    with pipe_guard():
+        if not json:
+            for line in decision.texts():
+                emit(printable(line))
+        if decision.reset:
+            flows = ", ".join(decision.reset)
+            confirm(f"Begin {printable(flows)} again without checkpoints?", yes=yes)
+        made, workers = done(_uploaded(address, plan, quiet=json))
+        if json:
+            emit_json(_as_json(made, plan, decision, workers))
+        else:
+            state = "" if made.wanted == "RUNNING" else ", stopped"
+            size = size_text(len(plan.archive))
+            emit(f"deployed {printable(name)} version {made.version} ({size}{state})")
+            if not workers:
+                emit(NO_WORKER)
+        if wait_s is not None and made.wanted == "RUNNING":
+            done(_works(address, made, wait_s))
+            if not json:
+                emit(f"{printable(name)} version {made.version} works")
+
+
+async def _planned(
+    bootstrap: str, name: str, files: PreparedFiles, options: _Options
+) -> tuple[NewVersion, Decision]:
+    """Compares the project with the version that runs. Changes nothing."""
+    from penstock.spark.deployments import checkpoint_rules  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments.change_plan import NewVersion  # noqa: PLC0415 -- for speed
+
+    async with open_catalog(bootstrap) as catalog:
+        await catalog.caught_up()
+        old = catalog.deployments.get(name)
+        before = None if old is None else catalog.versions.get((name, old.version))
+        others = {each.storage: each.name for each in catalog.deployments.values()}
+    flows = {} if before is None else before.flows
+    changes = checkpoint_rules.compare(flows, files.flows)
+    decision = checkpoint_rules.decide(changes, options.reset, options.keep)
+    storage = options.storage if options.storage is not None else files.storage or None
+    if storage:
+        _check_storage(storage, name, others)
+    _check_resets(decision, storage if storage is not None else "" if old is None else old.storage)
+    plan = NewVersion(
+        name,
+        files.kind,
+        files.entry,
+        files.archive,
+        files.requirements,
+        files.flows,
+        options.note,
+        options.schedule,
+        options.master,
+        options.settings,
+        options.secrets,
+        storage,
+        options.memory_mb,
+        options.auto_rollback,
+        "STOPPED" if options.stopped else "RUNNING",
+        decision.reset,
+        expected_version=0 if old is None else old.version,
+    )
+    return plan, decision
+
+
+def _check_storage(storage: str, name: str, used: Mapping[str, str]) -> None:
+    """Raises `PipelineError` if another deployment has the same storage: their checkpoints would
+    mix."""
+    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
+
+    owner = used.get(storage, name)
+    if owner != name:
+        raise PipelineError(
+            f"{storage} is the storage of {owner}: give each pipeline its own, such as "
+            f"{storage.rstrip('/')}/{name}"
+        )
+
+
+def _check_resets(decision: Decision, storage: str) -> None:
+    from penstock.spark.deployments.checkpoint_folders import (  # noqa: PLC0415 -- for speed
+        check_resettable,
+    )
+
+    for flow in decision.reset:
+        if storage:
+            check_resettable(storage, flow)
+
+
+async def _uploaded(bootstrap: str, plan: NewVersion, *, quiet: bool) -> tuple[Deployment, int]:
+    async with open_catalog(bootstrap, create=True) as catalog:
+        with progress_bar(len(plan.archive), quiet) as advance:
+            made = await catalog.deploy(plan, progress=advance)
+        return made, len(catalog.live_workers())
+
+
+async def _works(bootstrap: str, made: Deployment, wait_s: float) -> None:
+    """Waits until a round of the version is completed. Raises `CommandFailed` if it fails."""
+    news = asyncio.Event()
+    async with open_catalog(bootstrap) as catalog:
+        catalog.on_change(news.set)
+        await catalog.caught_up()
+        try:
+            async with asyncio.timeout(wait_s):
+                while not _has_worked(catalog.statuses.get(made.name), made):
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            raise CommandFailed(
+                f"{made.name} version {made.version} has not completed a round within "
+                f"{wait_s:.0f} s: see penstock pipeline status {made.name} --deployed",
+                EXIT_UNSOUND,
+            ) from None
+
+
+def _has_worked(status: Status | None, made: Deployment) -> bool:
+    if status is None or status.revision < made.revision:
+        return False
+    if status.version != made.version:
+        raise CommandFailed(
+            f"{made.name} runs version {status.version} instead of {made.version}: "
+            f"see penstock pipeline history {made.name}",
+            EXIT_UNSOUND,
+        )
+    if status.state in _FAILED:
+        raise CommandFailed(
+            f"{made.name} version {made.version} failed: {printable(status.error)} "
+            f"(penstock pipeline logs {made.name})",
+            EXIT_UNSOUND,
+        )
+    return status.good_version == made.version or status.state == "COMPLETED"
+
+
+def _as_json(
+    made: Deployment, plan: NewVersion, decision: Decision, workers: int
+) -> dict[str, Any]:
+    return {
+        "name": made.name,
+        "version": made.version,
+        "revision": made.revision,
+        "wanted": made.wanted,
+        "bytes": len(plan.archive),
+        "flows": [
+            {
+                "flow": each.flow,
+                "outcome": each.outcome,
+                "reason": each.reason,
+                "reset": each.flow in decision.reset,
+            }
+            for each in decision.changes
+        ],
+        "workers": workers,
+    }
+
+
+def parse_schedule(
+    *, continuous: bool, every: str | None, cron: str | None, interval: float | None
+) -> Schedule | None:
+    """Returns the schedule, or None if no option about it is given."""
+    from penstock.spark.deployments.model import Schedule  # noqa: PLC0415 -- for speed
+    from penstock.spark.deployments.schedule import (  # noqa: PLC0415 -- for speed
+        ScheduleInvalid,
+        check,
+    )
+
+    given = [
+        option
+        for option, value in (("--continuous", continuous), ("--every", every), ("--cron", cron))
+        if value
+    ]
+    if len(given) > 1:
+        raise CommandFailed(f"{' and '.join(given)} exclude each other: give one")
+    if interval is not None and given not in ([], ["--continuous"]):
+        raise CommandFailed(f"--interval is for --continuous, not for {given[0]}")
+    if not given and interval is None:
+        return None
+    try:
+        if every:
+            schedule = Schedule(every_s=parse_duration_ms(every) / 1000)
+        elif cron:
+            schedule = Schedule(cron=cron)
+        else:
+            schedule = Schedule(continuous=True, interval_s=1.0 if interval is None else interval)
+        check(schedule)
+    except ScheduleInvalid as error:
+        raise CommandFailed(printable(str(error))) from error
+    except ValueError as error:
+        raise CommandFailed(f"--every: {error}") from error
+    return schedule
+
+
+def parse_memory_mb(text: str) -> int:
+    found = _MEMORY.fullmatch(text.strip())
+    size_mb = 0 if found is None else int(found[1]) * (1024 if _is_giga(found[2]) else 1)
+    if size_mb < 1:
+        raise CommandFailed(f"--memory {text}: give a size such as 1024m or 2g")
+    return size_mb
+
+
+def _is_giga(unit: str | None) -> bool:
+    return unit is not None and unit.lower().startswith("g")
+
+
+def parse_storage(text: str) -> str:
+    """Returns the URL of a storage; a path becomes a file:// URL."""
+    if "://" in text:
+        return text.rstrip("/")
+    if not text.startswith("/"):
+        raise CommandFailed(
+            f"--storage {text}: give a URL, or the whole path of a folder that all workers have"
+        )
+    return Path(text).as_uri()
+
+
+def _checked_secrets(names: Sequence[str]) -> list[str]:
+    from penstock.spark.deployments.model import SECRET  # noqa: PLC0415 -- for speed
+
+    for name in names:
+        if not SECRET.fullmatch(name):
+            raise CommandFailed(
+                f"--secret {printable(name)}: give the name of a secret, with letters, digits and "
+                "underscores; its value is on the workers"
+            )
+    return sorted(set(names))
