@@ -60,7 +60,7 @@ from penstock.sim.checkers.history_checks import check_history
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.checkers.logs import Violation
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
-from penstock.sim.checkers.pipelines import probe_pipelines
+from penstock.sim.checkers.pipelines import probe_pipelines, removal_ms
 from penstock.sim.checkers.quota_probe import probe_quotas
 from penstock.sim.checkers.sealed_files import SealedNonces, SealedPeek, check_sealed
 from penstock.sim.checkers.shadow_log import Peek
@@ -198,6 +198,7 @@ class _Run:
         shared.synced_end = partial(_synced_end, invariants)
         shared.is_known = partial(_is_known, world, invariants)
         shared.quota_state = partial(_quota_state, world, shared.tenant_user)
+        shared.removal_ms = lambda member: removal_ms(world, invariants.metadata.image, member)
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
         await world.start_brokers()

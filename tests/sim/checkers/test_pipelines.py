@@ -6,7 +6,7 @@ import math
 
 from penstock.sim.actors.pipeline_board import PipelineBoard
 from penstock.sim.checkers.history_checks import check_history
-from penstock.sim.history import OK, DriverRun, Entry, History, read_history
+from penstock.sim.history import OK, DriverRun, Entry, History, LeaseRenewal, read_history
 
 
 def run(begun_ms: float, ended_ms: float, worker: str = "w0", lease_ms: float = 1e9) -> DriverRun:
@@ -35,6 +35,24 @@ def test_a_driver_ends_before_the_lease_of_its_worker() -> None:
     """E29"""
     assert rules(run(0, 10, lease_ms=10)) == []
     assert rules(run(0, 11, lease_ms=10)) == ["E29"]
+
+
+def test_a_lease_ends_before_the_group_may_remove_the_worker() -> None:
+    """E30"""
+
+    def renewal(lease_ms: float, removal_ms: float) -> LeaseRenewal:
+        return LeaseRenewal(
+            process="w0",
+            status=OK,
+            begun_ms=0,
+            ended_ms=0,
+            lease_ms=lease_ms,
+            removal_ms=removal_ms,
+        )
+
+    assert rules(renewal(9, 10), renewal(9, math.inf)) == []
+    assert rules(renewal(11, 10)) == ["E30"]
+    assert rules(renewal(9, 0)) == ["E30"]
 
 
 def test_a_driver_runs_until_it_is_stopped_or_its_deadline_passes() -> None:

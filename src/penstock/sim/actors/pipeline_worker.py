@@ -13,6 +13,7 @@ from typing import Final
 from penstock.client.errors import ClientError
 from penstock.sim.actors.pipeline_board import Driver, PipelineBoard
 from penstock.sim.actors.shared_state import Actor
+from penstock.sim.history import OK, LeaseRenewal
 from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
 from penstock.topic_partition import TopicPartition
 
@@ -100,10 +101,30 @@ class _Worker:
         self._killed.discard(name)
         self._drivers[name] = None
         assert self.ownership is not None
-        self.renew(self.ownership.lease_until)
+        self._tell_drivers(self.ownership.lease_until)
 
     def renew(self, until: float) -> None:
         self._actor.shared.count("leases_renewed")
+        self._note_lease(self._virtual_s(until) * 1000)
+        self._tell_drivers(until)
+
+    def _note_lease(self, lease_ms: float) -> None:
+        assert self.ownership is not None
+        shared = self._actor.shared
+        now_ms, removal_ms = shared.now_ms(), shared.removal_ms(self.ownership.member_id)
+        if removal_ms is not None and lease_ms > now_ms:
+            shared.history.add(
+                LeaseRenewal(
+                    process=self._actor.name,
+                    status=OK,
+                    begun_ms=now_ms,
+                    ended_ms=now_ms,
+                    lease_ms=lease_ms,
+                    removal_ms=removal_ms,
+                )
+            )
+
+    def _tell_drivers(self, until: float) -> None:
         for name, driver in list(self._drivers.items()):
             if name in self._killed:
                 continue

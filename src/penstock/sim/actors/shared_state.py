@@ -61,6 +61,8 @@ class SharedState:
     """Returns whether every broker that runs knows which topic has this name now."""
     quota_state: Callable[[int, str, str], QuotaState] = lambda broker, client_id, key: NO_STATE
     """Returns what the metadata of a broker says about a quota of a tenant."""
+    removal_ms: Callable[[str], float | None] = lambda member_id: None
+    """Returns when the group of workers will remove a member. None if it has no coordinator."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     requests: list[str] = field(default_factory=list)

@@ -1,5 +1,4 @@
-"""Planted bugs of workers that own pipelines: leases that last too long, pipelines that are
-assigned too early.
+"""Planted bugs of workers that own pipelines: leases that last too long, drivers that run on.
 
 See `replication`.
 """
@@ -7,18 +6,16 @@ See `replication`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from penstock.client.connection import Connection
-from penstock.client.membership.assignors import Peer
 from penstock.client.membership.steps import Identity
 from penstock.sim.actors.pipeline_board import Driver
 from penstock.sim.bugs.planting import Plant, bug, patch
-from penstock.spark.deployments.claims import PipelineAssignor
 from penstock.spark.deployments.lease import Lease, Renewal
 from penstock.spark.deployments.ownership import Ownership
 from penstock.wire.errors import ErrorCode
@@ -85,20 +82,3 @@ def _does_not_wait(patches: ExitStack) -> None:
 def _ignores_deadlines(patches: ExitStack) -> None:
     """A driver whose worker is dead or frozen goes on after the end of the lease."""
     patch(patches, Driver, "ends_s", property(lambda self: self.stopped_s))
-
-
-@_bug("lease-kept-by-a-new-member")
-def _keeps_leases(patches: ExitStack) -> None:
-    """A worker that was removed from the group joins again, and starts pipelines under the lease
-    that it had before."""
-    patch(patches, Lease, "end", lambda self: None)
-
-
-@_bug("old-claims-taken-for-complete")
-def _believes_old_claims(patches: ExitStack) -> None:
-    """Pipelines that no member claims are assigned although a claim may be an old one."""
-
-    def complete(self: PipelineAssignor, members: Sequence[Peer]) -> bool:
-        return True
-
-    patch(patches, PipelineAssignor, "_are_complete", complete)

@@ -3,7 +3,7 @@
 Rules E1 to E5, E8, E13 and I8 are in `logs`, E6 and E7 in `reads`, E12 in
 `groups`, E9 to E11 and the parts of E4, E5 and E13 about transactions in
 `transactions`, E15 to E19 in `edge_cases`, E20 and E21 in `access`, E22 to E24 in
-`quotas`, E28 and E29 in `pipelines`. This module has E14: once all faults are over, everything
+`quotas`, E28 to E30 in `pipelines`. This module has E14: once all faults are over, everything
 works again in time, and every topic partition can be read from its start to its end, also with
 `read_committed`.
 
