@@ -24,6 +24,11 @@ from penstock.spark.deployments.change_plan import NewVersion
 from penstock.spark.deployments.model import Deployment, Status
 
 PASSWORD = "tea-4711-milk"
+RIGHTS = {
+    ResourceType.TOPIC: (AclOperation.READ, AclOperation.DESCRIBE, AclOperation.WRITE),
+    ResourceType.TRANSACTIONAL_ID: (AclOperation.WRITE, AclOperation.DESCRIBE),
+}
+"""What docs/PIPELINES.md says that a user needs who deploys."""
 PLAN = NewVersion("views", "project", "spark-pipeline.yml", b"files")
 
 
@@ -32,7 +37,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder: Path = tmp_path_factory.mktemp("secured")
     with secured_cluster(folder) as cluster:
         with cluster.admin() as admin:
-            for user in ("stranger", "reader"):
+            for user in ("stranger", "reader", "deployer"):
                 admin.upsert_scram_user(user, PASSWORD)
             admin.create_acls(
                 [
@@ -40,14 +45,23 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
                     for operation in (AclOperation.READ, AclOperation.DESCRIBE)
                 ]
             )
+            admin.create_acls(
+                [
+                    _allow("deployer", operation, kind)
+                    for kind, operations in RIGHTS.items()
+                    for operation in operations
+                ]
+            )
         yield cluster
 
 
-def _allow(user: str, operation: AclOperation) -> AclBinding:
+def _allow(
+    user: str, operation: AclOperation, kind: ResourceType = ResourceType.TOPIC
+) -> AclBinding:
     return AclBinding(
-        ResourceType.TOPIC,
+        kind,
         PatternType.PREFIXED,
-        "__penstock_pipeline",
+        "__penstock_pipeline" if kind == ResourceType.TOPIC else "penstock-pipeline-",
         f"User:{user}",
         "*",
         operation,
@@ -96,5 +110,18 @@ def test_a_reader_may_look_but_not_change(secured: Secured) -> None:
                 await mine.report(Status("views", "RUNNING", 1, 1))
             await mine.caught_up()
             assert mine.deployments["views"] == before
+
+    asyncio.run(work())
+
+
+def test_the_rights_of_the_documentation_are_enough_to_deploy(secured: Secured) -> None:
+    async def work() -> None:
+        await deploy_as_admin(secured)
+        async with catalog(secured, "deployer") as mine:
+            made = await mine.deploy(PLAN)
+            assert made.changed_by == "deployer"
+            assert [event.by async for event in mine.history("views")][-1] == "deployer"
+            await mine.delete("views")
+            assert "views" not in mine.deployments
 
     asyncio.run(work())

@@ -154,6 +154,8 @@ class Ownership:
 
     def refresh(self) -> None:
         """`eligible` or `existing` have changed."""
+        if self._closing:
+            return
         self._member.subscribe(self._eligible())
         self._news.set()
 
@@ -231,7 +233,7 @@ class Ownership:
 
     def _kill(self, names: Iterable[str]) -> None:
         for name in names:
-            if name not in self._lost:
+            if name in self._owned and name not in self._lost:
                 self._lost.add(name)
                 self._owner.lose(name)
 
@@ -248,12 +250,10 @@ class Ownership:
     async def _end_one(self, name: str) -> None:
         while not await self._has_ended(name):
             await self._cluster.clock.sleep(_PAUSE_S)
-        self._owned.discard(name)
-        self._lost.discard(name)
         self._ending.pop(name, None)
 
     async def _has_ended(self, name: str) -> bool:
-        stop = asyncio.ensure_future(self._owner.give_up(name))
+        stop = asyncio.ensure_future(self._give_up(name))
         try:
             await asyncio.wait([stop], timeout=self.options.stop_timeout_s)
             if not stop.done():
@@ -268,6 +268,11 @@ class Ownership:
         finally:
             stop.cancel()
         return True
+
+    async def _give_up(self, name: str) -> None:
+        await self._owner.give_up(name)
+        self._owned.discard(name)
+        self._lost.discard(name)
 
     # -- the lease ------------------------------------------------------------------------------
 
