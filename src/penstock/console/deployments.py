@@ -32,6 +32,7 @@ from penstock.spark.deployments.catalog_errors import (
     ChangeConflict,
     NoSuchDeployment,
 )
+from penstock.spark.deployments.checkpoint_folders import check_resettable
 from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, decode
 from penstock.spark.pipelines.errors import PipelineError
@@ -45,6 +46,8 @@ _HISTORY_READ: Final = 20_000
 """How many of the last records of the history are read."""
 _LOGS_READ: Final = 50_000
 """How many of the last lines of all pipelines are searched for those of one."""
+_LOGS_S: Final = 15.0
+"""How long a page waits for the last lines. Later ones follow as new ones."""
 _DAY_MS: Final = 86_400_000
 _STARTS: Final = frozenset({"started", "restarted"})
 _LINES_SHOWN: Final = 2_000
@@ -257,7 +260,8 @@ class Deployments:
             consumer.seek(place, start)
             found: list[dict[str, Any]] = []
             at = start
-            while at < end:
+            deadline = self._link.env.clock.monotonic() + _LOGS_S
+            while at < end and self._link.env.clock.monotonic() < deadline:
                 records = await consumer.poll(timeout_ms=_POLL_MS)
                 found += [line for record in records for line in _lines(record.value, name)]
                 del found[:-_LINES_SHOWN]
@@ -270,42 +274,50 @@ class Deployments:
     # -- changing -------------------------------------------------------------------------------
 
     async def start(self, name: str) -> dict[str, Any]:
-        return await self._change(
-            name, lambda now: replace(now, wanted="RUNNING"), "started", f"start {name}"
-        )
+        """A pipeline that should run, but has failed or completed, is started again."""
+        self._deployment(name)
+        status = self._records.view.statuses.get(name)
+        has_ended = status is not None and status.state in ("FAILED", "COMPLETED")
+
+        def change(now: Deployment) -> Deployment:
+            restarts = now.restarts + (has_ended and now.wanted == "RUNNING")
+            return replace(now, wanted="RUNNING", restarts=restarts)
+
+        return await self._change(name, change, "started")
 
     async def stop(self, name: str) -> dict[str, Any]:
-        return await self._change(
-            name, lambda now: replace(now, wanted="STOPPED"), "stopped", f"stop {name}"
-        )
+        return await self._change(name, lambda now: replace(now, wanted="STOPPED"), "stopped")
 
     async def restart(self, name: str) -> dict[str, Any]:
-        return await self._change(
-            name,
-            lambda now: replace(now, wanted="RUNNING", restarts=now.restarts + 1),
-            "restarted",
-            f"restart {name}",
-        )
+        def change(now: Deployment) -> Deployment:
+            return replace(now, wanted="RUNNING", restarts=now.restarts + 1)
+
+        return await self._change(name, change, "restarted")
 
     async def roll_back(
         self, name: str, version: int, reset: Sequence[str], keep: Sequence[str]
     ) -> dict[str, Any]:
         """Makes an earlier version the current one. `reset` and `keep` say what happens to flows
         that cannot keep their checkpoints without a decision."""
-        compared = self._deployment(name).version
+        deployment = self._deployment(name)
+        compared = deployment.version
         if (name, version) not in self._records.view.versions:
             raise NotFound(f"{name} has no version {version}: choose one from its page")
+        if version == compared:
+            raise BadRequest(f"{name} is at version {version} already")
         try:
             decision = decide(self._compared(name, compared, version), reset, keep)
+            for flow in decision.reset if deployment.storage else ():
+                check_resettable(deployment.storage, flow)
         except PipelineError as error:
             raise BadRequest(str(error)) from error
 
         def change(now: Deployment) -> Deployment:
             if now.version != compared:
                 raise ChangeConflict(name)
-            return replace(now, wanted="RUNNING", version=version)
+            return replace(now, version=version)
 
-        text = f"roll back {name} from version {compared} to version {version}"
+        text = f"from version {compared} to version {version}"
         return await self._change(name, change, "rolled-back", text, decision.reset)
 
     def _compared(self, name: str, old: int, new: int) -> list[FlowChange]:
@@ -320,12 +332,12 @@ class Deployments:
         name: str,
         change: Callable[[Deployment], Deployment],
         what: str,
-        text: str,
+        text: str = "",
         reset: Sequence[str] = (),
     ) -> dict[str, Any]:
         self._deployment(name)
-        async with self._catalog(text) as catalog:
-            await catalog.change(name, change, what, "from the console", reset=reset)
+        async with self._catalog(f"pipeline {name} is {what} {text}".rstrip()) as catalog:
+            await catalog.change(name, change, what, text, reset=reset)
         return {"name": name}
 
     async def delete(self, name: str, typed: str) -> dict[str, Any]:

@@ -276,6 +276,30 @@ def test_start_stop_and_restart(page: Any, url: str, worker: FakeWorker, bootstr
     ]  # fmt: skip
 
 
+def test_a_refusal_is_shown_as_the_cluster_says_it(page: Any, url: str, worker: FakeWorker) -> None:
+    worker.deploy()
+    page.goto(f"{url}#/pipelines/{worker.name}")
+    page.locator("#facts .state").wait_for()
+    refusal = {"error": "this user may not change it: it needs Write on the topic x"}
+    page.route("**/api/change/deployment/*", lambda route: route.fulfill(status=403, json=refusal))
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.locator(".toast.bad", has_text=refusal["error"]).wait_for()
+
+
+def test_a_pipeline_that_has_failed_is_started_again(
+    page: Any, url: str, worker: FakeWorker, bootstrap: str
+) -> None:
+    """It should run already, so a restart is asked for."""
+    worker.deploy()
+    worker.report("FAILED", error=BROKEN)
+    page.goto(f"{url}#/pipelines/{worker.name}")
+    page.locator("#failure").wait_for()
+    page.get_by_role("button", name="Start", exact=True).click()
+    page.get_by_text(f"{worker.name} is to run").wait_for()
+    found = definition(bootstrap, worker.name)
+    assert found is not None and (found.wanted, found.restarts) == ("RUNNING", 1)
+
+
 def test_rolling_back_to_a_version(page: Any, url: str, worker: FakeWorker, bootstrap: str) -> None:
     """The page of versions says which one is current and which one was good last."""
     worker.deploy(1)

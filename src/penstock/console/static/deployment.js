@@ -61,10 +61,11 @@ export function deployment(main, name, tab = "overview") {
       latest.round ? `, round ${count(latest.round)}` : "", latest.failures ? `, failed ${count(latest.failures)} times in a row` : "",
       latest.next_ms ? `, next ${next(latest)}` : "");
     const stopped = latest.wanted === "STOPPED";
-    for (const button of actions.querySelectorAll("button")) button.disabled = { Start: !stopped, Stop: stopped }[button.textContent] || false;
+    const ended = ["FAILED", "COMPLETED"].includes(latest.state);
+    for (const button of actions.querySelectorAll("button")) button.disabled = { Start: !stopped && !ended, Stop: stopped }[button.textContent] || false;
     const flowed = latest.flows.filter((flow) => flow.error && flow.error !== latest.error);
-    tellTrouble([latest.note ? h("div", { class: "problem" }, latest.note) : null, latest.error ? failure(latest.error, "failure") : null,
-      flowed.map((flow) => failure(`${placed(flow)}${flow.name}: ${flow.error}`))], JSON.stringify([latest.note, latest.error, flowed]));
+    tellTrouble([latest.hidden ? h("div", { class: "problem" }, latest.hidden) : null, latest.note ? h("div", { class: "problem" }, latest.note) : null, latest.error ? failure(latest.error, "failure") : null,
+      flowed.map((flow) => failure(`${placed(flow)}${flow.name}: ${flow.error}`))], JSON.stringify([latest.hidden, latest.note, latest.error, flowed]));
   }
 
   // Written only if it has changed: screen readers read it aloud.
