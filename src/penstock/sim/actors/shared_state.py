@@ -60,6 +60,14 @@ class SharedState:
     """Returns whether every broker that runs knows which topic has this name now."""
     quota_state: Callable[[int, str, str], QuotaState] = lambda broker, client_id, key: NO_STATE
     """Returns what the metadata of a broker says about a quota of a tenant."""
+    wall_ms: Callable[[int], int] = lambda broker: 0
+    """Returns what the clock of a broker shows."""
+    tokens: dict[str, bytes] = field(default_factory=dict)
+    """By id of a delegation token: its HMAC. All tokens whose creation was acknowledged."""
+    ended_tokens: dict[str, None] = field(default_factory=dict)
+    """Those whose end or removal was acknowledged."""
+    lasting_token: str = ""
+    """A token that stays as it was created."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     requests: list[str] = field(default_factory=list)

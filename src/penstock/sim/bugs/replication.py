@@ -44,6 +44,7 @@ from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
+from penstock.sim.bugs.tokens import TOKEN_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.storage.errors import StorageError
 from penstock.storage.log_appender import LogAppender
@@ -53,6 +54,7 @@ BUGS: Final[dict[str, Plant]] = {
     **TRANSACTION_BUGS,
     **EDGE_BUGS,
     **ACCESS_BUGS,
+    **TOKEN_BUGS,
     **QUOTA_BUGS,
     **ENCRYPTION_BUGS,
 }
