@@ -100,6 +100,14 @@ def test_one_seed_in_five_has_encrypted_topics() -> None:
     assert not focused(sealed[0], "power").encrypted
 
 
+def test_some_seeds_with_access_control_have_delegation_tokens() -> None:
+    """Without logins there are none. A focus on them always has logins."""
+    scenarios = [draw(seed) for seed in range(200)]
+    assert {each.tokens for each in scenarios if each.access} == {True, False}
+    assert not any(each.tokens for each in scenarios if not each.access)
+    assert all((each := focused(one, "tokens")).tokens and each.access for one in scenarios)
+
+
 def test_some_seeds_have_quotas() -> None:
     """With and without access control. The focus always has them."""
     scenarios = [draw(seed) for seed in range(200)]

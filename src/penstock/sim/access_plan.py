@@ -4,7 +4,8 @@ Clients log in with SASL on a listener of their own, and brokers connect to each
 one. `admin` is a super user: operators and checkers log in as `admin`, with a password that the
 brokers have in their settings. All other clients are `app`, which has all rights, by ACLs. The
 rights of `guest` change during the run. `visitor` has no rights, and its password is deleted and
-set again. There is no TLS, because its randomness cannot be simulated.
+set again. In some scenarios `holder` has delegation tokens, which are created, renewed and expired.
+It can use one group. There is no TLS, because its randomness cannot be simulated.
 """
 
 from __future__ import annotations
@@ -31,13 +32,17 @@ ADMIN: Final = "admin"
 APP: Final = "app"
 GUEST: Final = "guest"
 VISITOR: Final = "visitor"
+HOLDER: Final = "holder"
 TENANT: Final = "tenant"
 """The user of all clients with quotas. It has all rights."""
 GUEST_TOPIC: Final = "guests-of-the-cluster-who-come-and-go-all-day"
 GUEST_GROUP: Final = GUEST_TOPIC
 """Long names have many prefixes, and each prefix is used for one ACL only."""
 
-ACTOR_USERS: Final = {ADMIN: ADMIN, GUEST: GUEST, VISITOR: VISITOR, TENANT: TENANT}
+HOLDER_GROUP: Final = "the-group-of-the-holder"
+OTHERS_GROUP: Final = "a-group-of-others"
+
+ACTOR_USERS: Final = {user: user for user in (ADMIN, GUEST, VISITOR, HOLDER, TENANT)}
 """By the first part of a client's name: as whom it logs in. All others are `app`."""
 
 WRITE: Final = "write"
@@ -65,7 +70,7 @@ def password_of(user: str) -> str:
     return f"password of {user}"
 
 
-def broker_settings(access: str) -> tuple[tuple[str, str], ...]:
+def broker_settings(access: str, *, tokens: bool = False) -> tuple[tuple[str, str], ...]:
     """Returns the settings of every broker. Nothing without access control."""
     if not access:
         return ()
@@ -88,6 +93,11 @@ def broker_settings(access: str) -> tuple[tuple[str, str], ...]:
             "listener.name.brokers.sasl.enabled.mechanisms": PLAIN,
             "listener.name.brokers.plain.sasl.jaas.config": between,
             "sasl.mechanism.inter.broker.protocol": PLAIN,
+        }
+    if tokens:
+        settings |= {
+            "delegation.token.secret.key": password_of("all delegation tokens"),
+            "delegation.token.expiry.check.interval.ms": "8000",
         }
     return tuple(settings.items())
 
@@ -125,10 +135,13 @@ def allowed(
     )
 
 
-async def prepare_access(admin: Admin, *, has_tenants: bool = False) -> None:
+async def prepare_access(
+    admin: Admin, *, has_tenants: bool = False, has_tokens: bool = False
+) -> None:
     """Creates the users, and their first rights. Raises `ClientError`."""
     mighty = (APP, TENANT) if has_tenants else (APP,)
-    for user in (*mighty, GUEST, VISITOR):
+    holders = (HOLDER,) if has_tokens else ()
+    for user in (*mighty, GUEST, VISITOR, *holders):
         await admin.upsert_scram_user(user, password_of(user), SCRAM, ITERATIONS_MIN)
     acls = [
         allowed(user, each, CLUSTER_NAME if each == ResourceType.CLUSTER else "*", AclOperation.ALL)
@@ -137,6 +150,8 @@ async def prepare_access(admin: Admin, *, has_tenants: bool = False) -> None:
     ]
     acls.append(allowed(GUEST, ResourceType.TOPIC, GUEST_TOPIC, AclOperation.DESCRIBE))
     acls.append(allowed(GUEST, ResourceType.GROUP, GUEST_GROUP, AclOperation.DESCRIBE))
+    for user in holders:
+        acls.append(allowed(user, ResourceType.GROUP, HOLDER_GROUP, AclOperation.READ))
     for error in (await admin.create_acls(acls)).values():
         if error is not None:
             raise error

@@ -23,6 +23,7 @@ from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS
+from penstock.sim.bugs.tokens import TOKEN_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.sim.seeds import Report, Task, progress_bar, run_task, run_tasks
 
@@ -43,6 +44,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "unheard_join": ("unknown-outcome-forgotten",),
     "transactions": (*TRANSACTION_BUGS,),
     "access": (*ACCESS_BUGS,),
+    "tokens": (*TOKEN_BUGS,),
     "quotas": (*QUOTA_BUGS,),
     "pipelines": (*PIPELINE_BUGS,),
     "encryption": (*ENCRYPTION_BUGS,),
@@ -127,6 +129,7 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "fast-path-keeps-its-rights": ("E20",),
     "fetch-session-keeps-its-rights": ("E20",),
     "deleted-password-accepted": ("E21",),
+    "removed-token-remembered": ("E31",),
     "throttled-without-a-mute": ("E22", "E24"),
     "removed-quota-stays": ("E23",),
     "throttled-produce-appended-again": ("E2",),

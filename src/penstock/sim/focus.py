@@ -199,7 +199,13 @@ def access(scenario: Scenario) -> Scenario:
         faults=faults,
         producers=("real_idempotent", "raw"),
         access=scenario.access or ACCESS[scenario.seed % len(ACCESS)],
+        tokens=False,
     )
+
+
+def tokens(scenario: Scenario) -> Scenario:
+    """Delegation tokens that change while brokers and controllers fail, and do not learn of it."""
+    return replace(access(scenario), tokens=True)
 
 
 def quotas(scenario: Scenario) -> Scenario:
@@ -212,6 +218,7 @@ def quotas(scenario: Scenario) -> Scenario:
         fault_mean_s=4.0,
         producers=("real_idempotent",),
         access=ACCESS[0] if scenario.seed % 2 else "",
+        tokens=False,
         quotas=True,
     )
 
@@ -255,6 +262,7 @@ def encryption(scenario: Scenario) -> Scenario:
         committed_readers=1,
         tables=1,
         access="",
+        tokens=False,
         quotas=False,
         episodes=("bit_rot", "dropped_key"),
         encrypted=("orders", TABLE),
@@ -274,6 +282,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "malformed": malformed,
     "acks_one": acks_one,
     "access": access,
+    "tokens": tokens,
     "quotas": quotas,
     "encryption": encryption,
     "pipelines": pipelines,

@@ -260,6 +260,45 @@ class LoginAttempt(Entry):
     broker: int
 
 
+CREATED: Final = "create"
+RENEWED: Final = "renew"
+EXPIRED: Final = "expire"
+"""What a change of a delegation token does."""
+REMOVED_MS: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenChange(Entry):
+    """A delegation token was created, renewed or expired: `ok` if that was acknowledged, `fail` if
+    it has no effect."""
+
+    kind: ClassVar[str] = "token_change"
+
+    token_id: str
+    action: str
+    expires_ms: int
+    """When the token ends now, by the clocks of brokers; `REMOVED_MS` for a removal."""
+    max_ms: int = 0
+    """Of a new token: up to when it can be renewed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogin(Entry):
+    """A program logged in with a delegation token: `ok` if the broker accepted it, `fail` if it
+    refused the token."""
+
+    kind: ClassVar[str] = "token_login"
+
+    token_id: str
+    broker: int
+    wall_ms: int
+    """What the clock of the broker showed at the beginning, or at the end if that is less."""
+    wall_until_ms: int
+    """The same, if that is more."""
+    served: tuple[str, ...] = ()
+    """The groups that the broker let it use."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metered(Entry):
     """A request of a client that may have a quota: `ok` if it was answered, `fail` if it was
@@ -328,7 +367,7 @@ KINDS: Final[Mapping[str, type[Entry]]] = {
         *(Send, Poll, Drain, Txn, Deleted, Latest),
         *(Pipelined, Malformed, Commit, Committed, Stable, Joined, Probe),
         *(RightChange, Attempt, PasswordChange, LoginAttempt, Metered, DriverRun),
-        LeaseRenewal,
+        *(LeaseRenewal, TokenChange, TokenLogin),
     )
 }
 

@@ -87,6 +87,10 @@ class Node:
         self._random = SimRandom(world.draws(f"node {name}"))
         self._network = NodeNetwork(world.network, self.machine)
 
+    def wall_ms(self) -> int:
+        """Returns what its wall clock shows."""
+        return self._clock.wall_ms()
+
     @property
     def is_up(self) -> bool:
         return self.process is not None

@@ -109,6 +109,8 @@ use transaction.version 2."""
 ACCESS: Final = (BROKERS_LOG_IN, BROKERS_IN_PLAIN_TEXT)
 ACCESS_SHARE: Final = 0.2
 """The share of seeds in which clients log in and need rights, and some rights change."""
+TOKEN_SHARE: Final = 0.5
+"""The share of these in which a user has delegation tokens, which change."""
 QUOTA_SHARE: Final = 0.15
 """The share of seeds in which some clients have quotas, which change."""
 WORKER_SHARE: Final = 0.1
@@ -183,6 +185,8 @@ class Scenario:
     """Brokers process every request in the smallest slices, as they do large ones."""
     access: str = ""
     """How brokers connect to each other, if clients log in and need rights: see `ACCESS`."""
+    tokens: bool = False
+    """In a scenario with access control: a user has delegation tokens, which change."""
     quotas: bool = False
     """Some clients have quotas, which change: see `quota_plan`."""
     encrypted: tuple[str, ...] = ()
@@ -298,8 +302,10 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
         _with_edges(_with_transactions(plain), also),
         divides_all=divides_all,
         access=access.choice(ACCESS) if access.random() < ACCESS_SHARE else "",
+        tokens=Random(f"tokens {seed}").random() < TOKEN_SHARE,  # noqa: S311 - as above
         quotas=Random(f"quotas {seed}").random() < QUOTA_SHARE,  # noqa: S311 - as above
     )
+    drawn = replace(drawn, tokens=drawn.tokens and bool(drawn.access))
     if Random(f"workers {seed}").random() < WORKER_SHARE:  # noqa: S311 - as above
         drawn = with_workers(drawn)
     return _with_encryption(drawn)

@@ -46,6 +46,8 @@ from penstock.sim.actors.tenants import (
     run_tenant_reader,
     run_tenant_writer,
 )
+from penstock.sim.actors.token_bearer import run_token_bearer
+from penstock.sim.actors.token_holder import run_token_holder
 from penstock.sim.actors.transactional import run_transactor
 from penstock.sim.actors.visitor import run_password_admin, run_visitor
 from penstock.sim.checkers.access_probe import probe_access
@@ -65,6 +67,7 @@ from penstock.sim.checkers.quota_probe import probe_quotas
 from penstock.sim.checkers.sealed_files import SealedNonces, SealedPeek, check_sealed
 from penstock.sim.checkers.shadow_log import Peek
 from penstock.sim.checkers.state_watch import StateWatch
+from penstock.sim.checkers.token_probe import probe_tokens
 from penstock.sim.executor import DiskSpeed
 from penstock.sim.failures import describe
 from penstock.sim.faults.fault_schedule import FaultSchedule
@@ -165,7 +168,7 @@ def _kafka_settings(scenario: Scenario) -> tuple[tuple[str, str], ...]:
         ("group.min.session.timeout.ms", "1000"),
         ("auto.create.topics.enable", "false"),
         ("log.cleaner.backoff.ms", "2000"),
-        *broker_settings(scenario.access),
+        *broker_settings(scenario.access, tokens=scenario.tokens),
     )
 
 
@@ -197,6 +200,7 @@ class _Run:
         )
         shared.synced_end = partial(_synced_end, invariants)
         shared.is_known = partial(_is_known, world, invariants)
+        shared.wall_ms = lambda broker: world.brokers[broker].wall_ms()
         shared.quota_state = partial(_quota_state, world, shared.tenant_user)
         shared.removal_ms = lambda member: removal_ms(world, invariants.metadata.image, member)
         world.store.listen(invariants.on_store)
@@ -220,6 +224,7 @@ class _Run:
         await come_together(world, shared, invariants)
         for name, work in (
             ("probe-access", probe_access),
+            ("probe-tokens", probe_tokens),
             ("probe-quotas", probe_quotas),
             ("probe", probe_producing),
             ("probe-offsets", probe_group),
@@ -269,6 +274,9 @@ class _Run:
             plans |= {"guest-member": run_guest_member, "visitor": run_visitor}
             plans |= {f"admin-{right}": partial(run_rights_admin, right=right) for right in RIGHTS}
             plans["admin-password"] = run_password_admin
+        if scenario.tokens:
+            plans |= {"holder-tokens": run_token_holder}
+            plans |= {f"bearer{number}": run_token_bearer for number in range(2)}
         if scenario.quotas:
             plans |= {
                 name: partial(run_tenant_writer, client_id=name)
@@ -347,7 +355,10 @@ async def _create_topics(world: World, shared: SharedState) -> None:
         try:
             async with Admin(shared.bootstrap, env=node.env, **setup.keywords) as admin:
                 if shared.scenario.access:
-                    await prepare_access(admin, has_tenants=shared.scenario.quotas)
+                    scenario = shared.scenario
+                    await prepare_access(
+                        admin, has_tenants=scenario.quotas, has_tokens=scenario.tokens
+                    )
                 for plan in shared.scenario.all_topics:
                     await admin.create_topic(
                         plan.name,

@@ -63,6 +63,14 @@ class SharedState:
     """Returns what the metadata of a broker says about a quota of a tenant."""
     removal_ms: Callable[[str], float | None] = lambda member_id: None
     """Returns when the group of workers will remove a member. None if it has no coordinator."""
+    wall_ms: Callable[[int], int] = lambda broker: 0
+    """Returns what the clock of a broker shows."""
+    tokens: dict[str, bytes] = field(default_factory=dict)
+    """By id of a delegation token: its HMAC. All tokens whose creation was acknowledged."""
+    ended_tokens: dict[str, None] = field(default_factory=dict)
+    """Those whose end or removal was acknowledged."""
+    lasting_token: str = ""
+    """A token that stays as it was created."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     requests: list[str] = field(default_factory=list)

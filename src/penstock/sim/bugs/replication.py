@@ -45,6 +45,7 @@ from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
 from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
+from penstock.sim.bugs.tokens import TOKEN_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
 from penstock.storage.errors import StorageError
 from penstock.storage.log_appender import LogAppender
@@ -54,6 +55,7 @@ BUGS: Final[dict[str, Plant]] = {
     **TRANSACTION_BUGS,
     **EDGE_BUGS,
     **ACCESS_BUGS,
+    **TOKEN_BUGS,
     **QUOTA_BUGS,
     **ENCRYPTION_BUGS,
     **PIPELINE_BUGS,
