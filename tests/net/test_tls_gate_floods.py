@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import pytest
 
 from penstock.net.tls import CONTEXT_USES_MAX, peer_certificate
 from penstock.net.tls_gate import GRACE_MIN_S, HandshakeLimits, TlsGate
+from penstock.ports import Executor
 from penstock.runtime import SystemClock
 
 from .test_tls import ALICE, NOW_MS, HasTls, Pki, shake_hands
 from .test_tls_gate import Quiet
 from .tls_rig import Live, ended, on_both_loops, until
 
+T = TypeVar("T")
 RECORD = b"\x16\x03\x01\x00\x01\x01"
 """A whole record, which contains the first byte of a handshake."""
 
@@ -108,6 +113,49 @@ async def test_a_connection_that_gets_no_context_is_closed(live: Live) -> None:
         async with asyncio.timeout(10):
             assert await ended(sock)
     await listener.close()
+
+
+class HeldThreads:
+    """Threads that work only after the test lets them."""
+
+    def __init__(self, threads: Executor) -> None:
+        self.steps = 0
+        self.go_on = threading.Event()
+        self._threads = threads
+
+    async def run(self, work: Callable[[], T]) -> T:
+        def wait_and_work() -> T:
+            assert self.go_on.wait(60)
+            return work()
+
+        self.steps += 1
+        return await self._threads.run(wait_and_work)
+
+
+@on_both_loops
+async def test_a_listener_closes_while_a_thread_computes_a_handshake(live: Live) -> None:
+    await live.start()
+    threads = HeldThreads(live.threads)
+    gate = TlsGate(SystemClock(), live.contexts.server, live.contexts.client, threads)
+    listener = await gate.listen("127.0.0.1", 0, Quiet)
+    connecting = [
+        asyncio.create_task(
+            asyncio.open_connection(
+                *listener.address(), ssl=live.pki.client(), server_hostname="localhost"
+            )
+        )
+        for _ in range(3)
+    ]
+    await until(lambda: threads.steps == 3)
+    closing = asyncio.create_task(listener.close())
+    await asyncio.sleep(0)
+    threads.go_on.set()
+    await closing
+    for each in connecting:
+        with pytest.raises(OSError, match=r".*"):
+            await each
+    counters = gate.counters
+    assert (counters.pending, counters.completed) == (0, 0)
 
 
 def test_a_context_keeps_few_sessions() -> None:

@@ -252,6 +252,14 @@ def test_a_record_may_be_cut_at_the_end_of_the_handshake(
 
 
 @in_loop
+async def test_requests_arrive_if_the_peer_ends_its_side_at_once(pair: Pair) -> None:
+    pair.shake_hands([b"y" * 16_000, b"z"], early_bytes=1 << 20)
+    assert pair.layer.eof_received()
+    assert pair.taker.received == b"y" * 16_000 + b"z"
+    assert pair.taker.eof
+
+
+@in_loop
 async def test_nothing_arrives_while_reading_is_paused(pair: Pair) -> None:
     pair.shake_hands()
     sent = [os.urandom(3000) for _ in range(20)]

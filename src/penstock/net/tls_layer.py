@@ -153,6 +153,7 @@ class TlsLayer(asyncio.BufferedProtocol):
             self._receiver.connection_lost(self._error or error)
 
     def eof_received(self) -> bool:
+        self._take_early()
         self._on_end()
         return bool(self._pieces) or not self._closing
 
