@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,22 +70,38 @@ def with_catalog(broker: Broker, work: Callable[[Catalog], Awaitable[Any]]) -> A
 
 def report(broker: Broker, name: str, state: Any = "RUNNING", **given: Any) -> None:
     """A worker reports, as one would that runs the pipeline."""
+    with_catalog(broker, lambda catalog: _report(catalog, name, state, given))
+
+
+async def _report(catalog: Catalog, name: str, state: Any, given: Mapping[str, Any]) -> None:
     now_ms = SystemClock().wall_ms()
     worker = WorkerStatus(f"w-{name}", "box", "disk", now_ms, now_ms, [name])
+    current = catalog.deployments[name]
+    status = {"revision": current.revision, "version": current.version, **given}
+    await catalog.report_worker(worker)
+    await catalog.report(Status(name, state, worker=worker.id, host="box", **status))
 
-    async def work(catalog: Catalog) -> None:
-        current = catalog.deployments[name]
-        status = {"revision": current.revision, "version": current.version, **given}
-        await catalog.report_worker(worker)
-        await catalog.report(Status(name, state, worker=worker.id, host="box", **status))
 
-    with_catalog(broker, work)
+async def _roll_back(catalog: Catalog, name: str) -> None:
+    """As a worker does with --auto-rollback."""
+    await catalog.change(name, lambda old: replace(old, version=1), "rolled-back", "")
 
 
 @contextmanager
 def reporting(broker: Broker, name: str, state: Any = "RUNNING", **given: Any) -> Iterator[None]:
     """Reports once the next version is deployed, from another thread."""
 
+    async def work(catalog: Catalog) -> None:
+        await _report(catalog, name, state, given)
+
+    with after_deploying(broker, name, work):
+        yield
+
+
+@contextmanager
+def after_deploying(
+    broker: Broker, name: str, then: Callable[[Catalog], Awaitable[None]]
+) -> Iterator[None]:
     async def version(catalog: Catalog) -> int:
         found = catalog.deployments.get(name)
         return 0 if found is None else found.version
@@ -94,7 +111,7 @@ def reporting(broker: Broker, name: str, state: Any = "RUNNING", **given: Any) -
     def work() -> None:
         while with_catalog(broker, version) == before:
             pass
-        report(broker, name, state, **given)
+        with_catalog(broker, then)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -221,10 +238,11 @@ def test_waiting_for_a_version_that_works(
         failed = cli("pipeline", "deploy", name, "--wait")
     assert failed.code == 1
     assert "failed: no table" in failed.err
-    report(broker, name, "RUNNING", revision=99, version=1, good_version=1)
-    back = cli("pipeline", "deploy", name, "--wait")
+    report(broker, name, "STOPPING", revision=99, version=1, good_version=1)
+    with after_deploying(broker, name, lambda catalog: _roll_back(catalog, name)):
+        back = cli("pipeline", "deploy", name, "--wait")
     assert back.code == 1
-    assert "runs version 1 instead of 3" in back.err
+    assert "went on to version 1" in back.err
     late = cli("pipeline", "deploy", name, "--stopped", "--wait")
     assert late.code == 0, "a pipeline that is not started is not waited for"
 
@@ -236,6 +254,8 @@ def test_logs_and_workers(cli: Runner, broker: Broker, project: Path, name: str)
     assert cli("pipeline", "logs", name).out.splitlines() == ["one", r"tw\x1bo"]
     assert '"version":1' in cli("pipeline", "logs", name, "--json").out
     assert "--since" in cli("pipeline", "logs", name, "--since", "soon").err
+    assert "penstock pipeline list" in cli("pipeline", "logs", f"{name}-2").err
+    assert "penstock pipeline list" in cli("pipeline", "logs", f"{name}-2", "--follow").err
     workers = {each["id"]: each for each in cli("pipeline", "workers", "--json").json["workers"]}
     assert workers[f"w-{name}"]["state"] == "live"
     assert workers[f"w-{name}"]["pipelines"] == [name]

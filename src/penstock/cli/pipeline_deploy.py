@@ -198,6 +198,9 @@ def _deploy(
         if not json:
             for line in decision.texts():
                 emit(printable(line))
+            if files.unnamed:
+                functions = printable(", ".join(files.unnamed))
+                emit(f"not compared, because their names are computed: flows of {functions}")
         if decision.reset:
             flows = ", ".join(decision.reset)
             confirm(f"Begin {printable(flows)} again without checkpoints?", yes=yes)
@@ -295,7 +298,9 @@ async def _works(bootstrap: str, made: Deployment, wait_s: float) -> None:
         await catalog.caught_up()
         try:
             async with asyncio.timeout(wait_s):
-                while not _has_worked(catalog.statuses.get(made.name), made):
+                while not _has_worked(
+                    catalog.deployments.get(made.name), catalog.statuses.get(made.name), made
+                ):
                     news.clear()
                     await news.wait()
         except TimeoutError:
@@ -306,15 +311,15 @@ async def _works(bootstrap: str, made: Deployment, wait_s: float) -> None:
             ) from None
 
 
-def _has_worked(status: Status | None, made: Deployment) -> bool:
-    if status is None or status.revision < made.revision:
-        return False
-    if status.version != made.version:
+def _has_worked(now: Deployment | None, status: Status | None, made: Deployment) -> bool:
+    if now is None or now.version != made.version:
+        what = "was deleted" if now is None else f"went on to version {now.version}"
         raise CommandFailed(
-            f"{made.name} runs version {status.version} instead of {made.version}: "
-            f"see penstock pipeline history {made.name}",
-            EXIT_UNSOUND,
+            f"{made.name} {what}: see penstock pipeline history {made.name}", EXIT_UNSOUND
         )
+    # A worker sees the change before it has stopped the version before.
+    if status is None or status.revision < made.revision or status.version != made.version:
+        return False
     if status.state in _FAILED:
         raise CommandFailed(
             f"{made.name} version {made.version} failed: {printable(status.error)} "

@@ -164,17 +164,22 @@ def logs(
     async def work() -> None:
         async with open_catalog(bootstrap) as catalog:
             await catalog.caught_up()
-            if catalog.is_empty_cluster:
+            if follow or catalog.is_empty_cluster:
                 catalog.deployment(name)
             lines = catalog.logs(name, follow=follow, since_ms=begin)
+            number = 0
             async with aclosing(lines):
                 async for line in lines:
+                    number += 1
                     if json:
                         emit_json({"at_ms": line.at_ms, "version": line.version, "text": line.text})
                     else:
                         emit(printable(line.text))
                     if follow:
                         sys.stdout.flush()
+            if not number:
+                # Lines of a deployment that was deleted are still there.
+                catalog.deployment(name)
 
     with pipe_guard():
         done(work())

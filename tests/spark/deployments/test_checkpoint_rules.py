@@ -55,7 +55,7 @@ def clicks():
 
 def prints(files: Mapping[str, str], home: str = "c.d") -> dict[str, str]:
     definitions = [path for path in files if path.startswith("flows/")]
-    return project_flows(files, definitions, home)
+    return project_flows(files, definitions, home)[0]
 
 
 def outcome(before: Mapping[str, str], after: Mapping[str, str], flow: str = "clicks") -> str:
@@ -166,6 +166,7 @@ CREATE STREAMING TABLE target;
 CREATE FLOW fill AS INSERT INTO target BY NAME SELECT * FROM STREAM(clicks);
 CREATE TEMPORARY VIEW seen AS SELECT DISTINCT id FROM STREAM raw;
 CREATE STREAMING TABLE once AS SELECT * FROM STREAM seen;
+CREATE FLOW merged AS AUTO CDC INTO target FROM STREAM(clicks) KEYS (id) SEQUENCE BY at;
 """
 
 
@@ -180,10 +181,12 @@ CREATE STREAMING TABLE once AS SELECT * FROM STREAM seen;
         ("count(*)", "sum(a)", "counts", "recomputed"),
         ("DISTINCT id", "DISTINCT id, page", "once", "not kept"),
         ("DISTINCT id", "DISTINCT id, page", "fill", "unchanged"),
+        ("KEYS (id)", "KEYS (page)", "merged", "not kept"),
+        ("CDC INTO target", "CDC INTO other", "merged", "moved"),
     ],
 )
 def test_flows_in_sql(old: str, new: str, flow: str, expected: str) -> None:
-    assert sorted(prints({"flows/a.sql": SQL})) == ["clicks", "counts", "fill", "once"]
+    assert sorted(prints({"flows/a.sql": SQL})) == ["clicks", "counts", "fill", "merged", "once"]
     assert old in SQL
     after = {"flows/a.sql": SQL.replace(old, new)}
     assert outcome({"flows/a.sql": SQL}, after, flow) == expected
@@ -191,6 +194,11 @@ def test_flows_in_sql(old: str, new: str, flow: str, expected: str) -> None:
 
 def test_files_that_do_not_parse_and_files_that_define_nothing_are_left_out() -> None:
     assert prints({"flows/a.py": "def (", "flows/b.sql": "garbage", "other.py": TABLE}) == {}
+
+
+def test_a_flow_whose_name_is_computed_is_reported() -> None:
+    text = "for each in 'ab':\n    @dp.table(name=f'clicks_{each}')\n    def made(): ...\n"
+    assert project_flows({"flows/a.py": text}, ["flows/a.py"], "c.d") == ({}, ["made"])
 
 
 def test_the_queries_of_a_script() -> None:
@@ -209,8 +217,10 @@ def test_the_queries_of_a_script() -> None:
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
 def test_the_flows_of_all_templates_are_found(template: str) -> None:
     files = dict(TEMPLATES[template].files)
-    found = project_flows(files, [each for each in files if each.startswith("transf")], "c.d")
+    definitions = [each for each in files if each.startswith("transf")]
+    found, unnamed = project_flows(files, definitions, "c.d")
     assert found
+    assert unnamed == []
     for text in found.values():
         print_ = parse_fingerprint(text)
         assert print_ is not None

@@ -82,8 +82,10 @@ class Follower:
     def _check(self) -> None:
         if is_refusal(self._failure):
             raise refusal("look at deployed pipelines", LOOKING, self._failure)
-        if self._task is None or self._task.done():
+        if self._task is None:
             raise PipelineError("the catalog is closed")
+        if self._task.done():
+            self._task.result()  # Raises what ended it.
 
     async def _run(self) -> None:
         while True:

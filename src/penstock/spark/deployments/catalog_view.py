@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import PurePosixPath
 from typing import Final
 
 from penstock.spark.deployments import topics
@@ -135,16 +134,13 @@ def is_sound_schedule(schedule: Schedule) -> bool:
 
 
 def is_sound_version(version: Version) -> bool:
-    entry = PurePosixPath(version.entry)
     return (
         NAME.fullmatch(version.name) is not None
         and version.number > 0
         and _HASH.fullmatch(version.archive) is not None
         and 0 < version.archive_size <= ARCHIVE_BYTES_MAX
         and version.entry.isprintable()
-        and entry.parts != ()
-        and not entry.is_absolute()
-        and ".." not in entry.parts
+        and not {"", ".", ".."} & set(version.entry.split("/"))
     )
 
 

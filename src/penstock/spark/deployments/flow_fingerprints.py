@@ -48,7 +48,9 @@ _STATEFUL: Final = frozenset(
     }
 )
 _JOINS: Final = frozenset({"join", "crossJoin"})
-_SQL_STATEFUL: Final = re.compile(r"\bGROUP\s+BY\b|\bDISTINCT\b|\bLIMIT\b", re.IGNORECASE)
+_SQL_STATEFUL: Final = re.compile(
+    r"\bGROUP\s+BY\b|\bDISTINCT\b|\bLIMIT\b|\bAUTO\s+CDC\b", re.IGNORECASE
+)
 _SQL_SELECT: Final = re.compile(r"\bSELECT\b", re.IGNORECASE)
 _SQL_JOIN: Final = re.compile(r"\bJOIN\b", re.IGNORECASE)
 _SQL_STREAM: Final = re.compile(r"\bSTREAM\s*\(?\s*([`\w.]+(?:\s*\([^)]*\))?)", re.IGNORECASE)
@@ -82,14 +84,16 @@ def parse_fingerprint(text: str) -> Fingerprint | None:
 
 def project_flows(
     files: Mapping[str, str], definitions: Collection[str], home: str
-) -> dict[str, str]:
-    """Returns the fingerprint of each flow of a declarative project.
+) -> tuple[dict[str, str], list[str]]:
+    """Returns the fingerprint of each flow of a declarative project, and the functions that define
+    flows whose names are computed.
 
     `files` are all Python and SQL files, path -> text; `definitions` are the paths of those that
     define flows; `home` are catalog and database.
     """
-    flows = ProjectCode(files).flows(definitions)
-    return {flow.name: str(_fingerprint(flow, home)) for flow in flows}
+    code = ProjectCode(files)
+    flows = code.flows(definitions)
+    return {flow.name: str(_fingerprint(flow, home)) for flow in flows}, code.unnamed
 
 
 def script_flows(files: Mapping[str, str], entry: str) -> dict[str, str]:

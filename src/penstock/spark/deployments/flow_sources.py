@@ -8,16 +8,17 @@ SQL files are split at semicolons.
 With the definition of a flow goes what it uses in the same project: functions, classes and
 constants of its module and of modules that it imports from the project, the temporary views that
 it names, and the sink or table that it writes to. Not followed are names that are computed, star
-imports, methods that are called on objects, and packages outside of the project.
+imports, methods that are called on objects, and packages outside of the project. A flow whose own
+name is computed is not found; `ProjectCode.unnamed` lists the functions that define such flows.
 """
 
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Final, Literal
 
 FlowKind = Literal["streaming", "batch"]
@@ -34,7 +35,7 @@ _STATEMENT: Final = re.compile(
     (?:IF\s+NOT\s+EXISTS\s+)?(?P<name>[`\w.]+)""",
     re.IGNORECASE | re.VERBOSE,
 )
-_INSERT: Final = re.compile(r"\bINSERT\s+INTO\s+(?P<target>[`\w.]+)", re.IGNORECASE)
+_INSERT: Final = re.compile(r"\b(?:INSERT|AUTO\s+CDC)\s+INTO\s+(?P<target>[`\w.]+)", re.IGNORECASE)
 _COMMENTS: Final = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
@@ -78,6 +79,8 @@ class ProjectCode:
         self._sql = {path: files[path] for path in sorted(files) if path.endswith(".sql")}
         self._views: dict[str, tuple[_Module, ast.stmt] | str] = {}
         self._outputs: dict[str, ast.stmt] = {}
+        self.unnamed: list[str] = []
+        """Functions that define flows whose names are computed, after `flows`."""
 
     def flows(self, paths: Collection[str]) -> list[FlowSource]:
         """Returns the flows that these files define, by name."""
@@ -117,6 +120,8 @@ class ProjectCode:
                     name = _text(decorator, "name") or node.name
                     if kind == "view":
                         self._views[name] = module, node
+                    elif kind is not None and _has_computed_name(decorator):
+                        self.unnamed.append(node.name)
                     elif kind is not None:
                         target = _text(decorator, "target") or name
                         flow_kind: FlowKind = "batch" if kind == "batch" else "streaming"
@@ -244,15 +249,21 @@ def _module_file(module: str, path: str, paths: set[str]) -> str:
     """Returns the file of a module: beside the file that imports it, or from the project's
     folder."""
     inner = module.replace(".", "/")
-    for folder in (PurePosixPath(path).parent, PurePosixPath()):
+    for folder in (posixpath.dirname(path), ""):
         for name in (f"{inner}.py", f"{inner}/__init__.py"):
-            if inner and str(folder / name) in paths:
-                return str(folder / name)
+            if inner and (found := posixpath.join(folder, name)) in paths:
+                return found
     return ""
 
 
 def _function(decorator: ast.expr) -> ast.expr:
     return decorator.func if isinstance(decorator, ast.Call) else decorator
+
+
+def _has_computed_name(decorator: ast.expr) -> bool:
+    keywords = decorator.keywords if isinstance(decorator, ast.Call) else ()
+    given = [each.value for each in keywords if each.arg == "name"]
+    return bool(given) and not _text(decorator, "name")
 
 
 def _last_name(node: ast.expr) -> str:

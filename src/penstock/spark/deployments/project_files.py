@@ -39,6 +39,8 @@ class PreparedFiles:
     """The storage in the project file, if it is a URL that other machines reach."""
     requirements: str
     flows: dict[str, str]
+    unnamed: list[str]
+    """Functions that define flows whose names are computed: these flows are not in `flows`."""
     archive: bytes = field(repr=False)
 
 
@@ -53,6 +55,7 @@ def prepare(given: Path) -> PreparedFiles:
     definitions = list(_definitions(project.root, project.spec, content, texts))
     catalog = content.get("catalog") or _CATALOG
     database = content.get("database") or content.get("schema") or _DATABASE
+    flows, unnamed = project_flows(texts, definitions, f"{catalog}.{database}")
     return PreparedFiles(
         project.name,
         "project",
@@ -61,7 +64,8 @@ def prepare(given: Path) -> PreparedFiles:
         project.bootstrap,
         _shared_storage(content),
         archive.requirements_hash(project.root),
-        project_flows(texts, definitions, f"{catalog}.{database}"),
+        flows,
+        unnamed,
         archive.pack(project.root, ignored),
     )
 
@@ -92,6 +96,7 @@ def _prepare_script(script: Path) -> PreparedFiles:
         "",
         archive.requirements_hash(root),
         script_flows(texts, script.name),
+        [],
         archive.pack(root),
     )
 
