@@ -130,7 +130,6 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "removed-quota-stays": ("E23",),
     "throttled-produce-appended-again": ("E2",),
     "index-in-plain-text": ("E25",),
-    "lease-counted-from-the-answer": ("E28", "E30"),
     "lease-renewed-during-rebalances": ("E28", "E30"),
     "driver-without-a-watchdog": ("E28", "E29"),
 }
