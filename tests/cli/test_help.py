@@ -18,6 +18,7 @@ WITHOUT_JSON = {
     ("up",): "runs until it is stopped; its ready line is for programs",
     ("broker",): "as `up`",
     ("console",): "as `up`",
+    ("pipeline", "worker"): "runs until it is stopped",
     ("pipeline", "test"): "shows what pytest prints; --junit-xml after -- is for programs",
 }
 

@@ -274,6 +274,10 @@ def test_progress_is_reduced_to_what_is_shown() -> None:
         "rows": 120,
         "rows_per_s": 61.4,
         "duration_ms": 1950,
+        "input_per_s": 0.0,
+        "watermark": "",
+        "state_rows": 0,
+        "state_bytes": 0,
         "violations": {"has_id": 500, "is_page": 1},
         "offsets": {"clicks": {"0": 70, "1": 50}},
     }

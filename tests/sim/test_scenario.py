@@ -21,6 +21,7 @@ from penstock.sim.scenario import (
     PRODUCER_KINDS,
     TRANSACTOR_KINDS,
     WAITING,
+    WORKER_FAULTS,
     draw,
     unreplicated,
 )
@@ -35,7 +36,7 @@ def test_a_seed_always_draws_the_same_scenario() -> None:
 def test_seeds_cover_all_faults_producers_and_topic_settings() -> None:
     """Every fault, producer and topic setting occurs in a hundred seeds, and so does no fault."""
     scenarios = [draw(seed) for seed in range(100)]
-    everything = {*FAULTS, *CLIENT_FAULTS, *EDGE_FAULTS, *KEY_FAULTS} - WAITING
+    everything = {*FAULTS, *CLIENT_FAULTS, *EDGE_FAULTS, *KEY_FAULTS, *WORKER_FAULTS} - WAITING
     assert {name for each in scenarios for name in each.faults} == everything
     assert {name for each in scenarios for name in each.producers} == {*PRODUCER_KINDS}
     assert any(not each.faults for each in scenarios)
@@ -107,6 +108,20 @@ def test_some_seeds_have_quotas() -> None:
     focuses = [focused(each, "quotas") for each in scenarios]
     assert all(each.quotas for each in focuses)
     assert {bool(each.access) for each in focuses} == {True, False}
+
+
+def test_one_seed_in_ten_has_workers_that_own_pipelines() -> None:
+    """Only these have the faults of workers. The focus always has workers."""
+    scenarios = [draw(seed) for seed in range(300)]
+    working = [each for each in scenarios if each.workers]
+    assert 15 <= len(working) <= 50
+    assert {each.workers for each in working} == {2, 3, 4}
+    assert all(3 <= each.pipelines <= 6 for each in working)
+    assert all(each.worker_rebalance_s >= each.worker_session_s for each in working)
+    plain = [each for each in scenarios if not each.workers]
+    assert not {*WORKER_FAULTS} & {name for each in plain for name in each.faults}
+    assert all(focused(each, "pipelines").workers for each in scenarios[:20])
+    assert not focused(working[0], "power").workers
 
 
 def test_switching_on_an_episode_changes_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,5 +59,12 @@ def test_a_simulation_runs_brokers_and_clients_but_no_command_line() -> None:
     by_name = {*dispatch.HANDLED.values(), *schema._TABLES}
     assert len(by_name) > 60
     assert by_name <= set(found)
-    for name in ("cli.main", "sim.seeds", "sim.bugs.replication", "spark"):
+    assert "penstock.spark.deployments.ownership" in found
+    for name in ("cli.main", "sim.seeds", "sim.bugs.replication", "spark.watching", "spark.java"):
         assert f"penstock.{name}" not in found
+
+
+def test_imports_for_type_checkers_do_not_count(tmp_path: Path) -> None:
+    root = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import little.deep\n"
+    before = hash_of(tmp_path, __init__="", root=root, deep="depth = 1\n")
+    assert hash_of(tmp_path, deep="depth = 2\n") == before

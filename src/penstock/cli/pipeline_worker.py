@@ -31,7 +31,7 @@ it a pipeline stays with the workers of its folder.
 
 SIGTERM and Ctrl-C stop all pipelines after their rounds. A second one stops them at once.
 
-\\b
+\b
 Examples:
   penstock pipeline worker
   penstock pipeline worker --data /var/lib/penstock-worker --memory 8192

@@ -60,6 +60,22 @@ _Data = Annotated[
     str,
     typer.Option("--data", "-d", envvar="PENSTOCK_DATA", metavar="DIR", help="The data directory."),
 ]
+_Console = Annotated[
+    bool,
+    typer.Option(
+        "--console/--no-console",
+        envvar="PENSTOCK_CONSOLE",
+        help="Also run the web console, for browsers on this machine.",
+    ),
+]
+_Worker = Annotated[
+    bool,
+    typer.Option(
+        "--worker/--no-worker",
+        envvar="PENSTOCK_WORKER",
+        help="Also run a worker for deployed pipelines, if Java and PySpark are there.",
+    ),
+]
 _Secure = Annotated[
     bool,
     typer.Option(
@@ -82,22 +98,8 @@ def up(
     host: Annotated[
         str, typer.Option("--host", metavar="H", help="Listen address; 0.0.0.0: all interfaces.")
     ] = "127.0.0.1",
-    with_console: Annotated[
-        bool,
-        typer.Option(
-            "--console/--no-console",
-            envvar="PENSTOCK_CONSOLE",
-            help="Also run the web console, for browsers on this machine.",
-        ),
-    ] = True,
-    with_worker: Annotated[
-        bool,
-        typer.Option(
-            "--worker/--no-worker",
-            envvar="PENSTOCK_WORKER",
-            help="Also run a worker for deployed pipelines, if Java and PySpark are there.",
-        ),
-    ] = True,
+    with_console: _Console = True,
+    with_worker: _Worker = True,
     secure: _Secure = False,
     metrics: Metrics = None,
     log_format: LogFormatOption = None,

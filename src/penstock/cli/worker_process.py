@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from typing import Final
 
 PROGRAM: Final = (sys.executable, "-m", "penstock.cli.main", "pipeline", "worker")
-_STOP_S: Final = 10.0
+_STOP_S: Final = 3.0
+"""Short: the brokers are gone already, so no round can be completed."""
 _STDERR: Final = 2
 
 

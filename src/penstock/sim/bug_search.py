@@ -20,6 +20,7 @@ from rich.table import Table
 
 from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
+from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
@@ -43,6 +44,7 @@ _FOCUSED: Final[dict[str, tuple[str, ...]]] = {
     "transactions": (*TRANSACTION_BUGS,),
     "access": (*ACCESS_BUGS,),
     "quotas": (*QUOTA_BUGS,),
+    "pipelines": (*PIPELINE_BUGS,),
     "encryption": tuple(name for name in ENCRYPTION_BUGS if name != "dropped-key-still-used"),
     "dropped_key": ("dropped-key-still-used",),
     "metadata": (
@@ -128,6 +130,8 @@ SMOKE: Final[dict[str, tuple[str, ...]]] = {
     "removed-quota-stays": ("E23",),
     "throttled-produce-appended-again": ("E2",),
     "index-in-plain-text": ("E25",),
+    "lease-renewed-during-rebalances": ("E28", "E30"),
+    "driver-without-a-watchdog": ("E28", "E29"),
 }
 """Bugs that one or two seeds find, and the rules that they break. Every run of the tests searches
 for these."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.sim.history import COPIES, TABLE
 from penstock.sim.key_service import KEY_FILE, KEY_SERVER
-from penstock.sim.scenario import ACCESS, KEY_FAULTS, Scenario, TopicPlan
+from penstock.sim.scenario import ACCESS, KEY_FAULTS, Scenario, TopicPlan, with_workers
 
 Focus = Callable[[Scenario], Scenario]
 SHARE: Final = 0.25
@@ -57,6 +57,8 @@ def _plain(scenario: Scenario, durability: str = "") -> Scenario:
         tables=0,
         encrypted=(),
         keys="",
+        workers=0,
+        pipelines=0,
     )
 
 
@@ -214,6 +216,27 @@ def quotas(scenario: Scenario) -> Scenario:
     )
 
 
+def pipelines(scenario: Scenario) -> Scenario:
+    """Workers that own pipelines, in a group whose coordinator fails, moves, or is replaced without
+    learning of it."""
+    faults = (
+        *(*_DEATHS, *_NETWORK, "kill_client", "freeze_client", "freeze_client", "stall_client"),
+        *("stall_client", "part_client", "cut_store", "cut_store", "watch_lag", "slow_link"),
+    )
+    plain = replace(
+        _plain(scenario),
+        faults=faults,
+        fault_mean_s=1.0,
+        producers=("real_idempotent",),
+        readers=0,
+        offsets_partitions=1,
+        session_timeout_s=scenario.session_timeout_s,
+        access="",
+        quotas=False,
+    )
+    return with_workers(plain)
+
+
 def encryption(scenario: Scenario) -> Scenario:
     """An encrypted topic and a plain one, with power losses and a key provider that fails."""
     faults = (
@@ -253,6 +276,7 @@ FOCUSES: Final[dict[str, Focus]] = {
     "access": access,
     "quotas": quotas,
     "encryption": encryption,
+    "pipelines": pipelines,
     "bit_rot": bit_rot,
     "empty_disk": _episode("empty_disk"),
     "lone_survivor": _episode("lone_survivor"),

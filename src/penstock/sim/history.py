@@ -298,12 +298,37 @@ class Probe(Entry):
     what: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverRun(Entry):
+    """A driver of a deployed pipeline, from its start to its end. The process is its worker's."""
+
+    kind: ClassVar[str] = "driver"
+
+    pipeline: str
+    lease_ms: float
+    """When the lease ended, as the worker told its driver last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRenewal(Entry):
+    """A worker has renewed its lease."""
+
+    kind: ClassVar[str] = "lease"
+
+    lease_ms: float
+    """When the lease ends."""
+    removal_ms: float
+    """When the group's coordinator will remove the worker if it hears nothing more from it. 0 if
+    the group has no such member."""
+
+
 KINDS: Final[Mapping[str, type[Entry]]] = {
     kind.kind: kind
     for kind in (
         *(Send, Poll, Drain, Txn, Deleted, Latest),
         *(Pipelined, Malformed, Commit, Committed, Stable, Joined, Probe),
-        *(RightChange, Attempt, PasswordChange, LoginAttempt, Metered),
+        *(RightChange, Attempt, PasswordChange, LoginAttempt, Metered, DriverRun),
+        LeaseRenewal,
     )
 }
 

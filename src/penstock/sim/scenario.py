@@ -81,6 +81,8 @@ KEY_FAULTS: Final[dict[str, float]] = {
     "rotate_key": 1.0,
 }
 """Additional faults in seeds with encrypted topics: those of the key provider."""
+WORKER_FAULTS: Final[dict[str, float]] = {"move_coordinator": 2.0}
+"""Additional faults in seeds with workers that own pipelines."""
 KEY_EPISODES: Final = ("dropped_key",)
 """Episodes that only seeds with encrypted topics have."""
 
@@ -109,6 +111,8 @@ ACCESS_SHARE: Final = 0.2
 """The share of seeds in which clients log in and need rights, and some rights change."""
 QUOTA_SHARE: Final = 0.15
 """The share of seeds in which some clients have quotas, which change."""
+WORKER_SHARE: Final = 0.1
+"""The share of seeds in which workers own pipelines."""
 ENCRYPTION_SHARE: Final = 0.2
 """The share of seeds in which some topics are encrypted on the brokers' disks."""
 
@@ -185,6 +189,13 @@ class Scenario:
     """The topics that are encrypted on the brokers' disks."""
     keys: str = ""
     """What the key provider is like: see `key_service`. Empty if nothing is encrypted."""
+
+    workers: int = 0
+    """Workers that own pipelines."""
+    pipelines: int = 0
+    worker_session_s: float = 3.0
+    worker_rebalance_s: float = 3.0
+    """The session timeout and the rebalance timeout of the group of workers."""
 
     @property
     def partition_names(self) -> tuple[str, ...]:
@@ -289,7 +300,23 @@ def draw(seed: int, *, virtual_s: float = 60.0, also: Collection[str] = ()) -> S
         access=access.choice(ACCESS) if access.random() < ACCESS_SHARE else "",
         quotas=Random(f"quotas {seed}").random() < QUOTA_SHARE,  # noqa: S311 - as above
     )
+    if Random(f"workers {seed}").random() < WORKER_SHARE:  # noqa: S311 - as above
+        drawn = with_workers(drawn)
     return _with_encryption(drawn)
+
+
+def with_workers(plain: Scenario) -> Scenario:
+    """Adds workers that own pipelines."""
+    random = Random(f"pipelines {plain.seed}")  # noqa: S311 - as above
+    session_s = random.choice((2.0, 3.0, 6.0))
+    return replace(
+        plain,
+        workers=random.choice((2, 3, 3, 4)),
+        pipelines=random.choice((3, 4, 6)),
+        worker_session_s=session_s,
+        worker_rebalance_s=session_s * random.choice((1.0, 1.0, 2.0, 5.0)),
+        faults=(*plain.faults, *WORKER_FAULTS) if plain.faults else (),
+    )
 
 
 def _with_encryption(plain: Scenario) -> Scenario:

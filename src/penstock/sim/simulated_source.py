@@ -2,8 +2,9 @@
 
 Results of seeds are valid as long as this hash stays the same. The hash covers every module that
 `penstock.sim.workload` and `penstock.sim.focus` import, directly or through other modules, also
-inside functions, and the handlers and schema tables, which are imported by name. Comments,
-docstrings and layout do not count, so a commit that changes only prose keeps the results.
+inside functions, and the handlers and schema tables, which are imported by name. Imports for type
+checkers, comments, docstrings and layout do not count, so a commit that changes only prose keeps
+the results.
 """
 
 from __future__ import annotations
@@ -63,8 +64,17 @@ def _path(name: str, directory: Path) -> Path | None:
     return None
 
 
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    """Returns all nodes below this one, except the imports that only type checkers make."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        yield child
+        yield from _executed(child)
+
+
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _executed(tree):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names if each.name.startswith(package))
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(package):

@@ -33,6 +33,7 @@ from penstock.sim.actors.compacted_table import check_table, run_table_writer
 from penstock.sim.actors.copier import run_copier
 from penstock.sim.actors.guest import run_guest_member, run_guest_reader, run_guest_writer
 from penstock.sim.actors.malformed import run_malformer
+from penstock.sim.actors.pipeline_worker import run_pipeline_worker
 from penstock.sim.actors.pipelining import run_pipeliner
 from penstock.sim.actors.producers import run_producer
 from penstock.sim.actors.quota_admin import run_quota_admin
@@ -59,6 +60,7 @@ from penstock.sim.checkers.history_checks import check_history
 from penstock.sim.checkers.invariants import Invariants
 from penstock.sim.checkers.logs import Violation
 from penstock.sim.checkers.metadata_invariants import InvariantBroken
+from penstock.sim.checkers.pipelines import probe_pipelines, removal_ms
 from penstock.sim.checkers.quota_probe import probe_quotas
 from penstock.sim.checkers.sealed_files import SealedNonces, SealedPeek, check_sealed
 from penstock.sim.checkers.shadow_log import Peek
@@ -196,6 +198,7 @@ class _Run:
         shared.synced_end = partial(_synced_end, invariants)
         shared.is_known = partial(_is_known, world, invariants)
         shared.quota_state = partial(_quota_state, world, shared.tenant_user)
+        shared.removal_ms = lambda member: removal_ms(world, invariants.metadata.image, member)
         world.store.listen(invariants.on_store)
         world.on_step(invariants.check, every=self.scenario.check_every)
         await world.start_brokers()
@@ -210,7 +213,9 @@ class _Run:
         faults.heal()
         world.tell("all faults are removed")
         await come_together(world, shared, invariants)
+        await probe_pipelines(world, shared)
         await actors.finish()
+        self.history.entries += shared.pipelines.entries()
         # The clients may have left a transaction open at the end, which must time out first.
         await come_together(world, shared, invariants)
         for name, work in (
@@ -257,6 +262,7 @@ class _Run:
         plans |= {f"pl{number}": run_pipeliner for number in range(scenario.pipeliners)}
         plans |= {f"bad{number}": run_malformer for number in range(scenario.malformers)}
         plans |= {f"kv{number}": run_table_writer for number in range(scenario.tables)}
+        plans |= {f"w{number}": run_pipeline_worker for number in range(scenario.workers)}
         plans["asker"] = run_asker
         if scenario.access:
             plans |= {"guest-writer": run_guest_writer, "guest-reader": run_guest_reader}

@@ -14,6 +14,7 @@ from penstock.sim.bug_search import HUNTS
 from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
+from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.planting import patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.replication import BUGS, describe, planted
@@ -80,11 +81,15 @@ def test_the_table_of_faults_matches_the_hunts_and_names_every_episode() -> None
 
 def test_there_are_enough_planted_bugs() -> None:
     """At least fifteen for replication and groups, ten for transactions, six for rare faults, six
-    for access control, four for quotas, four for encryption."""
+    for access control, four for quotas, four for encryption, four for pipelines."""
     assert len(TRANSACTION_BUGS) >= 10
     assert len(EDGE_BUGS) >= 6
     assert len(ACCESS_BUGS) >= 6
     assert len(QUOTA_BUGS) >= 4
     assert len(ENCRYPTION_BUGS) >= 4
-    parts = (TRANSACTION_BUGS, EDGE_BUGS, ACCESS_BUGS, QUOTA_BUGS, ENCRYPTION_BUGS)
+    assert len(PIPELINE_BUGS) >= 4
+    parts = (
+        *(TRANSACTION_BUGS, EDGE_BUGS, ACCESS_BUGS, QUOTA_BUGS, ENCRYPTION_BUGS),
+        PIPELINE_BUGS,
+    )
     assert len(BUGS) - sum(map(len, parts)) >= 15

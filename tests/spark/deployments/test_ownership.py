@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
+
 from client.open_clusters import cluster_of
 from penstock.runtime import boot_time
 from penstock.spark.deployments.lease import NEVER
@@ -227,6 +229,25 @@ def test_commits_that_fail_do_not_renew_the_lease(penstock_broker: Broker) -> No
                 await until(lambda: one.worker.pipelines == desk.existing, one)
 
     run_case(case)
+
+
+def test_a_lease_that_is_refused_for_good_is_logged_once(
+    penstock_broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The worker takes its pipelines, but gets no lease to run them."""
+    group, desk = penstock_broker.new_name("workers"), Desk("a")
+
+    async def case() -> None:
+        topic = penstock_broker.new_name("missing")
+        with Faults(penstock_broker.bootstrap) as faults:
+            async with place(faults.bootstrap, group, topic, desk, "one") as one:
+                await until(lambda: faults.count("OffsetCommit") > 5, one)
+                assert one.ownership.lease_until == NEVER
+
+    run_case(case)
+    told = [each.getMessage() for each in caplog.records if "refuses to renew" in each.getMessage()]
+    assert len(told) == 1
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in told[0]
 
 
 def test_a_worker_that_the_group_does_not_know_any_more_begins_again(

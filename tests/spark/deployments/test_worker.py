@@ -159,8 +159,8 @@ def test_a_script_runs_until_its_queries_end(broker: Broker, tmp_path: Path) -> 
     folder.mkdir()
 
     def script(code: str) -> NewVersion:
-        (folder / "copy.py").write_text(code)
-        return NewVersion("copy", "script", "copy.py", pack(folder))
+        (folder / "job.py").write_text(code)
+        return NewVersion("copy", "script", "job.py", pack(folder))
 
     async def main(cluster: Cluster) -> None:
         for topic in ("copy-in", "copy-out"):

@@ -36,15 +36,20 @@ class ClientProcesses:
 
     @property
     def mortal(self) -> list[str]:
-        """Clients that may be killed: readers. A killed plain producer could not report its
-        unfinished sends."""
-        return [name for name in self._plans if name[0] in "rm"]
+        """Clients that may be killed: readers and workers. A killed plain producer could not
+        report its unfinished sends."""
+        return [name for name in self._plans if name[0] in "rmw"]
 
     @property
     def writers(self) -> list[str]:
         """Clients that write in transactions. They report their unfinished work, so they may
         be killed."""
         return [name for name in self._plans if name[0] in "tcs"]
+
+    @property
+    def workers(self) -> list[str]:
+        """Workers that own pipelines."""
+        return [name for name in self._plans if name[0] == "w"]
 
     @property
     def names(self) -> list[str]:

@@ -18,6 +18,7 @@ from penstock.client.connection_login import SecuritySettings
 from penstock.client.environment import ClientEnv
 from penstock.client.option_values import bootstrap as parse_bootstrap
 from penstock.sim.access_plan import APP, TENANT, login_keywords, login_of
+from penstock.sim.actors.pipeline_board import PipelineBoard
 from penstock.sim.history import Entry, History
 from penstock.sim.quota_plan import NO_STATE, QuotaState
 from penstock.sim.scenario import Scenario
@@ -60,6 +61,8 @@ class SharedState:
     """Returns whether every broker that runs knows which topic has this name now."""
     quota_state: Callable[[int, str, str], QuotaState] = lambda broker, client_id, key: NO_STATE
     """Returns what the metadata of a broker says about a quota of a tenant."""
+    removal_ms: Callable[[str], float | None] = lambda member_id: None
+    """Returns when the group of workers will remove a member. None if it has no coordinator."""
     table: dict[str, int] = field(default_factory=dict)
     """By key of the compacted topic: the newest value that was acknowledged."""
     requests: list[str] = field(default_factory=list)
@@ -70,6 +73,15 @@ class SharedState:
     """Set, and replaced by another, when the revocation of a right was acknowledged."""
     scratch: list[str] = field(default_factory=list)
     """Topics that are created and deleted during the run. Some transactions write to them."""
+    _pipelines: PipelineBoard | None = None
+
+    @property
+    def pipelines(self) -> PipelineBoard:
+        """The deployed pipelines and their drivers."""
+        if self._pipelines is None:
+            names = (f"pipeline{number}" for number in range(self.scenario.pipelines))
+            self._pipelines = PipelineBoard(self.now_s, frozenset(names))
+        return self._pipelines
 
     def on_killed(self, process: str) -> None:
         """Adds the unfinished operations of a killed process to the history. They may have

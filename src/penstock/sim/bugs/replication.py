@@ -42,6 +42,7 @@ from penstock.records.batch import BatchHeader
 from penstock.sim.bugs.access import ACCESS_BUGS
 from penstock.sim.bugs.edge_cases import EDGE_BUGS
 from penstock.sim.bugs.encryption import ENCRYPTION_BUGS
+from penstock.sim.bugs.pipelines import PIPELINE_BUGS
 from penstock.sim.bugs.planting import Plant, bug, patch
 from penstock.sim.bugs.quotas import QUOTA_BUGS
 from penstock.sim.bugs.transactions import TRANSACTION_BUGS
@@ -55,6 +56,7 @@ BUGS: Final[dict[str, Plant]] = {
     **ACCESS_BUGS,
     **QUOTA_BUGS,
     **ENCRYPTION_BUGS,
+    **PIPELINE_BUGS,
 }
 _bug = partial(bug, BUGS)
 

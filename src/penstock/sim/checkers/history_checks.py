@@ -3,8 +3,9 @@
 Rules E1 to E5, E8, E13 and I8 are in `logs`, E6 and E7 in `reads`, E12 in
 `groups`, E9 to E11 and the parts of E4, E5 and E13 about transactions in
 `transactions`, E15 to E19 in `edge_cases`, E20 and E21 in `access`, E22 to E24 in
-`quotas`. This module has E14: once all faults are over, everything works again in time, and every
-topic partition can be read from its start to its end, also with `read_committed`.
+`quotas`, E28 to E30 in `pipelines`. This module has E14: once all faults are over, everything
+works again in time, and every topic partition can be read from its start to its end, also with
+`read_committed`.
 
 Outside of transactions E4 is about records that were refused, and E5 about records that were
 never sent.
@@ -18,6 +19,7 @@ from penstock.sim.checkers.access import check_access
 from penstock.sim.checkers.edge_cases import check_edges
 from penstock.sim.checkers.groups import check_groups
 from penstock.sim.checkers.logs import Violation, build_logs, check_logs
+from penstock.sim.checkers.pipelines import check_pipelines
 from penstock.sim.checkers.quotas import check_quotas
 from penstock.sim.checkers.reads import check_reads
 from penstock.sim.checkers.transactions import check_txns, find_fates
@@ -37,6 +39,7 @@ def check_history(history: History, partition_names: Iterable[str]) -> list[Viol
         *check_edges(entries, logs),
         *check_access(entries, logs),
         *check_quotas(entries),
+        *check_pipelines(entries),
         *_check_liveness(entries, partition_names),
     ]
 

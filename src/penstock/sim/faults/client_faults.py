@@ -52,7 +52,9 @@ class ClientFaults:
     def stall_client(self) -> None:
         """Delays what a client has sent, until it has given up and sent it again on
         another connection."""
-        name = self._draws.choice(self._actors.writers or self._actors.names)
+        name = self._draws.choice(
+            [*self._actors.writers, *self._actors.workers] or self._actors.names
+        )
         nodes = self._context.world.brokers
         if self._draws.random() < 0.6:
             # This one broker may be the coordinator, while everything else goes on.

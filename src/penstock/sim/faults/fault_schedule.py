@@ -27,7 +27,13 @@ from penstock.sim.faults.key_faults import KeyFaults
 from penstock.sim.faults.network_faults import NetworkFaults
 from penstock.sim.faults.operator_actions import OperatorActions
 from penstock.sim.faults.store_faults import StoreFaults
-from penstock.sim.scenario import CLIENT_FAULTS, EDGE_FAULTS, FAULTS, KEY_FAULTS
+from penstock.sim.scenario import (
+    CLIENT_FAULTS,
+    EDGE_FAULTS,
+    FAULTS,
+    KEY_FAULTS,
+    WORKER_FAULTS,
+)
 from penstock.sim.timeline import Timeline
 from penstock.sim.world import World
 
@@ -48,7 +54,7 @@ class FaultSchedule:
     ) -> None:
         context = FaultContext(world, shared, timeline, invariants.metadata.image)
         losses = DataLossLimit(context)
-        operators = OperatorActions(context, losses)
+        operators = OperatorActions(context, losses, lambda: invariants.metadata.image)
         restarts = BrokerRestarts(context)
         brokers = BrokerFaults(context, restarts, losses)
         disks = DiskErrors(context, restarts, losses, invariants.disturbed)
@@ -112,7 +118,8 @@ class FaultSchedule:
     async def _period(self, end_s: float) -> None:
         """Causes random faults until the period ends."""
         names = [*self._scenario.faults]
-        weights = [(FAULTS | CLIENT_FAULTS | EDGE_FAULTS | KEY_FAULTS)[name] for name in names]
+        rates = FAULTS | CLIENT_FAULTS | EDGE_FAULTS | KEY_FAULTS | WORKER_FAULTS
+        weights = [rates[name] for name in names]
         while not self._shared.over.is_set():
             next_s = self._world.now + self._draws.expovariate(1 / self._scenario.fault_mean_s)
             await self._wait_until(min(next_s, end_s))

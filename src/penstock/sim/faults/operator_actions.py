@@ -9,12 +9,16 @@ from typing import Any, Final
 
 from penstock.aio import Admin
 from penstock.client.errors import ClientError
+from penstock.metadata.image import ClusterImage
+from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.sim.access_plan import ADMIN
 from penstock.sim.actors.shared_state import Actor
 from penstock.sim.faults.data_loss import DataLossLimit
 from penstock.sim.faults.fault_context import FaultContext
 from penstock.sim.faults.topic_changes import ALTER, TopicRecreation, delete_records, draw_change
+from penstock.spark.deployments.topics import WORKERS_GROUP
 from penstock.topic_partition import TopicPartition
+from penstock.wire.java import partition_of
 from penstock.wire.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -27,7 +31,10 @@ _SCRATCH_MAX: Final = 2
 
 
 class OperatorActions:
-    def __init__(self, context: FaultContext, losses: DataLossLimit) -> None:
+    def __init__(
+        self, context: FaultContext, losses: DataLossLimit, image: Callable[[], ClusterImage]
+    ) -> None:
+        self._image = image
         self._context = context
         self._world = context.world
         self._shared = context.shared
@@ -45,6 +52,7 @@ class OperatorActions:
             "grow": self.grow,
             "prefer": self.prefer,
             "move": self.move,
+            "move_coordinator": self.move_coordinator,
             "scratch": self.scratch,
             "delete_records": self.delete_records,
             "alter_topic": self.alter_topic,
@@ -60,9 +68,11 @@ class OperatorActions:
             node.start()
 
     def prefer(self) -> None:
-        topic_partition = TopicPartition.parse(
-            self._draws.choice(self._context.scenario.partition_names)
+        self._prefer(
+            TopicPartition.parse(self._draws.choice(self._context.scenario.partition_names))
         )
+
+    def _prefer(self, topic_partition: TopicPartition) -> None:
         request = ElectLeadersRequest(
             topic_partitions=[
                 ElectLeadersRequest.Topic(topic_partition.topic, [topic_partition.partition])
@@ -80,6 +90,22 @@ class OperatorActions:
         count = self._context.scenario.topic_of(str(topic_partition)).replication_factor
         ids = [node.id for node in self._world.brokers]
         targets = None if self._draws.random() < 0.2 else self._draws.sample(ids, count)
+        self._move(topic_partition, targets)
+
+    def move_coordinator(self) -> None:
+        """Lets another broker lead the group of the workers. A broker that learns of it late still
+        answers for the group."""
+        index = partition_of(WORKERS_GROUP, self._context.scenario.offsets_partitions)
+        topic_partition = TopicPartition(OFFSETS_TOPIC, index)
+        partition = self._image().partition(*topic_partition)
+        if partition is None:
+            return
+        others = [each for each in partition.replicas if each != partition.leader]
+        self._draws.shuffle(others)
+        self._move(topic_partition, [*others, partition.leader])
+        self._prefer(topic_partition)
+
+    def _move(self, topic_partition: TopicPartition, targets: list[int] | None) -> None:
         request = AlterPartitionReassignmentsRequest(
             timeout_ms=2_000,
             topics=[

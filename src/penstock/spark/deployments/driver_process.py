@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -119,10 +120,11 @@ class DriverProcess:
             self._write(line)
 
     def kill(self) -> None:
-        """Kills the driver and all that it has started."""
+        """Kills the driver and its JVM now. `run` kills what else it has started, and then ends."""
         self._killed = True
         if self._process is not None:
-            kill_session(self._process.pid)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _was_killed(self) -> bool:
         return self._killed

@@ -50,6 +50,17 @@ _PURPOSE: Final = "lease"
 _FAR_MS: Final = 2**31 - 1
 """The group never removes a worker because it takes long to give up a pipeline."""
 _PAUSE_S: Final = 1.0
+_PASSING: Final = (
+    ErrorCode.NONE,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.REQUEST_TIMED_OUT,
+)
+"""Errors of commits that pass by themselves, or after joining again."""
 _LEAVE_S: Final = 5.0
 
 
@@ -99,7 +110,7 @@ class OwnershipOptions:
             enable_auto_commit=False,
             # The leader counts deployments as often as this.
             metadata_max_age_ms=self.heartbeat_interval_ms,
-            request_timeout_ms=self.session_timeout_ms,
+            request_timeout_ms=self.session_timeout_ms // 2,
             protocol_type=WORKERS_PROTOCOL,
         )
 
@@ -138,6 +149,8 @@ class Ownership:
         self._ending: dict[str, asyncio.Task[None]] = {}
         """Waits until nothing of a pipeline runs."""
         self._told_until = NEVER
+        self._refusal = int(ErrorCode.NONE)
+        """Why the last commit was refused."""
         self._news = asyncio.Event()
         self._renewed = asyncio.Event()
         self._closing = False
@@ -152,8 +165,15 @@ class Ownership:
         """The pipelines that this worker was told to take, and has not given up."""
         return frozenset(self._owned)
 
+    @property
+    def member_id(self) -> str:
+        """The id of this worker in the group. Empty while it has none."""
+        return self._member.member_id
+
     def refresh(self) -> None:
         """`eligible` or `existing` have changed."""
+        if self._closing:
+            return
         self._member.subscribe(self._eligible())
         self._news.set()
 
@@ -231,7 +251,7 @@ class Ownership:
 
     def _kill(self, names: Iterable[str]) -> None:
         for name in names:
-            if name not in self._lost:
+            if name in self._owned and name not in self._lost:
                 self._lost.add(name)
                 self._owner.lose(name)
 
@@ -248,12 +268,10 @@ class Ownership:
     async def _end_one(self, name: str) -> None:
         while not await self._has_ended(name):
             await self._cluster.clock.sleep(_PAUSE_S)
-        self._owned.discard(name)
-        self._lost.discard(name)
         self._ending.pop(name, None)
 
     async def _has_ended(self, name: str) -> bool:
-        stop = asyncio.ensure_future(self._owner.give_up(name))
+        stop = asyncio.ensure_future(self._give_up(name))
         try:
             await asyncio.wait([stop], timeout=self.options.stop_timeout_s)
             if not stop.done():
@@ -268,6 +286,11 @@ class Ownership:
         finally:
             stop.cancel()
         return True
+
+    async def _give_up(self, name: str) -> None:
+        await self._owner.give_up(name)
+        self._owned.discard(name)
+        self._lost.discard(name)
 
     # -- the lease ------------------------------------------------------------------------------
 
@@ -294,6 +317,7 @@ class Ownership:
                 )
                 renewal = Renewal(identity, self._boot_time())
                 code = await self._commit(connection, renewal)
+                self._note_refusal(code)
                 if self._lease.on_commit(renewal, self._member.identity, code):
                     self._announce()
                     await self._confirm(connection, renewal)
@@ -301,6 +325,19 @@ class Ownership:
             _log.debug("cannot renew the lease: %s", error or "no answer in time")
             return False
         return code not in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _note_refusal(self, code: int) -> None:
+        """Logs an error that does not pass by itself, once."""
+        if code != self._refusal and code not in _PASSING:
+            _log.warning(
+                "the group's coordinator refuses to renew the lease of this worker, which cannot "
+                "run pipelines without it: %s; check that %s exists and that this worker may read "
+                "it and the group %s",
+                ErrorCode(code).name,
+                self.options.commit_to.topic,
+                self.options.group_id,
+            )
+        self._refusal = code
 
     async def _commit(self, connection: Connection, renewal: Renewal) -> int:
         identity, (topic, index) = renewal.identity, self.options.commit_to

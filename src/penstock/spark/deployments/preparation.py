@@ -102,8 +102,7 @@ class Preparation:
     def _on_thread(
         self, deployment: Deployment, version: Version, tell: Callable[[str], None]
     ) -> PreparedVersion:
-        folder = self._folder
-        root = folder.files(version)
+        root = self._folder.files(version)
         entry = root / version.entry
         if not entry.resolve().is_relative_to(root.resolve()) or not entry.is_file():
             raise PipelineError(f"version {version.number} has no file {version.entry}: deploy it")
@@ -115,48 +114,12 @@ class Preparation:
             project = load_project(entry)
             configuration = project.configuration
             prepare_topics(bootstrap, project.topics)
-        folder.own_storage(deployment.name).mkdir(parents=True, exist_ok=True)
-        metastore = folder.metastore(deployment)
-        metastore.mkdir(parents=True, exist_ok=True)
-        storage = folder.storage(deployment)
-        names = {
-            "PENSTOCK_BOOTSTRAP": bootstrap,
-            "PENSTOCK_STORAGE": storage,
-            "PENSTOCK_PIPELINE": deployment.name,
-        }
-        settings = {**configuration, **deployment.settings, BOOTSTRAP_SETTING: bootstrap}
-        warehouse = f"{_url(storage)}/spark-warehouse"
-        environment = {
-            **self.environment(deployment.master, python, folder.own_storage(deployment.name)),
-            **names,
-            **secrets,
-            "PYTHONPATH": str(root),
-        }
+        assignment = self._assignment(deployment, version, bootstrap)
+        settings = {**configuration, **assignment.settings}
+        storage = self._folder.storage(deployment)
         return PreparedVersion(
-            start=DriverStart(
-                python=python,
-                master=deployment.master,
-                folder=str(folder.own_storage(deployment.name)),
-                settings={
-                    **settings,
-                    "spark.sql.warehouse.dir": warehouse,
-                    "spark.driver.memory": f"{deployment.memory_mb}m",
-                },
-                environment=environment,
-                secrets=tuple(secrets.values()),
-            ),
-            assignment=Assignment(
-                name=deployment.name,
-                kind=version.kind,
-                root=str(root),
-                entry=version.entry,
-                storage=_url(storage),
-                warehouse=warehouse,
-                metastore=str(metastore),
-                bootstrap=bootstrap,
-                settings={**deployment.settings, BOOTSTRAP_SETTING: bootstrap},
-                environment=names,
-            ),
+            start=self._start(deployment, assignment, settings, python, secrets),
+            assignment=assignment,
             fits_spare=(
                 python == sys.executable
                 and not secrets
@@ -165,6 +128,56 @@ class Preparation:
                 and all(_is_changeable(name) for name in settings)
             ),
             reset=lambda flows: _reset(storage, flows),
+        )
+
+    def _assignment(self, deployment: Deployment, version: Version, bootstrap: str) -> Assignment:
+        folder = self._folder
+        folder.own_storage(deployment.name).mkdir(parents=True, exist_ok=True)
+        metastore = folder.metastore(deployment)
+        metastore.mkdir(parents=True, exist_ok=True)
+        storage = folder.storage(deployment)
+        return Assignment(
+            name=deployment.name,
+            kind=version.kind,
+            root=str(folder.files(version)),
+            entry=version.entry,
+            storage=_url(storage),
+            warehouse=f"{_url(storage)}/spark-warehouse",
+            metastore=str(metastore),
+            bootstrap=bootstrap,
+            settings={**deployment.settings, BOOTSTRAP_SETTING: bootstrap},
+            environment={
+                "PENSTOCK_BOOTSTRAP": bootstrap,
+                "PENSTOCK_STORAGE": storage,
+                "PENSTOCK_PIPELINE": deployment.name,
+            },
+        )
+
+    def _start(
+        self,
+        deployment: Deployment,
+        assignment: Assignment,
+        settings: Mapping[str, str],
+        python: str,
+        secrets: Mapping[str, str],
+    ) -> DriverStart:
+        folder = self._folder.own_storage(deployment.name)
+        return DriverStart(
+            python=python,
+            master=deployment.master,
+            folder=str(folder),
+            settings={
+                **settings,
+                "spark.sql.warehouse.dir": assignment.warehouse,
+                "spark.driver.memory": f"{deployment.memory_mb}m",
+            },
+            environment={
+                **self.environment(deployment.master, python, folder),
+                **assignment.environment,
+                **secrets,
+                "PYTHONPATH": assignment.root,
+            },
+            secrets=tuple(secrets.values()),
         )
 
     def spare_start(self, number: str) -> DriverStart:

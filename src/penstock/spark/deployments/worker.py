@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final
+from typing import Any, Final
 
 from penstock.client.cluster import Cluster
 from penstock.client.environment import ClientEnv, default_environment
@@ -36,6 +37,7 @@ _LOOK_S: Final = 1.0
 _REPORT_EVERY: Final = 5
 _MEMORY_EVERY: Final = 2
 _FORGET_S: Final = 3.0
+_WRITE_S: Final = 5.0
 _THREADS: Final = 8
 """Installing packages takes minutes and must not delay the rest."""
 
@@ -98,6 +100,8 @@ class Worker:
 
     async def run(self) -> None:
         """Runs pipelines until `stop` is called. Then gives up all of them and leaves the group."""
+        if self._stopping:
+            return
         self._catalog.on_change(self._on_change)
         self._owning = asyncio.ensure_future(self.ownership.run())
         looking = asyncio.create_task(self._look(), name="looks after pipelines")
@@ -191,10 +195,10 @@ class Worker:
     async def _look(self) -> None:
         number = 0
         while True:
-            for pipeline in list(self.pipelines.values()):
-                await pipeline.tell_progress()
+            # Brokers that do not answer must not delay the rest.
+            await _within(_WRITE_S, *(each.tell_progress() for each in self.pipelines.values()))
             if number % _REPORT_EVERY == 0:
-                await self._report()
+                await _within(_WRITE_S, self._report())
                 self._refresh()
             if number % _MEMORY_EVERY == 0:
                 await self._check_memory()
@@ -241,6 +245,12 @@ class Worker:
         if self._spares.pid is None and any(each.is_starting for each in self.pipelines.values()):
             return False
         return any(each.wanted == "RUNNING" for each in deployments)
+
+
+async def _within(seconds: float, *work: Coroutine[Any, Any, None]) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await asyncio.gather(*work)
 
 
 def _installed(package: str) -> str:

@@ -72,6 +72,9 @@ class Job:
             )
             self._spark.connect()
             self._project = Pipeline(spec_path, spec, self._spark, self._events)
+        elif self._spark.classic is None:
+            # The script's getOrCreate finds the session on the Connect server.
+            self._spark.connect()
         self._apply(settings)
         bootstrap = assigned.bootstrap
         self._watch = Watch(self._spark, self._events, self._control.stopping.is_set, bootstrap)
@@ -119,16 +122,20 @@ class Job:
             if end.code not in (None, 0):
                 raise RuntimeError(f"the script ended with {end.code!r}") from None
         finished = threading.Event()
-        while self._spark.streaming_queries() and not self._failed_query():
+        while self._spark.streaming_queries():
+            if self._control.stopping.is_set():
+                self.stop_queries()
+                return
+            self._check_queries()
             finished.wait(_QUERIES_EVERY_S)
-        self._failed_query()
+        self._check_queries()
 
-    def _failed_query(self) -> bool:
-        """Raises the error of a query that has failed. Returns False."""
+    def _check_queries(self) -> None:
+        """Raises the error of a query that has failed."""
         classic = self._spark.classic
-        if not classic._jsc.sc().isStopped():  # A script may have stopped Spark.
+        # A script may have stopped Spark, or runs its queries on a Connect server.
+        if classic is not None and not classic._jsc.sc().isStopped():
             classic.streams.awaitAnyTermination(0.001)
-        return False
 
 
 def place(classic: Any, assigned: Assignment) -> None:
@@ -157,7 +164,7 @@ def serve(given: argparse.Namespace, events: Events, control: Control) -> str:
         job.prepare()
         control.on_stop = job.stop_queries
         events.tell("ready")
-        while control.command() == "round":
+        while control.command() == "round" and not control.stopping.is_set():
             job.run_round()
             if control.stopping.is_set():
                 return "STOPPED"

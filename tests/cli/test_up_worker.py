@@ -1,0 +1,71 @@
+"""Tests the worker for deployed pipelines that `penstock up` starts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.worker_process import WorkerProcess, has_spark
+from penstock.spark.pipelines.process_session import processes
+
+PROGRAM = [sys.executable, "-m", "penstock.cli.main"]
+WAIT_S = 120.0
+
+
+def workers(data: Path) -> list[int]:
+    """Returns the processes that have this data folder in their arguments, but are no broker."""
+    found = []
+    for process in processes():
+        try:
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(data / "worker").encode() in words:
+            found.append(process.pid)
+    return found
+
+
+@pytest.mark.skipif(not has_spark(), reason="a worker needs Java and PySpark")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("brokers", ["1", "2"])
+def test_up_starts_a_worker_that_ends_with_it(tmp_path: Path, brokers: str) -> None:
+    """Java is not started before a pipeline is deployed."""
+    data = tmp_path / "data"
+    process = subprocess.Popen(
+        [*PROGRAM, "up", "--port", "0", "--data", str(data), "--brokers", brokers],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PENSTOCK_WORKER": "1"},
+    )
+    assert process.stderr is not None
+    try:
+        for line in process.stderr:
+            if re.match(r"worker \S+ runs deployed pipelines", line):
+                break
+        else:
+            pytest.fail("the worker did not start")
+        (worker,) = workers(data)
+        assert not [each for each in processes() if each.session == worker and each.pid != worker]
+        process.terminate()
+        process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0
+        assert workers(data) == []
+    finally:
+        process.kill()
+        process.wait(WAIT_S)
+        process.stderr.close()
+
+
+def test_without_java_no_worker_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    worker = WorkerProcess(wanted=True)
+    worker.start(["127.0.0.1:1"], str(tmp_path))
+    worker.close()
+    assert not has_spark() and workers(tmp_path) == []
