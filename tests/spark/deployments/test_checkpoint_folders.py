@@ -29,6 +29,21 @@ def test_a_flow_of_a_project_gets_a_new_folder(tmp_path: Path) -> None:
     assert reset_flow(str(tmp_path), "clicks") == [], "it has not begun yet"
 
 
+def test_the_table_of_a_flow_begins_again_with_it(tmp_path: Path) -> None:
+    """Spark would skip the new batch 0, because the table's own record has a batch 0."""
+    checkpoint(tmp_path / "_checkpoints/spark_catalog/default/clicks/clicks/0")
+    table, other = tmp_path / "warehouse/clicks", tmp_path / "warehouse/views"
+    for each in (table, other):
+        (each / "_spark_metadata").mkdir(parents=True)
+        (each / "_spark_metadata/0").write_text("v1")
+    (table / "part-0.parquet").write_text("rows")
+    reset_flow(str(tmp_path), "clicks")
+    assert (table / "_spark_metadata.reset-1/0").is_file()
+    assert not (table / "_spark_metadata").exists()
+    assert (table / "part-0.parquet").is_file()
+    assert (other / "_spark_metadata/0").is_file()
+
+
 def test_a_flow_into_a_sink(tmp_path: Path) -> None:
     checkpoint(tmp_path / "_checkpoints/out/send/0")
     reset_flow(str(tmp_path), "spark_catalog.default.send")

@@ -6,12 +6,18 @@ Spark Declarative Pipelines keeps the checkpoint of a flow in
 number. So a flow begins again if there is a new, empty folder with the next number, and the old
 checkpoint stays for the case of need.
 
+A table of files has a second record of its batches: `_spark_metadata` in its folder. Spark skips a
+batch whose number is there, so a flow that begins again at batch 0 would lose its rows without an
+error. The record is renamed, too. Spark then shows only the files of the new record: the table
+begins again with its flow.
+
 A script keeps the checkpoint of its query NAME in `STORAGE/_checkpoints/NAME` if its author follows
 the documentation. Such a folder is renamed.
 """
 
 from __future__ import annotations
 
+from glob import escape
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -19,6 +25,7 @@ from urllib.parse import unquote, urlsplit
 from penstock.spark.pipelines.errors import PipelineError
 
 CHECKPOINTS: Final = "_checkpoints"
+_BATCH_LOG: Final = "_spark_metadata"
 
 
 def local_folder(storage: str) -> Path | None:
@@ -44,8 +51,8 @@ def check_resettable(storage: str, flow: str) -> None:
 def reset_flow(storage: str, flow: str) -> list[Path]:
     """Lets a flow begin again. Nothing of it may run. Returns the checkpoints that are set aside.
 
-    Calling it again before the flow has begun does nothing. A table keeps its rows: the flow adds
-    to them what it reads again.
+    Calling it again before the flow has begun does nothing. The record of a table is set aside
+    first: if this is interrupted, calling it again completes it.
     """
     check_resettable(storage, flow)
     folder = local_folder(storage)
@@ -62,9 +69,17 @@ def reset_flow(storage: str, flow: str) -> list[Path]:
             candidate.rename(_aside(candidate))
             found.append(candidate)
         elif latest := _latest(candidate):
+            _set_table_aside(folder, candidate.parent.name)
             (candidate / str(int(latest.name) + 1)).mkdir()
             found.append(latest)
     return found
+
+
+def _set_table_aside(folder: Path, table: str) -> None:
+    """Renames the record of batches of a table of files, if the target is one."""
+    for log in sorted(folder.rglob(f"{escape(table)}/{_BATCH_LOG}")):
+        if CHECKPOINTS not in log.relative_to(folder).parts:
+            log.rename(_aside(log))
 
 
 def _latest(flow: Path) -> Path | None:
