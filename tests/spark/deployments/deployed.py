@@ -120,9 +120,9 @@ class WorkerProcess:
         self.process.kill()
         self.process.wait(WAIT_S)
 
-    def terminate(self) -> int:
+    def terminate(self, timeout_s: float = WAIT_S) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(WAIT_S)
+        return self.process.wait(timeout_s)
 
     def close(self) -> None:
         """Kills it, and waits until its drivers have ended by themselves."""
@@ -171,6 +171,13 @@ class Cluster:
                     await self._news.wait()
         except TimeoutError:
             raise AssertionError(f"the status does not come; the last one is {last}") from None
+
+    async def worker(self) -> None:
+        """Waits until a worker has reported."""
+        async with asyncio.timeout(WAIT_S):
+            while not self.catalog.workers:
+                self._news.clear()
+                await self._news.wait()
 
     async def state(self, name: str, state: str) -> Status:
         return await self.status(name, lambda status: status.state == state)

@@ -187,3 +187,15 @@ def test_a_script_runs_until_its_queries_end(broker: Broker, tmp_path: Path) -> 
         run(broker, main)
     finally:
         worker.close()
+
+
+def test_a_worker_ends_although_the_brokers_are_gone(tmp_path: Path) -> None:
+    """Without Spark: it has no pipeline. It must not wait for brokers that do not come back."""
+    with Broker() as gone:
+        worker = WorkerProcess(gone, tmp_path / "data")
+
+        async def main(cluster: Cluster) -> None:
+            await cluster.worker()
+
+        run(gone, main)
+    assert worker.terminate(timeout_s=60) == 0

@@ -72,6 +72,7 @@ _LINES_CHARACTERS: Final = 256 << 10
 _REPLICAS: Final = 3
 _CHANGE_TIMEOUT_MS: Final = 30_000
 _REQUEST_TIMEOUT_MS: Final = 20_000
+_CLOSE_S: Final = 3.0
 _UPLOAD_BYTES_PER_S: Final = 256 << 10
 """The slowest upload that is waited for. It sets the timeout of the transaction."""
 
@@ -126,7 +127,8 @@ class Catalog:
         try:
             await self._follower.close()
             if self._producer is not None:
-                await self._producer.close()
+                # Statuses and log lines that brokers do not accept now are not waited for.
+                await self._producer.close(_CLOSE_S)
         finally:
             await self._admin.close()
 

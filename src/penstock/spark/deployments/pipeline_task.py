@@ -58,6 +58,8 @@ _log = logging.getLogger(__name__)
 _TICK_MOST_S: Final = 5.0
 """A timer does not count suspended time, so the clock is looked at again after this."""
 _RETRY_S: Final = 1.0
+_FLUSH_S: Final = 3.0
+"""How long the last lines of a log may take to reach the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,9 @@ class PipelineTask:
                 if task.get_name() != "driver":
                     task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            with suppress(OSError):
-                await self._log.flush()
+            with suppress(OSError, TimeoutError):
+                async with asyncio.timeout(_FLUSH_S):
+                    await self._log.flush()
 
     async def tell_progress(self) -> None:
         """Writes the log, and the status if rows were read since the last call."""
