@@ -9,21 +9,27 @@ from dataclasses import replace
 import pytest
 
 from penstock.metadata.acls import note_acls_seen, unconfirmed
+from penstock.metadata.cluster_values import encode_broker
 from penstock.metadata.decisions import Decision
 from penstock.metadata.delegation_tokens import (
     REMOVED_PER_COMMIT,
     change_token,
     create_token,
+    keep_secret_check,
     remove_expired,
 )
-from penstock.metadata.image import Changed
-from penstock.metadata.keys import TOKENS_PREFIX
+from penstock.metadata.image import Changed, ClusterImage
+from penstock.metadata.keys import TOKEN_SECRET_KEY, TOKENS_PREFIX, broker_key
+from penstock.metadata.model import BrokerInfo
 from penstock.metadata.stored_fields import MetadataInvalid
 from penstock.metadata.token_values import encode_token, token_key
 from penstock.security.delegation_tokens import (
+    CHECK_BYTES,
+    CHECK_SALT_BYTES,
     TOKENS_MAX,
     TOKENS_PER_OWNER_MAX,
     DelegationToken,
+    SecretCheck,
 )
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -135,3 +141,43 @@ def test_a_value_that_cannot_be_read_is_an_error(change: dict[str, object]) -> N
     fields = {**json.loads(encode_token(token())), **change}
     with pytest.raises(MetadataInvalid):
         Cluster().image.apply(token_key(token().token_id), json.dumps(fields).encode(), 1)
+
+
+def check_of(number: int) -> SecretCheck:
+    return SecretCheck(bytes([number]) * CHECK_SALT_BYTES, bytes([number]) * CHECK_BYTES)
+
+
+def apply_check(image: ClusterImage, decision: Decision[SecretCheck], revision: int) -> None:
+    (change,) = decision.changes
+    image.apply(change.key, change.value, revision)
+
+
+def test_the_first_check_of_a_secret_key_is_stored() -> None:
+    """What is stored has neither the secret key nor anything else than a salt and a digest."""
+    image = ClusterImage()
+    decision = keep_secret_check(image, 0, check_of(1), None)
+    assert decision.result == check_of(1)
+    apply_check(image, decision, 1)
+    assert image.tokens.secret_check == check_of(1)
+    again = keep_secret_check(image, 1, check_of(2), None)
+    assert (again.changes, again.result) == ((), check_of(1))
+
+
+def test_a_check_is_replaced_only_while_no_other_broker_is_registered() -> None:
+    """And only if it is still the one that the broker has seen."""
+    image = ClusterImage()
+    apply_check(image, keep_secret_check(image, 0, check_of(1), None), 1)
+    unseen = keep_secret_check(image, 0, check_of(2), check_of(3))
+    assert (unseen.changes, unseen.result) == ((), check_of(1))
+    for broker_id, allowed in ((0, True), (1, False)):
+        info = BrokerInfo(broker_id, "h", 9, None, bytes(16))
+        image.apply(broker_key(broker_id), encode_broker(info), broker_id + 2)
+        decision = keep_secret_check(image, 0, check_of(2), check_of(1))
+        assert bool(decision.changes) == allowed
+        assert decision.result == check_of(2 if allowed else 1)
+
+
+@pytest.mark.parametrize("value", [b"{}", b'{"salt":"00","digest":"00"}', b'{"salt":1,"digest":2}'])
+def test_a_bad_check_is_reported(value: bytes) -> None:
+    with pytest.raises(MetadataInvalid):
+        ClusterImage().apply(TOKEN_SECRET_KEY, value, 1)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.security.delegation_tokens import (
+    CHECK_SALT_BYTES,
     ITERATIONS,
     RENEWERS_MAX,
     DelegationToken,
@@ -152,3 +153,14 @@ def test_no_text_form_shows_a_secret() -> None:
 def test_an_id_has_22_characters_and_does_not_look_like_an_option() -> None:
     assert token_id_of(bytes(16)) == "A" * 22
     assert token_id_of(b"\xf8" + bytes(15)) is None
+
+
+def test_a_check_fits_only_the_secret_key_that_it_was_made_with() -> None:
+    """Two checks of one key differ, and a check shows neither the key nor its digest."""
+    keys, others = TokenKeys("a secret of the tests"), TokenKeys("another secret of the tests")
+    check = keys.make_check(b"s" * CHECK_SALT_BYTES)
+    assert keys.fits(check)
+    assert not others.fits(check)
+    assert check.digest != keys.make_check(b"t" * CHECK_SALT_BYTES).digest
+    assert check.digest.hex() not in repr(check)
+    assert repr(check.digest) not in repr(check)

@@ -389,6 +389,7 @@ class Broker:
             await self.controller.commit_own(
                 lambda image: create_decoy_secret(image, self._env.random.bytes)
             )
+        await self.tokens.agree_on_secret(config.broker_id, self.controller)
         told = await self.listeners.open(self.server, _reachable(""))
         between = self.listeners.inter_broker(told)
         endpoint = Endpoint(between.host, between.port, config.rack or None, stored_endpoints(told))
@@ -398,6 +399,7 @@ class Broker:
         cluster_id = await membership.found_cluster()
         proof = await run(lambda: record.read(cluster_id, logs_are_whole=self._logs_are_whole))
         await membership.register(endpoint, proof)
+        self.tokens.require_agreed(config.broker_id)
         unrecovered = self._directory.unrecovered
         await run(lambda: record.begin(cluster_id, membership.broker_epoch, unrecovered))
         return endpoint

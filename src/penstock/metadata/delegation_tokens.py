@@ -13,9 +13,14 @@ from typing import Final
 from penstock.metadata.acl_values import encode_acl_version
 from penstock.metadata.decisions import Change, Decision
 from penstock.metadata.image import ClusterImage
-from penstock.metadata.keys import ACL_VERSION_KEY
-from penstock.metadata.token_values import encode_token, token_key
-from penstock.security.delegation_tokens import TOKENS_MAX, TOKENS_PER_OWNER_MAX, DelegationToken
+from penstock.metadata.keys import ACL_VERSION_KEY, TOKEN_SECRET_KEY
+from penstock.metadata.token_values import encode_check, encode_token, token_key
+from penstock.security.delegation_tokens import (
+    TOKENS_MAX,
+    TOKENS_PER_OWNER_MAX,
+    DelegationToken,
+    SecretCheck,
+)
 from penstock.wire.errors import ErrorCode, KafkaError
 
 REMOVED_PER_COMMIT: Final = 100
@@ -54,6 +59,20 @@ def change_token(
         raise KafkaError(ErrorCode.DELEGATION_TOKEN_NOT_FOUND)
     after = change(held)
     return Decision(_changes(image, held.token_id, after), after)
+
+
+def keep_secret_check(
+    image: ClusterImage, broker_id: int, made: SecretCheck, instead_of: SecretCheck | None
+) -> Decision[SecretCheck]:
+    """Stores the check of a secret key. Returns the check that counts.
+
+    It replaces the check of another key only while no other broker is registered."""
+    held = image.tokens.secret_check
+    others = any(each != broker_id for each in image.brokers)
+    if held is not None and (held != instead_of or others):
+        return Decision((), held)
+    key = TOKEN_SECRET_KEY
+    return Decision((Change(key, encode_check(made), image.revision_of(key)),), made)
 
 
 def remove_expired(image: ClusterImage, now_ms: int) -> Decision[int]:

@@ -79,9 +79,12 @@ class Changed:
     quotas: bool = False
     tokens: tuple[str, ...] = ()
     """The ids of delegation tokens."""
+    token_secret: bool = False
+    """The check of the secret key of delegation tokens."""
 
     def __bool__(self) -> bool:
-        access = self.users or self.quotas or self.tokens or self.acls or self.acls_seen
+        tokens = self.tokens or self.token_secret
+        access = self.users or self.quotas or tokens or self.acls or self.acls_seen
         others = self.controller or self.configs or self.cluster
         return bool(self.topics or self.brokers or others or access)
 
@@ -102,6 +105,7 @@ _USERS = Changed(users=True)
 _ACLS = Changed(acls=True)
 _ACLS_SEEN = Changed(acls_seen=True)
 _QUOTAS = Changed(quotas=True)
+_TOKEN_SECRET = Changed(token_secret=True)
 
 
 class ClusterImage:
@@ -421,6 +425,10 @@ class ClusterImage:
         self.users.set_decoy_secret(value)
         return _USERS
 
+    def _set_token_secret(self, value: bytes | None, _revision: int) -> Changed:
+        self.tokens.set_secret_check(value)
+        return _TOKEN_SECRET
+
 
 _SINGLE_KEYS: Mapping[str, Callable[[ClusterImage, bytes | None, int], Changed]] = {
     keys.CONTROLLER_KEY: ClusterImage._set_controller,
@@ -428,6 +436,7 @@ _SINGLE_KEYS: Mapping[str, Callable[[ClusterImage, bytes | None, int], Changed]]
     keys.CLUSTER_KEY: ClusterImage._set_cluster,
     keys.PRODUCER_IDS_KEY: ClusterImage._set_producer_ids,
     keys.DECOY_SECRET_KEY: ClusterImage._set_decoy_secret,
+    keys.TOKEN_SECRET_KEY: ClusterImage._set_token_secret,
     keys.ACL_VERSION_KEY: ClusterImage._set_acl_version,
     keys.ROLES_KEY: ClusterImage._set_roles,
 }
@@ -458,4 +467,5 @@ def _merged(changes: Iterable[Changed]) -> Changed:
         any(change.acls_seen for change in kept),
         any(change.quotas for change in kept),
         tuple(token_id for change in kept for token_id in change.tokens),
+        any(change.token_secret for change in kept),
     )

@@ -12,6 +12,7 @@
     /penstock/users/NAME/N       the SCRAM credential of a user for mechanism N (`user_values`)
     /penstock/decoy-secret       makes the decoys of users that do not exist, written once
     /penstock/tokens/ID          a delegation token, without its HMAC (`token_values`)
+    /penstock/token-secret       a check of the secret key of delegation tokens (`token_values`)
     /penstock/acls/TYPE/PATTERN/NAME   the ACLs of one resource pattern (`acls`)
     /penstock/acl-version        written with every change of ACLs or delegation tokens
     /penstock/acl-seen/ID        the last change of ACLs that a broker has applied, under its lease
@@ -44,6 +45,7 @@ USERS_PREFIX: Final = "/penstock/users/"
 DECOY_SECRET_KEY: Final = "/penstock/decoy-secret"  # noqa: S105 - the name of a key
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
 TOKENS_PREFIX: Final = "/penstock/tokens/"
+TOKEN_SECRET_KEY: Final = "/penstock/token-secret"  # noqa: S105 - the name of a key
 ACLS_PREFIX: Final = "/penstock/acls/"
 ACL_VERSION_KEY: Final = "/penstock/acl-version"
 ACL_SEEN_PREFIX: Final = "/penstock/acl-seen/"

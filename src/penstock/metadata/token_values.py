@@ -1,7 +1,8 @@
 """The delegation tokens of a cluster, as the metadata store holds them.
 
 A stored token has no HMAC and no SCRAM keys: brokers derive them from
-`delegation.token.secret.key`, which is not in the store.
+`delegation.token.secret.key`, which is not in the store. Instead there is a check, by which brokers
+notice that they have different secret keys.
 """
 
 from __future__ import annotations
@@ -12,14 +13,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from penstock.metadata.keys import TOKENS_PREFIX
+from penstock.metadata.keys import TOKEN_SECRET_KEY, TOKENS_PREFIX
 from penstock.metadata.stored_fields import (
     MetadataInvalid,
     count_field,
     decode_fields,
     encode_fields,
 )
-from penstock.security.delegation_tokens import DelegationToken
+from penstock.security.delegation_tokens import (
+    CHECK_BYTES,
+    CHECK_SALT_BYTES,
+    DelegationToken,
+    SecretCheck,
+)
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _FIELDS: Final = frozenset({"owner", "requester", "renewers", "issued_ms", "expires_ms", "max_ms"})
@@ -31,6 +37,7 @@ class TokenTable:
     def __init__(self) -> None:
         self._tokens: dict[str, DelegationToken] = {}
         self._owned = Counter[str]()
+        self.secret_check: SecretCheck | None = None
         self.by_id: Mapping[str, DelegationToken] = MappingProxyType(self._tokens)
 
     def count_of(self, owner: str) -> int:
@@ -50,6 +57,25 @@ class TokenTable:
             self._tokens[token_id] = after
             self._owned[after.owner] += 1
         return token_id
+
+    def set_secret_check(self, value: bytes | None) -> None:
+        self.secret_check = None if value is None else _decode_check(value)
+
+
+def encode_check(check: SecretCheck) -> bytes:
+    return encode_fields({"salt": check.salt.hex(), "digest": check.digest.hex()})
+
+
+def _decode_check(value: bytes) -> SecretCheck:
+    key = TOKEN_SECRET_KEY
+    fields = decode_fields(key, value, frozenset({"salt", "digest"}))
+    try:
+        check = SecretCheck(bytes.fromhex(fields["salt"]), bytes.fromhex(fields["digest"]))
+    except (TypeError, ValueError):
+        raise MetadataInvalid(key, "it is not a check of a secret key") from None
+    if (len(check.salt), len(check.digest)) != (CHECK_SALT_BYTES, CHECK_BYTES):
+        raise MetadataInvalid(key, "it is not a check of a secret key")
+    return check
 
 
 def token_key(token_id: str) -> str:

@@ -8,15 +8,20 @@ The HMAC is derived from the id with the secret key of the cluster (`TokenKeys`)
 it: who reads the metadata store without that key cannot log in with a token. The salt of SCRAM is
 derived too, for any id, so an id that does not exist gets the same kind of challenge as others.
 
+All brokers need the same secret key. So that they notice if one has another, the metadata store has
+a check of it (`SecretCheck`): a salt and what scrypt derives from the key. Each guess of the key
+from the check costs memory and time, and the check helps to guess nothing else.
+
 A token lasts until `expires_ms`. Its owner and its renewers can renew it, up to `max_ms`.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.security.exchange import PasswordHash
@@ -40,6 +45,19 @@ SECRET_CHARS_MIN: Final = 16
 """The shortest secret key. With a short one, HMACs could be guessed from one token."""
 _TIME_MAX: Final = 2**63 - 1
 _SALT_BYTES: Final = 16
+CHECK_SALT_BYTES: Final = 16
+CHECK_BYTES: Final = 32
+_SCRYPT_COST: Final = 2**14
+_SCRYPT_BLOCKS: Final = 8
+"""With this cost, scrypt takes 16 MiB of memory and about 50 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecretCheck:
+    """Shows whether brokers have the same secret key, without the key."""
+
+    salt: bytes
+    digest: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +121,17 @@ class TokenKeys:
     def salt(self, mechanism: ScramMechanism, token_id: str) -> bytes:
         message = f"salt\0{mechanism.sasl_name}\0{token_id}".encode()
         return hmac.digest(self._secret, message, "sha512")[:_SALT_BYTES]
+
+    def make_check(self, salt: bytes) -> SecretCheck:
+        """Returns a check of the secret key. It is slow on purpose: run it on a thread."""
+        digest = hashlib.scrypt(
+            self._secret, salt=salt, n=_SCRYPT_COST, r=_SCRYPT_BLOCKS, p=1, dklen=CHECK_BYTES
+        )
+        return SecretCheck(salt, digest)
+
+    def fits(self, check: SecretCheck) -> bool:
+        """Returns whether the check was made with this secret key. Slow, as `make_check` is."""
+        return hmac.compare_digest(self.make_check(check.salt).digest, check.digest)
 
     def password_hash(self, mechanism: ScramMechanism, token_id: str) -> PasswordHash:
         """Returns the work that derives the SCRAM keys of a token. Run it on a thread."""

@@ -5,6 +5,9 @@ token any more. The change is confirmed by all brokers as a change of ACLs is (`
 answer does not wait for a broker whose lease is over, so such a broker accepts no token: it closes
 the connection, and the client tries another broker. A token that expires by itself is refused by
 each broker's own clock.
+
+All brokers need the same secret key. A broker that has another one than the brokers that run does
+not start. If no other broker runs, its secret key is the one of the cluster from now on.
 """
 
 from __future__ import annotations
@@ -18,13 +21,19 @@ from penstock.broker.config import ConfigError
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.metadata.configs import BrokerConfigs
-from penstock.metadata.delegation_tokens import REMOVED_PER_COMMIT, remove_expired
-from penstock.metadata.image import Changed
+from penstock.metadata.delegation_tokens import (
+    REMOVED_PER_COMMIT,
+    keep_secret_check,
+    remove_expired,
+)
+from penstock.metadata.image import Changed, ClusterImage
 from penstock.ports import Env
 from penstock.security.delegation_tokens import (
+    CHECK_SALT_BYTES,
     HMAC_BYTES,
     TOKEN_ID_BYTES,
     DelegationToken,
+    SecretCheck,
     TokenKeys,
     TokenLifetimes,
     TokenLogins,
@@ -61,7 +70,44 @@ class DelegationTokens:
         self._ids: dict[bytes, str] = {}
         """The ids by the fingerprints of their HMACs."""
         self._fingerprints: dict[str, bytes] = {}
+        self._check: SecretCheck | None = None
+        """The check in the store that fits the secret key of this broker."""
         cluster.listen(self._on_change)
+
+    async def agree_on_secret(self, broker_id: int, controller: ControllerRuntime) -> None:
+        """Checks that this broker has the secret key of the other brokers.
+
+        Raises `ConfigError` if it has another one."""
+        keys, image, run = self._keys, self._cluster.image, self._env.executor.run
+        held = image.tokens.secret_check
+        if keys is None:
+            if held is not None and _others(image, broker_id):
+                _log.warning(
+                    "delegation.token.secret.key is not set on this broker, but it is on others: "
+                    "clients with delegation tokens cannot log in here; set the same key"
+                )
+            return
+        fits = held is not None and await run(partial(keys.fits, held))
+        if not fits:
+            made = await run(partial(keys.make_check, self._env.random.bytes(CHECK_SALT_BYTES)))
+            kept = await controller.commit_own(
+                partial(keep_secret_check, broker_id=broker_id, made=made, instead_of=held)
+            )
+            if kept != made and not await run(partial(keys.fits, kept)):
+                raise ConfigError(_different(_others(self._cluster.image, broker_id)))
+            if held is not None:
+                _log.warning(
+                    "delegation.token.secret.key was changed: all delegation tokens that were "
+                    "created with the old key are void"
+                )
+            held = kept
+        self._check = held
+
+    def require_agreed(self, broker_id: int) -> None:
+        """Raises `ConfigError` if another broker has stored the check of another secret key since
+        this one has agreed to it: they were started at the same time."""
+        if self._check not in (None, self._cluster.image.tokens.secret_check):
+            raise ConfigError(_different(_others(self._cluster.image, broker_id)))
 
     def require_enabled(self) -> TokenKeys:
         """Returns what derives HMACs. Raises DELEGATION_TOKEN_AUTH_DISABLED without a secret
@@ -104,6 +150,15 @@ class DelegationTokens:
         keys, logins = self._keys, self.logins
         if keys is None or logins is None:
             return
+        if changed.token_secret and self._check not in (
+            None,
+            self._cluster.image.tokens.secret_check,
+        ):
+            _log.error(
+                "another broker was started with another delegation.token.secret.key: tokens of "
+                "one broker are not accepted by the other; give all brokers the same key, and "
+                "restart them"
+            )
         for token_id in changed.tokens:
             exists = token_id in self._cluster.image.tokens.by_id
             if exists and token_id not in self._fingerprints:
@@ -132,3 +187,16 @@ class DelegationTokens:
             removed = await controller.decide(remove)
             if removed:
                 _log.info("removed %d delegation tokens that have expired", removed)
+
+
+def _others(image: ClusterImage, broker_id: int) -> list[int]:
+    return sorted(each for each in image.brokers if each != broker_id)
+
+
+def _different(brokers: list[int]) -> str:
+    others = f"brokers {', '.join(map(str, brokers))}" if brokers else "the other brokers"
+    return (
+        f"delegation.token.secret.key is not the one that {others} use: give this broker the same "
+        "key. To change the key, stop all brokers, wait until their sessions have expired, and "
+        "start them with the new key: all tokens are void then"
+    )
