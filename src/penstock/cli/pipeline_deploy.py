@@ -30,7 +30,7 @@ from penstock.cli.times import parse_duration_ms
 if TYPE_CHECKING:
     from penstock.spark.deployments.change_plan import NewVersion
     from penstock.spark.deployments.checkpoint_rules import Decision
-    from penstock.spark.deployments.model import Deployment, Schedule, Status
+    from penstock.spark.deployments.model import Deployment, Kind, Schedule, Status
     from penstock.spark.deployments.project_files import PreparedFiles
 
 HELP = """Deploy a pipeline: a project, or a script (job.py) with its folder.
@@ -237,7 +237,8 @@ async def _planned(
     storage = options.storage if options.storage is not None else files.storage or None
     if storage:
         _check_storage(storage, name, others)
-    _check_resets(decision, storage if storage is not None else "" if old is None else old.storage)
+    used = storage if storage is not None else "" if old is None else old.storage
+    _check_resets(decision, files.kind, used)
     plan = NewVersion(
         name,
         files.kind,
@@ -273,14 +274,13 @@ def _check_storage(storage: str, name: str, used: Mapping[str, str]) -> None:
         )
 
 
-def _check_resets(decision: Decision, storage: str) -> None:
+def _check_resets(decision: Decision, kind: Kind, storage: str) -> None:
     from penstock.spark.deployments.checkpoint_folders import (  # noqa: PLC0415 -- for speed
         check_resettable,
     )
 
     for flow in decision.reset:
-        if storage:
-            check_resettable(storage, flow)
+        check_resettable(kind, storage, flow)
 
 
 async def _uploaded(bootstrap: str, plan: NewVersion, *, quiet: bool) -> tuple[Deployment, int]:

@@ -155,8 +155,7 @@ async def _planned_rollback(
     changes = checkpoint_rules.compare(flows, versions[name, target].flows)
     decision = checkpoint_rules.decide(changes, reset, keep)
     for flow in decision.reset:
-        if current.storage:
-            check_resettable(current.storage, flow)
+        check_resettable(versions[name, target].kind, current.storage, flow)
     return current.version, target, decision
 
 

@@ -307,8 +307,9 @@ class Deployments:
             raise BadRequest(f"{name} is at version {version} already")
         try:
             decision = decide(self._compared(name, compared, version), reset, keep)
-            for flow in decision.reset if deployment.storage else ():
-                check_resettable(deployment.storage, flow)
+            kind = self._records.view.versions[name, version].kind
+            for flow in decision.reset:
+                check_resettable(kind, deployment.storage, flow)
         except PipelineError as error:
             raise BadRequest(str(error)) from error
 

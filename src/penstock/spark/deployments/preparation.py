@@ -14,7 +14,7 @@ from penstock.client.errors import ClientError
 from penstock.ports import Executor
 from penstock.spark.deployments.archive import REQUIREMENTS_NAME, unpack
 from penstock.spark.deployments.catalog import Catalog
-from penstock.spark.deployments.checkpoint_folders import local_folder, reset_flow
+from penstock.spark.deployments.checkpoint_folders import local_folder, reset_query
 from penstock.spark.deployments.driver_process import DriverStart
 from penstock.spark.deployments.environments import EnvironmentFailed, Environments
 from penstock.spark.deployments.model import Deployment, Version
@@ -57,7 +57,7 @@ class PreparedVersion:
     fits_spare: bool
     """Whether a driver that was started in advance can run it."""
     reset: Callable[[tuple[str, ...]], None] = field(repr=False)
-    """Lets flows begin again. It blocks."""
+    """Lets queries of a script begin again. It blocks."""
 
 
 class Preparation:
@@ -226,4 +226,4 @@ def _url(storage: str) -> str:
 
 def _reset(storage: str, flows: tuple[str, ...]) -> None:
     for flow in flows:
-        reset_flow(storage, flow)
+        reset_query(storage, flow)
