@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.app import run
 from penstock.cli.worker_process import WorkerProcess, has_spark
 from penstock.spark.pipelines.process_session import processes
 
@@ -69,3 +70,32 @@ def test_without_java_no_worker_is_started(tmp_path: Path, monkeypatch: pytest.M
     worker.start(["127.0.0.1:1"], str(tmp_path))
     worker.close()
     assert not has_spark() and workers(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ([], True),
+        (["--host", "localhost"], True),
+        (["--host", "0.0.0.0"], False),
+        (["--set", "listeners=A://127.0.0.1:0,B://0.0.0.0:0",
+          "--set", "advertised.listeners=A://127.0.0.1:1,B://127.0.0.1:2",
+          "--set", "inter.broker.listener.name=A",
+          "--set", "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT"], False),
+        (["--no-worker"], False),
+    ],
+)  # fmt: skip
+def test_up_starts_no_worker_if_others_can_reach_the_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], wanted: bool
+) -> None:
+    """Without logins everyone who can reach a broker can deploy code."""
+    found: list[bool] = []
+
+    def record(self: WorkerProcess, *, wanted: bool) -> None:
+        found.append(wanted)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(WorkerProcess, "__init__", record)
+    monkeypatch.setenv("PENSTOCK_WORKER", "1")
+    run(["up", "--port", "0", "--data", str(tmp_path / "data"), "--no-console", *arguments])
+    assert found == [wanted]

@@ -31,6 +31,7 @@ from penstock.cli.broker_files import metrics_url
 from penstock.cli.console_process import ConsoleProcess
 from penstock.cli.output import CommandFailed
 from penstock.cli.worker_process import WorkerProcess
+from penstock.security.addresses import is_loopback
 
 if TYPE_CHECKING:
     from penstock.cli.secure_setup import SecureSetup
@@ -122,7 +123,7 @@ def up(
 
     console = ConsoleProcess(wanted=with_console)
     # With --secure a worker needs a login of its own: penstock pipeline worker.
-    worker = WorkerProcess(wanted=with_worker and not secure)
+    worker = WorkerProcess(wanted=with_worker and not secure and all(map(_is_private, configs)))
 
     def on_ready(addresses: list[str]) -> None:
         announce(addresses)
@@ -144,6 +145,12 @@ def up(
     finally:
         worker.close()
         console.close()
+
+
+def _is_private(config: BrokerConfig) -> bool:
+    """Returns whether only this machine can reach the broker. Without logins, everyone who can
+    reach it can deploy code, and a worker would run it."""
+    return all(is_loopback(each.host) for each in config.listeners.bound)
 
 
 def _config(directory: str, host: str, port: int, number: int, brokers: int) -> BrokerConfig:
