@@ -178,8 +178,32 @@ class Pipeline:
 
     def run(self, *, dry: bool, full_refresh: bool, reset: Sequence[str] = ()) -> None:
         """Runs a round. The flows `reset` begin again first."""
+        if reset:
+            self._reset(reset)
+        with self._defined() as (graph, definitions):
+            if definitions is not None:
+                definitions.check()
+                if not full_refresh:
+                    definitions.check_logs(self._spec.storage)
+            self._follow(graph, self._started(graph, dry, full_refresh))
+
+    def _reset(self, flows: Sequence[str]) -> None:
+        """Lets flows begin again, in a run of their tables only."""
+        with self._defined() as (graph, definitions):
+            if definitions is None:
+                raise PipelineError(
+                    "flows of a pipeline on a Connect server (sc://) cannot be reset: delete the "
+                    "table and the checkpoint there, and deploy with --keep-checkpoint"
+                )
+            definitions.check()
+            if tables := definitions.reset(self._spec.storage, flows):
+                self._follow(graph, self._started(graph, False, False, tables))
+
+    @contextmanager
+    def _defined(self) -> Iterator[tuple[str, Definitions | None]]:
+        """Creates the graph of one run. It is created for each, so an edited definition is used in
+        the next one. Yields its id, and the definitions if they are in this process's JVM."""
         session = self._spark.session
-        # The graph is created for each round, so an edited definition is used in the next one.
         graph = create_dataflow_graph(
             session,
             default_catalog=self._spec.catalog,
@@ -189,27 +213,11 @@ class Pipeline:
         registry = SparkConnectGraphElementRegistry(session, graph)
         try:
             register_definitions(self._spec_path, registry, self._spec, session, graph)
-            self._check(graph, full_refresh, reset)
-            self._follow(graph, self._started(graph, dry, full_refresh))
+            classic = self._spark.classic
+            yield graph, None if classic is None else Definitions(classic, session, graph)
         finally:
             with suppress(Exception):  # If the server is gone, so is the graph.
                 self._drop(graph)
-
-    def _check(self, graph: str, full_refresh: bool, reset: Sequence[str]) -> None:
-        """Refuses what would lose rows, and lets flows begin again."""
-        if self._spark.classic is None:
-            if reset:
-                raise PipelineError(
-                    "flows of a pipeline on a Connect server (sc://) cannot be reset: delete the "
-                    "table and the checkpoint there, and deploy with --keep-checkpoint"
-                )
-            return
-        definitions = Definitions(self._spark.classic, self._spark.session, graph)
-        definitions.check()
-        if tables := definitions.reset(self._spec.storage, reset):
-            self._follow(graph, self._started(graph, False, False, tables))
-        if not full_refresh:
-            definitions.check_logs(self._spec.storage)
 
     def _follow(self, graph: str, events: Iterator[Any]) -> None:
         for event in events:
