@@ -26,7 +26,7 @@ def test_a_command_in_a_block_parses(
 
 def test_the_page_lists_every_command_about_deployments() -> None:
     listed = set(re.findall(r"`penstock pipeline ([\w-]+)", PAGE))
-    local = {"init", "templates", "test", "run", "dry-run"}
+    local = {"init", "templates", "dev", "test", "run", "dry-run", "redrive"}
     names = {path[1] for path in ALL if path[0] == "pipeline"}
     assert names - local <= listed
     assert listed <= names
