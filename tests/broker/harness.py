@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -58,8 +58,9 @@ class InTurn:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             # As with threads: cancelling the caller does not stop the work, and takes effect after
-            # it.
-            work()
+            # it. An error of the work must not take the place of the cancellation.
+            with suppress(Exception):
+                work()
             raise
         return work()
 

@@ -180,6 +180,8 @@ def test_a_flow_of_a_project_begins_again_in_any_storage(
     again = cli("pipeline", "deploy", name, "--reset", "sessions", "--yes")
     assert again.code == 0, again.err
     assert "sessions: begins again without its checkpoint" in again.out
+    shared = cli("pipeline", "deploy", name, "--name", f"{name}-2", "--storage", f"{storage}/")
+    assert f"the storage of {name}: give each pipeline its own" in shared.err
 
 
 def test_start_stop_restart_and_delete(

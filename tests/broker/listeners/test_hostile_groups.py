@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,9 @@ async def test_many_half_open_logins_end_at_their_deadline(harness: BrokerHarnes
     tasks = len(asyncio.all_tasks())
     half = [Connection(harness) for _ in range(1000)]
     for each in half[::2]:
-        await each.shake("SCRAM-SHA-256")
+        # On a busy machine, some have ended before their turn.
+        with suppress(ProtocolError):
+            await each.shake("SCRAM-SHA-256")
     await harness.until(lambda: all(each.is_closed for each in half))
     assert all(each.session._timer is None for each in half)  # type: ignore[attr-defined]
     assert len(asyncio.all_tasks()) <= tasks + 1
