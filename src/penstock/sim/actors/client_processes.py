@@ -43,8 +43,8 @@ class ClientProcesses:
     @property
     def writers(self) -> list[str]:
         """Clients that write in transactions. They report their unfinished work, so they may
-        be killed."""
-        return [name for name in self._plans if name[0] in "tcs"]
+        be killed. Tenants do not."""
+        return [name for name in self._plans if name[0] in "tcs" and name[1:].isdecimal()]
 
     @property
     def workers(self) -> list[str]:
