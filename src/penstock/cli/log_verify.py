@@ -52,7 +52,7 @@ def show(disk: Disk, path: str, *, deep: bool, as_json: bool) -> bool:
 
 
 def _intact_caches(disk: Disk) -> Callable[[str], bool]:
-    """Returns a function that tells of a log whether a broker wrote it since this machine was
+    """Returns a function that says for a log whether a broker wrote it since this machine was
     booted, and lost nothing. The broker's data directory is above the directory of its logs."""
     known: dict[str, Callable[[str], bool]] = {}
 

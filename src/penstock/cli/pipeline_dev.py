@@ -24,6 +24,7 @@ from penstock.cli.output import (
     pipe_guard,
     printable,
 )
+from penstock.cli.pipeline_session import told
 from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, checked
 from penstock.cli.tables import Column, table
 
@@ -79,9 +80,9 @@ def dev(
     command += ["--project", str(project.root), "--bootstrap", address, "--rows", str(rows)]
     command += ["--follow"] * follow + ["--once"] * once
     error = ""
-    with pipe_guard(), tempfile.TemporaryFile() as log, _process(command, log) as told:
+    with pipe_guard(), tempfile.TemporaryFile() as log, _process(command, log) as lines:
         try:
-            for line in told:
+            for line in lines:
                 event = json_format.loads(line)
                 error = str(event.get("error") or "")
                 _show(event, json=json)
@@ -93,14 +94,11 @@ def dev(
 
 def _project(directory: str) -> Project:
     from penstock.spark.pipelines import runner  # noqa: PLC0415 -- for speed
-    from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
     from penstock.spark.pipelines.project import find_project  # noqa: PLC0415 -- for speed
 
-    try:
+    with told():
         found = find_project(Path(directory))
         runner.check_spark()
-    except PipelineError as error:
-        raise CommandFailed(printable(str(error))) from error
     return found
 
 

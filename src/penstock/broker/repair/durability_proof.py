@@ -100,7 +100,7 @@ class LosslessRecord:
         return self._proof
 
     def intact_caches(self) -> Callable[[str], bool]:
-        """Returns a function that tells of a log, by the name of its directory, whether the page
+        """Returns a function that says, for the name of a log's directory, whether the page
         cache still has everything that was ever written to it.
 
         That is so if the machine has not been rebooted since the last run, no write or fsync failed

@@ -22,6 +22,7 @@ from typing import Any, Final
 from penstock.ports import Clock
 from penstock.spark.pipelines.events import topic_offsets
 from penstock.spark.pipelines.explain import short_name
+from penstock.spark.pipelines.jvm import connect_session, items
 
 TOPIC_FORMATS: Final = frozenset({"penstock", "kafka"})
 _STAND_IN: Final = "memory"
@@ -157,15 +158,10 @@ class GraphReport:
 
 def planned_graph(classic: Any, session: Any, graph_id: str) -> Any:
     """Returns Spark's resolved graph of a run in progress; None before it is resolved."""
-    jvm = classic._jvm
-    service = getattr(jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-    key = jvm.org.apache.spark.sql.connect.service.SessionKey(
-        session.client._user_id or "", session.session_id
-    )
-    holder = service.__getattr__("MODULE$").sessionManager().getIsolatedSessionIfPresent(key)
-    if holder.isEmpty():
+    holder = connect_session(classic, session)
+    if holder is None:
         return None
-    running = holder.get().getPipelineExecution(graph_id)
+    running = holder.getPipelineExecution(graph_id)
     if running.isEmpty():
         return None
     execution = running.get().pipelineExecution().graphExecution()
@@ -188,18 +184,18 @@ class _ReadGraph:
 
     def read(self) -> dict[str, Any]:
         planned = self._planned
-        views = {_identity(each) for each in _items(planned.views())}
-        for table in _items(planned.tables()):
+        views = {_identity(each) for each in items(planned.views())}
+        for table in items(planned.tables()):
             self._add("table", table)
-        for view in _items(planned.views()):
+        for view in items(planned.views()):
             self._add("view", view)
-        for sink in _items(planned.sinks()):
+        for sink in items(planned.sinks()):
             key = self._add("sink", sink, format=sink.format())
             options = _mapping(sink.options())
             if sink.format() in TOPIC_FORMATS:
                 for topic in topics_of(options):
                     self._graph.edge(key, self._graph.node("topic", topic))
-        flows = [*_items(planned.resolvedFlows())]
+        flows = [*items(planned.resolvedFlows())]
         for flow in flows:
             target = flow.destinationIdentifier().unquotedString()
             if self._ids.get(target):
@@ -245,12 +241,12 @@ class _ReadGraph:
             key = self._graph.node("flow", short, flow=short, **self._place(flow))
             self._graph.edge(key, target, schema)
         known: set[str] = set()
-        for identity in (each.unquotedString() for each in _items(flow.inputs())):
+        for identity in (each.unquotedString() for each in items(flow.inputs())):
             read = self._ids.get(identity) or self._graph.node("table", short_name(identity))
             self._graph.edge(read, key, self._schemas.get(read, ""))
             known |= self._through_views.get(read, set())
         for identity in (
-            each.unquotedString() for each in _items(flow.funcResult().usedExternalInputs())
+            each.unquotedString() for each in items(flow.funcResult().usedExternalInputs())
         ):
             self._graph.edge(self._graph.node("table", short_name(identity)), key)
         sources = dict(_sources(flow))
@@ -265,7 +261,7 @@ class _ReadGraph:
 def _sources(flow: Any) -> Iterator[tuple[tuple[str, str], str]]:
     """Yields topics and other sources that a flow reads outside the pipeline, with schemas."""
     leaves = flow.df().queryExecution().analyzed().collectLeaves()
-    for leaf in _items(leaves, _LEAVES_MAX):
+    for leaf in items(leaves, _LEAVES_MAX):
         match leaf.getClass().getSimpleName():
             case "StreamingRelationV2":
                 form, options = leaf.sourceName(), _strings(leaf.extraOptions())
@@ -288,17 +284,8 @@ def _identity(element: Any) -> str:
     return str(element.identifier().unquotedString())
 
 
-def _items(found: Any, most: int = 1_000) -> Iterator[Any]:
-    """Yields the elements of a Scala collection."""
-    iterator = found.iterator()
-    for _ in range(most):
-        if not iterator.hasNext():
-            return
-        yield iterator.next()
-
-
 def _mapping(found: Any) -> dict[str, str]:
-    return {str(pair._1()): str(pair._2()) for pair in _items(found)}
+    return {str(pair._1()): str(pair._2()) for pair in items(found)}
 
 
 def _strings(options: Any) -> dict[str, str]:
