@@ -59,7 +59,7 @@ _Name = Annotated[
     str | None, typer.Option("--name", metavar="NAME", help="Default: the project's name.")
 ]
 _Continuous = Annotated[
-    bool, typer.Option("--continuous", help="A round follows another. The default.")
+    bool, typer.Option("--continuous", help="Streams run all the time. The default.")
 ]
 _Every = Annotated[
     str | None, typer.Option("--every", metavar="TIME", help="A round every 30s, 10m, 1h, ...")
@@ -69,7 +69,7 @@ _Cron = Annotated[
 ]
 _Interval = Annotated[
     float | None,
-    typer.Option("--interval", min=0, metavar="S", help="Continuous: seconds between rounds."),
+    typer.Option("--interval", min=0, metavar="S", help="Continuous: seconds between batches."),
 ]
 _Master = Annotated[str | None, typer.Option("--master", metavar="URL", help="Where Spark runs.")]
 _Memory = Annotated[

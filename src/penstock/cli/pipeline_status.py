@@ -263,4 +263,4 @@ def schedule_text(schedule: Schedule) -> str:
         return f"cron {printable(schedule.cron)}"
     if schedule.every_s:
         return f"every {schedule.every_s:g} s"
-    return f"continuous, {schedule.interval_s:g} s between rounds"
+    return f"continuous, {schedule.interval_s:g} s between batches"

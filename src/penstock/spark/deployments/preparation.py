@@ -136,6 +136,7 @@ class Preparation:
         metastore = folder.metastore(deployment)
         metastore.mkdir(parents=True, exist_ok=True)
         storage = folder.storage(deployment)
+        schedule = deployment.schedule
         return Assignment(
             name=deployment.name,
             kind=version.kind,
@@ -151,6 +152,7 @@ class Preparation:
                 "PENSTOCK_STORAGE": storage,
                 "PENSTOCK_PIPELINE": deployment.name,
             },
+            live_interval_s=schedule.interval_s if schedule.continuous else None,
         )
 
     def _start(

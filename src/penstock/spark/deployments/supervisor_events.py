@@ -206,4 +206,5 @@ def recipe(deployment: Deployment) -> tuple[object, ...]:
         tuple(deployment.secrets),
         deployment.storage,
         deployment.memory_mb,
+        deployment.schedule.interval_s if deployment.schedule.continuous else None,
     )

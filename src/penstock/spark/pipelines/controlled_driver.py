@@ -8,7 +8,8 @@ the file descriptor that it was given, as those of `driver`, and some more:
     {"event": "ready"}       waits for its first round
     {"event": "waiting"}     a round was completed
 
-A project is run in rounds. A script is run once: it has ended when it has returned and none of its
+A project is run in rounds; if it is continuous, its streaming flows also run between them (see
+`live_flows`). A script is run once: it has ended when it has returned and none of its
 streaming queries is active. If a query fails after the script has returned, the run has failed.
 While the script runs, its own code handles its queries.
 """
@@ -33,10 +34,13 @@ from pyspark.pipelines.cli import unpack_pipeline_spec
 from penstock.spark.pipelines.driver import Events, Pipeline, Spark, explained
 from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdog
 from penstock.spark.pipelines.graph import QueryGraphReport
+from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 
 _QUERIES_EVERY_S: Final = 0.25
+_LIVE_ROUND_S: Final = 10.0
+"""How long a round is if all flows run without an end and there is no materialized view."""
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
 
 
@@ -52,6 +56,7 @@ class Job:
         self._control = control
         self._round = 0
         self._project: Pipeline | None = None
+        self._live: LiveFlows | None = None
         self._watch: Watch | None = None
 
     def prepare(self) -> None:
@@ -94,9 +99,12 @@ class Job:
     def run_round(self) -> None:
         self._round += 1
         self._events.tell("round", number=self._round)
-        if self._project is not None:
+        if self._live is not None:
+            self._run_live(self._live)
+        elif self._project is not None:
             reset = self._assigned.reset if self._round == 1 else ()
             self._project.run(dry=False, full_refresh=False, reset=reset)
+            self._keep_running(self._project)
         else:
             self._run_script()
         if self._watch is not None:
@@ -107,14 +115,36 @@ class Job:
         """Whether there is no further round: a script is run once."""
         return self._project is None
 
+    def _keep_running(self, project: Pipeline) -> None:
+        """Lets the streaming flows of a continuous pipeline run on after their first round."""
+        interval_s = self._assigned.live_interval_s
+        if interval_s is not None and not self._control.stopping.is_set():
+            self._live = project.keep_running(interval_s)
+
+    def _run_live(self, live: LiveFlows) -> None:
+        """A round while the streaming flows run: computes the materialized views."""
+        live.check()
+        if live.computed and self._project is not None:
+            live.refresh_tables()
+            self._project.compute(live.computed)
+        else:
+            live.wait(_LIVE_ROUND_S)
+
     def stop_queries(self) -> None:
-        """Ends the queries of a script. Their checkpoints say where they go on."""
+        """Ends the queries that run without an end. Their checkpoints say where they go on."""
+        if self._live is not None:
+            self._live.stop()
         if self._project is None and self._round:
             for query in self._spark.streaming_queries():
                 with suppress(Exception):  # It may have ended by itself.
                     query.stop()
 
     def close(self) -> None:
+        if self._live is not None:
+            with suppress(Exception):  # The JVM may have ended.
+                self._live.stop()
+                if self._watch is not None:
+                    self._watch.end_round()
         if self._watch is not None:
             self._watch.close()
 

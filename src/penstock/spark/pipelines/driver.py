@@ -37,6 +37,8 @@ from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import flow_event
 from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.graph import GraphReport
+from penstock.spark.pipelines.jvm import PlannedRun, planned_run
+from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.table_writers import Definitions
@@ -175,17 +177,39 @@ class Pipeline:
         self._spark = spark
         self._events = events
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
+        self._planned: PlannedRun | None = None
+        self._live: LiveFlows | None = None
 
     def run(self, *, dry: bool, full_refresh: bool, reset: Sequence[str] = ()) -> None:
         """Runs a round. The flows `reset` begin again first."""
         if reset:
             self._reset(reset)
+        self._planned = None
         with self._defined() as (graph, definitions):
             if definitions is not None:
                 definitions.check()
                 if not full_refresh:
                     definitions.check_logs(self._spec.storage)
-            self._follow(graph, self._started(graph, dry, full_refresh))
+            self._follow(graph, self._started(graph, dry=dry, full_refresh=full_refresh))
+
+    def keep_running(self, interval_s: float) -> LiveFlows | None:
+        """Lets the streaming flows of the last round run without an end. Returns None if there are
+        none, or if they run on a server elsewhere."""
+        planned = self._planned
+        if planned is None:
+            return None
+        root = str(self._spec_path.parent)
+        live = LiveFlows(
+            self._spark.classic, planned, interval_s, root, self._events.write, SystemClock()
+        )
+        live.start()
+        self._live = live if live.names else None
+        return self._live
+
+    def compute(self, tables: Sequence[str]) -> None:
+        """Runs the flows of some tables, as materialized views, while other flows run."""
+        with self._defined() as (graph, _definitions):
+            self._follow(graph, self._started(graph, dry=False, only=tables))
 
     def _reset(self, flows: Sequence[str]) -> None:
         """Lets flows begin again, in a run of their tables only."""
@@ -197,7 +221,7 @@ class Pipeline:
                 )
             definitions.check()
             if tables := definitions.reset(self._spec.storage, flows):
-                self._follow(graph, self._started(graph, False, False, tables))
+                self._follow(graph, self._started(graph, dry=False, emptied=tables))
 
     @contextmanager
     def _defined(self) -> Iterator[tuple[str, Definitions | None]]:
@@ -222,8 +246,12 @@ class Pipeline:
     def _follow(self, graph: str, events: Iterator[Any]) -> None:
         for event in events:
             sys.stdout.write(event.message + "\n")  # For the log of the run.
-            if (told := flow_event(event.message, os.getcwd())) is not None:
+            told = flow_event(event.message, os.getcwd())
+            # Spark reports flows that run all the time as excluded from a round.
+            if told is not None and not (self._live and told["flow"] in self._live.names):
                 self._events.write(told)
+            if self._live is None and self._spark.classic is not None and not self._planned:
+                self._planned = planned_run(self._spark.classic, self._spark.session, graph)
             self._graph.look(graph)
 
     def _changeable(self) -> dict[str, str]:
@@ -235,15 +263,21 @@ class Pipeline:
         return {name: value for name, value in settings.items() if conf.isModifiable(name)}
 
     def _started(
-        self, graph: str, dry: bool, full_refresh: bool, tables: Sequence[str] = ()
+        self,
+        graph: str,
+        *,
+        dry: bool,
+        full_refresh: bool = False,
+        emptied: Sequence[str] = (),
+        only: Sequence[str] = (),
     ) -> Iterator[Any]:
-        """Starts a run. With `tables`, only these are run, and are emptied first."""
+        """Starts a run of all tables, of those that are emptied first, or of some only."""
         results = start_run(
             self._spark.session,
             graph,
-            full_refresh=list(tables),
+            full_refresh=list(emptied),
             full_refresh_all=full_refresh,
-            refresh=[],
+            refresh=list(only),
             dry=dry,
             storage=self._spec.storage,
         )

@@ -53,6 +53,9 @@ class Assignment:
     """Variables for the code of the project."""
     reset: list[str] = field(default_factory=list)
     """Flows of a project that begin again in the first round."""
+    live_interval_s: float | None = None
+    """If it is set, streaming flows of a project run without an end after the first round, and
+    begin a batch at most this often. None: they run in rounds only."""
     link: str = ""
     """Where Python workers look for the files of the project; a link to `root` is created there."""
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 from penstock.ports import Clock
 from penstock.spark.pipelines.events import topic_offsets
 from penstock.spark.pipelines.explain import short_name
-from penstock.spark.pipelines.jvm import connect_session, items
+from penstock.spark.pipelines.jvm import items, planned_run
 
 TOPIC_FORMATS: Final = frozenset({"penstock", "kafka"})
 _STAND_IN: Final = "memory"
@@ -138,8 +138,8 @@ class GraphReport:
         if self._clock.monotonic() < self._next_at:
             return
         try:
-            planned = planned_graph(self._spark.classic, self._spark.session, graph_id)
-            found = None if planned is None else _ReadGraph(planned, self._project).read()
+            planned = planned_run(self._spark.classic, self._spark.session, graph_id)
+            found = None if planned is None else _ReadGraph(planned.graph, self._project).read()
         except Exception as error:  # noqa: BLE001 (the run is more important than its picture)
             sys.stderr.write(f"cannot read the graph of the pipeline: {error}\n")
             self._done(graph_id)
@@ -154,18 +154,6 @@ class GraphReport:
     def _done(self, graph_id: str) -> None:
         self._found_in = graph_id
         self._next_at = self._clock.monotonic() + _EVERY_S
-
-
-def planned_graph(classic: Any, session: Any, graph_id: str) -> Any:
-    """Returns Spark's resolved graph of a run in progress; None before it is resolved."""
-    holder = connect_session(classic, session)
-    if holder is None:
-        return None
-    running = holder.getPipelineExecution(graph_id)
-    if running.isEmpty():
-        return None
-    execution = running.get().pipelineExecution().graphExecution()
-    return None if execution.isEmpty() else execution.get().graphForExecution()
 
 
 class _ReadGraph:

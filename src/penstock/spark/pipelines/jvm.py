@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 
 def connect_session(classic: Any, session: Any) -> Any:
@@ -24,3 +24,25 @@ def items(found: Any, most: int = 1_000) -> Iterator[Any]:
         if not iterator.hasNext():
             return
         yield iterator.next()
+
+
+class PlannedRun(NamedTuple):
+    """A run of a pipeline, as Spark planned it: objects of the JVM."""
+
+    graph: Any
+    context: Any
+
+
+def planned_run(classic: Any, session: Any, graph_id: str) -> PlannedRun | None:
+    """Returns the plan of a run in progress; None before its graph is resolved."""
+    holder = connect_session(classic, session)
+    if holder is None:
+        return None
+    running = holder.getPipelineExecution(graph_id)
+    if running.isEmpty():
+        return None
+    context = running.get()
+    execution = context.pipelineExecution().graphExecution()
+    if execution.isEmpty():
+        return None
+    return PlannedRun(execution.get().graphForExecution(), context)

@@ -74,6 +74,8 @@ class Watch:
         self._admin: Admin | None = None
         self._queries: dict[str, tuple[str, Any]] = {}
         self._told: dict[str, int] = {}
+        self._last: dict[str, str] = {}
+        """The last report of each query that was read."""
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._lag: dict[str, tuple[int, float]] = {}
         self._ages: dict[str, LagAge] = {}
@@ -91,11 +93,14 @@ class Watch:
             self._admin.close()
 
     def end_round(self) -> None:
-        """Reports the last batches of queries that have ended."""
+        """Reports the last batches of queries that have ended, and forgets these queries."""
         with self._turn:
             self._look()
-            self._queries.clear()
-            self._told.clear()
+            for run, (_, query) in list(self._queries.items()):
+                if not query.isActive():
+                    del self._queries[run]
+                    self._told.pop(run, None)
+                    self._last.pop(run, None)
             self._tell_lag()
 
     def _run(self) -> None:
@@ -118,8 +123,7 @@ class Watch:
             self._queries.setdefault(query.runId().toString(), (_name(query), query))
         for run, (name, query) in list(self._queries.items()):
             found: dict[str, Any] = {}
-            for progress in query.recentProgress():
-                found = json.loads(progress.json())
+            for found in self._new_progress(run, query):
                 batch = int(found.get("batchId", 0))
                 # Spark repeats the number of a batch when it reports that there was no data.
                 if batch <= self._told.get(run, -1) or not found.get("numInputRows"):
@@ -130,6 +134,24 @@ class Watch:
                 self._events.write(progress_event(name, found))
             if found and self._on_progress is not None:
                 self._on_progress(name, found)
+
+    def _new_progress(self, run: str, query: Any) -> list[dict[str, Any]]:
+        """Returns the reports since the last look, oldest first.
+
+        Spark keeps the last hundred of a query. To read them all four times a second would be
+        some hundred calls to the JVM each time.
+        """
+        reports = query.recentProgress()
+        last = self._last.get(run)
+        found: list[dict[str, Any]] = []
+        for place in range(len(reports) - 1, -1, -1):
+            text = str(reports[place].json())
+            if text == last:
+                break
+            found.append(json.loads(text))
+            if len(found) == 1:
+                self._last[run] = text
+        return found[::-1]
 
     def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
         event = progress_event(name, progress)
