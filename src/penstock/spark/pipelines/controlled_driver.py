@@ -7,6 +7,7 @@ the file descriptor that it was given, as those of `driver`, and some more:
     {"event": "warm"}        Spark has started, and waits for a pipeline
     {"event": "ready"}       waits for its first round
     {"event": "waiting"}     a round was completed
+    {"event": "refused"}     tables cannot be computed again; `text` says why
 
 A project is run in rounds. A script is run once: it has ended when it has returned and none of its
 streaming queries is active. If a query fails after the script has returned, the run has failed.
@@ -35,6 +36,7 @@ from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdo
 from penstock.spark.pipelines.graph import QueryGraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
+from penstock.spark.pipelines.recompute_scope import RecomputeRefused
 
 _QUERIES_EVERY_S: Final = 0.25
 _WAREHOUSE: Final = "spark.sql.warehouse.dir"
@@ -94,13 +96,24 @@ class Job:
     def run_round(self) -> None:
         self._round += 1
         self._events.tell("round", number=self._round)
-        if self._project is not None:
-            reset = self._assigned.reset if self._round == 1 else ()
+        assigned = self._assigned
+        if self._project is not None and assigned.recompute:
+            self._recompute(self._project)
+        elif self._project is not None:
+            reset = assigned.reset if self._round == 1 else ()
             self._project.run(dry=False, full_refresh=False, reset=reset)
         else:
             self._run_script()
         if self._watch is not None:
             self._watch.end_round()
+
+    def _recompute(self, project: Pipeline) -> None:
+        assigned = self._assigned
+        try:
+            project.recompute(assigned.recompute, assigned.running_flows)
+        except RecomputeRefused as refusal:
+            self._events.tell("refused", text=str(refusal))
+            raise
 
     @property
     def is_done(self) -> bool:

@@ -39,6 +39,8 @@ from penstock.spark.pipelines.explain import one_line
 from penstock.spark.pipelines.graph import GraphReport
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
+from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
+from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
 from penstock.spark.pipelines.table_writers import Definitions
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
@@ -174,6 +176,7 @@ class Pipeline:
         self._spec = spec
         self._spark = spark
         self._events = events
+        self._is_checked = False
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
 
     def run(self, *, dry: bool, full_refresh: bool, reset: Sequence[str] = ()) -> None:
@@ -186,6 +189,29 @@ class Pipeline:
                 if not full_refresh:
                     definitions.check_logs(self._spec.storage)
             self._follow(graph, self._started(graph, dry, full_refresh))
+
+    def recompute(self, tables: Sequence[str], running_flows: Sequence[str]) -> None:
+        """Runs a round of a recompute: all tables, but no flow that writes to a topic."""
+        with self._defined() as (graph, definitions):
+            if definitions is None:
+                raise RecomputeRefused(
+                    "tables on a Connect server (sc://) cannot be computed again beside the "
+                    "running ones: they would have the same names there"
+                )
+            if self._spec.catalog not in (None, "spark_catalog"):
+                raise RecomputeRefused(
+                    f"tables in the catalog {self._spec.catalog} cannot be computed again beside "
+                    "the running ones: they would have the same names there"
+                )
+            definitions.check()
+            definitions.check_places(self._spec.storage)
+            definitions.check_logs(self._spec.storage)
+            classic, session = self._spark.classic, self._spark.session
+            if not self._is_checked:
+                check_scope(pipeline_parts(classic, session, graph), tables, running_flows)
+                self._is_checked = True
+            chosen = table_identifiers(classic, session, graph)
+            self._follow(graph, self._started(graph, False, False, refresh=chosen))
 
     def _reset(self, flows: Sequence[str]) -> None:
         """Lets flows begin again, in a run of their tables only."""
@@ -235,15 +261,21 @@ class Pipeline:
         return {name: value for name, value in settings.items() if conf.isModifiable(name)}
 
     def _started(
-        self, graph: str, dry: bool, full_refresh: bool, tables: Sequence[str] = ()
+        self,
+        graph: str,
+        dry: bool,
+        full_refresh: bool,
+        tables: Sequence[str] = (),
+        refresh: Sequence[str] = (),
     ) -> Iterator[Any]:
-        """Starts a run. With `tables`, only these are run, and are emptied first."""
+        """Starts a run. With `tables`, only these are run, and are emptied first. With `refresh`,
+        only these are run."""
         results = start_run(
             self._spark.session,
             graph,
             full_refresh=list(tables),
             full_refresh_all=full_refresh,
-            refresh=[],
+            refresh=list(refresh),
             dry=dry,
             storage=self._spec.storage,
         )

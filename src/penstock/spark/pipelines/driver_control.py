@@ -53,6 +53,10 @@ class Assignment:
     """Variables for the code of the project."""
     reset: list[str] = field(default_factory=list)
     """Flows of a project that begin again in the first round."""
+    recompute: list[str] = field(default_factory=list)
+    """Tables that this driver computes again, beside the running one; empty: it is that one."""
+    running_flows: list[str] = field(default_factory=list)
+    """With `recompute`: the flows of the version that runs."""
     link: str = ""
     """Where Python workers look for the files of the project; a link to `root` is created there."""
 
