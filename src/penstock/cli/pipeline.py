@@ -17,6 +17,7 @@ from penstock.cli import (
     pipeline_deploy,
     pipeline_dev,
     pipeline_operate,
+    pipeline_recompute,
     pipeline_records,
     pipeline_redrive,
     pipeline_status,
@@ -137,6 +138,7 @@ def register(root: typer.Typer) -> None:
     pipeline_deploy.register(app)
     pipeline_operate.register(app)
     pipeline_records.register(app)
+    pipeline_recompute.register(app)
     pipeline_redrive.register(app)
     app.command("worker", help=pipeline_worker.HELP)(pipeline_worker.worker)
     root.add_typer(app, name="pipeline")

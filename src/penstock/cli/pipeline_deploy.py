@@ -22,6 +22,13 @@ from penstock.cli.output import (
     printable,
     size_text,
 )
+from penstock.cli.pipeline_recompute import (
+    Keep,
+    Recompute,
+    Swap,
+    deploy_beside,
+    parse_order,
+)
 from penstock.cli.pipeline_session import KeepCheckpoint, Reset, done, open_catalog, told
 from penstock.cli.progress import progress_bar
 from penstock.cli.session import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, checked, confirm
@@ -40,7 +47,8 @@ and keeps its logs. Deploying again creates a new version. An option that is not
 was; --conf and --secret replace all earlier ones.
 
 Says first what happens to the checkpoint of each flow. A flow that cannot keep it needs --reset or
---keep-checkpoint.
+--keep-checkpoint. With --recompute, the running version goes on until the new one has computed the
+tables from the beginning.
 
 \b
 Examples:
@@ -48,6 +56,7 @@ Examples:
   penstock pipeline deploy views --name views-eu --every 10m --auto-rollback
   penstock pipeline deploy job.py --cron '0 3 * * *' --secret DB_PASSWORD
   penstock pipeline deploy --reset sessions --note 'shorter sessions' --wait
+  penstock pipeline deploy --recompute sessions --swap manual
 """
 NO_WORKER: Final = (
     "no worker is running, so nothing is run yet; start one with: penstock pipeline worker"
@@ -148,6 +157,9 @@ def deploy(
     auto_rollback: _AutoRollback = None,
     reset: Reset = None,
     keep_checkpoint: KeepCheckpoint = None,
+    recompute: Recompute = None,
+    swap: Swap = None,
+    keep: Keep = None,
     note: _Note = "",
     stopped: _Stopped = False,
     wait: _Wait = False,
@@ -170,6 +182,13 @@ def deploy(
         reset or (),
         keep_checkpoint or (),
     )
+    if recompute is not None:
+        _check_alone(options, wait=wait)
+        order = parse_order(recompute, swap, keep)
+        deploy_beside(Path(directory), name, note, order, bootstrap, _uploaded, yes=yes, json=json)
+        return
+    if swap is not None or keep is not None:
+        raise CommandFailed("--swap and --keep are for --recompute")
     _deploy(
         Path(directory), options, bootstrap, wait_s=timeout if wait else None, yes=yes, json=json
     )
@@ -217,6 +236,28 @@ def _deploy(
             done(_works(address, made, wait_s))
             if not json:
                 emit(f"{printable(name)} version {made.version} works")
+
+
+def _check_alone(options: _Options, *, wait: bool) -> None:
+    """Raises `CommandFailed` for options that would change the running version."""
+    given = (
+        ("a schedule", options.schedule),
+        ("--master", options.master),
+        ("--memory", options.memory_mb),
+        ("--conf", options.settings),
+        ("--secret", options.secrets),
+        ("--storage", options.storage),
+        ("--auto-rollback", options.auto_rollback),
+        ("--reset", options.reset or None),
+        ("--keep-checkpoint", options.keep or None),
+        ("--stopped", options.stopped or None),
+        ("--wait", wait or None),
+    )
+    if wrong := [option for option, value in given if value is not None]:
+        raise CommandFailed(
+            f"--recompute deploys a version beside the running one: deploy with {wrong[0]} before, "
+            "or after the swap"
+        )
 
 
 async def _planned(

@@ -137,11 +137,15 @@ async def _planned_rollback(
     from penstock.spark.deployments.checkpoint_folders import (  # noqa: PLC0415 -- for speed
         check_resettable,
     )
+    from penstock.spark.deployments.generations import (  # noqa: PLC0415 -- for speed
+        check_no_recompute,
+    )
     from penstock.spark.pipelines.errors import PipelineError  # noqa: PLC0415 -- for speed
 
     async with open_catalog(bootstrap) as catalog:
         await catalog.caught_up()
         current = catalog.deployment(name)
+        check_no_recompute(current)
         target = to or earlier_version(catalog, current)
     versions = catalog.versions
     if (name, target) not in versions:
@@ -177,7 +181,7 @@ async def _rolled_back(
     )
 
     def back(old: Deployment) -> Deployment:
-        if old.version != source:
+        if old.version != source or old.recompute is not None:
             raise ChangeConflict(name)
         return replace(old, version=target)
 

@@ -10,6 +10,7 @@ import typer
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import CommandFailed, emit, emit_json, json_text, pipe_guard, printable
 from penstock.cli.output import time_text as at
+from penstock.cli.pipeline_recompute_view import recompute_json, recompute_lines
 from penstock.cli.pipeline_session import done, open_catalog, told
 from penstock.cli.pipeline_view import COLUMNS, flow_rows
 from penstock.cli.session import DEFAULT_BOOTSTRAP
@@ -222,6 +223,8 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
         "error": "" if reported is None else reported.error,
         "round": run.get("round", 0),
         "flows": _flows(run),
+        "place": "" if reported is None else reported.place,
+        **recompute_json(deployment, reported),
     }
 
 
@@ -255,7 +258,7 @@ def deployment_text(found: dict[str, Any]) -> str:
         lines.append(f"failed{failures}: {printable(found['error'])}")
     if found["flows"]:
         lines.append(table(COLUMNS, flow_rows(found["flows"])))
-    return "\n".join(lines)
+    return "\n".join([*lines, *recompute_lines(found)])
 
 
 def schedule_text(schedule: Schedule) -> str:

@@ -34,6 +34,7 @@ from penstock.spark.deployments.catalog_errors import (
 )
 from penstock.spark.deployments.checkpoint_folders import check_resettable
 from penstock.spark.deployments.checkpoint_rules import FlowChange, compare, decide
+from penstock.spark.deployments.generations import check_no_recompute
 from penstock.spark.deployments.model import Deployment, LogChunk, Status, decode
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.topic_partition import TopicPartition
@@ -306,6 +307,7 @@ class Deployments:
         if version == compared:
             raise BadRequest(f"{name} is at version {version} already")
         try:
+            check_no_recompute(deployment)
             decision = decide(self._compared(name, compared, version), reset, keep)
             kind = self._records.view.versions[name, version].kind
             for flow in decision.reset:
@@ -314,7 +316,7 @@ class Deployments:
             raise BadRequest(str(error)) from error
 
         def change(now: Deployment) -> Deployment:
-            if now.version != compared:
+            if now.version != compared or now.recompute is not None:
                 raise ChangeConflict(name)
             return replace(now, version=version)
 

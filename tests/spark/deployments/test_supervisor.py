@@ -11,6 +11,7 @@ from penstock.spark.deployments.supervisor_events import (
     DriverEnded,
     DriverReady,
     GivenUp,
+    Held,
     Lost,
     NotPrepared,
     Prepare,
@@ -424,3 +425,23 @@ def test_answers_to_an_older_attempt_are_ignored(pipeline: Supervised) -> None:
     assert pipeline.on(DriverEnded(old, error="late")) == []
     assert pipeline.on(NotPrepared(old, "late", lasting=True)) == []
     assert pipeline.on(Tick()) == []
+
+
+def test_a_driver_that_is_held_begins_no_round() -> None:
+    world = Supervised()
+    world.running()
+    assert kinds(world.on(Held(True))) == [], "the round goes on"
+    world.complete_round()
+    assert kinds(world.wait(60)) == []
+    assert world.state == "RUNNING"
+    assert kinds(world.on(Held(False))) == ["BeginRound"]
+
+
+def test_no_driver_is_started_while_it_is_held() -> None:
+    world = Supervised()
+    world.on(Held(True))
+    assert kinds(world.own()) == []
+    assert kinds(world.on(Held(False))) == ["Prepare"]
+    world.on(Held(True))
+    assert kinds(world.on(Prepared(world.machine.run))) == []
+    assert kinds(world.on(Held(False))) == ["Prepare"]

@@ -18,6 +18,7 @@ from penstock.spark.deployments.supervisor_events import (
     DriverReady,
     GivenUp,
     Happening,
+    Held,
     LeaseRenewed,
     Limits,
     Lost,
@@ -55,7 +56,7 @@ class Walk(RuleBasedStateMachine):
         self.machine = Supervisor("views", ME, lambda: self.fraction)
         self.boot, self.wall_ms = 500.0, NOON_MS
         self.deployment: Deployment | None = Deployment("views", 1, 1)
-        self.owned = self.releasing = False
+        self.owned = self.releasing = self.held = False
         self.lease = 0.0
         self.preparing: set[int] = set()
         self.driver: int | None = None
@@ -85,6 +86,7 @@ class Walk(RuleBasedStateMachine):
                     assert self.driver == effect.run and self.is_ready and not self.in_round
                     assert self.deployment is not None and self.deployment.wanted == "RUNNING"
                     assert self.owned and self.boot < self.lease and not self.stop_asked
+                    assert not self.held
                     self.in_round = True
                 case StopDriver():
                     assert self.driver == effect.run
@@ -103,6 +105,7 @@ class Walk(RuleBasedStateMachine):
 
     def check_start(self, effect: StartDriver) -> None:
         assert self.driver is None, "two drivers"
+        assert not self.held
         assert self.owned and not self.releasing and self.boot < self.lease
         assert self.deployment is not None and self.deployment.wanted == "RUNNING"
         assert effect.version.number == self.deployment.version
@@ -207,6 +210,11 @@ class Walk(RuleBasedStateMachine):
         )
         self.on(Defined(self.deployment, self.version()))
 
+    @rule(held=st.sampled_from([False, False, True]))
+    def pipeline_is_held(self, held: bool) -> None:
+        self.held = held
+        self.on(Held(held))
+
     @precondition(lambda self: bool(self.preparing))
     @rule(data=st.data(), fine=st.booleans(), lasting=st.booleans())
     def preparation_ends(self, data: st.DataObject, fine: bool, lasting: bool) -> None:
@@ -274,8 +282,8 @@ class Walk(RuleBasedStateMachine):
             and self.deployment is not None
             and self.deployment.wanted == "RUNNING"
         )
-        held = self.status is not None and self.status.state in ("FAILED", "COMPLETED")
-        if wanted and not held and self.machine.phase is Phase.IDLE:
+        ended = self.status is not None and self.status.state in ("FAILED", "COMPLETED")
+        if wanted and not ended and not self.held and self.machine.phase is Phase.IDLE:
             assert self.machine.wake_at is not None
 
     def teardown(self) -> None:

@@ -266,8 +266,8 @@ class Catalog:
                 offset = await archive_store.write(producer, version, plan.archive, progress)
                 version = replace(version, archive_offset=offset)
                 await self._write_version(producer, version, new)
-                text = f"version {version.number}" + (f": {plan.note}" if plan.note else "")
-                event = Event(plan.name, now.at_ms, "deployed", text, version.number, by=now.user)
+                what, text = change_plan.deployed_text(plan, version.number)
+                event = Event(plan.name, now.at_ms, what, text, version.number, by=now.user)
                 await self._write(producer, topics.HISTORY, plan.name.encode(), encode(event))
             return new
 

@@ -12,6 +12,7 @@ import re
 from typing import Final
 
 from penstock.spark.deployments import topics
+from penstock.spark.deployments.generations import has_sound_generations
 from penstock.spark.deployments.model import (
     NAME,
     SECRET,
@@ -123,6 +124,7 @@ def is_sound_deployment(deployment: Deployment) -> bool:
         and deployment.memory_mb > 0
         and is_sound_schedule(deployment.schedule)
         and all(SECRET.fullmatch(secret) for secret in deployment.secrets)
+        and has_sound_generations(deployment)
     )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from penstock.spark.deployments import generations
 from penstock.spark.deployments.catalog_view import CatalogView
+from penstock.spark.deployments.generations import RecomputeOrder
 from penstock.spark.deployments.model import (
     Deployment,
     Kind,
@@ -15,6 +17,7 @@ from penstock.spark.deployments.model import (
     Version,
     Wanted,
 )
+from penstock.spark.pipelines.errors import PipelineError
 
 VERSIONS_KEPT: Final = 10
 
@@ -41,6 +44,8 @@ class NewVersion:
     reset_flows: Sequence[str] = ()
     expected_version: int | None = None
     """The version that runs now (0: none), if this one was compared with it."""
+    recompute: RecomputeOrder | None = None
+    """The version does not run at once: it computes tables again, and runs after the swap."""
 
 
 class Change(NamedTuple):
@@ -82,10 +87,16 @@ def planned(view: CatalogView, plan: NewVersion, version: int, change: Change) -
     """Returns the deployment that runs the new version."""
     status = view.statuses.get(plan.name)
     old = view.deployments.get(plan.name)
+    if old is not None:
+        generations.check_no_recompute(old)
+    if plan.recompute is not None:
+        if old is None:
+            raise PipelineError(f"{plan.name} is not deployed, so there is nothing to recompute")
+        begun = generations.begun(old, version, plan.recompute, change.at_ms)
+        return revised(old, begun, status, (), change)
     if old is None:
         # Revisions go on after a deletion: the last status refers to them.
-        last = 0 if status is None else max(status.revision, status.reset_revision)
-        old = Deployment(plan.name, last, version)
+        old = _after_deletion(plan.name, status, version)
     given: dict[str, Any] = {
         "schedule": plan.schedule,
         "master": plan.master,
@@ -101,7 +112,26 @@ def planned(view: CatalogView, plan: NewVersion, version: int, change: Change) -
         wanted=plan.wanted,
         **{key: value for key, value in given.items() if value is not None},
     )
+    if wanted.storage != old.storage:
+        wanted = replace(wanted, kept=None)  # They are in the other storage.
     return revised(old, wanted, status, plan.reset_flows, change)
+
+
+def deployed_text(plan: NewVersion, version: int) -> tuple[str, str]:
+    """Returns what the history says about a deploy: one word, and a text."""
+    note = f": {plan.note}" if plan.note else ""
+    if plan.recompute is None:
+        return "deployed", f"version {version}{note}"
+    return "recompute", f"{', '.join(plan.recompute.tables)}, with version {version}{note}"
+
+
+def _after_deletion(name: str, status: Status | None, version: int) -> Deployment:
+    if status is None:
+        return Deployment(name, 0, version)
+    last = max(status.revision, status.reset_revision)
+    generation = max(status.generation, 0)
+    highest = max(status.generations, generation)
+    return Deployment(name, last, version, generation=generation, generations=highest)
 
 
 def revised(
@@ -112,8 +142,9 @@ def revised(
     change: Change,
 ) -> Deployment:
     """Completes a change. `reset` are the flows that begin again. Those of earlier changes stay in
-    the list until a worker has reported that they have begun."""
+    the list until a worker has reported that they have begun, or other tables are served."""
     is_done = status is not None and status.reset_revision >= old.reset_revision
+    is_done = is_done or wanted.generation != old.generation
     pending = () if is_done else old.reset_flows
     revision = old.revision + 1
     return replace(
@@ -134,7 +165,9 @@ def removals(view: CatalogView, newest: Version) -> Iterator[Removal]:
     versions = view.versions_of(name)
     status = view.statuses.get(name)
     good = 0 if status is None else status.good_version
-    gone = {each.number for each in versions[VERSIONS_KEPT - 1 :]} - {good}
+    old = view.deployments.get(name)
+    used_by = set() if old is None else generations.used_versions(old)
+    gone = {each.number for each in versions[VERSIONS_KEPT - 1 :]} - {good} - used_by
     used = {each.archive for each in versions if each.number not in gone} | {newest.archive}
     for each in versions:
         if each.number in gone:

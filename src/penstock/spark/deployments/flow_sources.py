@@ -28,7 +28,8 @@ _DECORATORS: Final[Mapping[str, str]] = {
     "materialized_view": "batch",
     "temporary_view": "view",
 }
-_TARGETS: Final = ("create_sink", "create_streaming_table")
+_SINK: Final = "create_sink"
+_TARGETS: Final = (_SINK, "create_streaming_table")
 _STATEMENT: Final = re.compile(
     r"""\s*CREATE\s+(?:OR\s+REFRESH\s+|OR\s+REPLACE\s+)?
     (?P<kind>STREAMING\s+TABLE|MATERIALIZED\s+VIEW|TEMPORARY\s+VIEW|TEMP\s+VIEW|FLOW)\s+
@@ -79,6 +80,8 @@ class ProjectCode:
         self._sql = {path: files[path] for path in sorted(files) if path.endswith(".sql")}
         self._views: dict[str, tuple[_Module, ast.stmt] | str] = {}
         self._outputs: dict[str, ast.stmt] = {}
+        self.sinks: set[str] = set()
+        """The names of sinks, after `flows`."""
         self.unnamed: list[str] = []
         """Functions that define flows whose names are computed, after `flows`."""
 
@@ -130,6 +133,8 @@ class ProjectCode:
                 called, call = _last_name(node.value.func), node.value
                 if called in _TARGETS and (name := _text(call, "name", position=0)):
                     self._outputs[name] = node
+                    if called == _SINK:
+                        self.sinks.add(name)
                 elif called == "create_auto_cdc_flow" and (target := _text(call, "target", 0)):
                     name = _text(call, "name") or target
                     yield FlowSource(name, "streaming", target), module, node

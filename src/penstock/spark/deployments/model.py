@@ -25,6 +25,8 @@ SECRET: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 """Names of secrets. They are names of environment variables and of files."""
 
 Wanted = Literal["RUNNING", "STOPPED"]
+Swap = Literal["manual", "when-caught-up"]
+"""When tables that were computed again take the place of the old ones."""
 Kind = Literal["project", "script"]
 State = Literal[
     "WAITING FOR A WORKER",
@@ -82,6 +84,34 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
+class Recompute:
+    """Tables that are computed again from the beginning, beside those that are served."""
+
+    generation: int
+    """Where in the storage: see `generations`."""
+    version: int
+    """The version whose code computes them."""
+    tables: list[str]
+    swap: Swap = "when-caught-up"
+    keep_ms: int = 7 * 86_400_000
+    """How long the old tables are kept after the swap."""
+    asked: bool = False
+    """Whether someone asked for the swap."""
+    began_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptGeneration:
+    """The tables and checkpoints that were served before the last swap."""
+
+    generation: int
+    version: int
+    keep_ms: int
+    until_ms: int
+    """Then they are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
     """What a pipeline is meant to do. Each change is a new record with a higher `revision`."""
 
@@ -112,6 +142,12 @@ class Deployment:
     """The revision that last added to `reset_flows`."""
     changed_ms: int = 0
     changed_by: str = ""
+    generation: int = 0
+    """The generation of tables and checkpoints that is served and updated: see `generations`."""
+    generations: int = 0
+    """The highest number of a generation so far. Numbers are not used again."""
+    recompute: Recompute | None = None
+    kept: KeptGeneration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +177,13 @@ class Status:
     """The last version of which a round was completed; 0 if there is none."""
     reset_revision: int = 0
     """The `reset_revision` of the deployment whose `reset_flows` were last begun again."""
+    generation: int = 0
+    generations: int = 0
+    """As in the deployment: a deployment of the same name goes on with them after a deletion."""
+    place: str = ""
+    """The folder or URL of the tables and checkpoints that are served."""
+    recompute: dict[str, Any] = field(default_factory=dict)
+    """The progress of a recompute: `RecomputeProgress.as_dict`."""
 
 
 @dataclass(frozen=True, slots=True)

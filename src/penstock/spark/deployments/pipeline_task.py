@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from penstock.client.errors import ClientError
 from penstock.ports import Clock, Executor, Random
@@ -20,7 +20,8 @@ from penstock.runtime import boot_time
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
-from penstock.spark.deployments.model import Status
+from penstock.spark.deployments.generations import rolled_back
+from penstock.spark.deployments.model import Deployment, Event, Status, Version
 from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor import Phase, Supervisor
@@ -76,12 +77,56 @@ class Surroundings:
     identity: Identity
 
 
-class PipelineTask:
-    """A pipeline that the worker owns or still ends. `run` does the work, until cancelled."""
+class Part(Protocol):
+    """What a driver is for: it updates the tables that are served, or it computes new ones."""
 
-    def __init__(self, name: str, around: Surroundings) -> None:
+    log_folder: str
+
+    def definition(self) -> tuple[Deployment | None, Version | None]:
+        """Returns what the driver is to run."""
+
+    def previous(self) -> Status | None:
+        """Returns the last status that a worker reported."""
+
+    def assignment(self, assigned: Assignment) -> Assignment:
+        """Completes what the driver is told."""
+
+    def status(self, status: Status) -> Status | None:
+        """Returns what is reported; None if this part has no status of its own."""
+
+    def event(self, event: Event) -> Event | None:
+        """Returns what is added to the history; None: nothing."""
+
+    def on_driver_event(self, event: Mapping[str, Any]) -> None:
+        """The driver has written an event."""
+
+    def on_handled(self) -> None:
+        """Something has happened to the driver."""
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The rounds of the drivers of a task, counted from 1."""
+
+    begun: int = 0
+    began_at: float = 0.0
+    ended: int = 0
+    """The number of the last round that was completed."""
+    last_s: float = 0.0
+    """How long it took."""
+
+
+class PipelineTask:
+    """A driver of a pipeline that the worker owns or still ends. `run` does the work, until
+    cancelled."""
+
+    def __init__(self, name: str, around: Surroundings, part: Part) -> None:
         self.name = name
         self._around = around
+        self._part = part
+        self.rounds = Rounds()
+        self.generation: int | None = None
+        """The generation of tables that its driver may write to; None if nothing of it runs."""
         self.machine = Supervisor(name, around.identity, around.random.uniform)
         self._effects: asyncio.Queue[Effect] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -97,7 +142,7 @@ class PipelineTask:
         self.view = RunView(name)
         self.restarts = 0
         self._log = DriverLog(
-            str(around.folder.logs(name)),
+            part.log_folder,
             around.executor,
             lambda version, lines: around.catalog.log(name, version, lines),
         )
@@ -106,17 +151,12 @@ class PipelineTask:
 
     def define(self) -> None:
         """The deployment may have changed."""
-        catalog = self._around.catalog
-        deployment = catalog.deployments.get(self.name)
-        version = None
-        if deployment is not None:
-            version = catalog.versions.get((self.name, deployment.version))
-        self.handle(Defined(deployment, version))
+        self.handle(Defined(*self._part.definition()))
 
     def take(self, lease_until: float) -> None:
         self._released.clear()
         self.define()
-        self.handle(Taken(self._around.catalog.statuses.get(self.name)))
+        self.handle(Taken(self._part.previous()))
         self.renew(lease_until)
 
     async def give_up(self) -> None:
@@ -185,11 +225,26 @@ class PipelineTask:
         if self._dirty and status is not None and self.machine.reports(now):
             self._dirty = False
             with suppress(ClientError):  # The next report is complete again.
-                await self._around.catalog.report(self._with_view(status))
+                await self._tell(status)
+
+    def mark_dirty(self) -> None:
+        """What is reported beside the status of the driver has changed."""
+        self._dirty = True
 
     def handle(self, happening: Happening) -> None:
-        effects = self.machine.handle(happening, self._now())
+        now = self._now()
+        effects = self.machine.handle(happening, now)
+        if self.machine.phase in (Phase.IDLE, Phase.PREPARING):
+            self.generation = None
         for effect in effects:
+            match effect:
+                case StartDriver(deployment=deployment):
+                    self.generation = deployment.generation
+                case BeginRound():
+                    self.rounds.begun += 1
+                    self.rounds.began_at = now.boot
+                case _:
+                    pass
             match effect:
                 case Prepare():
                     self._spawn(self._prepare(effect), "preparation")
@@ -198,6 +253,7 @@ class PipelineTask:
                 case _:
                     self._effects.put_nowait(effect)
         self._set_timer()
+        self._part.on_handled()
 
     def _now(self) -> Now:
         return Now(boot_time(), self._around.clock.wall_ms())
@@ -224,7 +280,8 @@ class PipelineTask:
             case Report(status):
                 await self._report(status)
             case Record(event):
-                await self._until_written(lambda: self._around.catalog.record(event))
+                if (told := self._part.event(event)) is not None:
+                    await self._until_written(lambda: self._around.catalog.record(told))
             case StartDriver():
                 await self._start(effect)
             case BeginRound(run):
@@ -237,7 +294,7 @@ class PipelineTask:
 
     async def _report(self, status: Status) -> None:
         self._dirty = False
-        await self._until_written(lambda: self._around.catalog.report(self._with_view(status)))
+        await self._until_written(lambda: self._tell(status))
 
     async def _until_written(self, write: Callable[[], Awaitable[None]]) -> None:
         """Writes something, and tries again for as long as this worker owns the pipeline."""
@@ -252,8 +309,10 @@ class PipelineTask:
             else:
                 return
 
-    def _with_view(self, status: Status) -> Status:
-        return replace(status, run=self.view.as_dict())
+    async def _tell(self, status: Status) -> None:
+        told = self._part.status(replace(status, run=self.view.as_dict()))
+        if told is not None:
+            await self._around.catalog.report(told)
 
     async def _prepare(self, effect: Prepare) -> None:
         loop = asyncio.get_running_loop()
@@ -310,6 +369,7 @@ class PipelineTask:
         if not is_script:
             # Spark itself lets the flows of a project begin again, in the first round.
             assignment = replace(assignment, reset=list(effect.reset_flows))
+        assignment = self._part.assignment(assignment)
         self._driver = driver
         driver.send({"lease": self._lease_until, "assign": asdict(assignment)})
         self._spawn(self._follow(effect.run, task, ended), "driver")
@@ -364,7 +424,7 @@ class PipelineTask:
             await self._around.catalog.change(
                 self.name,
                 lambda known: (
-                    replace(known, version=effect.version)
+                    rolled_back(known, effect.version, self._around.clock.wall_ms())
                     if known.version == effect.failed
                     else known
                 ),
@@ -379,10 +439,14 @@ class PipelineTask:
     def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
         self.view.apply(event)
         self._dirty = True
+        self._part.on_driver_event(event)
         match event.get("event"):
             case "ready":
                 self.handle(DriverReady(run))
             case "waiting":
+                if run == self.machine.run and self.machine.phase in (Phase.ROUND, Phase.STOPPING):
+                    self.rounds.ended = self.rounds.begun
+                    self.rounds.last_s = boot_time() - self.rounds.began_at
                 self.handle(RoundEnded(run))
             case _:
                 pass

@@ -132,7 +132,7 @@ class Preparation:
 
     def _assignment(self, deployment: Deployment, version: Version, bootstrap: str) -> Assignment:
         folder = self._folder
-        folder.own_storage(deployment.name).mkdir(parents=True, exist_ok=True)
+        folder.working(deployment).mkdir(parents=True, exist_ok=True)
         metastore = folder.metastore(deployment)
         metastore.mkdir(parents=True, exist_ok=True)
         storage = folder.storage(deployment)
@@ -163,7 +163,7 @@ class Preparation:
         python: str,
         secrets: Mapping[str, str],
     ) -> DriverStart:
-        folder = self._folder.own_storage(deployment.name)
+        folder = self._folder.working(deployment)
         return DriverStart(
             python=python,
             master=deployment.master,

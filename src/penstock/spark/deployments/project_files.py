@@ -16,8 +16,10 @@ from urllib.parse import urlsplit
 from penstock.spark.deployments import archive
 from penstock.spark.deployments.flow_fingerprints import project_flows, script_flows
 from penstock.spark.deployments.model import NAME, Kind
+from penstock.spark.deployments.recompute_parts import project_parts
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.project import find_project, read_spec
+from penstock.spark.pipelines.recompute_scope import PipelineParts
 
 _CODE: Final = (".py", ".sql")
 _CATALOG: Final = "spark_catalog"
@@ -42,6 +44,8 @@ class PreparedFiles:
     unnamed: list[str]
     """Functions that define flows whose names are computed: these flows are not in `flows`."""
     archive: bytes = field(repr=False)
+    parts: PipelineParts | None = None
+    """What a recompute has to know, if the code says it."""
 
 
 def prepare(given: Path) -> PreparedFiles:
@@ -67,6 +71,7 @@ def prepare(given: Path) -> PreparedFiles:
         flows,
         unnamed,
         archive.pack(project.root, ignored),
+        project_parts(texts, definitions),
     )
 
 

@@ -35,6 +35,7 @@ from penstock.spark.deployments.supervisor_events import (
     Effect,
     GivenUp,
     Happening,
+    Held,
     Identity,
     LeaseRenewed,
     Limits,
@@ -92,7 +93,7 @@ class Supervisor:
         self._limits = limits or Limits()
         self._deployment: Deployment | None = None
         self._version: Version | None = None
-        self._releasing = False
+        self._releasing = self._is_held = False
         self._lease_until = _NO_LEASE
         self._started_with: tuple[object, ...] = ()
         self._resets = 0
@@ -127,6 +128,8 @@ class Supervisor:
                 self._lease_until = _NO_LEASE
             case LeaseRenewed(until):
                 self._lease_until = max(self._lease_until, until)
+            case Held(held):
+                self._is_held = held
             case Tick():
                 pass
             case _ if happening.run == self.run:
@@ -145,6 +148,8 @@ class Supervisor:
         self._deployment, self._version = after, happening.version
         if after is None or (before is not None and after.revision == before.revision):
             return
+        if before is None:
+            self._backoff.worked()  # Failures of a deployment that is gone do not count.
         if before is None or recipe(before) != recipe(after) or before.wanted != after.wanted:
             # Someone changed it: what failed before may work now.
             self._backoff.retry_now()
@@ -276,7 +281,7 @@ class Supervisor:
                 self._was_stopped = True
                 self._record(now, "stopped", f"stopped on {self._identity.host}")
             return
-        if not self._check(deployment, now) or now.boot < self._backoff.retry_at:
+        if self._is_held or not self._check(deployment, now) or now.boot < self._backoff.retry_at:
             return
         self._rounds.decide_first(deployment, now.wall_ms)
         if self._rounds.due(deployment, now.wall_ms) > now.wall_ms or not self._has_lease(now):
@@ -320,7 +325,7 @@ class Supervisor:
                 self._stop(now, at_once=False)
             case Phase.READY:
                 rest_s = self._until_due(now)
-                if rest_s <= 0:
+                if rest_s <= 0 and not self._is_held:
                     self._rounds.begin(now.wall_ms)
                     self._enter(Phase.ROUND, now)
                     self._out.append(BeginRound(self.run))
@@ -331,12 +336,11 @@ class Supervisor:
                     self._worked(now)
             case Phase.STOPPING if lasted >= self._limits.stop_s:
                 self._stop(now, at_once=True)
-            case _:
-                pass
 
     def _start(self, now: Now) -> None:
         deployment, version = self._deployment, self._version
-        if not self._goes_on() or deployment is None or version is None or not self._has_lease(now):
+        may_start = self._goes_on() and self._has_lease(now) and not self._is_held
+        if not may_start or deployment is None or version is None:
             self._enter(Phase.IDLE, now)
             return
         resets = deployment.reset_flows and self._reset_revision < deployment.reset_revision
@@ -408,8 +412,6 @@ class Supervisor:
             case Phase.IDLE if self._is_wanted():
                 found.append(self._backoff.retry_at)
                 found.append(now.boot + min(self._until_due(now), limits.look_s))
-            case _:
-                pass
         later = [at for at in found if at > now.boot]
         return min(later) if later else None
 
@@ -471,6 +473,8 @@ class Supervisor:
             error=self._backoff.error,
             good_version=self._good_version,
             reset_revision=self._reset_revision,
+            generation=deployment.generation,
+            generations=deployment.generations,
         )
 
     def reports(self, now: Now) -> bool:

@@ -117,6 +117,13 @@ class DriverEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """No round is begun and no driver is started while this is so: see `recompute`."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """The time at which the supervisor asked to be woken has come, or another one."""
 
@@ -132,6 +139,7 @@ Happening = (
     | DriverReady
     | RoundEnded
     | DriverEnded
+    | Held
     | Tick
 )
 
@@ -206,5 +214,6 @@ def recipe(deployment: Deployment) -> tuple[object, ...]:
         tuple(deployment.secrets),
         deployment.storage,
         deployment.memory_mb,
+        deployment.generation,
         deployment.schedule.interval_s if deployment.schedule.continuous else None,
     )

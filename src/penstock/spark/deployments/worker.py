@@ -1,7 +1,7 @@
 """A worker: runs the pipelines that the group of workers assigns to it.
 
 `Ownership` says which pipelines are its own and until when; the catalog says what they are to do;
-each is run by a `PipelineTask`. The worker itself decides which pipelines it is able to run,
+each is run by a `DeployedPipeline`. The worker itself decides which pipelines it is able to run,
 watches the memory of their drivers, and reports that it is there.
 """
 
@@ -22,10 +22,11 @@ from penstock.client.errors import ClientError
 from penstock.client.options import AdminOptions
 from penstock.runtime import Threads
 from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible
 from penstock.spark.deployments.model import WorkerStatus
 from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
-from penstock.spark.deployments.pipeline_task import PipelineTask, Surroundings
+from penstock.spark.deployments.pipeline_task import Surroundings
 from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparation
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor_events import Identity
@@ -82,7 +83,7 @@ class Worker:
             catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
             self._identity,
         )  # fmt: skip
-        self.pipelines: dict[str, PipelineTask] = {}
+        self.pipelines: dict[str, DeployedPipeline] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self.ownership = Ownership(
             cluster,
@@ -142,7 +143,8 @@ class Worker:
     def take(self, name: str) -> None:
         pipeline = self.pipelines.get(name)
         if pipeline is None:
-            pipeline = self.pipelines[name] = PipelineTask(name, self._around)
+            pipeline = DeployedPipeline(name, self._around, self._has_room)
+            self.pipelines[name] = pipeline
             self._running[name] = asyncio.create_task(pipeline.run(), name=f"pipeline {name}")
         pipeline.take(self.ownership.lease_until)
 
@@ -164,11 +166,11 @@ class Worker:
 
     def renew(self, until: float) -> None:
         for pipeline in self.pipelines.values():
-            if pipeline.machine.owned:
+            if pipeline.owned:
                 pipeline.renew(until)
 
     def _eligible(self) -> frozenset[str]:
-        owned = [name for name, task in self.pipelines.items() if task.machine.owned]
+        owned = [name for name, task in self.pipelines.items() if task.owned]
         live = {worker.id for worker in self._catalog.live_workers()} - {self.id}
         return eligible(
             self._catalog.deployments,
@@ -225,13 +227,29 @@ class Worker:
             _log.warning("cannot report the status of this worker: %s", error)
 
     async def _check_memory(self) -> None:
-        if not any(pipeline.pid for pipeline in self.pipelines.values()):
+        tasks = [task for pipeline in self.pipelines.values() for task in pipeline.tasks]
+        if not any(task.pid for task in tasks):
             return
         used = await self._threads.run(memory_by_session)
-        for pipeline in self.pipelines.values():
-            pid, limit = pipeline.pid, pipeline.memory_max
+        for task in tasks:
+            pid, limit = task.pid, task.memory_max
             if pid is not None and used.get(pid, 0) > limit:
-                pipeline.kill_for_memory(used[pid], limit)
+                task.kill_for_memory(used[pid], limit)
+
+    def _has_room(self, name: str) -> bool:
+        """Whether there is memory for a second driver of a pipeline, for a recompute."""
+        if not self._options.memory_mb:
+            return True
+        deployments = self._catalog.deployments
+        owned = self.ownership.owned
+        taken = [each for each in owned if each in deployments]
+        taken += [
+            each
+            for each, pipeline in self.pipelines.items()
+            if each in deployments and pipeline.second.generation is not None
+        ]
+        taken.append(name)
+        return sum(deployments[each].memory_mb for each in taken) <= self._options.memory_mb
 
     def _wants_spare(self) -> bool:
         deployments = self._catalog.deployments.values()

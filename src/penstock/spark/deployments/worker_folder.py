@@ -3,7 +3,8 @@
 storage-id              names the folder: tables in it can only be used by its workers
 files/NAME/VERSION-...  the unpacked files of a version
 environments/HASH       virtual environments
-storage/NAME            tables, checkpoints and metastore of a pipeline without shared storage
+storage/NAME            tables, checkpoints and metastore of a pipeline without shared storage;
+                        _generations/N in it: those of a recompute, see `generations`
 logs/NAME               the log of its drivers
 spares/ID               working folders of drivers that were started in advance
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from penstock.ports import Random
 from penstock.spark.deployments.checkpoint_folders import local_folder
+from penstock.spark.deployments.generations import generation_storage
 from penstock.spark.deployments.model import Deployment, Version
 
 
@@ -52,14 +54,22 @@ class WorkerFolder:
     def own_storage(self, name: str) -> Path:
         return self.path / "storage" / name
 
-    def storage(self, deployment: Deployment) -> str:
-        """Returns the folder or URL for checkpoints and tables."""
+    def root_storage(self, deployment: Deployment) -> str:
+        """Returns the folder or URL that has all generations of tables and checkpoints."""
         return deployment.storage or str(self.own_storage(deployment.name))
+
+    def storage(self, deployment: Deployment) -> str:
+        """Returns the folder or URL for checkpoints and tables of the deployment's generation."""
+        return generation_storage(self.root_storage(deployment), deployment.generation)
 
     def metastore(self, deployment: Deployment) -> Path:
         """Returns the folder of the metastore: in the storage, if that is a local folder."""
-        found = local_folder(self.storage(deployment))
-        return found or self.own_storage(deployment.name)
+        return local_folder(self.storage(deployment)) or self.working(deployment)
+
+    def working(self, deployment: Deployment) -> Path:
+        """Returns the working folder of a driver."""
+        own = str(self.own_storage(deployment.name))
+        return Path(generation_storage(own, deployment.generation))
 
     def logs(self, name: str) -> Path:
         return self.path / "logs" / name

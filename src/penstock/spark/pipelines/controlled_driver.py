@@ -7,6 +7,7 @@ the file descriptor that it was given, as those of `driver`, and some more:
     {"event": "warm"}        Spark has started, and waits for a pipeline
     {"event": "ready"}       waits for its first round
     {"event": "waiting"}     a round was completed
+    {"event": "refused"}     tables cannot be computed again; `text` says why
 
 A project is run in rounds; if it is continuous, its streaming flows also run between them (see
 `live_flows`). A script is run once: it has ended when it has returned and none of its
@@ -37,6 +38,7 @@ from penstock.spark.pipelines.graph import QueryGraphReport
 from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
+from penstock.spark.pipelines.recompute_scope import RecomputeRefused
 
 _QUERIES_EVERY_S: Final = 0.25
 _LIVE_ROUND_S: Final = 10.0
@@ -99,16 +101,27 @@ class Job:
     def run_round(self) -> None:
         self._round += 1
         self._events.tell("round", number=self._round)
+        assigned = self._assigned
         if self._live is not None:
             self._run_live(self._live)
+        elif self._project is not None and assigned.recompute:
+            self._recompute(self._project)
         elif self._project is not None:
-            reset = self._assigned.reset if self._round == 1 else ()
+            reset = assigned.reset if self._round == 1 else ()
             self._project.run(dry=False, full_refresh=False, reset=reset)
             self._keep_running(self._project)
         else:
             self._run_script()
         if self._watch is not None:
             self._watch.end_round()
+
+    def _recompute(self, project: Pipeline) -> None:
+        assigned = self._assigned
+        try:
+            project.recompute(assigned.recompute, assigned.running_flows)
+        except RecomputeRefused as refusal:
+            self._events.tell("refused", text=str(refusal))
+            raise
 
     @property
     def is_done(self) -> bool:

@@ -41,6 +41,8 @@ from penstock.spark.pipelines.jvm import PlannedRun, planned_run
 from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
+from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
+from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
 from penstock.spark.pipelines.table_writers import Definitions
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
@@ -176,6 +178,7 @@ class Pipeline:
         self._spec = spec
         self._spark = spark
         self._events = events
+        self._is_checked = False
         self._graph = GraphReport(spark, spec_path.parent.resolve(), events.write, SystemClock())
         self._planned: PlannedRun | None = None
         self._live: LiveFlows | None = None
@@ -210,6 +213,29 @@ class Pipeline:
         """Runs the flows of some tables, as materialized views, while other flows run."""
         with self._defined() as (graph, _definitions):
             self._follow(graph, self._started(graph, dry=False, only=tables))
+
+    def recompute(self, tables: Sequence[str], running_flows: Sequence[str]) -> None:
+        """Runs a round of a recompute: all tables, but no flow that writes to a topic."""
+        with self._defined() as (graph, definitions):
+            if definitions is None:
+                raise RecomputeRefused(
+                    "tables on a Connect server (sc://) cannot be computed again beside the "
+                    "running ones: they would have the same names there"
+                )
+            if self._spec.catalog not in (None, "spark_catalog"):
+                raise RecomputeRefused(
+                    f"tables in the catalog {self._spec.catalog} cannot be computed again beside "
+                    "the running ones: they would have the same names there"
+                )
+            definitions.check()
+            definitions.check_places(self._spec.storage)
+            definitions.check_logs(self._spec.storage)
+            classic, session = self._spark.classic, self._spark.session
+            if not self._is_checked:
+                check_scope(pipeline_parts(classic, session, graph), tables, running_flows)
+                self._is_checked = True
+            chosen = table_identifiers(classic, session, graph)
+            self._follow(graph, self._started(graph, dry=False, only=chosen))
 
     def _reset(self, flows: Sequence[str]) -> None:
         """Lets flows begin again, in a run of their tables only."""

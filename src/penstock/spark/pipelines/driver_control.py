@@ -56,6 +56,10 @@ class Assignment:
     live_interval_s: float | None = None
     """If it is set, streaming flows of a project run without an end after the first round, and
     begin a batch at most this often. None: they run in rounds only."""
+    recompute: list[str] = field(default_factory=list)
+    """Tables that this driver computes again, beside the running one; empty: it is that one."""
+    running_flows: list[str] = field(default_factory=list)
+    """With `recompute`: the flows of the version that runs."""
     link: str = ""
     """Where Python workers look for the files of the project; a link to `root` is created there."""
 

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.explain import short_name
 from penstock.spark.pipelines.jvm import connect_session, items
+from penstock.spark.pipelines.recompute_scope import RecomputeRefused
 
 FILE_FORMATS: Final = frozenset(
     {"parquet", "orc", "json", "csv", "text", "avro", "xml", "binaryfile"}
@@ -119,6 +120,17 @@ class Definitions:
                 if written >= 0:
                     check_log(flow, written, self._begun(storage, flow))
 
+    def check_places(self, storage: str) -> None:
+        """Raises `RecomputeRefused` if a table is in another storage: then the catalog is that of
+        the running pipeline, too."""
+        for name in self.formats:
+            location = self._location(name)
+            if location is not None and not _plain_url(location).startswith(_plain_url(storage)):
+                raise RecomputeRefused(
+                    f"the table {short_name(name)} is in {location}: a recompute needs a catalog "
+                    "of its own, and this one is shared with other pipelines"
+                )
+
     def reset(self, storage: str, names: Iterable[str]) -> list[str]:
         """Lets flows begin again. Returns the tables that the next run must refresh in full.
 
@@ -145,11 +157,15 @@ class Definitions:
         return sorted(set(tables))
 
     def _log(self, table: str) -> list[str]:
+        location = self._location(table)
+        return [] if location is None else self._names(f"{location}/{LOG_FOLDER}")
+
+    def _location(self, table: str) -> str | None:
+        """Returns where a table is; None if it does not exist yet."""
         catalog = self._classic._jsparkSession.sessionState().catalog()
         if not catalog.tableExists(self._tables[table]):
-            return []
-        location = catalog.getTableMetadata(self._tables[table]).location().toString()
-        return self._names(f"{location}/{LOG_FOLDER}")
+            return None
+        return str(catalog.getTableMetadata(self._tables[table]).location().toString())
 
     def _begun(self, storage: str, flow: Flow) -> int:
         """Returns the last batch in the checkpoint. A full refresh begins a new checkpoint, with
@@ -174,3 +190,8 @@ class Definitions:
         if not files.exists(path):
             return []
         return [str(each.getPath().getName()) for each in files.listStatus(path)]
+
+
+def _plain_url(url: str) -> str:
+    """Returns a URL in one form: Java writes file:/folder, others file:///folder."""
+    return f"file:/{url[8:]}" if url.startswith("file:///") else url

@@ -1,0 +1,77 @@
+"""Shows how far a recompute of a deployed pipeline is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.output import count, printable
+from penstock.cli.output import time_text as at
+
+if TYPE_CHECKING:
+    from penstock.spark.deployments.model import Deployment, Status
+
+
+def recompute_json(deployment: Deployment, reported: Status | None) -> dict[str, Any]:
+    """Returns what is known of the generations of the tables."""
+    recompute, kept = deployment.recompute, deployment.kept
+    progress = {} if reported is None or recompute is None else reported.recompute
+    if recompute is not None and progress.get("generation") != recompute.generation:
+        progress = {}  # Of an earlier one.
+    return {
+        "generation": deployment.generation,
+        "recompute": None
+        if recompute is None
+        else {
+            "stage": "waiting for a worker",
+            "state": "WAITING FOR A WORKER",
+            "caught_up": False,
+            **progress,
+            "generation": recompute.generation,
+            "version": recompute.version,
+            "tables": recompute.tables,
+            "swap": recompute.swap,
+            "swap_asked": recompute.asked,
+            "began_ms": recompute.began_ms,
+        },
+        "kept": None
+        if kept is None
+        else {
+            "generation": kept.generation,
+            "version": kept.version,
+            "until_ms": kept.until_ms,
+        },
+    }
+
+
+def recompute_lines(found: dict[str, Any]) -> list[str]:
+    """Returns the lines of `penstock pipeline status`."""
+    lines = []
+    recompute, kept = found["recompute"], found["kept"]
+    if recompute is not None:
+        tables = printable(", ".join(recompute["tables"]))
+        lines.append(
+            f"recompute of {tables} with version {recompute['version']} since "
+            f"{at(recompute['began_ms'])}: {printable(str(recompute['stage']))}, "
+            f"{str(recompute['state']).lower()}"
+        )
+        lines += _lag_lines(recompute)
+        if recompute.get("error"):
+            lines.append(f"the recompute failed: {printable(str(recompute['error']))}")
+        if recompute["caught_up"] and recompute["swap"] == "manual" and not recompute["swap_asked"]:
+            lines.append(f"swap the tables with: penstock pipeline swap {printable(found['name'])}")
+    if kept is not None:
+        lines.append(
+            f"the tables before the swap are kept until {at(kept['until_ms'])}; return to them "
+            f"with: penstock pipeline swap {printable(found['name'])} --back"
+        )
+    return lines
+
+
+def _lag_lines(recompute: dict[str, Any]) -> list[str]:
+    lag, served = recompute.get("lag"), recompute.get("served_lag")
+    if not isinstance(lag, int):
+        return []
+    text = f"new tables: {count(lag, 'record')} behind their topics"
+    if isinstance(served, int):
+        text += f"; served tables: {served:,}"
+    return [text]

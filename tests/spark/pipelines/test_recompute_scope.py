@@ -1,0 +1,141 @@
+"""Tests which tables can be computed again, and what is known of a pipeline without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.spark.deployments.flow_fingerprints import project_flows
+from penstock.spark.deployments.recompute_parts import project_parts, running_parts, topics_read
+from penstock.spark.pipelines.recompute_scope import (
+    PipelineParts,
+    RecomputeRefused,
+    Source,
+    check_scope,
+)
+
+EARLIEST = {"subscribe": "views", "startingOffsets": "earliest"}
+CODE = """
+from pyspark import pipelines as dp
+
+dp.create_sink("out", "penstock", {"topic": "alerts"})
+dp.create_streaming_table("all_views")
+
+
+@dp.table
+def page_views():
+    return spark.readStream.format("penstock").option("subscribe", "views").load()
+
+
+@dp.append_flow(target="all_views")
+def old_views():
+    return spark.readStream.format("penstock").option("subscribe", "old").load()
+
+
+@dp.materialized_view
+def per_page():
+    return spark.read.table("page_views")
+
+
+@dp.append_flow(target="out")
+def alerts():
+    return spark.readStream.table("page_views")
+"""
+GRAPH: dict[str, Any] = {
+    "nodes": [
+        {"id": "topic:views", "kind": "topic", "name": "views"},
+        {"id": "topic:alerts", "kind": "topic", "name": "alerts"},
+        {"id": "table:page_views", "kind": "table", "name": "page_views", "flow": "page_views"},
+        {"id": "table:all_views", "kind": "table", "name": "all_views"},
+        {"id": "table:per_page", "kind": "table", "name": "per_page", "flow": "per_page"},
+        {"id": "table:elsewhere", "kind": "table", "name": "elsewhere"},
+        {"id": "flow:old_views", "kind": "flow", "name": "old_views", "flow": "old_views"},
+        {"id": "flow:alerts", "kind": "flow", "name": "alerts", "flow": "alerts"},
+        {"id": "sink:out", "kind": "sink", "name": "out"},
+    ],
+    "edges": [
+        {"from": "topic:views", "to": "table:page_views"},
+        {"from": "flow:old_views", "to": "table:all_views"},
+        {"from": "table:page_views", "to": "table:per_page"},
+        {"from": "table:elsewhere", "to": "table:per_page"},
+        {"from": "flow:alerts", "to": "sink:out"},
+        {"from": "sink:out", "to": "topic:alerts"},
+    ],
+}
+PARTS = PipelineParts(["all_views", "page_views"], ["per_page"], ["alerts"])
+
+
+def refusal(
+    parts: PipelineParts, named: Sequence[str], running: Sequence[str] = ("page_views",)
+) -> str:
+    with pytest.raises(RecomputeRefused) as refused:
+        check_scope(parts, named, running)
+    return str(refused.value)
+
+
+def test_all_streaming_tables_must_be_named() -> None:
+    text = refusal(PARTS, ["page_views"])
+    assert "the tables all_views must be named as well" in text
+    assert "(all_views,page_views)" in text
+    check_scope(PARTS, ["page_views", "all_views"], ["page_views"])
+    check_scope(PARTS, ["page_views", "all_views", "per_page"], ["page_views"])
+
+
+def test_a_table_must_exist() -> None:
+    text = refusal(PARTS, ["pageviews"])
+    assert text == "there is no table pageviews: the tables are all_views, page_views, per_page"
+
+
+def test_records_are_not_written_to_a_topic_again() -> None:
+    text = refusal(PARTS, ["page_views", "all_views"], ["page_views", "alerts"])
+    assert text.startswith("alerts writes to a topic, and would write its records again")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        EARLIEST,
+        {"subscribe": "views", "startingoffsets": '{"views": {"0": 7}}'},
+        {"subscribe": "views", "startingTimestamp": "1700000000000"},
+        {"subscribe": "views", "startingOffsetsByTimestamp": '{"views": {"0": 1}}'},
+    ],
+)
+def test_a_source_says_where_to_begin(options: dict[str, str]) -> None:
+    check_scope(PipelineParts(["a"], [], [], [Source("a", options)]), ["a"], [])
+
+
+@pytest.mark.parametrize(
+    "options", [{"subscribe": "views"}, {"subscribe": "views", "startingOffsets": "latest"}]
+)
+def test_a_table_is_not_replaced_by_an_empty_one(options: dict[str, str]) -> None:
+    text = refusal(PipelineParts(["a"], [], [], [Source("a", options)]), ["a"])
+    assert "set startingOffsets to earliest" in text
+
+
+def test_bad_records_are_not_sent_again() -> None:
+    options = {**EARLIEST, "badRecords": "deadletter", "deadLetterTopic": "bad"}
+    text = refusal(PipelineParts(["a"], [], [], [Source("a", options)]), ["a"])
+    assert "sends bad records to the topic bad" in text
+
+
+def test_the_parts_of_a_project_by_its_code() -> None:
+    assert project_parts({"a.py": CODE}, ["a.py"]) == PARTS
+
+
+def test_computed_names_are_left_to_spark() -> None:
+    code = CODE + "\nfor n in 'ab':\n    @dp.table(name=n)\n    def made():\n        return 1\n"
+    assert project_parts({"a.py": code}, ["a.py"]) is None
+
+
+def test_the_parts_of_a_pipeline_by_its_graph() -> None:
+    flows, _ = project_flows({"a.py": CODE}, ["a.py"], "home")
+    assert running_parts(GRAPH, flows) == PARTS
+    assert topics_read(GRAPH) == ["views"], "not those that are written"
+
+
+@pytest.mark.parametrize("graph", [{}, {"nodes": [1]}, {"nodes": [{}], "edges": []}])
+def test_a_graph_that_is_not_known(graph: dict[str, Any]) -> None:
+    assert running_parts(graph, {}) is None
+    assert topics_read(graph) == []
