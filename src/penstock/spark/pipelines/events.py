@@ -65,7 +65,7 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
         end = topic_offsets(source.get("endOffset"))
         offsets |= end
         spans.append((topic_offsets(source.get("startOffset")), end))
-    written = int((progress.get("sink") or {}).get("numOutputRows") or 0)
+    written = (progress.get("sink") or {}).get("numOutputRows")
     violations, checked = _violations(progress)
     return {
         "event": "progress",
@@ -81,7 +81,7 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
         "violations": violations,
         "checked": checked,
         # Spark reports -1 if it does not know them.
-        "output_rows": written if written >= 0 else None,
+        "output_rows": written if isinstance(written, int) and written >= 0 else None,
         "skew": skew(spans),
         "offsets": offsets,
     }
