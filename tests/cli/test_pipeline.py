@@ -279,6 +279,9 @@ def test_progress_is_reduced_to_what_is_shown() -> None:
         "state_rows": 0,
         "state_bytes": 0,
         "violations": {"has_id": 500, "is_page": 1},
+        "checked": 120,
+        "output_rows": None,
+        "skew": None,
         "offsets": {"clicks": {"0": 70, "1": 50}},
     }
     assert json.loads(json.dumps(event)) == event
@@ -302,5 +305,8 @@ def test_a_view_accumulates_events() -> None:
     rows = flow_rows(view.as_dict()["flows"])
     assert rows[0] == ("counts", "completed", None, None, None, "-", "-")
     assert rows[1][:6] == ("clicks", "failed", 150, 61, None, "has_id 1,000, is_page 2")
-    assert batch_text(view.as_dict()["flows"][1]) == "#4: 30 rows in 1.9 s at 12:00:01"
+    shown = view.as_dict()["flows"][1]
+    assert batch_text(shown) == "#4: 30 rows in 1.9 s at 12:00:01"
+    assert batch_text({**shown, "skew": 1.5}) == batch_text(shown)
+    assert batch_text({**shown, "skew": 7.25}).endswith("12:00:01, skew 7.2")
     assert clock_text("never") == "never"

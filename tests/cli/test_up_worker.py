@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,12 @@ def test_up_starts_a_worker_that_ends_with_it(tmp_path: Path, brokers: str) -> N
     assert process.stderr is not None
     try:
         for line in process.stderr:
-            if re.match(r"worker \S+ runs deployed pipelines", line):
+            if found := re.match(r"metrics of pipelines: (http://\S+)", line):
                 break
         else:
             pytest.fail("the worker did not start")
+        with urllib.request.urlopen(found[1], timeout=WAIT_S) as answer:
+            assert b"penstock_worker_pipelines 0.0" in answer.read()
         (worker,) = workers(data)
         assert not [each for each in processes() if each.session == worker and each.pid != worker]
         process.terminate()

@@ -14,9 +14,12 @@ import pytest
 from prometheus_client.process_collector import ProcessCollector
 
 from deploy.files import DEPLOY, document
-from penstock.broker.metrics.names import BY_NAME, Kind
+from penstock.broker.metrics import names as broker_names
+from penstock.broker.metrics.names import Kind
+from penstock.spark.deployments.metrics import names as worker_names
 
 PROMETHEUS = DEPLOY / "prometheus"
+BY_NAME = {**broker_names.BY_NAME, **worker_names.BY_NAME}
 PROMTOOL = shutil.which("promtool")
 NAME = re.compile(r"\b(?:penstock|process)_[a-z_]+\b")
 OUTSIDE = {"cluster", "instance", "job", "le"}
@@ -28,6 +31,13 @@ ASKED_FOR = {
     "PenstockBelowMinimumInSync",
     "PenstockHangingTransaction",
     "PenstockOfflinePartitions",
+    "PenstockNoWorker",
+    "PenstockPipelineFailed",
+    "PenstockPipelineFailsOften",
+    "PenstockPipelineLagGrows",
+    "PenstockPipelineWatermarkStuck",
+    "PenstockExpectationsFail",
+    "PenstockPipelineDeadLetters",
 }
 
 
@@ -118,7 +128,7 @@ def test_every_label_in_an_expression_exists() -> None:
         assert used <= known, expression
 
 
-def test_every_metric_of_the_broker_is_on_the_dashboard() -> None:
+def test_every_metric_is_on_the_dashboard() -> None:
     """Except a few whose history is not useful."""
     shown = {
         re.sub("_(bucket|sum|count)$", "", name)
@@ -133,6 +143,7 @@ def test_every_metric_of_the_broker_is_on_the_dashboard() -> None:
         "penstock_large_batches_total",
         "penstock_large_batches_waiting",
         "penstock_scrape_duration_seconds",
+        "penstock_worker_info",
     }
     assert set(BY_NAME) - shown <= left_out
 

@@ -32,6 +32,10 @@ COLUMNS = (
 )
 
 
+SKEW_SHOWN = 2.0
+"""A lower skew needs no attention."""
+
+
 class View(Protocol):
     def show(self, event: Mapping[str, Any]) -> None: ...
 
@@ -63,8 +67,14 @@ def batch_text(flow: Mapping[str, Any]) -> str:
         return "-"
     return (
         f"#{flow['batch']}: {count(flow['batch_rows'], 'row')} in "
-        f"{flow['batch_ms'] / 1000:.1f} s at {clock_text(flow['batch_at'])}"
+        f"{flow['batch_ms'] / 1000:.1f} s at {clock_text(flow['batch_at'])}{skew_text(flow)}"
     )
+
+
+def skew_text(flow: Mapping[str, Any]) -> str:
+    """Returns how uneven the partitions of its topics are, if they are."""
+    found = flow.get("skew")  # A run of an older version has none.
+    return f", skew {found:,.1f}" if found is not None and found >= SKEW_SHOWN else ""
 
 
 def clock_text(moment: str) -> str:

@@ -19,6 +19,7 @@ from penstock.cli.session import DEFAULT_BOOTSTRAP, checked, exit_code, explain_
 from penstock.client.errors import ClientError
 
 if TYPE_CHECKING:
+    from penstock.spark.deployments.metrics.endpoint import MetricsOptions
     from penstock.spark.deployments.worker import Worker, WorkerOptions
 
 DEFAULT_DATA: Final = "penstock-worker"
@@ -36,7 +37,35 @@ Examples:
   penstock pipeline worker
   penstock pipeline worker --data /var/lib/penstock-worker --memory 8192
   penstock pipeline worker --secrets /etc/penstock/secrets
+  penstock pipeline worker --metrics-port 9405
 """
+
+_MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        metavar="N",
+        help="Serve metrics and health checks on this port. 0: any free port.",
+    ),
+]
+_MetricsHost = Annotated[
+    str,
+    typer.Option(
+        "--metrics-host", metavar="H", help="Where it listens; others than this machine: token."
+    ),
+]
+_MetricsTokenFile = Annotated[
+    str,
+    typer.Option("--metrics-token-file", metavar="FILE", help="The token that requests must have."),
+]
+_MetricsKeystore = Annotated[
+    str,
+    typer.Option(
+        "--metrics-keystore", metavar="FILE", help="Key and certificates in PEM: use TLS."
+    ),
+]
 
 
 def worker(
@@ -63,6 +92,11 @@ def worker(
             "--spare/--no-spare", help="Keep a started Spark in reserve for the next pipeline."
         ),
     ] = True,
+    metrics_port: _MetricsPort = None,
+    metrics_host: _MetricsHost = "127.0.0.1",
+    metrics_token_file: _MetricsTokenFile = "",
+    metrics_keystore: _MetricsKeystore = "",
+    metrics_moves: Annotated[bool, typer.Option("--metrics-moves", hidden=True)] = False,
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     from penstock.spark.deployments.worker import WorkerOptions  # noqa: PLC0415 -- for speed
@@ -70,7 +104,10 @@ def worker(
     from penstock.spark.pipelines.runner import check_spark  # noqa: PLC0415 -- for speed
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    options = WorkerOptions(checked(bootstrap), data, memory, secrets, spare)
+    metrics = _metrics(
+        metrics_port, metrics_host, metrics_token_file, metrics_keystore, moves=metrics_moves
+    )
+    options = WorkerOptions(checked(bootstrap), data, memory, secrets, spare, metrics=metrics)
     try:
         check_spark()
         asyncio.run(_run(options, stop_with_stdin=stop_with_stdin))
@@ -83,6 +120,20 @@ def worker(
         raise CommandFailed(
             f"{printable(str(where))}: {error.strerror}: choose another folder with --data"
         ) from error
+
+
+def _metrics(
+    port: int | None, host: str, token_file: str, keystore: str, *, moves: bool
+) -> MetricsOptions | None:
+    from penstock.spark.deployments.metrics.endpoint import (  # noqa: PLC0415 -- for speed
+        MetricsOptions,
+    )
+
+    if port is None:
+        if token_file or keystore:
+            raise CommandFailed("say where metrics are served: --metrics-port N")
+        return None
+    return MetricsOptions(host, port, token_file, keystore, moves)
 
 
 async def _run(options: WorkerOptions, *, stop_with_stdin: bool) -> None:
@@ -100,7 +151,11 @@ async def _run(options: WorkerOptions, *, stop_with_stdin: bool) -> None:
 
     def on_ready(running: Worker) -> None:
         started.append(running)
-        sys.stderr.write(f"worker {running.id} runs deployed pipelines; Ctrl-C stops\n")
+        running.on_metrics = lambda url: tell(f"metrics of pipelines: {url}/metrics")
+        tell(f"worker {running.id} runs deployed pipelines; Ctrl-C stops")
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -133,7 +133,7 @@ def up(
             sys.stderr.write(_secure_setup().snippets(setup, ",".join(addresses)))
         _tell_metrics(configs)
         console.start(addresses, *(() if setup is None else _secure_setup().console_options(setup)))
-        worker.start(addresses, directory)
+        worker.start(addresses, directory, with_metrics=configs[0].metrics_address is not None)
 
     try:
         if brokers == 1:

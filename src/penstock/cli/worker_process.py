@@ -16,6 +16,10 @@ PROGRAM: Final = (sys.executable, "-m", "penstock.cli.main", "pipeline", "worker
 _STOP_S: Final = 3.0
 """Short: the brokers are gone already, so no round can be completed."""
 _STDERR: Final = 2
+METRICS_OFFSET: Final = 1_100
+"""The metrics of the worker are on the port of the first broker plus this. Those of the brokers, at
+most 64, are on their ports plus 1,000."""
+_PORT_MAX: Final = 65_535
 
 
 class WorkerProcess:
@@ -26,10 +30,15 @@ class WorkerProcess:
         self._wanted = wanted
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, addresses: list[str], data: str) -> None:
+    def start(self, addresses: list[str], data: str, *, with_metrics: bool = True) -> None:
         if not self._wanted or not has_spark():
             return
         command = [*PROGRAM, "--bootstrap", ",".join(addresses), "--data", f"{data}/worker"]
+        if with_metrics:
+            # Another port if that one is in use: the worker prints which.
+            port = int(addresses[0].rpartition(":")[2]) + METRICS_OFFSET
+            port = port if port <= _PORT_MAX else 0
+            command += ["--metrics-port", str(port), "--metrics-moves"]
         self._process = subprocess.Popen(  # noqa: S603 -- our own program, our own words
             [*command, "--stop-with-stdin"],
             stdin=subprocess.PIPE,

@@ -188,6 +188,7 @@ def flows_of(status: Status) -> list[dict[str, Any]]:
             "state_rows": _whole(flow.get("state_rows")) if _has_state(flow) else None,
             "state_bytes": _whole(flow.get("state_bytes")) if _has_state(flow) else None,
             "watermark": str(flow.get("watermark") or ""),
+            "skew": _number(flow.get("skew")),
             "violations": {
                 str(name): number
                 for name, number in _dict(flow.get("violations")).items()

@@ -131,7 +131,7 @@ class Deployments:
                 rows=flow["rows"],
                 lag=flow["lag"],
                 batch_ms=None if flow["batch"] is None else flow["batch_ms"],
-                more={"lag_s": flow["lag_s"], "state_rows": flow["state_rows"]},
+                more={each: flow[each] for each in ("lag_s", "state_rows", "skew")},
                 scope=("pipeline", status.name),
             )
             if rate is not None:

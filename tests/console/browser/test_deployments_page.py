@@ -121,6 +121,7 @@ def test_the_overview_has_figures_flows_and_the_command_that_deploys(
         "100 in 1.5 s",
         "2026-01-01T10:00:00.000Z",
         "40 rows, 2.0 KiB",
+        "3.5 \N{MULTIPLICATION SIGN}",
         "known 2",
     ]
     settings = page.locator("#settings").inner_text()
@@ -152,6 +153,7 @@ def test_the_graph_is_drawn_and_used_with_the_keyboard(
     details.get_by_text("defined in transformations/page_views.py, line 9").wait_for()
     assert "user STRING,page STRING" in details.inner_text()
     assert "watermark 2026-01-01T10:00:00.000Z" in details.inner_text()
+    assert "skew 3.5" in details.inner_text()
     focused = "document.activeElement.getAttribute('aria-label')"
     worker.report(run={"flows": [flow("page_views", lag=23)]})
     page.locator("#graph .node", has_text="lag 23").wait_for()
@@ -238,6 +240,7 @@ def test_charts_show_the_flows_over_time(page: Any, url: str, worker: FakeWorker
         "#pipeline-lag-time": "page_views 2.5 s",
         "#pipeline-batches": "page_views 1.5 s",
         "#pipeline-state": "page_views 40",
+        "#pipeline-skew": "page_views 3.5",
         "#pipeline-rows": re.compile(r"page_views [1-9]"),
     }
     clock = SystemClock()

@@ -6,14 +6,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.broker.config import ConfigError
 from penstock.net.session import Peer, SessionRefused
 from penstock.net.tls import TlsContexts, peer_certificate
 from penstock.net.tls_gate import HandshakeCounters, TlsGate
 from penstock.net.tls_refused import TlsRefused
-from penstock.ports import Env, Network
+from penstock.ports import Clock, Executor, Network
 from penstock.runtime import read_file
 from penstock.security.acls import user_principal
 from penstock.security.exchange import NAME_BYTES_MAX
@@ -33,10 +33,23 @@ _DAY_MS: Final = 24 * 3600 * 1000
 _log = logging.getLogger(__name__)
 
 
+class TlsEnv(Protocol):
+    """What certificates need of the ports of their node."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def handshakes(self) -> Executor | None: ...
+
+
 class ListenerCertificates:
     """The certificates of all listeners with TLS."""
 
-    def __init__(self, env: Env, settings: Mapping[str, TlsSettings], inter_broker: str) -> None:
+    def __init__(self, env: TlsEnv, settings: Mapping[str, TlsSettings], inter_broker: str) -> None:
         self._env = env
         self._settings = settings
         self._inter_broker = inter_broker

@@ -1,4 +1,4 @@
-"""A small HTTP server on the broker's event loop: GET and HEAD, for a few fixed paths.
+"""A small HTTP server on an event loop: GET and HEAD, for a few fixed paths.
 
 Scrapes come every few seconds. So a connection serves one request and is closed, and no state or
 timer is needed between two requests. At most `CONNECTIONS_MAX` connections are open; further ones
@@ -95,9 +95,7 @@ class Endpoint:
             return await resource.answer(access is Access.FULL)
         except Exception:  # noqa: BLE001 - the client gets a 500, the log gets the cause
             _log.exception("cannot serve %s", path)
-            return text_page(
-                HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: see the broker's log"
-            )
+            return text_page(HTTPStatus.INTERNAL_SERVER_ERROR, "internal error: see the log")
 
     def _refuse(self, access: Access) -> Page:
         self.refused += 1
@@ -107,7 +105,7 @@ class Endpoint:
         )
         page = text_page(
             HTTPStatus.UNAUTHORIZED,
-            f"{access.value}: send the header Authorization: Bearer TOKEN, with the token of this "
-            "broker's metrics_token_file",
+            f"{access.value}: send the header Authorization: Bearer TOKEN, with the token in the "
+            "file of metrics_token_file",
         )
         return page._replace(headers=_CHALLENGE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from penstock.broker.config import BrokerConfig, ConfigError
-from penstock.broker.listeners.certificates import RELOAD_S, ListenerCertificates
+from penstock.broker.config import ConfigError
+from penstock.broker.listeners.certificates import RELOAD_S, ListenerCertificates, TlsEnv
 from penstock.broker.metrics.endpoint import Endpoint
-from penstock.broker.metrics.token_guard import TokenGuard, read_token
-from penstock.ports import Env, Network
+from penstock.broker.metrics.token_guard import Exposed, TokenGuard, read_token
+from penstock.ports import Network
 from penstock.security.listener_security import (
     ClientAuth,
     Keystore,
@@ -25,8 +25,15 @@ _NAME: Final = "metrics"
 _log = logging.getLogger(__name__)
 
 
+class EndpointEnv(TlsEnv, Protocol):
+    """What an endpoint needs of the ports of its node."""
+
+    @property
+    def network(self) -> Network: ...
+
+
 class EndpointSecurity:
-    def __init__(self, env: Env, config: BrokerConfig, endpoint: Endpoint) -> None:
+    def __init__(self, env: EndpointEnv, config: Exposed, endpoint: Endpoint) -> None:
         self._env = env
         self._config = config
         self._endpoint = endpoint

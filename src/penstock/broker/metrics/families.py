@@ -10,24 +10,19 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
-from itertools import accumulate
 from typing import NamedTuple
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.process_collector import ProcessCollector
 
 from penstock.broker.audit.trail import AuditTrail
 from penstock.broker.broker import Broker
 from penstock.broker.context import Services
 from penstock.broker.counters import BrokerCounters, Histogram
+from penstock.broker.metrics import exposition
+from penstock.broker.metrics.exposition import CONTENT_TYPE, Sample, render
 from penstock.broker.metrics.gather import CoordinatorTotals, Gathered
-from penstock.broker.metrics.names import BY_NAME, OTHER, Kind
+from penstock.broker.metrics.names import BY_NAME, OTHER
 from penstock.broker.metrics.top_topics import TopTopics
 from penstock.groups.group import State as GroupState
 from penstock.records.kernels import COMPILED
@@ -37,47 +32,14 @@ from penstock.wire.api import ApiKey
 
 __all__ = ["CONTENT_TYPE", "Scraping", "families", "render"]
 
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
-
-Sample = tuple[tuple[str, ...], float]
-_INFINITE = "+Inf"
-
-
-class _One:
-    """A collector of a single family, as the renderer requires."""
-
-    def __init__(self, family: Metric) -> None:
-        self._family = family
-
-    def collect(self) -> Iterable[Metric]:
-        return (self._family,)
-
-
-def render(family: Metric) -> bytes:
-    return generate_latest(_One(family))
-
 
 def family(name: str, samples: Iterable[Sample]) -> Metric:
     """Returns a counter or gauge family from `names.py`, with its samples."""
-    about = BY_NAME[name]
-    made: GaugeMetricFamily | CounterMetricFamily
-    if about.kind is Kind.COUNTER:
-        made = CounterMetricFamily(name.removesuffix("_total"), about.about, labels=about.labels)
-    else:
-        made = GaugeMetricFamily(name, about.about, labels=about.labels)
-    for labels, value in samples:
-        made.add_metric(labels, value)
-    return made
+    return exposition.family(BY_NAME[name], samples)
 
 
 def histogram(name: str, samples: Iterable[tuple[tuple[str, ...], Histogram]]) -> Metric:
-    about = BY_NAME[name]
-    made = HistogramMetricFamily(name, about.about, labels=about.labels)
-    for labels, held in samples:
-        counts = list(accumulate(held.counts))
-        bounds = [*map(repr, held.bounds), _INFINITE]
-        made.add_metric(labels, list(zip(bounds, counts, strict=True)), held.sum_s)
-    return made
+    return exposition.histogram(BY_NAME[name], samples)
 
 
 class Scraping(NamedTuple):

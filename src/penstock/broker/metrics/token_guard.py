@@ -13,9 +13,9 @@ import hmac
 import os
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
-from penstock.broker.config import BrokerConfig, ConfigError
+from penstock.broker.config import ConfigError
 from penstock.runtime import read_file
 from penstock.security.addresses import is_loopback
 
@@ -49,8 +49,24 @@ class TokenGuard:
         return Access.FULL if is_right and is_bearer else Access.WRONG
 
 
-def read_token(config: BrokerConfig) -> str | None:
-    """Returns the token of a broker's metrics endpoint; None if it needs none. It reads a file.
+class Exposed(Protocol):
+    """The settings of a metrics endpoint. A broker has them, and a worker of pipelines."""
+
+    @property
+    def metrics(self) -> str: ...
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None: ...
+
+    @property
+    def metrics_token_file(self) -> str: ...
+
+    @property
+    def metrics_keystore(self) -> str: ...
+
+
+def read_token(config: Exposed) -> str | None:
+    """Returns the token of a metrics endpoint; None if it needs none. It reads a file.
 
     Raises `ConfigError` if the token cannot be used, or if there is none and other machines can
     reach the endpoint."""
@@ -65,8 +81,8 @@ def read_token(config: BrokerConfig) -> str | None:
         return None
     raise ConfigError(
         f"metrics: other machines can reach {config.metrics}, so it needs a token: write one of "
-        f"{TOKEN_LENGTH_MIN} characters or more to a file and set metrics_token_file to its path, "
-        f"or set {TOKEN_VARIABLE}; or listen on 127.0.0.1"
+        f"{TOKEN_LENGTH_MIN} characters or more to a file and set metrics_token_file to its path "
+        f"(worker: --metrics-token-file), or set {TOKEN_VARIABLE}; or listen on 127.0.0.1"
     )
 
 

@@ -2,7 +2,7 @@
 import { get, post, stream } from "./api.js";
 import { charts } from "./charts.js";
 import { ask, count, fill, h, quoted, rate, size, table, time, toast } from "./dom.js";
-import { graph, kept, seconds } from "./graph.js";
+import { graph, kept, seconds, skew } from "./graph.js";
 
 const LINES = 5000;
 const GOOD = ["RUNNING", "WAITING FOR ITS TIME"];
@@ -127,10 +127,10 @@ function overview(body, name) {
         card(found.lag_s === null ? "–" : seconds(found.lag_s), "lag in time"), card(count(found.restarts), "starts in 24 hours"),
         card(count(found.failures), "failures in a row"));
       drawn.show(found.graph, found.flows);
-      fill(flows, table(["flow", "status", ">rows", ">rows/s", ">lag", ">last batch", "watermark", ">state", "violations"], found.flows.map((flow) => [
+      fill(flows, table(["flow", "status", ">rows", ">rows/s", ">lag", ">last batch", "watermark", ">state", ">skew", "violations"], found.flows.map((flow) => [
         flow.name, h("span", { class: flow.status === "FAILED" ? "bad" : "" }, flow.status.toLowerCase()), flow.streaming ? count(flow.rows) : "–",
         flow.rows_per_s === null ? "–" : rate(flow.rows_per_s), lag(flow), flow.batch === null ? "–" : `${count(flow.batch_rows)} in ${seconds((flow.batch_ms || 0) / 1000)}`,
-        flow.watermark || "–", kept(flow) ?? "–",
+        flow.watermark || "–", kept(flow) ?? "–", skew(flow) ?? "–",
         Object.entries(flow.violations).map(([rule, number]) => `${rule} ${count(number)}`).join(", ")]), "It has not run yet."));
       fill(settings, described(found));
     },
@@ -152,7 +152,8 @@ function drawCharts(body, name) {
     { figure: "lag", title: "Lag in records", unit: "count", id: "pipeline-lag" },
     { figure: "lag_s", title: "Lag in time", unit: "seconds", id: "pipeline-lag-time" },
     { figure: "batch_ms", title: "Time of the last batch", unit: "ms", id: "pipeline-batches" },
-    { figure: "state_rows", title: "Rows of state", unit: "count", id: "pipeline-state", empty: "No flow keeps state in this time range." }]);
+    { figure: "state_rows", title: "Rows of state", unit: "count", id: "pipeline-state", empty: "No flow keeps state in this time range." },
+    { figure: "skew", title: "Skew: largest partition to the median one", unit: "count", id: "pipeline-skew", empty: "No flow has read enough rows from several partitions in this time range." }]);
   body.append(drawn.element);
   return { leave: drawn.leave };
 }

@@ -127,10 +127,13 @@ export function kept(flow) {
   return `${count(flow.state_rows)} rows${flow.state_bytes ? `, ${size(flow.state_bytes)}` : ""}`;
 }
 
+// How uneven the partitions of its topics are; nothing if they are even.
+export function skew(flow) { return flow.skew === null || flow.skew < 2 ? null : `${Math.round(flow.skew * 10) / 10} ×`; }
+
 function facts(flow) {
   const told = [["status", flow.status.toLowerCase()], ["rows", flow.streaming ? count(flow.rows) : null],
     ["lag", flow.lag === null ? null : `${count(flow.lag)} records${flow.lag_s === null ? "" : `, ${seconds(flow.lag_s)}`}`],
     ["last batch", flow.batch === null ? null : `${count(flow.batch_rows)} rows in ${seconds((flow.batch_ms || 0) / 1000)}`],
-    ["watermark", flow.watermark || null], ["state", kept(flow)]];
+    ["watermark", flow.watermark || null], ["state", kept(flow)], ["skew", skew(flow)]];
   return h("p", {}, told.filter(([, value]) => value).map(([label, value]) => `${label} ${value}`).join(", "));
 }

@@ -74,6 +74,11 @@ class Lease:
             return NEVER
         return min(self._kept_at + self._session_s, self._calm_at + self._rebalance_s)
 
+    @property
+    def renewed_at(self) -> float | None:
+        """When the last renewal that succeeded was sent. None if the lease has not begun."""
+        return None if self.until == NEVER else self._kept_at
+
     def on_commit(self, renewal: Renewal, identity: Identity, code: int) -> bool:
         """Handles the answer to the commit. `identity` is the member's now. Returns whether the
         heartbeat is to be sent."""

@@ -161,6 +161,12 @@ class Ownership:
         return self._lease.until
 
     @property
+    def lease_age_s(self) -> float | None:
+        """How long ago the lease was last renewed. None if there is none."""
+        at = self._lease.renewed_at
+        return None if at is None else self._boot_time() - at
+
+    @property
     def owned(self) -> frozenset[str]:
         """The pipelines that this worker was told to take, and has not given up."""
         return frozenset(self._owned)

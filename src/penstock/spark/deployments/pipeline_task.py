@@ -21,6 +21,8 @@ from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.generations import rolled_back
+from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
+from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.model import Deployment, Event, Status, Version
 from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
 from penstock.spark.deployments.spares import Spares
@@ -75,6 +77,7 @@ class Surroundings:
     clock: Clock
     random: Random
     identity: Identity
+    start_times: StartTimes
 
 
 class Part(Protocol):
@@ -140,7 +143,7 @@ class PipelineTask:
         self._released = asyncio.Event()
         self._dirty = False
         self.view = RunView(name)
-        self.restarts = 0
+        self.figures = PipelineFigures()
         self._log = DriverLog(
             part.log_folder,
             around.executor,
@@ -252,6 +255,8 @@ class PipelineTask:
                     self._stop(effect)
                 case _:
                     self._effects.put_nowait(effect)
+            if isinstance(effect, Record) and effect.event.what == "failed":
+                self.figures.failures += 1
         self._set_timer()
         self._part.on_handled()
 
@@ -352,7 +357,7 @@ class PipelineTask:
             self.handle(DriverEnded(effect.run))
             return
         self.view = RunView(self.name)
-        self.restarts += 1
+        self.figures.starts += 1
         ended: dict[str, Any] = {}
         version = effect.version.number
 
@@ -381,7 +386,10 @@ class PipelineTask:
         if spare is not None:
             return spare
         around = self._around
-        driver = DriverProcess(prepared.start, around.executor, around.clock, on_event, on_lines)
+        driver = DriverProcess(
+            prepared.start, around.executor, around.clock, around.start_times.watching(on_event),
+            on_lines,
+        )  # fmt: skip
         task = asyncio.create_task(driver.run(), name=f"driver of {self.name}")
         return driver, task, prepared.assignment
 
@@ -438,6 +446,7 @@ class PipelineTask:
 
     def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
         self.view.apply(event)
+        self.figures.apply(event, self._around.clock.monotonic())
         self._dirty = True
         self._part.on_driver_event(event)
         match event.get("event"):
@@ -450,6 +459,20 @@ class PipelineTask:
                 self.handle(RoundEnded(run))
             case _:
                 pass
+
+    def sample(self, memory_bytes: int | None) -> PipelineSample:
+        """Returns what metrics say about it."""
+        now = self._now()
+        status = self.machine.status(now)
+        return PipelineSample(
+            self.name,
+            self.machine.state(now),
+            0 if status is None else status.version,
+            self.figures,
+            {} if self._driver is None else dict(self.view.flows),
+            memory_bytes,
+            self.memory_max,
+        )
 
     @property
     def is_starting(self) -> bool:

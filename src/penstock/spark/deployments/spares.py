@@ -15,6 +15,7 @@ from typing import Any
 
 from penstock.ports import Clock, Executor, Random
 from penstock.spark.deployments.driver_process import DriverProcess
+from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.preparation import Preparation, PreparedVersion
 from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.driver_control import Assignment
@@ -40,12 +41,14 @@ class Spares:
         executor: Executor,
         clock: Clock,
         random: Random,
+        start_times: StartTimes,
     ) -> None:
         self._preparation = preparation
         self._folder = folder
         self._executor = executor
         self._clock = clock
         self._random = random
+        self._start_times = start_times
         self._spare: Spare | None = None
         self._starting = False
         self._failed = False
@@ -53,6 +56,12 @@ class Spares:
     @property
     def pid(self) -> int | None:
         return None if self._spare is None else self._spare.driver.pid
+
+    def states(self) -> dict[str, int]:
+        """Returns how many spares there are, by what their Spark does."""
+        spare = self._spare
+        is_warm = spare is not None and spare.warm.is_set()
+        return {"starting": int(spare is not None and not is_warm), "warm": int(is_warm)}
 
     async def keep(self, *, wanted: bool) -> None:
         """Starts a spare if there is none and one is wanted, and ends one that is not wanted."""
@@ -109,7 +118,8 @@ class Spares:
             if event.get("event") == "warm":
                 warm.set()
 
-        driver = DriverProcess(start, self._executor, self._clock, on_event, lambda _: None)
+        watching = self._start_times.watching(on_event)
+        driver = DriverProcess(start, self._executor, self._clock, watching, lambda _: None)
         spare = Spare(number, driver, warm)
         spare.task = asyncio.create_task(driver.run(), name="driver in reserve")
         self._spare = spare

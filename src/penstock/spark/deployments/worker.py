@@ -11,7 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -24,6 +24,14 @@ from penstock.runtime import Threads
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible
+from penstock.spark.deployments.metrics.endpoint import (
+    MetricsEnv,
+    MetricsOptions,
+    Observed,
+    serving,
+)
+from penstock.spark.deployments.metrics.figures import WorkerSample
+from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.model import WorkerStatus
 from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
 from penstock.spark.deployments.pipeline_task import Surroundings
@@ -54,6 +62,8 @@ class WorkerOptions:
     spare: bool = True
     """Whether a driver is kept in reserve."""
     ownership: OwnershipOptions | None = None
+    metrics: MetricsOptions | None = None
+    """Where metrics are served. None: nowhere."""
 
 
 class Worker:
@@ -78,11 +88,16 @@ class Worker:
             bootstrap=options.bootstrap,
             secrets=options.secrets,
         )
-        self._spares = Spares(preparation, self._folder, self._threads, env.clock, env.random)
+        start_times = StartTimes(env.clock)
+        self._spares = Spares(
+            preparation, self._folder, self._threads, env.clock, env.random, start_times
+        )
         self._around = Surroundings(
             catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
-            self._identity,
+            self._identity, start_times,
         )  # fmt: skip
+        self._memory: dict[int, int] = {}
+        """The memory of sessions when it was last looked at, in bytes."""
         self.pipelines: dict[str, DeployedPipeline] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self.ownership = Ownership(
@@ -92,6 +107,8 @@ class Worker:
             existing=lambda: frozenset(catalog.deployments),
             owner=self,
         )
+        self.on_metrics: Callable[[str], None] = lambda _: None
+        """Called with the address of the metrics, once they are served."""
         self._started_ms = env.clock.wall_ms()
         self._stopping = False
         self._owning: asyncio.Future[None] | None = None
@@ -107,7 +124,10 @@ class Worker:
         self._owning = asyncio.ensure_future(self.ownership.run())
         looking = asyncio.create_task(self._look(), name="looks after pipelines")
         try:
-            await asyncio.wait([self._owning, looking], return_when=asyncio.FIRST_COMPLETED)
+            async with self._metrics() as url:
+                if url:
+                    self.on_metrics(url)
+                await asyncio.wait([self._owning, looking], return_when=asyncio.FIRST_COMPLETED)
             for task in (self._owning, looking):
                 if task.done() and not task.cancelled():
                     task.result()
@@ -228,9 +248,12 @@ class Worker:
 
     async def _check_memory(self) -> None:
         tasks = [task for pipeline in self.pipelines.values() for task in pipeline.tasks]
-        if not any(task.pid for task in tasks):
+        pids = [self._spares.pid, *(task.pid for task in tasks)]
+        if not any(pids):
+            self._memory = {}
             return
         used = await self._threads.run(memory_by_session)
+        self._memory = {pid: used[pid] for pid in pids if pid is not None and pid in used}
         for task in tasks:
             pid, limit = task.pid, task.memory_max
             if pid is not None and used.get(pid, 0) > limit:
@@ -250,6 +273,41 @@ class Worker:
         ]
         taken.append(name)
         return sum(deployments[each].memory_mb for each in taken) <= self._options.memory_mb
+
+    # -- metrics --------------------------------------------------------------------------------
+
+    def _metrics(self) -> AbstractAsyncContextManager[str]:
+        env = MetricsEnv(self._env.network, self._env.clock, self._threads)
+        return serving(env, self._options.metrics, Observed(self.sample, self._is_ready))
+
+    def _is_ready(self) -> bool:
+        """Whether it can run pipelines: it has joined its group and has a lease."""
+        return self.ownership.lease_age_s is not None and not self._stopping
+
+    def sample(self) -> WorkerSample:
+        """Returns what metrics say about this worker and its pipelines."""
+        catalog = self._catalog
+        tasks = [each.main for _, each in sorted(self.pipelines.items()) if each.owned]
+        return WorkerSample(
+            self.id,
+            self._identity.host,
+            _installed("penstock"),
+            _installed("pyspark"),
+            self._env.clock.wall_ms(),
+            [each.sample(self._memory.get(each.pid or 0)) for each in tasks],
+            len(self.ownership.owned),
+            self._spares.states(),
+            sum(self._memory.values()),
+            self._options.memory_mb << 20,
+            self._around.start_times.histogram,
+            self.ownership.lease_age_s,
+            len(catalog.live_workers()),
+            sum(
+                catalog.state(name) == "WAITING FOR A WORKER"
+                for name, each in list(catalog.deployments.items())
+                if each.wanted == "RUNNING"
+            ),
+        )
 
     def _wants_spare(self) -> bool:
         deployments = self._catalog.deployments.values()

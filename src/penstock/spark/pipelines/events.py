@@ -9,6 +9,7 @@ earlier ones.
     {"event": "flow", "flow": "clicks", "status": "RUNNING"}
     {"event": "progress", "flow": "clicks", "batch": 3, "rows": 100, "rows_per_s": 52.1, ...}
     {"event": "lag", "flow": "clicks", "lag": 12, "lag_s": 0.8}
+    {"event": "dead letters", "topic": "clicks-dead", "records": 3}  (since the last such event)
     {"event": "graph", "nodes": [...], "edges": [...]}  (see `graph`)
     {"event": "end", "state": "COMPLETED"}
 """
@@ -22,6 +23,7 @@ from typing import Any, Final, Literal
 
 from penstock.spark.expectations import CHECKED, violation_counts
 from penstock.spark.pipelines.explain import one_line, short_name
+from penstock.spark.pipelines.skew import skew
 
 State = Literal["STARTING", "RUNNING", "WAITING", "COMPLETED", "FAILED", "STOPPED"]
 STATES: Final[tuple[State, ...]] = (
@@ -58,8 +60,13 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of Spark's progress report on a micro-batch that is shown."""
     durations = progress.get("durationMs") or {}
     offsets: dict[str, dict[str, int]] = {}
+    spans = []
     for source in progress.get("sources") or ():
-        offsets |= topic_offsets(source.get("endOffset"))
+        end = topic_offsets(source.get("endOffset"))
+        offsets |= end
+        spans.append((topic_offsets(source.get("startOffset")), end))
+    written = (progress.get("sink") or {}).get("numOutputRows")
+    violations, checked = _violations(progress)
     return {
         "event": "progress",
         "flow": short_name(flow),
@@ -71,7 +78,11 @@ def progress_event(flow: str, progress: Mapping[str, Any]) -> dict[str, Any]:
         "input_per_s": _finite(progress.get("inputRowsPerSecond")),
         "watermark": str((progress.get("eventTime") or {}).get("watermark") or ""),
         **_state(progress),
-        "violations": _violations(progress),
+        "violations": violations,
+        "checked": checked,
+        # Spark reports -1 if it does not know them.
+        "output_rows": written if isinstance(written, int) and written >= 0 else None,
+        "skew": skew(spans),
         "offsets": offsets,
     }
 
@@ -85,12 +96,15 @@ def _state(progress: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _violations(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Returns how many rows of the batch violate each expectation of the flow."""
+def _violations(progress: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    """Returns how many rows of the batch violate each expectation of the flow, and how many were
+    checked."""
     found: dict[str, int] = {}
+    checked = 0
     for counts in violation_counts(progress.get("observedMetrics")).values():
         found |= {name: number for name, number in counts.items() if name != CHECKED}
-    return found
+        checked += counts.get(CHECKED, 0)
+    return found, checked
 
 
 def topic_offsets(found: object) -> dict[str, dict[str, int]]:
@@ -143,6 +157,9 @@ class FlowView:
     violations: dict[str, int] = field(default_factory=dict)
     """How many rows of this run violate each expectation."""
     error: str = ""
+    skew: float | None = None
+    """Rows of the largest topic partition in a batch, divided by those of the median one; that of
+    the last batch with enough rows."""
 
 
 @dataclass(slots=True)
@@ -209,6 +226,8 @@ class RunView:
             flow.watermark = str(event.get("watermark") or "")
             flow.state_rows = int(event.get("state_rows") or 0)
             flow.state_bytes = int(event.get("state_bytes") or 0)
+            if event.get("skew") is not None:
+                flow.skew = float(event["skew"])
             for name, number in event["violations"].items():
                 flow.violations[name] = flow.violations.get(name, 0) + int(number)
 

@@ -19,6 +19,7 @@ from penstock.client.blocking.admin import Admin
 from penstock.client.errors import ClientError
 from penstock.runtime import SystemClock
 from penstock.spark.offsets import from_spark, waiting
+from penstock.spark.pipelines.dead_letters import DeadLetters
 from penstock.spark.pipelines.events import progress_event
 from penstock.topic_partition import TopicPartition
 
@@ -80,6 +81,7 @@ class Watch:
         self._lag: dict[str, tuple[int, float]] = {}
         self._ages: dict[str, LagAge] = {}
         self._clock = SystemClock()
+        self._dead_letters = DeadLetters(self._clock.wall_ms())
         self._turn = threading.Lock()
         """The main thread reports, too, at the end of a round: no batch may be reported twice."""
         self._closed = threading.Event()
@@ -120,7 +122,10 @@ class Watch:
 
     def _look(self) -> None:
         for query in self._spark.streaming_queries():
-            self._queries.setdefault(query.runId().toString(), (_name(query), query))
+            run = query.runId().toString()
+            if run not in self._queries:
+                self._queries[run] = (_name(query), query)
+                self._dead_letters.note(query)
         for run, (name, query) in list(self._queries.items()):
             found: dict[str, Any] = {}
             for found in self._new_progress(run, query):
@@ -178,6 +183,8 @@ class Watch:
                 if self._lag.get(flow) != lag:
                     self._lag[flow] = lag
                     self._events.tell("lag", flow=flow, lag=lag[0], lag_s=lag[1])
+            for topic, records in self._dead_letters.look(self._admin).items():
+                self._events.tell("dead letters", topic=topic, records=records)
         except ClientError as error:
             sys.stderr.write(f"cannot measure the lag: {error}\n")
 

@@ -1,0 +1,1 @@
+"""Metrics of a worker and its pipelines, for Prometheus."""

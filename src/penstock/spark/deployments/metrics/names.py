@@ -1,0 +1,143 @@
+"""All metrics of a worker: name, kind, labels and help text.
+
+This table is the only list of them; those of brokers are in `penstock.broker.metrics.names`. Every
+label has a bounded number of values: pipelines are those that the worker owns, and flows and
+expectations are limited (`figures.FLOWS_MAX`, `figures.EXPECTATIONS_MAX`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.broker.metrics.names import Kind, Metric
+
+
+def _counter(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, labels, about)
+
+
+def _gauge(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, labels, about)
+
+
+def _histogram(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, Kind.HISTOGRAM, labels, about)
+
+
+METRICS: Final = (
+    _gauge(
+        "penstock_worker_info",
+        "Always 1; the labels name the worker.",
+        "worker",
+        "host",
+        "version",
+        "spark",
+    ),
+    _gauge("penstock_worker_pipelines", "Pipelines that this worker owns."),
+    _gauge("penstock_worker_spares", "Drivers in reserve, by what their Spark does.", "state"),
+    _gauge("penstock_worker_memory_bytes", "Memory of all drivers of this worker."),
+    _gauge(
+        "penstock_worker_memory_limit_bytes",
+        "The limit for the heaps of all pipelines of this worker (--memory); 0: no limit.",
+    ),
+    _histogram(
+        "penstock_worker_spark_start_seconds",
+        "From when a driver was started until its Spark was ready.",
+    ),
+    _gauge(
+        "penstock_worker_lease_age_seconds",
+        "Since the lease of this worker was last renewed. Pipelines are killed when it has ended. "
+        "Not reported before the worker has joined its group.",
+    ),
+    _gauge("penstock_workers", "Workers that have reported recently, as this worker sees it."),
+    _gauge(
+        "penstock_unowned_pipelines",
+        "Pipelines that are to run and that no worker runs, as this worker sees it.",
+    ),
+    # Pipelines
+    _gauge("penstock_pipeline_version", "The version that runs, or runs next.", "pipeline"),
+    _gauge("penstock_pipeline_state", "1 for the state that it is in.", "pipeline", "state"),
+    _counter("penstock_pipeline_starts_total", "Drivers started for it.", "pipeline"),
+    _counter("penstock_pipeline_failures_total", "Attempts to run it that failed.", "pipeline"),
+    _histogram("penstock_pipeline_round_seconds", "Rounds that were completed.", "pipeline"),
+    _gauge(
+        "penstock_pipeline_driver_memory_bytes",
+        "Memory of its driver: Python, the JVM and Python workers.",
+        "pipeline",
+    ),
+    _gauge(
+        "penstock_pipeline_driver_memory_limit_bytes",
+        "A driver that takes more memory is killed.",
+        "pipeline",
+    ),
+    _gauge(
+        "penstock_pipeline_flows",
+        "Flows of its last run, those without their own series included.",
+        "pipeline",
+    ),
+    _counter("penstock_pipeline_input_rows_total", "Rows read by a flow.", "pipeline", "flow"),
+    _counter(
+        "penstock_pipeline_output_rows_total",
+        "Rows written by a flow. Spark reports them for topics, not for files.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_lag_records",
+        "Records in its topics that a flow has not read yet.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_lag_seconds",
+        "The age of the oldest record that a flow has not read yet.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_batch_seconds",
+        "How long the last batch with rows took.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_watermark_delay_seconds",
+        "How far the watermark of a flow is behind the clock.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_state_rows",
+        "Rows that a flow keeps for aggregations and joins.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_state_bytes",
+        "Memory of the rows that a flow keeps.",
+        "pipeline",
+        "flow",
+    ),
+    _gauge(
+        "penstock_pipeline_skew_ratio",
+        "Rows of the largest topic partition in the last batch, divided by those of the median "
+        "one. 1: all are equal.",
+        "pipeline",
+        "flow",
+    ),
+    _counter(
+        "penstock_pipeline_expectation_rows_total",
+        "Rows that passed or violated an expectation of a flow.",
+        "pipeline",
+        "flow",
+        "expectation",
+        "outcome",
+    ),
+    _counter(
+        "penstock_pipeline_dead_letters_total",
+        "Records added to the dead-letter topics of its flows while they ran.",
+        "pipeline",
+    ),
+)
+
+BY_NAME: Final = {metric.name: metric for metric in METRICS}
