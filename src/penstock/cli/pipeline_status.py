@@ -10,6 +10,7 @@ import typer
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import CommandFailed, emit, emit_json, json_text, pipe_guard, printable
 from penstock.cli.output import time_text as at
+from penstock.cli.pipeline_backfill_view import backfills_json, open_backfill_texts
 from penstock.cli.pipeline_session import done, open_catalog, told
 from penstock.cli.pipeline_view import COLUMNS, flow_rows
 from penstock.cli.session import DEFAULT_BOOTSTRAP
@@ -222,6 +223,7 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
         "error": "" if reported is None else reported.error,
         "round": run.get("round", 0),
         "flows": _flows(run),
+        "backfills": backfills_json(catalog, name),
     }
 
 
@@ -255,6 +257,7 @@ def deployment_text(found: dict[str, Any]) -> str:
         lines.append(f"failed{failures}: {printable(found['error'])}")
     if found["flows"]:
         lines.append(table(COLUMNS, flow_rows(found["flows"])))
+    lines += open_backfill_texts(found["backfills"])
     return "\n".join(lines)
 
 

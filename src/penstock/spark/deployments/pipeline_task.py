@@ -14,13 +14,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from penstock.client.dataclass_json import plain
 from penstock.client.errors import ClientError
 from penstock.ports import Clock, Executor, Random
 from penstock.runtime import boot_time
+from penstock.spark.deployments.backfill_progress import BackfillProgress
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
-from penstock.spark.deployments.model import Status
+from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor import Phase, Supervisor
@@ -53,6 +55,7 @@ from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.driver_control import Assignment
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
+from penstock.spark.stream_position import BackfillRequest
 
 _log = logging.getLogger(__name__)
 _TICK_MOST_S: Final = 5.0
@@ -94,6 +97,8 @@ class PipelineTask:
         self._over_memory = ""
         self._released = asyncio.Event()
         self._dirty = False
+        self._backfills = BackfillProgress()
+        self._told_backfills: list[BackfillRequest] = []
         self.view = RunView(name)
         self.restarts = 0
         self._log = DriverLog(
@@ -112,11 +117,14 @@ class PipelineTask:
         if deployment is not None:
             version = catalog.versions.get((self.name, deployment.version))
         self.handle(Defined(deployment, version))
+        self._tell_backfills()
 
     def take(self, lease_until: float) -> None:
         self._released.clear()
+        previous = self._around.catalog.statuses.get(self.name)
+        self._backfills.resume(previous)
         self.define()
-        self.handle(Taken(self._around.catalog.statuses.get(self.name)))
+        self.handle(Taken(previous))
         self.renew(lease_until)
 
     async def give_up(self) -> None:
@@ -253,7 +261,7 @@ class PipelineTask:
                 return
 
     def _with_view(self, status: Status) -> Status:
-        return replace(status, run=self.view.as_dict())
+        return replace(status, run=self.view.as_dict(), backfills=self._backfills.statuses)
 
     async def _prepare(self, effect: Prepare) -> None:
         loop = asyncio.get_running_loop()
@@ -311,7 +319,14 @@ class PipelineTask:
             # Spark itself lets the flows of a project begin again, in the first round.
             assignment = replace(assignment, reset=list(effect.reset_flows))
         self._driver = driver
-        driver.send({"lease": self._lease_until, "assign": asdict(assignment)})
+        self._told_backfills = self._wanted_backfills()
+        driver.send(
+            {
+                "lease": self._lease_until,
+                "assign": asdict(assignment),
+                "backfills": plain(self._told_backfills),
+            }
+        )
         self._spawn(self._follow(effect.run, task, ended), "driver")
 
     def _driver_for(
@@ -384,8 +399,33 @@ class PipelineTask:
                 self.handle(DriverReady(run))
             case "waiting":
                 self.handle(RoundEnded(run))
+            case "position":
+                self._on_position(event)
             case _:
                 pass
+
+    # -- backfills ------------------------------------------------------------------------------
+
+    def _wanted_backfills(self) -> list[BackfillRequest]:
+        deployment = self._around.catalog.deployments.get(self.name)
+        return [] if deployment is None else self._backfills.wanted(deployment.backfills)
+
+    def _tell_backfills(self) -> None:
+        """Tells the driver which backfills are wanted, if that has changed."""
+        wanted = self._wanted_backfills()
+        if self._driver is not None and wanted != self._told_backfills:
+            self._told_backfills = wanted
+            self._driver.send({"backfills": plain(wanted)})
+
+    def _on_position(self, event: Mapping[str, Any]) -> None:
+        now = self._now()
+        status = self.machine.status(now)
+        if status is None or not self.machine.reports(now):
+            return
+        for what, text in self._backfills.on_event(event):
+            worker = self._around.identity.worker
+            told = Event(self.name, now.wall_ms, what, text, status.version, worker)
+            self._effects.put_nowait(Record(told))
 
     @property
     def is_starting(self) -> bool:

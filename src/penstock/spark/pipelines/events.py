@@ -10,6 +10,7 @@ earlier ones.
     {"event": "progress", "flow": "clicks", "batch": 3, "rows": 100, "rows_per_s": 52.1, ...}
     {"event": "lag", "flow": "clicks", "lag": 12, "lag_s": 0.8}
     {"event": "graph", "nodes": [...], "edges": [...]}  (see `graph`)
+    {"event": "position", "flow": "clicks", "began": {...}, ...}  (see `position_report`)
     {"event": "end", "state": "COMPLETED"}
 """
 
@@ -143,6 +144,16 @@ class FlowView:
     violations: dict[str, int] = field(default_factory=dict)
     """How many rows of this run violate each expectation."""
     error: str = ""
+    stateful: bool = False
+    """Whether it keeps state or has a watermark."""
+    topics: dict[str, int] = field(default_factory=dict)
+    """The topics that it reads, with their numbers of partitions."""
+    began: dict[str, Any] = field(default_factory=dict)
+    """The offsets at which the stream began; empty: at the start of the log, or unknown."""
+    backfilled: dict[str, Any] = field(default_factory=dict)
+    """The ranges of offsets that backfills have read."""
+    backfill: dict[str, Any] = field(default_factory=dict)
+    """The last backfill: id, state, done, total, lost, per_s, left_s."""
 
 
 @dataclass(slots=True)
@@ -177,6 +188,12 @@ class RunView:
                 flow = self.flow(str(event["flow"]))
                 flow.lag = int(event["lag"])
                 flow.lag_s = float(event.get("lag_s") or 0.0)
+            case "position":
+                flow = self.flow(str(event["flow"]))
+                flow.stateful = bool(event["stateful"])
+                flow.topics = dict(event["topics"])
+                flow.began, flow.backfilled = dict(event["began"]), dict(event["backfilled"])
+                flow.backfill = dict(event["backfill"] or {})
             case "graph":
                 self.graph = {"nodes": event["nodes"], "edges": event["edges"]}
             case "end":
