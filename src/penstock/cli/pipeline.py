@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from penstock.cli import (
+    pipeline_backfill,
     pipeline_deploy,
     pipeline_dev,
     pipeline_operate,
@@ -140,6 +141,7 @@ def register(root: typer.Typer) -> None:
     pipeline_records.register(app)
     pipeline_recompute.register(app)
     pipeline_redrive.register(app)
+    pipeline_backfill.register(app)
     app.command("worker", help=pipeline_worker.HELP)(pipeline_worker.worker)
     root.add_typer(app, name="pipeline")
 

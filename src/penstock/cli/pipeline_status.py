@@ -10,6 +10,7 @@ import typer
 from penstock.cli.options import Bootstrap, Json
 from penstock.cli.output import CommandFailed, emit, emit_json, json_text, pipe_guard, printable
 from penstock.cli.output import time_text as at
+from penstock.cli.pipeline_backfill_view import backfills_json, open_backfill_texts
 from penstock.cli.pipeline_recompute_view import recompute_json, recompute_lines
 from penstock.cli.pipeline_session import done, open_catalog, told
 from penstock.cli.pipeline_view import COLUMNS, flow_rows
@@ -225,6 +226,7 @@ def deployment_json(catalog: Catalog, name: str) -> dict[str, Any]:
         "flows": _flows(run),
         "place": "" if reported is None else reported.place,
         **recompute_json(deployment, reported),
+        "backfills": backfills_json(catalog, name),
     }
 
 
@@ -258,6 +260,7 @@ def deployment_text(found: dict[str, Any]) -> str:
         lines.append(f"failed{failures}: {printable(found['error'])}")
     if found["flows"]:
         lines.append(table(COLUMNS, flow_rows(found["flows"])))
+    lines += open_backfill_texts(found["backfills"])
     return "\n".join([*lines, *recompute_lines(found)])
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -36,6 +36,8 @@ class Span:
     partition: int
     start: int
     end: int
+    lenient: bool = False
+    """Whether records that were deleted are left out. Otherwise `failOnDataLoss` decides."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -176,4 +178,4 @@ def split(
 def _cut(span: Span, count: int) -> Iterable[Span]:
     edges = [span.start + span.size * index // count for index in range(count + 1)]
     for begin, end in pairwise(edges):
-        yield Span(span.topic, span.partition, begin, end)
+        yield replace(span, start=begin, end=end)

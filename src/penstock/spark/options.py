@@ -67,6 +67,7 @@ SOURCE_OPTIONS: Final = (
     "badRecords",
     "deadLetterTopic",
     "filterPushdown",
+    "flow",
     "fetchOffset.numRetries",
     "fetchOffset.retryIntervalMs",
     "kafkaConsumer.pollTimeoutMs",
@@ -168,6 +169,8 @@ class SourceOptions:
     bad_records: BadRecords = "fail"
     dead_letter_topic: str = ""
     filter_pushdown: bool = False
+    flow: str = ""
+    """The flow of a deployed pipeline that reads this stream, for backfills."""
     client: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Options for the client, in Python's spelling."""
 
@@ -223,6 +226,7 @@ def parse_source(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         bad_records=bad_records,
         dead_letter_topic=dead_letter_topic,
         filter_pushdown=options.pushdown(),
+        flow=options.text("flow"),
         client=options.client,
     )
 

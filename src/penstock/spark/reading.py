@@ -70,18 +70,19 @@ def _read(options: SourceOptions, schema: pa.Schema, span: Span) -> Iterator[pa.
                 # Compaction may have removed the last records of the span.
                 at = end
             except (OutsideLog, TopicNotFound) as error:
-                at, end = _what_is_left(options, error, at, end)
+                fails = options.fail_on_data_loss and not span.lenient
+                at, end = _what_is_left(error, at, end, fails=fails)
 
 
 def _what_is_left(
-    options: SourceOptions, error: OutsideLog | TopicNotFound, at: int, end: int
+    error: OutsideLog | TopicNotFound, at: int, end: int, *, fails: bool
 ) -> tuple[int, int]:
     """Returns the rest of the span to read after records were deleted since it was planned."""
-    if options.fail_on_data_loss:
+    if fails:
         raise DataLoss(
             f"{error}. To continue with the records that are left, set failOnDataLoss to false"
         ) from None
-    log.warning("%s; continuing without them, because failOnDataLoss is false", error)
+    log.warning("%s; continuing without them", error)
     if isinstance(error, TopicNotFound) or error.log_start < 0 or error.log_end < 0:
         return end, end
     left = max(at, error.log_start), min(end, error.log_end)

@@ -12,6 +12,7 @@ right even after the last batch of a run, for which Spark does not call `commit`
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.runtime import SystemClock
+from penstock.spark.backfill_file import RequestFile
+from penstock.spark.backfill_planning import BackfillPlan
 from penstock.spark.log_view import open_view
 from penstock.spark.offsets import (
     Offsets,
     Span,
     SparkOffsets,
     advance,
-    from_spark,
     spans,
     split,
     to_spark,
@@ -42,6 +44,13 @@ from penstock.spark.offsets import (
 from penstock.spark.options import SourceOptions, parse_source
 from penstock.spark.reading import SpanPartition, read_span
 from penstock.spark.schema import check_schema
+from penstock.spark.stream_position import (
+    Position,
+    forget,
+    live_start,
+    position_from_spark,
+    position_to_spark,
+)
 from penstock.spark.telling import told_plainly
 from penstock.topic_partition import TopicPartition
 
@@ -71,15 +80,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver = _Driver(self._options)
         return self._driver
 
-    def initialOffset(self) -> SparkOffsets:  # noqa: N802 -- Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         with told_plainly():
-            return to_spark(self._open().begin())
+            return position_to_spark(self._open().begin())
 
     # Spark calls it by this name.
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> SparkOffsets:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         unlimited = isinstance(limit, ReadAllAvailable)
         with told_plainly():
-            return to_spark(self._open().advance(from_spark(start), unlimited=unlimited))
+            end = self._open().advance(position_from_spark(start), unlimited=unlimited)
+            return position_to_spark(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
         """Returns one of the limits. Spark passes it back to `latestOffset`, which then applies all
@@ -105,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with told_plainly():
-            whole = self._open().plan(from_spark(start), from_spark(end))
+            whole = self._open().plan(position_from_spark(start), position_from_spark(end))
         pieces = split(
             whole,
             pieces_min=self._options.partitions_min,
@@ -118,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         with told_plainly():
-            self._open().commit(from_spark(end))
+            self._open().commit(position_from_spark(end).live)
 
     def stop(self) -> None:
         if self._driver is not None:
@@ -135,6 +145,7 @@ class _Driver:
         self._options = options
         self._clock = SystemClock()
         self._view = open_view(options)
+        self._backfill = BackfillPlan(options, self._view, self._clock, RequestFile(options.flow))
         self._target: Offsets | None = None
         """Where a run with the trigger availableNow ends; None for other runs."""
         self._committed: Offsets = {}
@@ -143,19 +154,28 @@ class _Driver:
     def close(self) -> None:
         self._view.close()
 
-    def begin(self) -> Offsets:
+    def begin(self) -> Position:
         topic_partitions = self._view.topic_partitions()
-        return self._view.resolve(self._options.starting, topic_partitions, starting=True)
+        found = self._view.resolve(self._options.starting, topic_partitions, starting=True)
+        return self._backfill.begun(found)
 
     def stop_at_now(self) -> None:
+        self._backfill.stop_at_now()
         self._target = self._view.latest(self._view.topic_partitions_left())
 
-    def advance(self, start: Offsets, *, unlimited: bool) -> Offsets:
-        self.commit(start)
-        begun, latest = self._look(start)
+    def advance(self, start: Position, *, unlimited: bool) -> Position:
+        self.commit(start.live)
+        begun, latest = self._look(start.live)
         self.latest = latest
+        known = forget(start, set(start.live) - set(begun))
         if renewed := self._renewed(begun, latest):
-            return begun | renewed
+            return replace(forget(known, renewed), live=begun | renewed)
+        live = self._advanced(start.live, begun, latest, unlimited=unlimited)
+        return self._backfill.advance(self._backfill.follow(known), live, unlimited=unlimited)
+
+    def _advanced(
+        self, start: Offsets, begun: Offsets, latest: Offsets, *, unlimited: bool
+    ) -> Offsets:
         if not unlimited and self._too_few(waiting(begun, latest)):
             return {
                 topic_partition: offset
@@ -233,9 +253,12 @@ class _Driver:
             [topic_partition for topic_partition in latest if topic_partition not in start]
         )
 
-    def plan(self, start: Offsets, end: Offsets) -> list[Span]:
+    def plan(self, start: Position, end: Position) -> list[Span]:
         left = set(self._view.topic_partitions_left())
-        end = self._view.check_still_there(end, left)
+        live = self._plan(live_start(start, end), self._view.check_still_there(end.live, left))
+        return [*live, *self._backfill.spans(start, end, left)]
+
+    def _plan(self, start: Offsets, end: Offsets) -> list[Span]:
         new = self._starts_of_new(start, end)
         for topic_partition, offset in new.items():
             if offset:

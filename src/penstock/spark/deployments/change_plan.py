@@ -152,6 +152,9 @@ def revised(
         name=old.name,
         revision=revision,
         reset_flows=sorted({*pending, *reset}),
+        # A flow that begins again reads everything anew, and has a new checkpoint, which would not
+        # know that a backfill was done before.
+        backfills=[each for each in wanted.backfills if each.flow not in reset],
         reset_revision=revision if reset else old.reset_revision,
         changed_ms=change.at_ms,
         changed_by=change.user,

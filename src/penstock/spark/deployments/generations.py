@@ -105,6 +105,7 @@ def recomputing(deployment: Deployment) -> Deployment | None:
         schedule=Schedule(continuous=True, interval_s=interval_s),
         auto_rollback=False,
         reset_flows=[],
+        backfills=[],  # It reads everything.
         recompute=None,
         kept=None,
     )

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, Literal, TypeVar, cast
 
 from penstock.client.dataclass_json import builder, plain
+from penstock.spark.stream_position import BackfillRequest
 
 T = TypeVar("T")
 
@@ -140,6 +141,8 @@ class Deployment:
     the status. The worker then reports the same `reset_revision`."""
     reset_revision: int = 0
     """The revision that last added to `reset_flows`."""
+    backfills: list[BackfillRequest] = field(default_factory=list)
+    """The last backfills that were requested, the oldest first. Their ids are revisions."""
     changed_ms: int = 0
     changed_by: str = ""
     generation: int = 0
@@ -148,6 +151,23 @@ class Deployment:
     """The highest number of a generation so far. Numbers are not used again."""
     recompute: Recompute | None = None
     kept: KeptGeneration | None = None
+
+
+BackfillState = Literal["RUNNING", "COMPLETED", "CANCELLED"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStatus:
+    """How far a backfill is, as the checkpoint of its flow says."""
+
+    flow: str
+    id: int
+    state: BackfillState
+    done: int
+    """Records that are behind it."""
+    total: int
+    lost: int = 0
+    """Records that were deleted before it read them; `done` includes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +204,8 @@ class Status:
     """The folder or URL of the tables and checkpoints that are served."""
     recompute: dict[str, Any] = field(default_factory=dict)
     """The progress of a recompute: `RecomputeProgress.as_dict`."""
+    backfills: list[BackfillStatus] = field(default_factory=list)
+    """The last backfill of each flow that has begun one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +272,15 @@ def decode(kind: type[T], data: bytes | None) -> T | None:
     if data is None:
         return None
     try:
-        return cast("T", _builder(cast("Any", kind))(json.loads(data)))
+        return decode_plain(kind, json.loads(data))
+    except (ValueError, RecursionError):
+        return None
+
+
+def decode_plain(kind: type[T], data: object) -> T | None:
+    """Returns the record from JSON data, or None if this is not one."""
+    try:
+        return cast("T", _builder(cast("Any", kind))(data))
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 

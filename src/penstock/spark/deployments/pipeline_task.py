@@ -12,18 +12,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from penstock.client.dataclass_json import plain
 from penstock.client.errors import ClientError
 from penstock.ports import Clock, Executor, Random
 from penstock.runtime import boot_time
+from penstock.spark.deployments.backfill_progress import BackfillProgress
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.generations import rolled_back
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
 from penstock.spark.deployments.metrics.start_times import StartTimes
-from penstock.spark.deployments.model import Deployment, Event, Status, Version
+from penstock.spark.deployments.model import Event, Status
+from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor import Phase, Supervisor
@@ -56,6 +59,7 @@ from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.driver_control import Assignment
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
+from penstock.spark.stream_position import BackfillRequest
 
 _log = logging.getLogger(__name__)
 _TICK_MOST_S: Final = 5.0
@@ -78,45 +82,6 @@ class Surroundings:
     random: Random
     identity: Identity
     start_times: StartTimes
-
-
-class Part(Protocol):
-    """What a driver is for: it updates the tables that are served, or it computes new ones."""
-
-    log_folder: str
-
-    def definition(self) -> tuple[Deployment | None, Version | None]:
-        """Returns what the driver is to run."""
-
-    def previous(self) -> Status | None:
-        """Returns the last status that a worker reported."""
-
-    def assignment(self, assigned: Assignment) -> Assignment:
-        """Completes what the driver is told."""
-
-    def status(self, status: Status) -> Status | None:
-        """Returns what is reported; None if this part has no status of its own."""
-
-    def event(self, event: Event) -> Event | None:
-        """Returns what is added to the history; None: nothing."""
-
-    def on_driver_event(self, event: Mapping[str, Any]) -> None:
-        """The driver has written an event."""
-
-    def on_handled(self) -> None:
-        """Something has happened to the driver."""
-
-
-@dataclass(slots=True)
-class Rounds:
-    """The rounds of the drivers of a task, counted from 1."""
-
-    begun: int = 0
-    began_at: float = 0.0
-    ended: int = 0
-    """The number of the last round that was completed."""
-    last_s: float = 0.0
-    """How long it took."""
 
 
 class PipelineTask:
@@ -142,6 +107,8 @@ class PipelineTask:
         self._over_memory = ""
         self._released = asyncio.Event()
         self._dirty = False
+        self._backfills = BackfillProgress()
+        self._told_backfills: list[BackfillRequest] = []
         self.view = RunView(name)
         self.figures = PipelineFigures()
         self._log = DriverLog(
@@ -155,11 +122,14 @@ class PipelineTask:
     def define(self) -> None:
         """The deployment may have changed."""
         self.handle(Defined(*self._part.definition()))
+        self._tell_backfills()
 
     def take(self, lease_until: float) -> None:
         self._released.clear()
+        previous = self._part.previous()
+        self._backfills.resume(previous)
         self.define()
-        self.handle(Taken(self._part.previous()))
+        self.handle(Taken(previous))
         self.renew(lease_until)
 
     async def give_up(self) -> None:
@@ -315,7 +285,8 @@ class PipelineTask:
                 return
 
     async def _tell(self, status: Status) -> None:
-        told = self._part.status(replace(status, run=self.view.as_dict()))
+        view, backfills = self.view.as_dict(), self._backfills.statuses
+        told = self._part.status(replace(status, run=view, backfills=backfills))
         if told is not None:
             await self._around.catalog.report(told)
 
@@ -376,7 +347,14 @@ class PipelineTask:
             assignment = replace(assignment, reset=list(effect.reset_flows))
         assignment = self._part.assignment(assignment)
         self._driver = driver
-        driver.send({"lease": self._lease_until, "assign": asdict(assignment)})
+        self._told_backfills = self._wanted_backfills()
+        driver.send(
+            {
+                "lease": self._lease_until,
+                "assign": asdict(assignment),
+                "backfills": plain(self._told_backfills),
+            }
+        )
         self._spawn(self._follow(effect.run, task, ended), "driver")
 
     def _driver_for(
@@ -457,6 +435,8 @@ class PipelineTask:
                     self.rounds.ended = self.rounds.begun
                     self.rounds.last_s = boot_time() - self.rounds.began_at
                 self.handle(RoundEnded(run))
+            case "position":
+                self._on_position(event)
             case _:
                 pass
 
@@ -473,6 +453,29 @@ class PipelineTask:
             memory_bytes,
             self.memory_max,
         )
+
+    # -- backfills ------------------------------------------------------------------------------
+
+    def _wanted_backfills(self) -> list[BackfillRequest]:
+        deployment, _ = self._part.definition()
+        return [] if deployment is None else self._backfills.wanted(deployment.backfills)
+
+    def _tell_backfills(self) -> None:
+        """Tells the driver which backfills are wanted, if that has changed."""
+        wanted = self._wanted_backfills()
+        if self._driver is not None and wanted != self._told_backfills:
+            self._told_backfills = wanted
+            self._driver.send({"backfills": plain(wanted)})
+
+    def _on_position(self, event: Mapping[str, Any]) -> None:
+        now = self._now()
+        status = self.machine.status(now)
+        if status is None or not self.machine.reports(now):
+            return
+        for what, text in self._backfills.on_event(event):
+            worker = self._around.identity.worker
+            told = Event(self.name, now.wall_ms, what, text, status.version, worker)
+            self._effects.put_nowait(Record(told))
 
     @property
     def is_starting(self) -> bool:

@@ -32,6 +32,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.pipelines.cli import unpack_pipeline_spec
 
+from penstock.spark import backfill_file
 from penstock.spark.pipelines.driver import Events, Pipeline, Spark, explained
 from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdog
 from penstock.spark.pipelines.graph import QueryGraphReport
@@ -40,6 +41,7 @@ from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused
 
+_BACKFILLS: Final = "backfills.json"
 _QUERIES_EVERY_S: Final = 0.25
 _LIVE_ROUND_S: Final = 10.0
 """How long a round is if all flows run without an end and there is no materialized view."""
@@ -234,7 +236,15 @@ def main() -> int:
     parser.add_argument("--events", type=int, required=True)
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    control = Control(sys.stdin, Watchdog())
+    # Before the JVM starts: the processes in which it plans streams inherit the variable.
+    backfills = Path.cwd() / _BACKFILLS
+    backfill_file.remove(backfills)
+    os.environ[backfill_file.VARIABLE] = str(backfills)
+    control = Control(
+        sys.stdin,
+        Watchdog(),
+        on_backfills=lambda requests: backfill_file.write_requests(backfills, requests),
+    )
     # If the worker is gone, writing or closing the pipe raises BrokenPipeError.
     with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:
         events = Events(out)

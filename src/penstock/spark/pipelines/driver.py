@@ -43,6 +43,7 @@ from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_graph import pipeline_parts, table_identifiers
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused, check_scope
+from penstock.spark.pipelines.source_names import NamingClient
 from penstock.spark.pipelines.table_writers import Definitions
 
 _HAS_LINE: Final = re.compile(r"\S+, line \d+: ")
@@ -261,6 +262,8 @@ class Pipeline:
             sql_conf=self._changeable(),
         )
         registry = SparkConnectGraphElementRegistry(session, graph)
+        if self._spark.classic is not None:  # A server elsewhere does no backfills.
+            registry._client = NamingClient(registry._client)
         try:
             register_definitions(self._spec_path, registry, self._spec, session, graph)
             classic = self._spark.classic

@@ -7,6 +7,7 @@ One JSON object per line:
     {"round": true}            begin a round
     {"stop": "soon"}           end after the current round
     {"stop": "now"}            end at once
+    {"backfills": [...]}       all backfills that are wanted, see `BackfillRequest`
 
 The end of standard input means that the worker has ended, and ends the driver at once. So does the
 end of the lease. In both cases all processes of the driver are killed, with the JVM and its Python
@@ -25,6 +26,7 @@ from typing import Any, Final, Literal
 from penstock.client.dataclass_json import builder
 from penstock.runtime import boot_time
 from penstock.spark.pipelines.process_session import kill_own_session
+from penstock.spark.stream_position import BackfillRequest
 
 _LOOK_EVERY_S: Final = 0.1
 
@@ -96,12 +98,18 @@ class Control:
     """Reads the commands of the worker, from a thread of its own."""
 
     def __init__(
-        self, lines: Iterable[str], watchdog: Watchdog, kill: Callable[[], None] = kill_own_session
+        self,
+        lines: Iterable[str],
+        watchdog: Watchdog,
+        kill: Callable[[], None] = kill_own_session,
+        on_backfills: Callable[[list[BackfillRequest]], None] = lambda _: None,
     ) -> None:
         self.stopping = threading.Event()
         """Set when the driver is to end after its round."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when the driver is to end soon, from the thread that reads."""
+        self._on_backfills = on_backfills
+        """Called with the backfills that are wanted, from the thread that reads."""
         self._lines = lines
         self._watchdog = watchdog
         self._kill = kill
@@ -125,6 +133,9 @@ class Control:
     def _on(self, command: dict[str, Any]) -> None:
         if "lease" in command:
             self._watchdog.renew(float(command["lease"]))
+        if "backfills" in command:
+            # Before the assignment: the first round knows them.
+            self._on_backfills([builder(BackfillRequest)(each) for each in command["backfills"]])
         if "assign" in command:
             self._assigned.put(builder(Assignment)(command["assign"]))
         if "round" in command:

@@ -11,6 +11,7 @@ earlier ones.
     {"event": "lag", "flow": "clicks", "lag": 12, "lag_s": 0.8}
     {"event": "dead letters", "topic": "clicks-dead", "records": 3}  (since the last such event)
     {"event": "graph", "nodes": [...], "edges": [...]}  (see `graph`)
+    {"event": "position", "flow": "clicks", "began": {...}, ...}  (see `position_report`)
     {"event": "end", "state": "COMPLETED"}
 """
 
@@ -160,6 +161,16 @@ class FlowView:
     skew: float | None = None
     """Rows of the largest topic partition in a batch, divided by those of the median one; that of
     the last batch with enough rows."""
+    stateful: bool = False
+    """Whether it keeps state or has a watermark."""
+    topics: dict[str, int] = field(default_factory=dict)
+    """The topics that it reads, with their numbers of partitions."""
+    began: dict[str, Any] = field(default_factory=dict)
+    """The offsets at which the stream began; empty: at the start of the log, or unknown."""
+    backfilled: dict[str, Any] = field(default_factory=dict)
+    """The ranges of offsets that backfills have read."""
+    backfill: dict[str, Any] = field(default_factory=dict)
+    """The last backfill: id, state, done, total, lost, per_s, left_s."""
 
 
 @dataclass(slots=True)
@@ -194,6 +205,12 @@ class RunView:
                 flow = self.flow(str(event["flow"]))
                 flow.lag = int(event["lag"])
                 flow.lag_s = float(event.get("lag_s") or 0.0)
+            case "position":
+                flow = self.flow(str(event["flow"]))
+                flow.stateful = bool(event["stateful"])
+                flow.topics = dict(event["topics"])
+                flow.began, flow.backfilled = dict(event["began"]), dict(event["backfilled"])
+                flow.backfill = dict(event["backfill"] or {})
             case "graph":
                 self.graph = {"nodes": event["nodes"], "edges": event["edges"]}
             case "end":

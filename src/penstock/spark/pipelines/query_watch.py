@@ -21,6 +21,7 @@ from penstock.runtime import SystemClock
 from penstock.spark.offsets import from_spark, waiting
 from penstock.spark.pipelines.dead_letters import DeadLetters
 from penstock.spark.pipelines.events import progress_event
+from penstock.spark.pipelines.position_report import PositionReport
 from penstock.topic_partition import TopicPartition
 
 _WATCH_EVERY_S: Final = 0.25
@@ -80,6 +81,7 @@ class Watch:
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._lag: dict[str, tuple[int, float]] = {}
         self._ages: dict[str, LagAge] = {}
+        self._positions: dict[str, PositionReport] = {}
         self._clock = SystemClock()
         self._dead_letters = DeadLetters(self._clock.wall_ms())
         self._turn = threading.Lock()
@@ -159,6 +161,10 @@ class Watch:
         return found[::-1]
 
     def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
+        report = self._positions.setdefault(name, PositionReport())
+        position = report.look(name, progress, self._clock.monotonic())
+        if position is not None:
+            self._events.write(position)
         event = progress_event(name, progress)
         if event["offsets"]:
             self._offsets[str(event["flow"])] = from_spark(event["offsets"])
