@@ -29,6 +29,7 @@ from penstock.broker.counters import BrokerCounters, Histogram
 from penstock.broker.metrics.gather import CoordinatorTotals, Gathered
 from penstock.broker.metrics.names import BY_NAME, OTHER, Kind
 from penstock.broker.metrics.top_topics import TopTopics
+from penstock.groups.consumer.group import ConsumerState
 from penstock.groups.group import State as GroupState
 from penstock.records.kernels import COMPILED
 from penstock.security.delegation_tokens import TOKENS_MAX
@@ -41,6 +42,9 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 Sample = tuple[tuple[str, ...], float]
 _INFINITE = "+Inf"
+_GROUP_STATES = tuple(
+    dict.fromkeys(state.value for states in (GroupState, ConsumerState) for state in states)
+)
 
 
 class _One:
@@ -293,9 +297,7 @@ def _groups(totals: CoordinatorTotals) -> Iterator[Metric]:
     yield family(
         "penstock_group_partition_lag_records_max", [(pair, lag.worst) for pair, lag in lags]
     )
-    yield family(
-        "penstock_groups", [((state.value,), totals.groups[state]) for state in GroupState]
-    )
+    yield family("penstock_groups", [((state,), totals.groups[state]) for state in _GROUP_STATES])
     yield _single("penstock_group_members", totals.members)
     yield _single("penstock_group_rebalances_total", totals.rebalances)
 
