@@ -56,7 +56,7 @@ def test_version_0_rebalances_within_the_session_timeout() -> None:
     """JoinGroup v0 has no separate rebalance timeout."""
     bench = Bench()
     bench.join(version=0, rebalance_ms=-1)
-    assert bench.shard.state.groups["g"].rebalance_timeout_ms == 10_000
+    assert bench.shard.state.require_classic("g").rebalance_timeout_ms == 10_000
 
 
 def test_a_protocol_that_is_named_twice_counts_once() -> None:
@@ -331,7 +331,7 @@ def test_a_transition_that_is_not_in_the_table_is_a_bug() -> None:
 
 def test_replay_skips_records_of_other_group_types() -> None:
     bench = Bench()
-    bench.shard.replay(b"\x00\x03\x00\x01g", b"consumer group metadata")
+    bench.shard.replay(b"\x00\x0b\x00\x01g", b"share group metadata")
     bench.shard.replay(*offset_record("g", "orders", 0, OffsetValue(5)))
     bench.shard.replay(*group_record("other", None))
     assert bench.offsets() == {("orders", 0): 5}

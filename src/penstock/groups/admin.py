@@ -1,5 +1,6 @@
 """DescribeGroups 0-6, ListGroups 0-5 and DeleteGroups 0-2: the operator's view of groups.
 
+ListGroups and DeleteGroups are for groups of all types, DescribeGroups is for classic groups only.
 A group that does not exist is described as "Dead" up to version 5; from version 6 on it is an
 error. The members' subscriptions and assignments are shown only while the group is Stable: at other
 times they mean nothing. A group can be deleted while it has no members; its offsets are deleted
@@ -12,10 +13,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
+from penstock.groups.consumer.group import ConsumerGroup, ConsumerState
 from penstock.groups.error_responses import offsets_append_error
-from penstock.groups.group import Group, Member, State
-from penstock.groups.offsets import Buried, all_offsets, bury, tombstones
-from penstock.groups.shard_state import ShardState
+from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, Group, Member, State
+from penstock.groups.offsets import Buried, all_offsets, bury, is_dead, tombstones
+from penstock.groups.shard_state import AnyGroup, ShardState
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
     DeleteGroupsRequest,
@@ -25,16 +27,17 @@ from penstock.wire.messages import (
 )
 
 GROUP_TYPE = "classic"
+CONSUMER_GROUP_TYPE = "consumer"
 _GROUP_NOT_FOUND_SINCE = 6
 
 
 def describe_group(shard: ShardState, group_id: str, version: int) -> DescribeGroupsResponse.Group:
-    group = shard.groups.get(group_id)
+    group = shard.classic(group_id)
     if group is None or group.state is State.DEAD:
         described = DescribeGroupsResponse.Group(group_id=group_id, group_state=State.DEAD.value)
         if version >= _GROUP_NOT_FOUND_SINCE:
             described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            described.error_message = f"there is no group {group_id} on this coordinator"
+            described.error_message = f"there is no classic group {group_id} on this coordinator"
         return described
     is_stable = group.state is State.STABLE
     return DescribeGroupsResponse.Group(
@@ -68,26 +71,37 @@ def list_groups(
     """
     states = {state.lower() for state in states_filter}
     types = {kind.lower() for kind in types_filter}
-    if types and GROUP_TYPE not in types:
-        return []
+    found = map(shard.groups.get, shard.groups if among is None else among)
+    listed = [_listed(group) for group in found if group is not None]
     return [
-        ListGroupsResponse.Group(
-            group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE
-        )
-        for group_id in (shard.groups if among is None else among)
-        if (group := shard.groups.get(group_id)) is not None
-        and (not states or group.state.value.lower() in states)
+        group
+        for group in listed
+        if (not types or group.group_type in types)
+        and (not states or group.group_state.lower() in states)
     ]
+
+
+def _listed(group: AnyGroup) -> ListGroupsResponse.Group:
+    if isinstance(group, ConsumerGroup):
+        return ListGroupsResponse.Group(
+            group.group_id, CONSUMER_PROTOCOL_TYPE, group.state.value, CONSUMER_GROUP_TYPE
+        )
+    return ListGroupsResponse.Group(
+        group.group_id, group.protocol_type or "", group.state.value, GROUP_TYPE
+    )
 
 
 def delete_groups(shard: ShardState, request: DeleteGroupsRequest, token: Token, now: Now) -> None:
     codes: dict[str, ErrorCode] = {}
-    doomed: list[Group] = []
+    doomed: list[AnyGroup] = []
     for group_id in dict.fromkeys(request.groups_names):
         group = shard.groups.get(group_id)
-        if group is None or group.state is State.DEAD:
+        if group is None or is_dead(group):
             codes[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group.state is not State.EMPTY:
+        elif isinstance(group, ConsumerGroup) and group.is_writing:
+            # A member may be joining.
+            codes[group_id] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        elif group.state not in (State.EMPTY, ConsumerState.EMPTY):
             codes[group_id] = ErrorCode.NON_EMPTY_GROUP
         else:
             codes[group_id] = ErrorCode.NONE

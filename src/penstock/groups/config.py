@@ -2,7 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupSettings:
+    """What can be set for a single consumer group."""
+
+    session_timeout_ms: int = 45_000
+    """consumer.session.timeout.ms"""
+    heartbeat_interval_ms: int = 5_000
+    """consumer.heartbeat.interval.ms"""
+    assignment_interval_ms: int = 1_000
+    """consumer.assignment.interval.ms: at least this long between two target assignments."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroupConfig:
+    """The settings of consumer groups of the new protocol."""
+
+    settings: ConsumerGroupSettings = field(default_factory=ConsumerGroupSettings)
+    """For groups that set nothing else."""
+    group_size_max: int = (1 << 31) - 1
+    """group.consumer.max.size"""
+    assignors: tuple[str, ...] = ("uniform", "range")
+    """group.consumer.assignors: those offered; the first one is the default."""
+    regex_refresh_interval_ms: int = 600_000
+    """group.consumer.regex.refresh.interval.ms"""
+    regex_pause_ms: int = 10_000
+    """At least this long between two times that a group's expressions are resolved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +55,10 @@ class GroupConfig:
     """offsets.retention.check.interval.ms"""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise ValueError(
-                    f"{field.name} is {getattr(self, field.name)}; it must be 0 or more"
-                )
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value < 0:
+                raise ValueError(f"{each.name} is {value}; it must be 0 or more")
         if self.session_timeout_min_ms > self.session_timeout_max_ms:
             raise ValueError(
                 f"session_timeout_min_ms {self.session_timeout_min_ms} is above "

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Never, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.coordination import effects
 from penstock.wire.messages.base import Response
@@ -24,6 +26,8 @@ class TimerKind(Enum):
     """A member's session may have timed out."""
     PENDING = "pending"
     """A member id was handed out, and no client has joined with it."""
+    REVOCATION = "revocation"
+    """A member of a consumer group must have given up partitions by then."""
     EXPIRY = "expiry"
     """Time to look for offsets and groups whose retention has passed."""
 
@@ -34,4 +38,17 @@ class TimerKey(NamedTuple):
     member_id: str = ""
 
 
-Effect: TypeAlias = effects.Effect[Response, TimerKey, Never]
+@dataclass(frozen=True, slots=True)
+class ResolveRegexes:
+    """Find the topics that match the expressions, and report them by `on_regexes_resolved`.
+
+    Only topics that `may_describe` allows are reported. It stands for the rights of the member
+    whose heartbeat asked for this.
+    """
+
+    group_id: str
+    regexes: tuple[str, ...]
+    may_describe: Callable[[str], bool]
+
+
+Effect: TypeAlias = effects.Effect[Response, TimerKey, ResolveRegexes]

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from penstock.coordination.append_errors import append_error
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -71,6 +75,10 @@ def sync_error(code: ErrorCode) -> SyncGroupResponse:
 
 def leave_error(code: ErrorCode) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=code)
+
+
+def consumer_heartbeat_error(error: KafkaError) -> ConsumerGroupHeartbeatResponse:
+    return ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
 
 
 def commit_response(
@@ -177,6 +185,17 @@ def _refuse_describe(
     )
 
 
+def _refuse_consumer_describe(
+    request: ConsumerGroupDescribeRequest, version: int, code: ErrorCode
+) -> ConsumerGroupDescribeResponse:
+    return ConsumerGroupDescribeResponse(
+        groups=[
+            ConsumerGroupDescribeResponse.Group(code, code.message, group_id)
+            for group_id in request.group_ids
+        ]
+    )
+
+
 def _refuse_delete(
     request: DeleteGroupsRequest, version: int, code: ErrorCode
 ) -> DeleteGroupsResponse:
@@ -201,4 +220,8 @@ _REFUSALS: Final[Mapping[type[Request], Callable[[Any, int, ErrorCode], Response
     DescribeGroupsRequest: _refuse_describe,
     ListGroupsRequest: lambda request, version, code: ListGroupsResponse(error_code=code),
     DeleteGroupsRequest: _refuse_delete,
+    ConsumerGroupHeartbeatRequest: lambda request, version, code: consumer_heartbeat_error(
+        KafkaError(code)
+    ),
+    ConsumerGroupDescribeRequest: _refuse_consumer_describe,
 }

@@ -11,18 +11,13 @@ tools and brokers can read the log, and it reads everything that Kafka ever wrot
 
 from __future__ import annotations
 
-import struct
-from functools import cache
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from penstock.coordination.effects import LogRecord
-from penstock.wire.compile_decode import Decoder, compile_decoder
-from penstock.wire.compile_encode import Encoder, compile_encoder
-from penstock.wire.errors import ProtocolError
+from penstock.groups.record_codec import RecordCodec, read_version
 from penstock.wire.messages.base import EMPTY, Message, Struct
-from penstock.wire.schema.notation import MessageSchema, parse_message, split_table
 
-_TABLE: Final = """
+_CODEC: Final = RecordCodec("""
 OffsetKey  versions 0-1  flexible never
   Group      string  0+
   Topic      string  0+
@@ -53,18 +48,14 @@ GroupValue  versions 0-4  flexible 4+
     SessionTimeout       int32     0+
     Subscription         bytes     0+
     Assignment           bytes     0+
-"""
+""")
 
 NO_TIMESTAMP: Final = -1
-_VERSION: Final = struct.Struct(">h")
 _OFFSET_KEY_VERSION: Final = 1
 _GROUP_KEY_VERSION: Final = 2
 _OFFSET_VALUE_VERSION: Final = 3
 _OFFSET_VALUE_VERSION_WITH_EXPIRY: Final = 1
 _GROUP_VALUE_VERSION: Final = 3
-_ELEMENTS_MAX: Final = 4_000_000
-_decoders: Final[dict[tuple[str, int], Decoder]] = {}
-M = TypeVar("M", bound=Message)
 
 
 class OffsetKey(Message):
@@ -178,75 +169,29 @@ class GroupEntry(NamedTuple):
 
 def offset_record(group: str, topic: str, partition: int, value: OffsetValue | None) -> LogRecord:
     """Returns the record of a committed offset, or without a value its tombstone."""
-    key = _encode(OffsetKey(group, topic, partition), _OFFSET_KEY_VERSION)
+    key = _CODEC.encode(OffsetKey(group, topic, partition), _OFFSET_KEY_VERSION)
     if value is None:
         return LogRecord(key, None)
     if value.expire_timestamp == NO_TIMESTAMP:
-        return LogRecord(key, _encode(value, _OFFSET_VALUE_VERSION))
-    return LogRecord(key, _encode(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY))
+        return LogRecord(key, _CODEC.encode(value, _OFFSET_VALUE_VERSION))
+    return LogRecord(key, _CODEC.encode(value, _OFFSET_VALUE_VERSION_WITH_EXPIRY))
 
 
 def group_record(group: str, value: GroupValue | None) -> LogRecord:
     """Returns the record of a group's generation, or without a value its tombstone."""
-    key = _encode(GroupKey(group), _GROUP_KEY_VERSION)
-    return LogRecord(key, None if value is None else _encode(value, _GROUP_VALUE_VERSION))
+    key = _CODEC.encode(GroupKey(group), _GROUP_KEY_VERSION)
+    return LogRecord(key, None if value is None else _CODEC.encode(value, _GROUP_VALUE_VERSION))
 
 
 def read_record(key: bytes | None, value: bytes | None) -> OffsetEntry | GroupEntry | None:
     """Decodes a record. Returns None for an unknown kind; raises ProtocolError if it is damaged."""
     if key is None:
         return None
-    version = _read_version("a key", key)
+    version = read_version("a key", key)
     if version in (0, _OFFSET_KEY_VERSION):
-        about = _decode(OffsetKey, key)
-        return OffsetEntry(about, None if value is None else _decode(OffsetValue, value))
+        about = _CODEC.decode(OffsetKey, key)
+        return OffsetEntry(about, None if value is None else _CODEC.decode(OffsetValue, value))
     if version == _GROUP_KEY_VERSION:
-        group = _decode(GroupKey, key)
-        return GroupEntry(group, None if value is None else _decode(GroupValue, value))
+        group = _CODEC.decode(GroupKey, key)
+        return GroupEntry(group, None if value is None else _CODEC.decode(GroupValue, value))
     return None
-
-
-@cache
-def _schemas() -> dict[str, MessageSchema]:
-    return {name: parse_message(text) for name, text in split_table(_TABLE).items()}
-
-
-@cache
-def _encoder(name: str, version: int) -> Encoder:
-    return compile_encoder(_schemas()[name], version)
-
-
-def _decoder(message_class: type[Message], version: int) -> Decoder:
-    name = message_class.__name__
-    if (name, version) not in _decoders:
-        _decoders[name, version] = compile_decoder(_schemas()[name], message_class, version)
-    return _decoders[name, version]
-
-
-def _encode(message: Message, version: int) -> bytes:
-    encode = _encoder(type(message).__name__, version)
-    return b"".join(encode(message, bytearray(_VERSION.pack(version))))
-
-
-def _decode(message_class: type[M], data: bytes) -> M:
-    name = message_class.__name__
-    version = _read_version(name, data)
-    if not _schemas()[name].versions.cover(version):
-        raise ProtocolError(
-            f"{name} version {version} is too new for this broker; start a newer broker"
-        )
-    data = bytes(data)
-    try:
-        message: M = _decoder(message_class, version)(data, 2, len(data), _ELEMENTS_MAX)[0]
-    except (IndexError, UnicodeDecodeError, struct.error) as error:
-        raise ProtocolError(f"{name} version {version} is damaged: {error}") from error
-    return message
-
-
-def _read_version(name: str, data: bytes) -> int:
-    if len(data) < 2:
-        raise ProtocolError(
-            f"{name} of {len(data)} bytes in __consumer_offsets is too short for a version"
-        )
-    version: int = _VERSION.unpack_from(data)[0]
-    return version

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
+from penstock.groups.consumer.records import Entry, EpochEntry, read_entry
+from penstock.groups.consumer.stored_group import StoredGroup
 from penstock.groups.formats import GroupValue, OffsetEntry, OffsetValue, read_record
 from penstock.topic_partition import TopicPartition
 
@@ -38,6 +40,9 @@ class Pending:
 class ShardImage:
     def __init__(self) -> None:
         self.groups: dict[str, GroupValue] = {}
+        """Groups of the classic protocol."""
+        self.consumer_groups: dict[str, StoredGroup] = {}
+        """Groups of the new protocol."""
         self.offsets: dict[str, dict[TopicPartition, OffsetValue]] = {}
         self._pending: dict[str, dict[TopicPartition, dict[int, Pending]]] = {}
         self._of_producer: dict[int, dict[tuple[str, TopicPartition], None]] = {}
@@ -49,8 +54,10 @@ class ShardImage:
         """Applies one record; `producer_id` is set if it belongs to a transaction."""
         entry = read_record(key, value)
         if entry is None:
-            return
-        if isinstance(entry, OffsetEntry):
+            found = None if key is None else read_entry(key, value)
+            if found is not None:
+                self._apply(found)
+        elif isinstance(entry, OffsetEntry):
             about = TopicPartition(entry.key.topic, entry.key.partition)
             if producer_id != NO_PRODUCER and entry.value is not None:
                 self._set_pending(entry.key.group, about, producer_id, entry.value)
@@ -59,7 +66,18 @@ class ShardImage:
         elif entry.value is None:
             self.groups.pop(entry.key.group, None)
         else:
+            # The last record decides of which protocol a group is.
+            self.consumer_groups.pop(entry.key.group, None)
             self.groups[entry.key.group] = entry.value
+
+    def _apply(self, entry: Entry) -> None:
+        group_id = entry.group_id
+        if isinstance(entry, EpochEntry) and entry.value is not None:
+            self.groups.pop(group_id, None)
+        group = self.consumer_groups.setdefault(group_id, StoredGroup())
+        group.apply(entry)
+        if not group:
+            del self.consumer_groups[group_id]
 
     def end_transaction(self, producer_id: int, *, committed: bool) -> None:
         """Applies a marker: the offsets of the transaction take effect or are discarded."""

@@ -16,11 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer_admin import become_classic
 from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
 from penstock.groups.error_responses import group_append_error, join_error
 from penstock.groups.formats import group_record
 from penstock.groups.group import UNKNOWN_MEMBER, Group, Member, Parked, State
 from penstock.groups.limits import MEMBER_ID_SUFFIX_BYTES, fits_a_string
+from penstock.groups.offsets import Forgotten
 from penstock.groups.rebalance import (
     complete_if_all_joined,
     evict_parked,
@@ -94,7 +97,8 @@ def _join(shard: ShardState, joiner: Joiner, now: Now) -> None:
         config.session_timeout_min_ms <= joiner.session_timeout_ms <= config.session_timeout_max_ms
     ):
         raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-    group = shard.groups.get(joiner.group_id)
+    known = shard.groups.get(joiner.group_id)
+    group = become_classic(shard, known, now) if isinstance(known, ConsumerGroup) else known
     if group is None:
         if joiner.member_id != UNKNOWN_MEMBER:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -108,6 +112,8 @@ def _join(shard: ShardState, joiner: Joiner, now: Now) -> None:
     if not group.supports(joiner.protocol_type, joiner.protocols):
         raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     shard.groups[group.group_id] = group
+    if isinstance(known, ConsumerGroup):
+        shard.appends.start_batches(known.tombstones(), Forgotten(), now)
     if joiner.member_id == UNKNOWN_MEMBER:
         _join_as_stranger(shard, group, joiner, now)
     elif joiner.member_id in group.pending_members and joiner.instance_id is None:
@@ -279,7 +285,7 @@ class ReplacementStored:
 
     def committed(self, shard: ShardState, now: Now) -> None:
         token, version = self.joiner.parked
-        group = shard.groups[self.group_id]
+        group = shard.require_classic(self.group_id)
         if self.member_id not in group.members:
             self._answer_gone(shard, group)
         elif version >= _SKIP_ASSIGNMENT_SINCE:
@@ -291,7 +297,7 @@ class ReplacementStored:
 
     def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
         token, version = self.joiner.parked
-        group = shard.groups[self.group_id]
+        group = shard.require_classic(self.group_id)
         member = group.members.get(self.member_id)
         if member is None:
             self._answer_gone(shard, group)

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token
+from penstock.groups import consumer_admin
 from penstock.groups.effects import RequestInfo
 from penstock.groups.error_responses import group_append_error, leave_error, sync_error
 from penstock.groups.formats import group_record
@@ -46,7 +47,7 @@ _BATCHED_LEAVE_SINCE = 3
 def _require_group(shard: ShardState, group_id: str) -> Group:
     if not group_id:
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-    group = shard.groups.get(group_id)
+    group = shard.classic(group_id)
     if group is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
     if group.state is State.DEAD:
@@ -144,7 +145,7 @@ class AssignmentStored:
                 evict_parked(shard, group, member_id, code)
 
     def _waiting_group(self, shard: ShardState) -> Group | None:
-        group = shard.groups.get(self.group_id)
+        group = shard.classic(self.group_id)
         if group is None or group.generation != self.generation:
             return None
         return group if group.state is State.COMPLETING else None
@@ -188,6 +189,10 @@ def _heartbeat(shard: ShardState, request: HeartbeatRequest, now: Now) -> ErrorC
 def leave_group(
     shard: ShardState, request: LeaveGroupRequest, info: RequestInfo, token: Token, now: Now
 ) -> None:
+    consumer_group = shard.consumer(request.group_id)
+    if consumer_group is not None:
+        consumer_admin.leave_group(shard, consumer_group, request, info.version, token, now)
+        return
     is_batched = info.version >= _BATCHED_LEAVE_SINCE
     leaving = request.members if is_batched else [LeaveGroupRequest.Member(request.member_id)]
     try:

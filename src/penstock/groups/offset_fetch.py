@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Set
 from typing import TypeVar
 
+from penstock.groups.consumer_offsets import require_fetcher
+from penstock.groups.error_responses import refused_offsets
 from penstock.groups.formats import OffsetValue
 from penstock.groups.shard_state import ShardState
 from penstock.topic_partition import TopicPartition
-from penstock.wire.errors import ErrorCode
+from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import OffsetFetchRequest, OffsetFetchResponse
 
 T = TypeVar("T")
@@ -92,6 +94,12 @@ def fetch_steps(
     shard: ShardState, asked: OffsetFetchRequest.Group, *, require_stable: bool
 ) -> Generator[None, None, OffsetFetchResponse.Group]:
     """Like `fetch_offsets`, with a pause after each part of the work."""
+    group = shard.consumer(asked.group_id)
+    if group is not None:
+        try:
+            require_fetcher(group, asked.member_id, asked.member_epoch)
+        except KafkaError as error:
+            return refused_offsets(asked, error.code)
     known = shard.image.offsets_of(asked.group_id)
     unstable = _unstable(shard, asked.group_id) if require_stable else frozenset()
     if asked.topics is None:

@@ -23,12 +23,14 @@ from typing import Final
 
 from penstock.coordination.effects import LogRecord, Now, Token
 from penstock.coordination.in_flight import Outcome
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer_offsets import require_committer, stale_partitions
 from penstock.groups.effects import RequestInfo, TimerKey, TimerKind
 from penstock.groups.error_responses import commit_response, offsets_append_error
 from penstock.groups.formats import NO_TIMESTAMP, OffsetValue, group_record, offset_record
 from penstock.groups.group import CONSUMER_PROTOCOL_TYPE, UNKNOWN_MEMBER, Group, State
 from penstock.groups.limits import commit_records, fits_a_string
-from penstock.groups.shard_state import ShardState
+from penstock.groups.shard_state import AnyGroup, ShardState
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.java import utf16_units
@@ -58,32 +60,33 @@ def offset_commit(
         shard.effects.reply(token, commit_response(request, lambda topic, partition: code))
         return
     metadata_max = shard.config.offset_metadata_max
+    stale = _stale_partitions(shard, group, request)
     # A partition that is named twice is committed once, with its last offset, as in Kafka.
     offsets: dict[TopicPartition, OffsetValue] = {}
     for topic in request.topics:
         for partition in topic.partitions:
-            if fits(partition.committed_metadata, metadata_max):
-                about = TopicPartition(topic.name, partition.partition_index)
+            about = TopicPartition(topic.name, partition.partition_index)
+            if about not in stale and fits(partition.committed_metadata, metadata_max):
                 offsets[about] = _offset_value(request, partition, now)
     if not offsets:
-        shard.effects.reply(token, _commit_outcome(request, metadata_max, ErrorCode.NONE))
+        shard.effects.reply(token, _commit_outcome(request, metadata_max, stale, ErrorCode.NONE))
         return
     try:
         records = commit_records(group.group_id, offsets.items(), shard.batch_bytes_max())
     except KafkaError as error:
-        shard.effects.reply(token, _commit_outcome(request, metadata_max, error.code))
+        shard.effects.reply(token, _commit_outcome(request, metadata_max, stale, error.code))
         return
     stored = tuple(offsets)
     group.commits_in_flight.update(stored)
     shard.groups[group.group_id] = group
     shard.appends.start_batches(
-        records, CommitStored(group.group_id, stored, request, metadata_max, token), now
+        records, CommitStored(group.group_id, stored, request, metadata_max, stale, token), now
     )
 
 
 def _committing_group(
     shard: ShardState, request: OffsetCommitRequest, info: RequestInfo, now: Now
-) -> Group:
+) -> AnyGroup:
     """Returns the group if the request may commit to it."""
     if not fits_a_string(request.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -95,6 +98,11 @@ def _committing_group(
         if info.version >= _GROUP_NOT_FOUND_SINCE:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if isinstance(group, ConsumerGroup):
+        if group.is_dead:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        require_committer(group, member_id, generation, info.version)
+        return group
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if generation < 0 and group.state is State.EMPTY:
@@ -110,6 +118,21 @@ def _committing_group(
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     shard.extend_session(group, member, now)
     return group
+
+
+def _stale_partitions(
+    shard: ShardState, group: AnyGroup, request: OffsetCommitRequest
+) -> frozenset[TopicPartition]:
+    """Returns the partitions that a member of a consumer group may not commit."""
+    if not isinstance(group, ConsumerGroup):
+        return frozenset()
+    partitions = (
+        TopicPartition(topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+    )
+    epoch = request.generation_id_or_member_epoch
+    return stale_partitions(group, shard.consumers.topics, request.member_id, epoch, partitions)
 
 
 def fits(metadata: str | None, metadata_max: int) -> bool:
@@ -140,6 +163,7 @@ class CommitStored:
     stored: tuple[TopicPartition, ...]
     request: OffsetCommitRequest
     metadata_max: int
+    stale: frozenset[TopicPartition]
     token: Token
 
     def committed(self, shard: ShardState, now: Now) -> None:
@@ -149,7 +173,11 @@ class CommitStored:
         self._finish(shard, offsets_append_error(error))
 
     def abandoned(self, shard: ShardState, code: ErrorCode) -> None:
-        shard.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+        self._reply(shard, code)
+
+    def _reply(self, shard: ShardState, code: ErrorCode) -> None:
+        response = _commit_outcome(self.request, self.metadata_max, self.stale, code)
+        shard.effects.reply(self.token, response)
 
     def _finish(self, shard: ShardState, code: ErrorCode) -> None:
         in_flight = shard.groups[self.group_id].commits_in_flight
@@ -157,20 +185,23 @@ class CommitStored:
         for about in self.stored:
             if not in_flight[about]:
                 del in_flight[about]
-        shard.effects.reply(self.token, _commit_outcome(self.request, self.metadata_max, code))
+        self._reply(shard, code)
 
 
 def _commit_outcome(
-    request: OffsetCommitRequest, metadata_max: int, code: ErrorCode
+    request: OffsetCommitRequest,
+    metadata_max: int,
+    stale: frozenset[TopicPartition],
+    code: ErrorCode,
 ) -> OffsetCommitResponse:
-    return commit_response(
-        request,
-        lambda topic, partition: (
-            code
-            if fits(partition.committed_metadata, metadata_max)
-            else ErrorCode.OFFSET_METADATA_TOO_LARGE
-        ),
-    )
+    def code_of(topic: str, partition: OffsetCommitRequest.Partition) -> ErrorCode:
+        if stale and TopicPartition(topic, partition.partition_index) in stale:
+            return ErrorCode.STALE_MEMBER_EPOCH
+        if not fits(partition.committed_metadata, metadata_max):
+            return ErrorCode.OFFSET_METADATA_TOO_LARGE
+        return code
+
+    return commit_response(request, code_of)
 
 
 # OffsetDelete
@@ -205,9 +236,11 @@ def offset_delete(
         shard.effects.reply(token, response)
 
 
-def _why_not_delete_offsets(group: Group | None) -> ErrorCode:
-    if group is None or group.state is State.DEAD:
+def _why_not_delete_offsets(group: AnyGroup | None) -> ErrorCode:
+    if group is None or is_dead(group):
         return ErrorCode.GROUP_ID_NOT_FOUND
+    if isinstance(group, ConsumerGroup):
+        return ErrorCode.NONE
     if group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
         return ErrorCode.NON_EMPTY_GROUP  # The coordinator cannot know what its members read.
     return ErrorCode.NONE
@@ -231,11 +264,11 @@ class OffsetsDeleted:
 # Expiry and deletion
 
 
-def tombstones(group: Group, abouts: Iterable[TopicPartition]) -> list[LogRecord]:
+def tombstones(group: AnyGroup, abouts: Iterable[TopicPartition]) -> list[LogRecord]:
     return [offset_record(group.group_id, *about, None) for about in abouts]
 
 
-def all_offsets(shard: ShardState, group: Group) -> list[TopicPartition]:
+def all_offsets(shard: ShardState, group: AnyGroup) -> list[TopicPartition]:
     """Returns the partitions with offsets in the log, pending or not, or being appended."""
     image, group_id = shard.image, group.group_id
     return list(
@@ -245,18 +278,18 @@ def all_offsets(shard: ShardState, group: Group) -> list[TopicPartition]:
     )
 
 
-def _holds(shard: ShardState, group: Group, about: TopicPartition) -> bool:
+def _holds(shard: ShardState, group: AnyGroup, about: TopicPartition) -> bool:
     return about in shard.image.offsets_of(group.group_id) or _is_under_way(shard, group, about)
 
 
-def _is_under_way(shard: ShardState, group: Group, about: TopicPartition) -> bool:
+def _is_under_way(shard: ShardState, group: AnyGroup, about: TopicPartition) -> bool:
     return about in group.commits_in_flight or about in shard.image.pending_of(group.group_id)
 
 
 def forget_topics(shard: ShardState, names: Collection[str], now: Now) -> None:
     """Deletes the offsets of deleted topics: a new topic of the same name must not inherit them."""
     for group in shard.groups.values():
-        if group.state is not State.DEAD:
+        if not is_dead(group):
             image, group_id = shard.image, group.group_id
             held = image.offsets_of(group_id), image.pending_of(group_id), group.commits_in_flight
             gone = dict.fromkeys(about for each in held for about in each if about[0] in names)
@@ -267,11 +300,11 @@ def forget_topics(shard: ShardState, names: Collection[str], now: Now) -> None:
 def expire(shard: ShardState, now: Now) -> None:
     """Appends tombstones for everything whose retention has passed, and sets the timer again."""
     for group in list(shard.groups.values()):
-        if group.state is State.DEAD:
+        if is_dead(group):
             continue
         expired = _expired_offsets(shard, group, now)
         leftover = len(all_offsets(shard, group)) - len(expired)
-        if group.state is State.EMPTY and not leftover and not group.pending_members:
+        if is_deletable(group) and not leftover:
             bury(shard, [group], tombstones(group, expired), Buried((group.group_id,)), now)
         elif expired:
             shard.appends.start_batches(tombstones(group, expired), Forgotten(), now)
@@ -280,7 +313,9 @@ def expire(shard: ShardState, now: Now) -> None:
     )
 
 
-def _expired_offsets(shard: ShardState, group: Group, now: Now) -> list[TopicPartition]:
+def _expired_offsets(shard: ShardState, group: AnyGroup, now: Now) -> list[TopicPartition]:
+    if isinstance(group, ConsumerGroup):
+        return _unsubscribed_offsets(shard, group, now)
     lapses_with_group = group.protocol_type is not None and group.state is State.EMPTY
     runs = group.protocol_type is not None and not lapses_with_group
     if runs and (group.state is not State.STABLE or group.subscribed_topics is None):
@@ -299,15 +334,46 @@ def _expired_offsets(shard: ShardState, group: Group, now: Now) -> list[TopicPar
     return expired
 
 
+def _unsubscribed_offsets(
+    shard: ShardState, group: ConsumerGroup, now: Now
+) -> list[TopicPartition]:
+    """Returns the expired offsets of a consumer group: those of topics that nobody reads."""
+    expired = []
+    for about, value in shard.image.offsets_of(group.group_id).items():
+        ends_ms = value.expire_timestamp
+        if ends_ms == NO_TIMESTAMP:
+            ends_ms = value.commit_timestamp + shard.config.offsets_retention_ms
+        spared = _is_under_way(shard, group, about) or group.is_subscribed_to(about[0])
+        if now.wall_ms >= ends_ms and not spared:
+            expired.append(about)
+    return expired
+
+
+def is_dead(group: AnyGroup) -> bool:
+    """Returns whether the tombstones of the group are being appended."""
+    return group.is_dead if isinstance(group, ConsumerGroup) else group.state is State.DEAD
+
+
+def is_deletable(group: AnyGroup) -> bool:
+    """Returns whether the group has no members and is not being changed."""
+    if isinstance(group, ConsumerGroup):
+        return not group.members and not group.is_writing
+    return group.state is State.EMPTY and not group.pending_members
+
+
 def bury(
     shard: ShardState,
-    groups: Sequence[Group],
+    groups: Sequence[AnyGroup],
     records: list[LogRecord],
     outcome: Outcome[ShardState],
     now: Now,
 ) -> None:
     """Deletes groups: their own tombstones are added to `records` as the last ones."""
     for group in groups:
+        if isinstance(group, ConsumerGroup):
+            records += group.tombstones()
+            group.is_dead = True
+            continue
         if group.generation or group.group_id in shard.image.groups:
             records.append(group_record(group.group_id, None))
         group.transition(State.DEAD, group.state_since_ms)
@@ -328,7 +394,10 @@ class Buried:
     def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
         for group_id in self.group_ids:
             group = shard.groups[group_id]
-            group.transition(State.EMPTY, group.state_since_ms)
+            if isinstance(group, ConsumerGroup):
+                group.is_dead = False
+            else:
+                group.transition(State.EMPTY, group.state_since_ms)
 
     def abandoned(self, shard: ShardState, code: ErrorCode) -> None: ...
 

@@ -8,11 +8,17 @@ log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 
 from penstock.coordination.effects import Now, Token
 from penstock.groups import (
     admin,
+    consumer_admin,
+    consumer_expiry,
+    consumer_heartbeats,
+    consumer_regexes,
+    consumer_timers,
+    consumer_turns,
     joining,
     membership,
     offset_fetch,
@@ -21,13 +27,16 @@ from penstock.groups import (
     transactions,
 )
 from penstock.groups.config import GroupConfig
+from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.effects import Effect, RequestInfo, TimerKey, TimerKind
 from penstock.groups.formats import NO_TIMESTAMP
 from penstock.groups.group import Group
 from penstock.groups.image import NO_PRODUCER
-from penstock.groups.shard_state import ShardState
+from penstock.groups.shard_state import ConsumerContext, ShardState
 from penstock.wire.errors import ErrorCode
 from penstock.wire.messages import (
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsResponse,
     HeartbeatRequest,
@@ -49,13 +58,18 @@ class GroupShard:
         config: GroupConfig,
         new_member_id: Callable[[str], str],
         batch_bytes_max: Callable[[], int],
+        consumers: ConsumerContext | None = None,
     ) -> None:
         """`new_member_id` makes a unique id from a prefix: `{prefix}-{uuid}`.
 
         `batch_bytes_max` returns the current size limit of a batch in this partition: its topic's
         max.message.bytes. Records that do not fit into one batch are appended in several.
+
+        `consumers` is what consumer groups of the new protocol depend on.
         """
-        self.state = ShardState(config, new_member_id, batch_bytes_max)
+        self.state = ShardState(
+            config, new_member_id, batch_bytes_max, consumers or ConsumerContext()
+        )
 
     # Requests
 
@@ -75,6 +89,18 @@ class GroupShard:
         self, request: HeartbeatRequest, info: RequestInfo, token: Token, now: Now
     ) -> list[Effect]:
         membership.heartbeat(self.state, request, info, token, now)
+        return self.state.effects.take()
+
+    def consumer_heartbeat(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        info: RequestInfo,
+        may_describe: Callable[[str], bool],
+        token: Token,
+        now: Now,
+    ) -> list[Effect]:
+        """`may_describe` stands for the member's rights: expressions match only such topics."""
+        consumer_heartbeats.heartbeat(self.state, request, info, may_describe, token, now)
         return self.state.effects.take()
 
     def leave_group(
@@ -115,6 +141,9 @@ class GroupShard:
     ) -> list[DescribeGroupsResponse.Group]:
         return [admin.describe_group(self.state, group_id, version) for group_id in group_ids]
 
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescribeResponse.Group:
+        return consumer_admin.describe(self.state, group_id)
+
     def list_groups(
         self,
         states_filter: Iterable[str] = (),
@@ -139,7 +168,9 @@ class GroupShard:
     def on_timer(self, key: TimerKey, now: Now) -> list[Effect]:
         if key.kind is TimerKind.EXPIRY:
             offsets.expire(self.state, now)
-        elif group := self.state.groups.get(key.group_id):
+        elif consumer_group := self.state.consumer(key.group_id):
+            consumer_expiry.on_timer(self.state, consumer_group, key, now)
+        elif group := self.state.classic(key.group_id):
             match key.kind:
                 case TimerKind.JOIN:
                     rebalance.on_join_timer(self.state, group, now)
@@ -172,6 +203,24 @@ class GroupShard:
         self.state.image.end_transaction(producer_id, committed=committed)
         return self.state.effects.take()
 
+    def on_regexes_resolved(
+        self, group_id: str, found: Mapping[str, frozenset[str] | None], now: Now
+    ) -> list[Effect]:
+        """Reports the topics that match the expressions of `ResolveRegexes`; nothing if that
+        failed."""
+        consumer_regexes.on_resolved(self.state, group_id, found, now)
+        return self.state.effects.take()
+
+    def on_topics_changed(self, *, created: bool) -> None:
+        """Notes that topics were created, deleted or changed.
+
+        The next heartbeat of a member acts on it.
+        """
+        for group in self.state.groups.values():
+            if isinstance(group, ConsumerGroup):
+                group.metadata_is_stale = True
+                group.topics_were_created = group.topics_were_created or created
+
     def forget_topics(self, names: Collection[str], now: Now) -> list[Effect]:
         offsets.forget_topics(self.state, names, now)
         return self.state.effects.take()
@@ -195,11 +244,16 @@ class GroupShard:
         """
         state = self.state
         for group_id, value in state.image.groups.items():
-            group = state.groups[group_id] = Group.from_value(group_id, value)
+            group = Group.from_value(group_id, value)
+            state.groups[group_id] = group
             for member in group.members.values():
                 state.extend_session(group, member, now)
             if len(group.members) > state.config.group_size_max:
                 rebalance.begin(state, group, now)
+        for group_id, stored in state.image.consumer_groups.items():
+            consumer_group = ConsumerGroup(group_id, stored)
+            state.groups[group_id] = consumer_group
+            consumer_timers.match_members(state, consumer_group, now)
         for group_id in sorted(state.image.group_ids()):
             state.groups.setdefault(group_id, Group(group_id, NO_TIMESTAMP))
         state.effects.set_timer(
@@ -212,6 +266,10 @@ class GroupShard:
         state = self.state
         state.appends.abandon(code)
         for group in state.groups.values():
+            if isinstance(group, ConsumerGroup):
+                consumer_turns.refuse_waiting(state, group, code)
+                consumer_timers.cancel_all(state, group)
+                continue
             for member_id, member in group.members.items():
                 rebalance.evict_parked(state, group, member_id, code)
                 state.cancel_session_timer(group, member)

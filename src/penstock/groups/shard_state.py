@@ -6,15 +6,39 @@ Committed records reach the image through `appends` only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Never
+from typing import Final, TypeAlias
 
 from penstock.coordination.effects import Append, EffectList, Now
 from penstock.coordination.in_flight import AppendsInFlight
-from penstock.groups.config import GroupConfig
-from penstock.groups.effects import TimerKey, TimerKind
+from penstock.coordination.invariants import InvariantViolated
+from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer.topics import NoTopics, Topics
+from penstock.groups.effects import ResolveRegexes, TimerKey, TimerKind
 from penstock.groups.group import Group, Member
 from penstock.groups.image import NO_PRODUCER, ShardImage
 from penstock.wire.messages.base import Response
+
+AnyGroup: TypeAlias = Group | ConsumerGroup
+"""A group of the classic or of the new protocol."""
+
+
+class ConsumerContext:
+    """What consumer groups of the new protocol depend on: settings, and the topics to assign."""
+
+    def __init__(
+        self,
+        config: ConsumerGroupConfig | None = None,
+        topics: Topics | None = None,
+        settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
+    ) -> None:
+        """`settings_of` returns the settings of a group; without it, all have those of `config`."""
+        self.config: Final = config or ConsumerGroupConfig()
+        self.topics: Final[Topics] = topics or NoTopics()
+        self._settings_of = settings_of
+
+    def settings_of(self, group_id: str) -> ConsumerGroupSettings:
+        return self.config.settings if self._settings_of is None else self._settings_of(group_id)
 
 
 class ShardState:
@@ -23,13 +47,15 @@ class ShardState:
         config: GroupConfig,
         new_member_id: Callable[[str], str],
         batch_bytes_max: Callable[[], int],
+        consumers: ConsumerContext,
     ) -> None:
         self.config: Final = config
+        self.consumers: Final = consumers
         self.new_member_id: Final = new_member_id
         self.batch_bytes_max: Final = batch_bytes_max
         self.image: Final = ShardImage()
-        self.groups: Final[dict[str, Group]] = {}
-        self.effects: Final = EffectList[Response, TimerKey, Never]()
+        self.groups: Final[dict[str, AnyGroup]] = {}
+        self.effects: Final = EffectList[Response, TimerKey, ResolveRegexes]()
         self.appends: Final = AppendsInFlight(self, self.effects, self._replay, batch_bytes_max)
         self.rebalances = 0
         """How many generations with members have begun here; for metrics."""
@@ -38,6 +64,23 @@ class ShardState:
         producer_id = NO_PRODUCER if append.producer is None else append.producer.producer_id
         for record in append.records:
             self.image.replay(record.key, record.value, producer_id)
+
+    def classic(self, group_id: str) -> Group | None:
+        """Returns the group if it exists and is of the classic protocol."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, Group) else None
+
+    def require_classic(self, group_id: str) -> Group:
+        """Returns a group that is known to be of the classic protocol."""
+        group = self.groups[group_id]
+        if not isinstance(group, Group):
+            raise InvariantViolated(f"{group_id} is no classic group")
+        return group
+
+    def consumer(self, group_id: str) -> ConsumerGroup | None:
+        """Returns the group if it exists and is of the new protocol."""
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
 
     # Timers
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.coordination.effects import Now, Token, TransactionalProducer
+from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.consumer_offsets import require_committer, stale_partitions
 from penstock.groups.error_responses import offsets_append_error, txn_commit_response
 from penstock.groups.formats import OffsetValue
 from penstock.groups.group import UNKNOWN_MEMBER, Group, State
 from penstock.groups.limits import commit_records, fits_a_string
 from penstock.groups.offsets import fits
-from penstock.groups.shard_state import ShardState
+from penstock.groups.shard_state import AnyGroup, ShardState
 from penstock.topic_partition import TopicPartition
 from penstock.wire.errors import ErrorCode, KafkaError
 from penstock.wire.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -68,7 +70,7 @@ def txn_offset_commit(
     )
 
 
-def _committing_group(shard: ShardState, request: TxnOffsetCommitRequest, now: Now) -> Group:
+def _committing_group(shard: ShardState, request: TxnOffsetCommitRequest, now: Now) -> AnyGroup:
     """Returns the group if the request may commit to it."""
     if not fits_a_string(request.group_id):
         raise KafkaError(ErrorCode.INVALID_GROUP_ID)
@@ -78,6 +80,9 @@ def _committing_group(shard: ShardState, request: TxnOffsetCommitRequest, now: N
         if generation < 0:
             return Group(request.group_id, now.wall_ms)
         raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+    if isinstance(group, ConsumerGroup):
+        _require_epoch(shard, group, request)
+        return group
     if group.state is State.DEAD:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if generation < 0 and group.state is State.EMPTY:
@@ -87,6 +92,30 @@ def _committing_group(shard: ShardState, request: TxnOffsetCommitRequest, now: N
         if generation != group.generation:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
     return group
+
+
+def _require_epoch(
+    shard: ShardState, group: ConsumerGroup, request: TxnOffsetCommitRequest
+) -> None:
+    """Raises if the producer's consumer may not commit under its epoch to the group."""
+    if group.is_dead:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    member_id, epoch = request.member_id, request.generation_id
+    if epoch < 0 and member_id == UNKNOWN_MEMBER and request.group_instance_id is None:
+        return
+    partitions = [
+        TopicPartition(topic.name, each.partition_index)
+        for topic in request.topics
+        for each in topic.partitions
+    ]
+    try:
+        require_committer(group, member_id, epoch)
+    except KafkaError as error:
+        if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION) from error
+        raise
+    if stale_partitions(group, shard.consumers.topics, member_id, epoch, partitions):
+        raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
 
 @dataclass(frozen=True, slots=True)

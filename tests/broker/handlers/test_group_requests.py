@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Coroutine
 from random import Random
+from typing import Any
 
 from broker.harness import BrokerHarness, InTurn, NoNetwork, with_harness, with_harness_of
 from penstock.broker.coordinators.groups import GroupShell
 from penstock.groups.config import GroupConfig
 from penstock.groups.effects import RequestInfo
+from penstock.groups.shard_state import ConsumerContext
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.ports import Env
 from penstock.records.batch import iter_batches
@@ -170,13 +173,19 @@ ENV = Env(
 )
 
 
+def no_tasks(work: Coroutine[Any, Any, None]) -> None:
+    raise AssertionError("this shard resolves no regular expressions")
+
+
 async def runtime(harness: BrokerHarness) -> GroupShell:
     """Loads a second shard next to the broker's own.
 
     It accepts offsets of 50,000 partitions without a topic of that size.
     """
     await find_coordinator(harness)
-    loaded = GroupShell(ENV, harness.hosted(OFFSETS_TOPIC, 1), GroupConfig())
+    loaded = GroupShell(
+        ENV, harness.hosted(OFFSETS_TOPIC, 1), GroupConfig(), ConsumerContext(), no_tasks
+    )
     await loaded.load()
     return loaded
 

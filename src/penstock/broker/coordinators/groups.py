@@ -17,21 +17,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Final, Never, assert_never
+from typing import Final
 
 from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Steps, in_slices, slices_of
 from penstock.broker.coordinators.batches import bounded_batch_of
+from penstock.broker.coordinators.cluster_topics import ClusterTopics
 from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.own_txn_appends import append_in_transaction, append_marker
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.coordination.effects import Append, Now, Token
 from penstock.groups.config import GroupConfig
-from penstock.groups.effects import Effect, TimerKey
+from penstock.groups.consumer.regexes import resolve
+from penstock.groups.effects import Effect, ResolveRegexes, TimerKey
 from penstock.groups.formats import offset_record
 from penstock.groups.image import NO_PRODUCER
 from penstock.groups.shard import GroupShard
+from penstock.groups.shard_state import ConsumerContext
 from penstock.metadata.image import Changed
 from penstock.metadata.model import OFFSETS_TOPIC
 from penstock.partition.guards import Verification
@@ -47,12 +50,22 @@ _STORE_PATIENCE_S: Final = 1.0
 Step = Callable[[GroupShard, Token, Now], list[Effect]]
 
 
-class GroupShell(ShardShell[Response, TimerKey, Never]):
-    def __init__(self, env: Env, hosted: HostedPartition, config: GroupConfig) -> None:
+class GroupShell(ShardShell[Response, TimerKey, ResolveRegexes]):
+    def __init__(
+        self,
+        env: Env,
+        hosted: HostedPartition,
+        config: GroupConfig,
+        consumers: ConsumerContext,
+        spawn: Callable[..., None],
+    ) -> None:
+        self._topics = consumers.topics
+        self._spawn = spawn
         self.shard = GroupShard(
             config,
             partial(_new_member_id, env),
             lambda: hosted.settings.max_message_bytes,
+            consumers,
         )
         super().__init__(env, hosted, self.shard, config.append_timeout_ms)
 
@@ -124,8 +137,27 @@ class GroupShell(ShardShell[Response, TimerKey, Never]):
         )
         return append_in_transaction(self.hosted, batch, Verification(producer.guard), now_ms)
 
-    def carry_out_own(self, effect: Never) -> None:
-        assert_never(effect)
+    def carry_out_own(self, effect: ResolveRegexes) -> None:
+        self._spawn(self._resolve(effect))
+
+    async def _resolve(self, effect: ResolveRegexes) -> None:
+        """Matches the topics of the cluster on a thread, and reports those that the member may
+        describe."""
+        found: dict[str, frozenset[str] | None] = {}
+        try:
+            names = self._topics.names()
+            matches = await self._env.executor.run(partial(resolve, effect.regexes, names))
+            slices = slices_of(self._env)
+            for regex, topics in matches.items():
+                visible: set[str] = set()
+                for name in sorted(topics or ()):
+                    if effect.may_describe(name):
+                        visible.add(name)
+                    await slices.give()
+                found[regex] = None if topics is None else frozenset(visible)
+        finally:
+            # If this fails, the next heartbeat asks again.
+            self.step(lambda: self.shard.on_regexes_resolved(effect.group_id, found, self.now()))
 
 
 class GroupCoordinator(LedShards[GroupShell]):
@@ -138,16 +170,18 @@ class GroupCoordinator(LedShards[GroupShell]):
         cluster: ClusterView,
         config: GroupConfig,
         spawn: Callable[..., None],
+        consumers: ConsumerContext | None = None,
     ) -> None:
         super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
         self._rebalances_before = 0
         """Rebalances that were counted by shards of ended leaderships."""
         self._config = config
+        self._consumers = consumers or ConsumerContext(topics=ClusterTopics(cluster))
         self._gone: set[str] = set()
         """Deleted topics whose offsets are about to be removed."""
 
     def make(self, hosted: HostedPartition) -> GroupShell:
-        return GroupShell(self._env, hosted, self._config)
+        return GroupShell(self._env, hosted, self._config, self._consumers, self._spawn)
 
     def ask(self, group_id: str, step: Step) -> asyncio.Future[Response]:
         return self.require(group_id).ask(step)
@@ -205,7 +239,14 @@ class GroupCoordinator(LedShards[GroupShell]):
                 raise KafkaError(ErrorCode.NOT_COORDINATOR)
 
     def on_change(self, changed: Changed) -> None:
-        """Removes the offsets that groups committed for topics that were deleted."""
+        """Removes the offsets that groups committed for topics that were deleted.
+
+        Consumer groups learn that their topics may have changed.
+        """
+        if changed.topics:
+            created = any(change.before is None for change in changed.topics)
+            for shell in self.loaded():
+                shell.shard.on_topics_changed(created=created)
         for change in changed.topics:
             if change.after is not None and change.name in self._gone:
                 # The topic was created again: offsets that are committed from now on stay.

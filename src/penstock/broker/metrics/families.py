@@ -24,6 +24,7 @@ from penstock.broker.metrics.exposition import CONTENT_TYPE, Sample, render
 from penstock.broker.metrics.gather import CoordinatorTotals, Gathered
 from penstock.broker.metrics.names import BY_NAME, OTHER
 from penstock.broker.metrics.top_topics import TopTopics
+from penstock.groups.consumer.group import ConsumerState
 from penstock.groups.group import State as GroupState
 from penstock.records.kernels import COMPILED
 from penstock.security.delegation_tokens import TOKENS_MAX
@@ -31,6 +32,10 @@ from penstock.txns.transaction import State as TransactionState
 from penstock.wire.api import ApiKey
 
 __all__ = ["CONTENT_TYPE", "Scraping", "families", "render"]
+
+_GROUP_STATES = tuple(
+    dict.fromkeys(state.value for states in (GroupState, ConsumerState) for state in states)
+)
 
 
 def family(name: str, samples: Iterable[Sample]) -> Metric:
@@ -255,9 +260,7 @@ def _groups(totals: CoordinatorTotals) -> Iterator[Metric]:
     yield family(
         "penstock_group_partition_lag_records_max", [(pair, lag.worst) for pair, lag in lags]
     )
-    yield family(
-        "penstock_groups", [((state.value,), totals.groups[state]) for state in GroupState]
-    )
+    yield family("penstock_groups", [((state,), totals.groups[state]) for state in _GROUP_STATES])
     yield _single("penstock_group_members", totals.members)
     yield _single("penstock_group_rebalances_total", totals.rebalances)
 

@@ -16,7 +16,6 @@ from penstock.broker.cooperative_yield import Slices
 from penstock.broker.metrics.group_lag import GroupLag, Lag
 from penstock.broker.metrics.top_topics import TopTopics, Traffic
 from penstock.broker.partitions.partition import HostedPartition
-from penstock.groups.group import State as GroupState
 from penstock.metadata.model import Partition
 from penstock.txns.transaction import State as TransactionState
 
@@ -54,7 +53,7 @@ class ClusterTotals:
 
 @dataclass(slots=True)
 class CoordinatorTotals:
-    groups: Counter[GroupState] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
     members: int = 0
     rebalances: int = 0
     transactions: Counter[TransactionState] = field(default_factory=Counter)
@@ -145,7 +144,7 @@ class Gatherer:
         services, totals = self._services, CoordinatorTotals()
         for groups in services.groups.loaded():
             for group in groups.shard.state.groups.values():
-                totals.groups[group.state] += 1
+                totals.groups[group.state.value] += 1
                 totals.members += len(group.members)
             await slices.give()
         totals.rebalances = services.groups.rebalances

@@ -84,7 +84,7 @@ def removal_ms(world: World, image: ClusterImage, member_id: str) -> float | Non
     leadership = shell.hosted.leadership
     if leadership is None or leadership.epoch != partition.leader_epoch:
         return None
-    group = shell.shard.state.groups.get(WORKERS_GROUP)
+    group = shell.shard.state.classic(WORKERS_GROUP)
     if group is None or member_id not in group.members:
         return 0.0
     return _removal_ticks(group, member_id) - START_S * 1000

@@ -1,0 +1,67 @@
+"""When the regular expressions of a consumer group are resolved, and what follows.
+
+All expressions of a group are resolved together: when one is new, when topics were created, and
+from time to time. It happens at a member's heartbeat and with that member's rights. The matching
+itself is not done here, because it takes long: `ResolveRegexes` asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.coordination.effects import Now
+from penstock.groups.consumer.group import Asked, ConsumerGroup, Turn
+from penstock.groups.consumer.records import RegexEntry, ResolvedRegex
+from penstock.groups.consumer_targets import raise_epoch
+from penstock.groups.consumer_turns import submit
+from penstock.groups.effects import ResolveRegexes
+from penstock.groups.shard_state import ShardState
+
+
+def resolve_if_due(
+    shard: ShardState, group: ConsumerGroup, may_describe: Callable[[str], bool], now: Now
+) -> None:
+    regexes = sorted(group.used_regexes() - group.unusable_regexes)
+    if not regexes or group.is_resolving:
+        return
+    config, since_ms = shard.consumers.config, None
+    if group.resolved_ms is not None:
+        since_ms = now.ticks_ms - group.resolved_ms
+    if since_ms is not None and since_ms < config.regex_pause_ms:
+        return
+    is_old = since_ms is not None and since_ms >= config.regex_refresh_interval_ms
+    is_new = any(regex not in group.stored.regexes for regex in regexes)
+    if is_new or is_old or group.topics_were_created:
+        group.is_resolving = True
+        group.resolved_ms = now.ticks_ms
+        group.topics_were_created = False
+        shard.effects.add(ResolveRegexes(group.group_id, tuple(regexes), may_describe))
+
+
+def on_resolved(
+    shard: ShardState, group_id: str, found: Mapping[str, frozenset[str] | None], now: Now
+) -> None:
+    """Stores the topics that match. An expression that could not be used has None."""
+    group = shard.consumer(group_id)
+    if group is None:
+        return
+    group.is_resolving = False
+
+    def decide(turn: Turn) -> None:
+        used = turn.group.used_regexes()
+        is_changed = False
+        for regex in sorted(found.keys() & used):
+            topics = found[regex]
+            if topics is None:
+                turn.group.unusable_regexes.add(regex)
+            elif (
+                regex not in turn.group.stored.regexes
+                or turn.group.stored.regexes[regex].topics != topics
+            ):
+                is_changed = True
+                resolved = ResolvedRegex(topics, shard.consumers.topics.version(), turn.now.wall_ms)
+                turn.write(RegexEntry(group_id, regex, resolved))
+        if is_changed:
+            raise_epoch(shard, turn, is_changed=True)
+
+    submit(shard, group, Asked(decide), now)
