@@ -17,7 +17,7 @@ LAYERS: Mapping[str, tuple[str, ...]] = {
     "applications": ("cli", "console", "spark", "testing"),
     "shells": ("broker", "client", "net", "storage", "stores", "runtime"),
     "pure": (
-        *("partition", "groups", "txns", "coordination", "metadata", "security"),
+        *("partition", "groups", "shares", "txns", "coordination", "metadata", "security"),
         *("records", "wire", "ports"),
     ),
 }

@@ -41,6 +41,14 @@ NOT_IN_KAFKA_PYTHON = {
     "ConsumerGroupHeartbeatResponse",
     "ConsumerGroupDescribeRequest",
     "ConsumerGroupDescribeResponse",
+    *(
+        f"{api}{kind}"
+        for api in (
+            *("ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge"),
+            *(f"{verb}ShareGroupOffsets" for verb in ("Describe", "Alter", "Delete")),
+        )
+        for kind in ("Request", "Response")
+    ),
     "GetTelemetrySubscriptionsRequest",
     "GetTelemetrySubscriptionsResponse",
     "PushTelemetryRequest",
@@ -81,8 +89,8 @@ def in_kafka_python() -> list[str]:
 
 
 def test_kafka_python_knows_nearly_all_messages() -> None:
-    """It lacks those of the new consumer groups, delegation tokens, telemetry, one more API, and
-    our own."""
+    """It lacks those of new kinds of groups, delegation tokens, telemetry, one more API, and our
+    own."""
     assert set(message_names()) - set(in_kafka_python()) == NOT_IN_KAFKA_PYTHON
 
 

@@ -26,6 +26,10 @@ _TABLES: Final[dict[str, str]] = {
         "DescribeGroups ListGroups DeleteGroups ConsumerGroupDescribe"
     ),
     "penstock.wire.schema.offsets": "OffsetCommit OffsetFetch OffsetDelete",
+    "penstock.wire.schema.shares": (
+        "ShareGroupHeartbeat ShareGroupDescribe ShareFetch ShareAcknowledge"
+        " DescribeShareGroupOffsets AlterShareGroupOffsets DeleteShareGroupOffsets"
+    ),
     "penstock.wire.schema.topics": "CreateTopics DeleteTopics CreatePartitions DeleteRecords",
     "penstock.wire.schema.replicas": (
         "ElectLeaders AlterPartitionReassignments ListPartitionReassignments DescribeLogDirs"

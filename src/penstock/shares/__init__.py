@@ -1,0 +1,7 @@
+"""Share groups (KIP-932) without I/O: what a partition's leader decides for each group.
+
+`share_partition` is the machine of one partition as one group sees it. It keeps `spans`, acquires
+records (`acquisition`), checks `acknowledgements`, makes `decisions`, and tells its shell what to
+store. `image` is what is stored, and `formats` are the records of the state log. `sessions` are
+what a broker remembers of each member. docs/QUEUES.md has the design.
+"""

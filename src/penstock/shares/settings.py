@@ -1,0 +1,27 @@
+"""The settings of a share group that its share partitions need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShareSettings:
+    """The defaults are Kafka's; those that Kafka does not have are off."""
+
+    record_lock_ms: int = 30_000
+    delivery_limit: int = 5
+    in_flight_max: int = 2000
+    """The window holds at most this many offsets, plus the rest of one batch."""
+    renew_enabled: bool = True
+    backoff_ms: int = 0
+    """How long a record waits after its first delivery has failed. 0: it does not wait."""
+    backoff_max_ms: int = 0
+    dead_letters: bool = False
+
+    def backoff_after(self, delivery_count: int) -> int:
+        """Returns how long a record waits after this many deliveries."""
+        if not self.backoff_ms:
+            return 0
+        doubled = self.backoff_ms << min(delivery_count - 1, 32)
+        return min(doubled, max(self.backoff_max_ms, self.backoff_ms))
