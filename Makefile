@@ -14,7 +14,7 @@ SEEDS ?= 0..2000
 CUTS  ?= 100
 JOBS  ?= $(shell nproc)
 
-.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
+.PHONY: setup tools run test starve messages docs lint bench crash fuzz kill9 chaos chaos-pipelines txn-matrix sim sim-bugs power-cuts sim-results demo clean spark-cluster spark-docs spark-exactly-once spark-restarts
 
 setup: $(STAMP)
 
@@ -106,6 +106,11 @@ kill9: $(STAMP)
 KILLS ?= 200
 chaos: tools
 	cd tests && ../$(BIN)/python -m chaos.matrix --kills $(KILLS) --seed $(SEED)
+
+# Five deployed pipelines on three workers: workers, drivers, executors and brokers are killed.
+MINUTES ?= 30
+chaos-pipelines: tools
+	cd tests && ../$(BIN)/python -m spark.kills.run --minutes $(MINUTES) --seed $(SEED) --json
 
 # 100,000 messages copied in transactions under bounces: every client, way and store; an hour or so.
 MESSAGES ?= 100000

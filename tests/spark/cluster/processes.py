@@ -111,28 +111,32 @@ class Process:
 
 
 class Standalone:
-    """A master, and workers with one core each."""
+    """A master, and workers with one core each, or with `cores`."""
 
-    def __init__(self, workers: int = 2) -> None:
+    def __init__(self, workers: int = 2, cores: int = 1) -> None:
         self.url = ""
+        self._cores = cores
         self.folder = Path(tempfile.mkdtemp(prefix="penstock-standalone-"))
         self._workers = workers
-        self._processes: list[Process] = []
+        self.processes: list[Process] = []
 
     def __enter__(self) -> Self:
         port = free_port(SystemRandom(), HOST)
         self.url = f"spark://{HOST}:{port}"
         # The master's REST server has its own port, which may be taken, and is not needed here.
+        # Executors that are killed are always replaced.
         options = f"{JAVA_OPTIONS} -Dspark.master.rest.enabled=false"
+        options += " -Dspark.deploy.maxExecutorRetries=-1"
         env = environment(SPARK_DAEMON_MEMORY="256m", SPARK_DAEMON_JAVA_OPTS=options)
         try:
             # A worker retries until its master is up, so all can be started at once.
             self._start("master", env, "deploy.master.Master", "--port", str(port))
             for number in range(self._workers):
                 home = str(self.folder / f"worker-{number}")
-                settings = ("--cores", "1", "--memory", "1g", "--work-dir", home, self.url)
+                size = ("--cores", str(self._cores), "--memory", f"{self._cores}g")
+                settings = (*size, "--work-dir", home, self.url)
                 self._start(f"worker-{number}", env, "deploy.worker.Worker", *settings)
-            for process in self._processes[1:]:
+            for process in self.processes[1:]:
                 process.wait_for("Successfully registered with master")
         except BaseException:
             self.close()
@@ -148,7 +152,7 @@ class Standalone:
         self.close()
 
     def close(self) -> None:
-        for process in reversed(self._processes):
+        for process in reversed(self.processes):
             process.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -156,7 +160,7 @@ class Standalone:
         spark_class = str(SPARK_HOME / "bin" / "spark-class")
         topic_partition = ("--host", HOST, "--webui-port", "0")
         command = [spark_class, f"org.apache.spark.{kind}", *topic_partition, *arguments]
-        self._processes.append(Process(name, command, self.folder, env))
+        self.processes.append(Process(name, command, self.folder, env))
 
 
 class Driver:
