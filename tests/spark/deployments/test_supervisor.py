@@ -216,6 +216,9 @@ def test_a_stop_while_it_prepares_or_starts_or_backs_off(pipeline: Supervised) -
         {"memory_mb": 2048},
         {"settings": {"spark.x": "1"}},
         {"secrets": ["token"]},
+        # The streams of a continuous pipeline run with its interval, and only if it is continuous.
+        {"schedule": Schedule(continuous=True, interval_s=5)},
+        {"schedule": Schedule(every_s=60)},
     ],
 )
 def test_a_change_starts_a_new_driver(pipeline: Supervised, change: dict[str, object]) -> None:
@@ -224,12 +227,11 @@ def test_a_change_starts_a_new_driver(pipeline: Supervised, change: dict[str, ob
     assert kinds(pipeline.on(DriverEnded(pipeline.machine.run))) == ["Prepare"]
 
 
-def test_a_new_schedule_needs_no_new_driver(pipeline: Supervised) -> None:
+def test_other_times_of_a_schedule_need_no_new_driver(pipeline: Supervised) -> None:
+    pipeline.define(schedule=Schedule(every_s=60))
     pipeline.running()
     pipeline.complete_round()
-    assert kinds(pipeline.define(schedule=Schedule(continuous=True, interval_s=5))) == [
-        "BeginRound"
-    ]
+    assert kinds(pipeline.define(schedule=Schedule(every_s=5))) == ["BeginRound"]
     pipeline.complete_round()
     assert kinds(pipeline.wait(4)) == [] and kinds(pipeline.wait(1)) == ["BeginRound"]
 
