@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark.source import PenstockDataSource
+from penstock.spark.stream_position import OWN
 from penstock.spark.stream_reader import StreamReader
 
 COLUMNS = StructType(
@@ -94,6 +95,11 @@ def rows_of(reader: Any, partitions: Sequence[InputPartition]) -> list[dict[str,
 def read_all(bootstrap: str, topic: str | None = None, **options: str) -> list[dict[str, Any]]:
     reader = batch_reader(bootstrap, topic, **options)
     return rows_of(reader, reader.partitions())
+
+
+def read_up_to(position: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the offsets of a position, without what Penstock keeps beside them."""
+    return {topic: offsets for topic, offsets in (position or {}).items() if topic != OWN}
 
 
 def offsets_of(rows: Sequence[Mapping[str, Any]]) -> dict[TopicPartition, list[int]]:

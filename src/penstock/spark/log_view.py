@@ -99,6 +99,28 @@ class LogView:
         if self._committed is not None:
             self._committed.close()
 
+    # -- which topics ---------------------------------------------------------------------------
+
+    def recall(self, ids: Mapping[str, str]) -> None:
+        """Tells it the ids of the topics as they were when they were last read, perhaps by another
+        process. A topic that has another id now was deleted and created again."""
+        for topic, topic_id in ids.items():
+            if self._ids.setdefault(topic, topic_id) != topic_id:
+                self._renewed.add(topic)
+
+    def ids(self, topic_partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """Returns the ids of the topics of these partitions, as they were last seen."""
+        topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
+        return {topic: self._ids[topic] for topic in topics if topic in self._ids}
+
+    def check_same(self) -> None:
+        """Reports topics that were deleted and created again since they were read."""
+        for topic in sorted(self._renewed):
+            self.lose(
+                f"topic {topic} was deleted and created again, and a batch of the old one was not "
+                "completed"
+            )
+
     # -- which partitions -----------------------------------------------------------------------
 
     def topic_partitions(self) -> list[TopicPartition]:
@@ -160,6 +182,8 @@ class LogView:
                 else:
                     found.append(answer)
         for topic in found:
+            if not topic.topic_id:  # A broker that is older than topic ids.
+                continue
             if self._ids.setdefault(topic.name, topic.topic_id) != topic.topic_id:
                 self._ids[topic.name] = topic.topic_id
                 self._renewed.add(topic.name)
@@ -239,7 +263,8 @@ class LogView:
         if self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{message}. To continue with the records that are left, set failOnDataLoss to "
-                "false"
+                "false. To begin again with what is there now, use a new checkpoint; in a deployed "
+                "pipeline: penstock pipeline deploy --reset FLOW"
             )
         log.warning("%s; continuing without them, because failOnDataLoss is false", message)
 

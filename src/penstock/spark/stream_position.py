@@ -4,16 +4,19 @@ A backfill reads ranges of older offsets in the same micro-batches as the new re
 of both is in one offset of Spark's checkpoint, so a record of a backfill is exactly once in the
 result for the same reason as any other record.
 
-A position without a backfill is written as before, `{"topic": {"0": 17}}`. Otherwise it has one
-more entry, under a name that no topic can have:
+A position has the offsets that are read next, and one more entry, under a name that no topic can
+have. Of that entry only `topics` is always there:
 
     {"topic": {"0": 17}, "(penstock)": {"needs a newer Penstock": {
+        "topics": {"topic": "Rb5yN2JtQ..."},       the ids of the topics
         "began": {"topic": {"0": 9}},              where the stream began, if not at the log start
         "read": {"topic": {"0": [[0, 4]]}},        ranges of earlier backfills
         "backfill": {"id": 7, "ranges": {"topic": {"0": [[4, 9]]}}, "done": {"topic": {"0": 2}},
                      ...}}}}
 
-A version of Penstock that does not know this entry refuses the checkpoint, with its text.
+The ids tell whether a topic was deleted and created again while no query ran: its offsets then
+belong to other records. A version of Penstock that does not know this entry refuses the checkpoint,
+with its text. A checkpoint without it, `{"topic": {"0": 17}}`, was written by an older version.
 
 `done` counts the offsets of the ranges in their order. A backfill that has ended stays in the
 position until the next one begins; `begin` then moves its ranges to `read`. So of two successive
@@ -107,6 +110,8 @@ class Position:
     read: Ranges = field(default_factory=dict)
     """What earlier backfills have read."""
     backfill: Backfill | None = None
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The ids of the topics. Empty in checkpoints of older versions of Penstock."""
 
 
 # -- the checkpoint -------------------------------------------------------------------------------
@@ -115,6 +120,8 @@ class Position:
 def position_to_spark(position: Position) -> dict[str, Any]:
     found: dict[str, Any] = {**to_spark(position.live)}
     own: dict[str, Any] = {}
+    if position.topics:
+        own["topics"] = {**position.topics}
     if position.began:
         own["began"] = to_spark(position.began)
     if position.read:
@@ -134,6 +141,7 @@ def position_from_spark(given: Mapping[str, Any]) -> Position:
         from_spark(own.get("began") or {}),
         from_json(own.get("read") or {}),
         None if found is None else _backfill_from_json(found),
+        own.get("topics") or {},
     )
 
 
@@ -260,6 +268,7 @@ def forget(position: Position, gone: Collection[TopicPartition]) -> Position:
         {each: offset for each, offset in position.began.items() if each not in gone},
         {each: ranges for each, ranges in position.read.items() if each not in gone},
         backfill,
+        position.topics,
     )
 
 

@@ -157,13 +157,18 @@ class _Driver:
     def begin(self) -> Position:
         topic_partitions = self._view.topic_partitions()
         found = self._view.resolve(self._options.starting, topic_partitions, starting=True)
-        return self._backfill.begun(found)
+        return replace(self._backfill.begun(found), topics=self._view.ids(found))
 
     def stop_at_now(self) -> None:
         self._backfill.stop_at_now()
         self._target = self._view.latest(self._view.topic_partitions_left())
 
     def advance(self, start: Position, *, unlimited: bool) -> Position:
+        self._view.recall(start.topics)
+        end = self._end(start, unlimited=unlimited)
+        return replace(end, topics=self._view.ids(end.live))
+
+    def _end(self, start: Position, *, unlimited: bool) -> Position:
         self.commit(start.live)
         begun, latest = self._look(start.live)
         self.latest = latest
@@ -254,7 +259,9 @@ class _Driver:
         )
 
     def plan(self, start: Position, end: Position) -> list[Span]:
+        self._view.recall(end.topics)
         left = set(self._view.topic_partitions_left())
+        self._view.check_same()
         live = self._plan(live_start(start, end), self._view.check_still_there(end.live, left))
         return [*live, *self._backfill.spans(start, end, left)]
 
