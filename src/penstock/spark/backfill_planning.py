@@ -41,6 +41,7 @@ class BackfillPlan:
         self._clock = clock
         self._requests = requests
         self._until: float | None = None
+        self._has_read = False
 
     def begun(self, offsets: Offsets) -> Position:
         """Returns the position of a new stream. It has where the stream began, if records before
@@ -52,6 +53,7 @@ class BackfillPlan:
     def stop_at_now(self) -> None:
         """The run ends at what is there now."""
         self._until = self._clock.monotonic() + _RUN_S
+        self._has_read = False
 
     def follow(self, position: Position) -> Position:
         """Returns the position with the backfill that is to be read now."""
@@ -62,10 +64,14 @@ class BackfillPlan:
         backfill = start.backfill
         if backfill is not None and not backfill.has_ended and not self._is_over():
             backfill = self._advanced(backfill, start.live, live, unlimited=unlimited)
+            self._has_read = True
         return replace(start, live=live, backfill=backfill)
 
     def _is_over(self) -> bool:
-        return self._until is not None and self._clock.monotonic() >= self._until
+        """Whether this run reads nothing more of it. Each run reads at least one part."""
+        if self._until is None or not self._has_read:
+            return False
+        return self._clock.monotonic() >= self._until
 
     def _advanced(
         self, backfill: Backfill, start: Offsets, live: Offsets, *, unlimited: bool

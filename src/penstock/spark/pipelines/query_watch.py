@@ -130,14 +130,18 @@ class Watch:
                 self._told[run] = batch
                 self._note_offsets(name, found)
                 self._events.write(progress_event(name, found))
+            if found:
+                self._tell_position(name, found)
             if found and self._on_progress is not None:
                 self._on_progress(name, found)
 
-    def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
+    def _tell_position(self, name: str, progress: Mapping[str, Any]) -> None:
         report = self._positions.setdefault(name, PositionReport())
         position = report.look(name, progress, self._clock.monotonic())
         if position is not None:
             self._events.write(position)
+
+    def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
         event = progress_event(name, progress)
         if event["offsets"]:
             self._offsets[str(event["flow"])] = from_spark(event["offsets"])
