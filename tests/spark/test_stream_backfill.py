@@ -274,3 +274,7 @@ def test_a_damaged_file_of_requests_does_not_stop_the_stream(around: Surrounding
     around._path.write_text(json.dumps([{"id": "one"}]))
     around.write(1)
     assert read([stream.trigger()]) == every(3, 4)
+    wrong = {"id": 1, "flow": "copied", "sources": ["copied"], "ranges": {"a": {"x": [[1]]}}}
+    around._path.write_text(json.dumps([wrong]))
+    around.write(1)
+    assert read([stream.trigger()]) == every(4, 5)

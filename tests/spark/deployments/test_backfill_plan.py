@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from penstock.client.dataclass_json import plain
 from penstock.spark.deployments.backfill_plan import (
     REQUESTS_KEPT,
     FlowToFill,
@@ -29,6 +32,7 @@ from penstock.spark.deployments.model import (
     decode,
     encode,
 )
+from penstock.spark.pipelines.driver_control import Control, Watchdog
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
 from penstock.spark.pipelines.position_report import PositionReport, position_event
@@ -261,6 +265,22 @@ def test_the_driver_is_told_what_has_not_ended() -> None:
     assert follower.wanted([REQUEST, later]) == [REQUEST, later], "it may be cancelled"
     follower.on_event(event(replace(RUNNING, done={T0: 9})))
     assert follower.wanted([REQUEST, later]) == [later]
+
+
+def test_a_driver_passes_requests_on_before_it_begins() -> None:
+    """So its first round knows them."""
+    heard: list[object] = []
+    lines = [
+        json.dumps({"backfills": plain([REQUEST]), "stop": "soon"}),
+        json.dumps({"backfills": []}),
+    ]
+    ended = threading.Event()
+    watchdog = Watchdog(lambda: None)
+    control = Control(lines, watchdog, ended.set, heard.append)
+    assert control.assignment() is None
+    assert ended.wait(60)
+    watchdog.close()
+    assert heard == [[REQUEST], []]
 
 
 def test_a_damaged_report_is_ignored() -> None:
