@@ -109,6 +109,14 @@ def test_a_flow_without_state_has_no_figures_of_it() -> None:
     ]
 
 
+def test_the_backfill_of_a_flow_is_shown() -> None:
+    """Only if it is one."""
+    given = {"id": 7, "state": "RUNNING", "done": 3, "total": 6, "lost": 0, "per_s": 1.5}
+    flows = [{"name": "a", "backfill": given}, {"name": "b", "backfill": {"id": "x", "done": 1}}]
+    found = flows_of(Status("a", "RUNNING", 1, 1, run={"flows": flows}))
+    assert [flow["backfill"] for flow in found] == [{**given, "left_s": None}, None]
+
+
 def test_edges_need_both_of_their_nodes() -> None:
     nodes = [{"id": "a", "kind": "topic", "name": "x"}, {"id": "b", "kind": "table", "line": 3}]
     edges = [{"from": "a", "to": "b", "schema": "c INT"}, {"from": "a", "to": "gone"}]

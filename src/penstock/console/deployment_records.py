@@ -171,6 +171,23 @@ def described_schedule(deployment: Deployment) -> str:
     return "continuous"
 
 
+def _backfill(found: object) -> dict[str, Any] | None:
+    """Returns the last backfill of a flow, or None if there was none."""
+    given = _dict(found)
+    number, done, total = (_whole(given.get(name)) for name in ("id", "done", "total"))
+    if number is None or done is None or total is None:
+        return None
+    return {
+        "id": number,
+        "state": str(given.get("state") or ""),
+        "done": done,
+        "total": total,
+        "lost": _whole(given.get("lost")) or 0,
+        "per_s": _number(given.get("per_s")),
+        "left_s": _number(given.get("left_s")),
+    }
+
+
 def flows_of(status: Status) -> list[dict[str, Any]]:
     """Returns the flows of the status's run with fields of the right types."""
     return [
@@ -194,6 +211,7 @@ def flows_of(status: Status) -> list[dict[str, Any]]:
                 for name, number in _dict(flow.get("violations")).items()
                 if type(number) is int
             },
+            "backfill": _backfill(flow.get("backfill")),
             "error": str(flow.get("error") or ""),
         }
         for flow in _dicts(status.run.get("flows"))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.client.dataclass_json import builder, plain
+from penstock.spark.offset_ranges import from_json
 from penstock.spark.stream_position import BackfillRequest
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ class RequestFile:
             if (found.st_mtime_ns, found.st_ino) != self._seen:
                 content = json.loads(self._path.read_text("utf-8"))
                 every: list[BackfillRequest] = [_build(each) for each in content]
+                for each in every:
+                    from_json(each.ranges)  # It raises if they are not ranges.
                 self._requests = [each for each in every if self._flow in each.sources]
                 self._seen = found.st_mtime_ns, found.st_ino
         except FileNotFoundError:

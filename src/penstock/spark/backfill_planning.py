@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.ports import Clock
 from penstock.spark.backfill_file import RequestFile
-from penstock.spark.log_view import LogView
+from penstock.spark.log_view import RECORD_BYTES_GUESS, LogView
 from penstock.spark.offsets import Offsets, Span, waiting
 from penstock.spark.options import SourceOptions
 from penstock.spark.stream_position import (
@@ -41,6 +41,7 @@ class BackfillPlan:
         self._clock = clock
         self._requests = requests
         self._until: float | None = None
+        self._has_read = False
 
     def begun(self, offsets: Offsets) -> Position:
         """Returns the position of a new stream. It has where the stream began, if records before
@@ -52,23 +53,30 @@ class BackfillPlan:
     def stop_at_now(self) -> None:
         """The run ends at what is there now."""
         self._until = self._clock.monotonic() + _RUN_S
+        self._has_read = False
 
     def follow(self, position: Position) -> Position:
         """Returns the position with the backfill that is to be read now."""
         return follow(position, self._requests.requests())
 
-    def advance(self, start: Position, live: Offsets, *, unlimited: bool) -> Position:
-        """Returns where the next batch ends, if it reads new records up to `live`."""
+    def advance(
+        self, start: Position, begun: Offsets, live: Offsets, *, unlimited: bool
+    ) -> Position:
+        """Returns where the next batch ends, if it reads new records from `begun` to `live`."""
         backfill = start.backfill
         if backfill is not None and not backfill.has_ended and not self._is_over():
-            backfill = self._advanced(backfill, start.live, live, unlimited=unlimited)
+            backfill = self._advanced(backfill, begun, live, unlimited=unlimited)
+            self._has_read = True
         return replace(start, live=live, backfill=backfill)
 
     def _is_over(self) -> bool:
-        return self._until is not None and self._clock.monotonic() >= self._until
+        """Whether this run reads nothing more of it. Each run reads at least one part."""
+        if self._until is None or not self._has_read:
+            return False
+        return self._clock.monotonic() >= self._until
 
     def _advanced(
-        self, backfill: Backfill, start: Offsets, live: Offsets, *, unlimited: bool
+        self, backfill: Backfill, begun: Offsets, live: Offsets, *, unlimited: bool
     ) -> Backfill:
         options = self._options
         earliest = self._view.earliest(backfill.ranges)
@@ -82,10 +90,10 @@ class BackfillPlan:
         sizes = self._view.record_bytes(_known(earliest, live))
         records_max = bytes_max = None
         if not unlimited:
-            # The records of a new partition count from its beginning: an estimate is enough.
-            count = waiting(start, live)
+            count = waiting(begun, live)
             used = sum(
-                waiting(start, {each: end}) * sizes.get(each, 0.0) for each, end in live.items()
+                waiting(begun, {each: end}) * sizes.get(each, RECORD_BYTES_GUESS)
+                for each, end in live.items()
             )
             if options.trigger_offsets_max is not None:
                 records_max = max(0, options.trigger_offsets_max - count)

@@ -176,7 +176,8 @@ class _Driver:
         if renewed := self._renewed(begun, latest):
             return replace(forget(known, renewed), live=begun | renewed)
         live = self._advanced(start.live, begun, latest, unlimited=unlimited)
-        return self._backfill.advance(self._backfill.follow(known), live, unlimited=unlimited)
+        followed = self._backfill.follow(known)
+        return self._backfill.advance(followed, begun, live, unlimited=unlimited)
 
     def _advanced(
         self, start: Offsets, begun: Offsets, latest: Offsets, *, unlimited: bool

@@ -106,13 +106,22 @@ def test_the_overview_has_figures_flows_and_the_command_that_deploys(
     page.goto(f"{url}#/pipelines/{worker.name}")
     page.get_by_text("after the pipeline's first round").wait_for()
     rows = 0
+    filled = {
+        "id": 7,
+        "state": "RUNNING",
+        "done": 900,
+        "total": 1_200,
+        "per_s": 60.0,
+        "left_s": 5.0,
+    }
     shown = page.locator("#figures .card", has_text=re.compile(r"[1-9][\d.,]*/s\s*rows read"))
     clock = SystemClock()
     end = clock.monotonic() + patient(60)
     while not shown.count():
         assert clock.monotonic() < end, "the page does not show the rate"
         rows += 50
-        worker.report(run={"flows": [flow("page_views", rows=rows), flow("x", streaming=False)]})
+        views = flow("page_views", rows=rows, backfill=filled)
+        worker.report(run={"flows": [views, flow("x", streaming=False)]})
         page.wait_for_timeout(500)
     cells = page.locator("#flows tbody tr").first.locator("td").all_inner_texts()
     assert cells[:2] == ["page_views", "running"]
@@ -123,6 +132,7 @@ def test_the_overview_has_figures_flows_and_the_command_that_deploys(
         "40 rows, 2.0 KiB",
         "3.5 \N{MULTIPLICATION SIGN}",
         "known 2",
+        "running: 75 % of 1,200, 60/s, 5 s left",
     ]
     settings = page.locator("#settings").inner_text()
     assert "API_KEY" in settings and "spark.password" in settings

@@ -31,6 +31,15 @@ export function failure(error, id = null) {
   return h("div", { class: "failure", role: "alert", id }, found ? [h("code", {}, found[1]), found[2]] : error);
 }
 
+// How far the last backfill of a flow is.
+export function backfill(each) {
+  if (!each) return "–";
+  const part = each.total ? Math.floor((100 * each.done) / each.total) : 100;
+  const left = each.left_s === null ? "" : `, ${seconds(each.left_s)} left`;
+  const lost = each.lost ? `, ${count(each.lost)} deleted before` : "";
+  return `${each.state.toLowerCase()}: ${part} % of ${count(each.total)}${each.per_s ? `, ${rate(each.per_s)}` : ""}${left}${lost}`;
+}
+
 export function deployment(main, name, tab = "overview") {
   const path = encodeURIComponent(name);
   const at = `#/pipelines/${path}`;
@@ -127,11 +136,11 @@ function overview(body, name) {
         card(found.lag_s === null ? "–" : seconds(found.lag_s), "lag in time"), card(count(found.restarts), "starts in 24 hours"),
         card(count(found.failures), "failures in a row"));
       drawn.show(found.graph, found.flows);
-      fill(flows, table(["flow", "status", ">rows", ">rows/s", ">lag", ">last batch", "watermark", ">state", ">skew", "violations"], found.flows.map((flow) => [
+      fill(flows, table(["flow", "status", ">rows", ">rows/s", ">lag", ">last batch", "watermark", ">state", ">skew", "violations", "backfill"], found.flows.map((flow) => [
         flow.name, h("span", { class: flow.status === "FAILED" ? "bad" : "" }, flow.status.toLowerCase()), flow.streaming ? count(flow.rows) : "–",
         flow.rows_per_s === null ? "–" : rate(flow.rows_per_s), lag(flow), flow.batch === null ? "–" : `${count(flow.batch_rows)} in ${seconds((flow.batch_ms || 0) / 1000)}`,
         flow.watermark || "–", kept(flow) ?? "–", skew(flow) ?? "–",
-        Object.entries(flow.violations).map(([rule, number]) => `${rule} ${count(number)}`).join(", ")]), "It has not run yet."));
+        Object.entries(flow.violations).map(([rule, number]) => `${rule} ${count(number)}`).join(", "), backfill(flow.backfill)]), "It has not run yet."));
       fill(settings, described(found));
     },
   };

@@ -56,7 +56,7 @@ class BackfillProgress:
         if status is None:
             return []
         before = self._known.get(status.flow)
-        if before is not None and before.id > status.id:
+        if before is not None and (before.id > status.id or _is_late(before, status)):
             return []
         self._known[status.flow] = status
         new = before is None or before.id < status.id
@@ -70,3 +70,8 @@ class BackfillProgress:
             text = f"{name}: {status.done:,}{of} records{lost}"
             told.append(Told(f"backfill-{status.state.lower()}", text))
         return told
+
+
+def _is_late(before: BackfillStatus, status: BackfillStatus) -> bool:
+    """Whether a report of a backfill comes after the one of its end."""
+    return before.id == status.id and before.state != "RUNNING" and status.state == "RUNNING"

@@ -40,6 +40,7 @@ from penstock.spark.pipelines.live_flows import LiveFlows
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused
+from penstock.spark.stream_position import BackfillRequest
 
 _BACKFILLS: Final = "backfills.json"
 _QUERIES_EVERY_S: Final = 0.25
@@ -229,6 +230,15 @@ def serve(given: argparse.Namespace, events: Events, control: Control) -> str:
         spark.close()
 
 
+def _store(path: Path, requests: list[BackfillRequest]) -> None:
+    """Tells the streams which backfills are wanted."""
+    try:
+        backfill_file.write_requests(path, requests)
+    except OSError as error:
+        # The thread that calls this also renews the lease.
+        sys.stderr.write(f"cannot tell the streams of backfills: {path}: {error.strerror}\n")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--master", required=True)
@@ -243,7 +253,7 @@ def main() -> int:
     control = Control(
         sys.stdin,
         Watchdog(),
-        on_backfills=lambda requests: backfill_file.write_requests(backfills, requests),
+        on_backfills=lambda requests: _store(backfills, requests),
     )
     # If the worker is gone, writing or closing the pipe raises BrokenPipeError.
     with suppress(BrokenPipeError), os.fdopen(given.events, "w", encoding="utf-8") as out:

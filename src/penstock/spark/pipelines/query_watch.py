@@ -76,7 +76,7 @@ class Watch:
         self._admin: Admin | None = None
         self._queries: dict[str, tuple[str, Any]] = {}
         self._told: dict[str, int] = {}
-        self._last: dict[str, str] = {}
+        self._last: dict[str, tuple[str, dict[str, Any]]] = {}
         """The last report of each query that was read."""
         self._offsets: dict[str, dict[TopicPartition, int]] = {}
         self._lag: dict[str, tuple[int, float]] = {}
@@ -129,7 +129,6 @@ class Watch:
                 self._queries[run] = (_name(query), query)
                 self._dead_letters.note(query)
         for run, (name, query) in list(self._queries.items()):
-            found: dict[str, Any] = {}
             for found in self._new_progress(run, query):
                 batch = int(found.get("batchId", 0))
                 # Spark repeats the number of a batch when it reports that there was no data.
@@ -139,8 +138,11 @@ class Watch:
                 self._told[run] = batch
                 self._note_offsets(name, found)
                 self._events.write(progress_event(name, found))
-            if found and self._on_progress is not None:
-                self._on_progress(name, found)
+            if run in self._last:
+                latest = self._last[run][1]
+                self._tell_position(name, latest)
+                if self._on_progress is not None:
+                    self._on_progress(name, latest)
 
     def _new_progress(self, run: str, query: Any) -> list[dict[str, Any]]:
         """Returns the reports since the last look, oldest first.
@@ -149,7 +151,7 @@ class Watch:
         some hundred calls to the JVM each time.
         """
         reports = query.recentProgress()
-        last = self._last.get(run)
+        last = self._last[run][0] if run in self._last else ""
         found: list[dict[str, Any]] = []
         for place in range(len(reports) - 1, -1, -1):
             text = str(reports[place].json())
@@ -157,14 +159,16 @@ class Watch:
                 break
             found.append(json.loads(text))
             if len(found) == 1:
-                self._last[run] = text
+                self._last[run] = text, found[0]
         return found[::-1]
 
-    def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
+    def _tell_position(self, name: str, progress: Mapping[str, Any]) -> None:
         report = self._positions.setdefault(name, PositionReport())
         position = report.look(name, progress, self._clock.monotonic())
         if position is not None:
             self._events.write(position)
+
+    def _note_offsets(self, name: str, progress: Mapping[str, Any]) -> None:
         event = progress_event(name, progress)
         if event["offsets"]:
             self._offsets[str(event["flow"])] = from_spark(event["offsets"])
