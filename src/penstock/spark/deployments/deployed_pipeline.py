@@ -353,7 +353,7 @@ class DeployedPipeline:
     async def _tidy(self) -> None:
         """Lets readers find the served generation, and deletes dead ones."""
         deployment = self.deployment
-        if deployment is None or not deployment.generations:
+        if deployment is None:
             return
         busy = {task.generation for task in self.tasks}
         todo = live_generations(deployment), deployment.storage, busy
