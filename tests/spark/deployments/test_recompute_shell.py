@@ -92,12 +92,13 @@ class World:
         self.sent = 0
         self.worker = self.start()
 
-    def start(self) -> WorkerProcess:
-        return WorkerProcess(self._broker, self._folder / "data", "--no-spare", program=PROGRAM)
+    def start(self, *options: str) -> WorkerProcess:
+        data = self._folder / "data"
+        return WorkerProcess(self._broker, data, "--no-spare", *options, program=PROGRAM)
 
-    def replace_worker(self) -> None:
+    def replace_worker(self, *options: str) -> None:
         self.worker.close()
-        self.worker = self.start()
+        self.worker = self.start(*options)
 
     def send(self, count: int = 10) -> None:
         with self.topic.open("a") as file:
@@ -243,5 +244,25 @@ def test_the_way_back_and_the_deletion_of_what_is_not_needed(
         await cluster.status(NAME, lambda status: status.place == first.place)
         world.send()
         await served(cluster, world, 1, generation=0)
+
+    run(broker, work)
+
+
+def test_a_recompute_waits_for_memory_and_the_pipeline_goes_on(
+    broker: Broker, world: World, tmp_path: Path
+) -> None:
+    async def work(cluster: Cluster) -> None:
+        world.replace_worker("--memory", "2047")
+        world.send(100)
+        await cluster.catalog.deploy(version_of(tmp_path, 1))
+        await served(cluster, world, 1)
+        await cluster.catalog.deploy(version_of(tmp_path, 2, ORDER))
+        await cluster.status(
+            NAME, lambda status: status.recompute.get("state") == "WAITING FOR MEMORY"
+        )
+        world.send()
+        await served(cluster, world, 1, version=1)
+        world.replace_worker("--memory", "2048")
+        await served(cluster, world, 2, version=2)
 
     run(broker, work)
