@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -102,9 +102,11 @@ def make_project(folder: Path, name: str, code: str = COPY) -> bytes:
 class WorkerProcess:
     """A worker as a user starts it."""
 
-    def __init__(self, broker: Broker, data: Path, *options: str) -> None:
+    def __init__(
+        self, broker: Broker, data: Path, *options: str, program: Sequence[str] = PROGRAM
+    ) -> None:
         self.process = subprocess.Popen(
-            [*PROGRAM, "-b", broker.bootstrap, "--data", str(data), *options],
+            [*program, "-b", broker.bootstrap, "--data", str(data), *options],
             start_new_session=True,
         )
 

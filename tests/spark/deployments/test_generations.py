@@ -192,14 +192,12 @@ def fill(storage: Path, generation: int) -> Path:
     return folder
 
 
-def test_the_link_leads_to_the_served_tables(tmp_path: Path) -> None:
-    for generation in (0, FIRST):
-        fill(tmp_path, generation)
-    for generation, target in ((0, "."), (FIRST, f"_generations/{FIRST}"), (0, ".")):
-        generation_folders.point(tmp_path, generation)
-        generation_folders.point(tmp_path, generation)
-        assert (tmp_path / "current").readlink() == Path(target)
-        assert (tmp_path / "current" / "spark-warehouse" / "copied").is_dir()
+def test_a_file_names_the_served_tables(tmp_path: Path) -> None:
+    for generation, place in ((0, ""), (FIRST, f"/_generations/{FIRST}"), (0, "")):
+        for _ in range(2):
+            generation_folders.point(tmp_path, generation)
+        assert (tmp_path / "current").read_text() == f"{tmp_path.resolve()}{place}\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["current"]
 
 
 def test_only_what_spark_wrote_is_deleted_from_the_storage_itself(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from penstock.spark.deployments.generations import (
 from penstock.spark.deployments.model import Deployment, Event, Status, Version
 from penstock.spark.deployments.pipeline_task import PipelineTask, Surroundings
 from penstock.spark.deployments.recompute import QUIET, Recomputation, Seen, Stage, Step
+from penstock.spark.deployments.supervisor import Phase
 from penstock.spark.deployments.supervisor_events import Held, Now
 from penstock.spark.pipelines.driver_control import Assignment
 from penstock.spark.pipelines.errors import PipelineError
@@ -142,6 +143,11 @@ class DeployedPipeline:
     @property
     def is_starting(self) -> bool:
         return any(task.is_starting for task in self.tasks)
+
+    @property
+    def is_recomputing(self) -> bool:
+        """Whether there is a second driver, or it is being prepared."""
+        return self.second.machine.phase is not Phase.IDLE
 
     def define(self) -> None:
         """The deployment may have changed."""
@@ -353,7 +359,7 @@ class DeployedPipeline:
     async def _tidy(self) -> None:
         """Lets readers find the served generation, and deletes dead ones."""
         deployment = self.deployment
-        if deployment is None or not deployment.generations:
+        if deployment is None:
             return
         busy = {task.generation for task in self.tasks}
         todo = live_generations(deployment), deployment.storage, busy

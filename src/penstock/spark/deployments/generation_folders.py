@@ -1,8 +1,9 @@
-"""Generations of tables in a local folder: the link to the one that is served, and the deletion of
-dead ones.
+"""Generations of tables in a local folder: which one is served, and the deletion of dead ones.
 
-`current` in the storage leads to the generation that is served. It is replaced by a rename, so a
-reader who opens `STORAGE/current/spark-warehouse/TABLE` finds the old table or the new one.
+The file `current` in the storage has the path of the generation that is served. It is replaced by
+a rename, so a reader finds the old tables or the new ones. It is no symbolic link: Spark compares
+the paths in the log of a table with the path that it was given, and would find no rows behind a
+link.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from penstock.spark.deployments.generations import FOLDER
+from penstock.spark.deployments.generations import FOLDER, generation_storage
 
 CURRENT: Final = "current"
 _OF_SPARK: Final = ("spark-warehouse", "_checkpoints", "metastore_db", "derby.log")
@@ -22,17 +22,15 @@ _OF_SPARK: Final = ("spark-warehouse", "_checkpoints", "metastore_db", "derby.lo
 
 
 def point(storage: Path, generation: int) -> None:
-    """Lets `current` lead to a generation."""
-    target = f"{FOLDER}/{generation}" if generation else "."
-    link = storage / CURRENT
-    with suppress(OSError):
-        if os.readlink(link) == target:
-            return
+    """Lets `current` name a generation."""
+    text = f"{generation_storage(str(storage.resolve()), generation)}\n"
+    file = storage / CURRENT
+    if file.is_file() and file.read_text("utf-8") == text:
+        return
     storage.mkdir(parents=True, exist_ok=True)
     partial = storage / f".{CURRENT}.{os.getpid()}"
-    partial.unlink(missing_ok=True)
-    partial.symlink_to(target, target_is_directory=True)
-    os.replace(partial, link)
+    partial.write_text(text, "utf-8")
+    os.replace(partial, file)
 
 
 def found_generations(storage: Path) -> list[int]:

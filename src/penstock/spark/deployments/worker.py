@@ -269,7 +269,7 @@ class Worker:
         taken += [
             each
             for each, pipeline in self.pipelines.items()
-            if each in deployments and pipeline.second.generation is not None
+            if each != name and each in deployments and pipeline.is_recomputing
         ]
         taken.append(name)
         return sum(deployments[each].memory_mb for each in taken) <= self._options.memory_mb
