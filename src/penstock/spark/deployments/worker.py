@@ -84,6 +84,7 @@ class Worker:
         host = socket.gethostname()
         self.id = f"{host}-{env.random.bytes(4).hex()}"
         storage_id = self._folder.prepare(env.random)
+        self._folder.claim_spares(self.id)
         self._identity = Identity(self.id, host, storage_id)
         preparation = Preparation(
             catalog,
@@ -157,6 +158,7 @@ class Worker:
                 running.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             await self._spares.close()
+            await self._threads.run(self._folder.release_spares)
             await self._forget()
 
     async def _forget(self) -> None:
