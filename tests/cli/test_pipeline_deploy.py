@@ -276,6 +276,17 @@ def test_a_script_with_its_folder(cli: Runner, broker: Broker, name: str, tmp_pa
     assert (shown["schedule"], shown["secrets"]) == ("cron 0 3 * * *", ["DB_PASSWORD"])
     assert shown["auto_rollback"]
     with_catalog(broker, lambda catalog: _check_script(catalog, name))
+    refused = cli(*given, "--secret", "OTHER", "--no-secrets")
+    assert refused.code != 0 and "--secret or --no-secrets" in refused.err
+    cli(*given, "--conf", "spark.x=1", "--yes")
+    with_catalog(broker, lambda catalog: _check_rest(catalog, name, {"spark.x": "1"}, 1))
+    assert cli(*given, "--no-secrets", "--no-conf", "--yes").code == 0
+    with_catalog(broker, lambda catalog: _check_rest(catalog, name, {}, 0))
+
+
+async def _check_rest(catalog: Catalog, name: str, settings: dict[str, str], secrets: int) -> None:
+    deployment = catalog.deployments[name]
+    assert deployment.settings == settings and len(deployment.secrets) == secrets
 
 
 async def _check_script(catalog: Catalog, name: str) -> None:

@@ -88,6 +88,37 @@ def _events(visitor: Browserless, what: str) -> list[dict[str, Any]]:
     return [event for event in found if event["what"] == what]
 
 
+def test_rows_need_the_right_to_read_the_topics_of_a_table(secured: Secured) -> None:
+    """The console refuses to ask for them, also if the user may look at pipelines."""
+    with secured.console() as url, secured.admin() as admin:
+        everything = [*LOOK, topics.PREVIEWS]
+        admin.create_topic(topics.PREVIEWS, configs=topics.PREVIEWS_SETTINGS)
+        admin.create_topic("page-views")
+        operations = AclOperation.READ, AclOperation.DESCRIBE, AclOperation.WRITE
+        grant(admin, *operations, kind=ResourceType.TOPIC, names=everything)
+        with Producer(secured.bootstrap, **secured.login()) as producer:
+
+            def write(topic: str, value: bytes, key: bytes) -> None:
+                producer.send(topic, value, key=key).result(timeout_s=60)
+
+            worker = FakeWorker(write, "views")
+            worker.report("RUNNING")
+            visitor = signed_in(url, "bob", BOB_PASSWORD)
+
+            def asked() -> Any:
+                worker.report("RUNNING")
+                return visitor.post("/api/read/preview/views", {"node": "table:page_views"})
+
+            refused = eventually(lambda: (found := asked()).status == 403 and found, 120)
+            assert refused.error.startswith("you have no right to read page-views")
+            wrong = visitor.post("/api/read/preview/views", {"node": "topic:page-views"})
+            assert wrong.status == 400 and "not a table" in wrong.error
+            grant(admin, AclOperation.READ, kind=ResourceType.TOPIC, names=["page-views"])
+            # No worker answers, but now it is asked.
+            told = eventually(lambda: (found := asked()).status == 404 and found.error, 120)
+            assert "no worker has answered" in told or topics.PREVIEWS in told
+
+
 def test_requests_that_are_not_valid_are_refused(secured: Secured) -> None:
     """With one line that says what is wrong."""
     with secured.console() as url:

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Final
@@ -34,10 +34,18 @@ _STORE_THREADS: Final = 4
 _log = logging.getLogger(__name__)
 
 OnReady = Callable[[list[str]], None]
+BeforeStop = Callable[[], Awaitable[None]]
 
 
-def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
-    """Serves until SIGTERM or SIGINT. Returns the exit code."""
+def run_broker(
+    config: BrokerConfig,
+    on_ready: OnReady | None = None,
+    before_stop: BeforeStop | None = None,
+) -> int:
+    """Serves until SIGTERM or SIGINT. Returns the exit code.
+
+    After the first signal it waits for `before_stop`; a second one cancels that.
+    """
     config = with_token_secret(config)
     configure_logging(config)
     if config.without_effect:
@@ -45,7 +53,7 @@ def run_broker(config: BrokerConfig, on_ready: OnReady | None = None) -> int:
     keep_large_blocks()
     os.makedirs(config.data_dir, exist_ok=True)
     with locked(config.data_dir), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(config, on_ready))
+        return runner.run(_serve(config, on_ready, before_stop))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -56,11 +64,37 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(config: BrokerConfig, on_ready: OnReady | None) -> int:
+class _Stopping:
+    """Handles the signals that stop this process."""
+
+    def __init__(self, stop: asyncio.Event, first: BeforeStop | None) -> None:
+        self._stop = stop
+        self._first = first
+        self._task: asyncio.Task[None] | None = None
+
+    def on_signal(self) -> None:
+        if self._first is None:
+            self._stop.set()
+        elif self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._wait(self._first))
+        else:
+            self._task.cancel()
+
+    async def _wait(self, first: BeforeStop) -> None:
+        try:
+            await first()
+        finally:
+            self._stop.set()
+
+
+async def _serve(
+    config: BrokerConfig, on_ready: OnReady | None, before_stop: BeforeStop | None
+) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+    stopping = _Stopping(stop, before_stop)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stopping.on_signal)
     threads = Threads(config.flush_threads)
     # Separate threads: leases must be renewed even while all other threads wait for a slow disk.
     store_threads = Threads(_STORE_THREADS)

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Annotated
 
@@ -124,7 +124,11 @@ def announce(addresses: list[str]) -> None:
     sys.stdout.flush()
 
 
-def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None]) -> int:
+def run_in_foreground(
+    config: BrokerConfig,
+    on_ready: Callable[[list[str]], None],
+    before_stop: Callable[[], Awaitable[None]] | None = None,
+) -> int:
     """Runs the broker until it is stopped, and returns the exit code.
 
     A broker that cannot start raises `CommandFailed`, whose message is one line.
@@ -134,7 +138,7 @@ def run_in_foreground(config: BrokerConfig, on_ready: Callable[[list[str]], None
     from penstock.metadata.stored_fields import MetadataInvalid  # noqa: PLC0415 - as above
 
     try:
-        return run_broker(config, on_ready)
+        return run_broker(config, on_ready, before_stop)
     except (ConfigError, StoreError, MetadataInvalid, Replaced) as error:
         raise CommandFailed(str(error)) from error
     except OSError as error:

@@ -88,6 +88,8 @@ _Conf = Annotated[
     list[str] | None,
     typer.Option("--conf", metavar="KEY=VALUE", help="A Spark setting. Repeatable."),
 ]
+_NoConf = Annotated[bool, typer.Option("--no-conf", help="Remove all Spark settings.")]
+_NoSecrets = Annotated[bool, typer.Option("--no-secrets", help="Remove all secrets.")]
 _Secret = Annotated[
     list[str] | None,
     typer.Option("--secret", metavar="NAME", help="A worker has its value. Repeatable."),
@@ -152,7 +154,9 @@ def deploy(
     master: _Master = None,
     memory: _Memory = None,
     conf: _Conf = None,
+    no_conf: _NoConf = False,
     secret: _Secret = None,
+    no_secrets: _NoSecrets = False,
     storage: _Storage = None,
     auto_rollback: _AutoRollback = None,
     reset: Reset = None,
@@ -173,8 +177,8 @@ def deploy(
         parse_schedule(continuous=continuous, every=every, cron=cron, interval=interval),
         master,
         None if memory is None else parse_memory_mb(memory),
-        None if conf is None else parse_settings(conf, "--conf"),
-        None if secret is None else _checked_secrets(secret),
+        _given_conf(conf, remove=no_conf),
+        _given_secrets(secret, remove=no_secrets),
         None if storage is None else parse_storage(storage),
         auto_rollback,
         note,
@@ -449,6 +453,20 @@ def parse_storage(text: str) -> str:
             f"--storage {text}: give a URL, or the whole path of a folder that all workers have"
         )
     return Path(text).as_uri()
+
+
+def _given_conf(given: list[str] | None, *, remove: bool) -> dict[str, str] | None:
+    """Returns the new settings; None if they stay as they are."""
+    if remove and given:
+        raise CommandFailed("choose --conf or --no-conf: --conf replaces all earlier settings")
+    return {} if remove else None if not given else parse_settings(given, "--conf")
+
+
+def _given_secrets(given: list[str] | None, *, remove: bool) -> list[str] | None:
+    """Returns the new secrets; None if they stay as they are."""
+    if remove and given:
+        raise CommandFailed("choose --secret or --no-secrets: --secret replaces all earlier ones")
+    return [] if remove else None if not given else _checked_secrets(given)
 
 
 def _checked_secrets(names: Sequence[str]) -> list[str]:

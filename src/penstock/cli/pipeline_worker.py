@@ -38,6 +38,7 @@ Examples:
   penstock pipeline worker --data /var/lib/penstock-worker --memory 8192
   penstock pipeline worker --secrets /etc/penstock/secrets
   penstock pipeline worker --metrics-port 9405
+  penstock pipeline worker --openlineage http://marquez:5000
 """
 
 _MetricsPort = Annotated[
@@ -64,6 +65,14 @@ _MetricsKeystore = Annotated[
     str,
     typer.Option(
         "--metrics-keystore", metavar="FILE", help="Key and certificates in PEM: use TLS."
+    ),
+]
+_OpenLineage = Annotated[
+    str,
+    typer.Option(
+        "--openlineage",
+        metavar="URL",
+        help="Send OpenLineage events to a URL, a file or a topic (topic:NAME).",
     ),
 ]
 
@@ -97,6 +106,7 @@ def worker(
     metrics_token_file: _MetricsTokenFile = "",
     metrics_keystore: _MetricsKeystore = "",
     metrics_moves: Annotated[bool, typer.Option("--metrics-moves", hidden=True)] = False,
+    openlineage: _OpenLineage = "",
     stop_with_stdin: Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)] = False,
 ) -> None:
     from penstock.spark.deployments.worker import WorkerOptions  # noqa: PLC0415 -- for speed
@@ -107,7 +117,9 @@ def worker(
     metrics = _metrics(
         metrics_port, metrics_host, metrics_token_file, metrics_keystore, moves=metrics_moves
     )
-    options = WorkerOptions(checked(bootstrap), data, memory, secrets, spare, metrics=metrics)
+    options = WorkerOptions(
+        checked(bootstrap), data, memory, secrets, spare, metrics=metrics, openlineage=openlineage
+    )
     try:
         check_spark()
         asyncio.run(_run(options, stop_with_stdin=stop_with_stdin))

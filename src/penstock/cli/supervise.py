@@ -57,10 +57,12 @@ def run_brokers(
     configs: Sequence[BrokerConfig],
     on_ready: Callable[[list[str]], None],
     security: PeerSecurity | None = None,
+    before_stop: Callable[[], Awaitable[None]] | None = None,
 ) -> int:
     """Runs one process per config until stopped, and returns the exit code.
 
-    `security` is how to connect to the brokers; None for plain text.
+    `security` is how to connect to the brokers; None for plain text. `before_stop` is awaited
+    before the brokers are asked to stop; a second signal cancels it.
     """
     commands = []
     for config in configs:
@@ -73,6 +75,7 @@ def run_brokers(
         clock,
         on_ready,
         acquainted=lambda addresses: _acquainted(addresses, clock, security),
+        before_stop=before_stop,
     )
     return asyncio.run(supervisor.run())
 
@@ -128,11 +131,15 @@ class Supervisor:
         config: SuperviseConfig | None = None,
         *,
         acquainted: Callable[[list[str]], Awaitable[None]] | None = None,
+        before_stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._children = [_Child(number, command) for number, command in enumerate(commands)]
         self._clock = clock
         self._on_ready = on_ready
         self._acquainted = acquainted
+        self._before_stop = before_stop
+        self._first: asyncio.Future[None] | None = None
+        """Waits for `before_stop`."""
         self._all_listen = asyncio.Event()
         self._config = config or SuperviseConfig()
         self._stopping = asyncio.Event()
@@ -157,8 +164,10 @@ class Supervisor:
         return self._code
 
     def _on_signal(self) -> None:
-        if self._stopping.is_set():
-            # A second signal: the user does not want to wait.
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+        elif self._stopping.is_set():
+            # Another signal: the user does not want to wait.
             self._signal_all(signal.SIGKILL)
         self._stopping.set()
 
@@ -170,6 +179,9 @@ class Supervisor:
 
     async def _stop_children(self) -> None:
         await self._stopping.wait()
+        if self._before_stop is not None:
+            self._first = asyncio.ensure_future(self._before_stop())
+            await asyncio.wait([self._first])
         self._signal_all(signal.SIGTERM)
         await self._clock.sleep(self._config.stop_timeout_s)
         self._signal_all(signal.SIGKILL)

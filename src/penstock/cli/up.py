@@ -137,11 +137,12 @@ def up(
 
     try:
         if brokers == 1:
-            raise typer.Exit(run_in_foreground(configs[0], on_ready))
+            raise typer.Exit(run_in_foreground(configs[0], on_ready, worker.stop))
         from penstock.cli import supervise  # noqa: PLC0415 -- a single broker starts without it
 
         security = None if setup is None else _secure_setup().admin_security(setup)
-        raise typer.Exit(supervise.run_brokers(directory, configs, on_ready, security))
+        code = supervise.run_brokers(directory, configs, on_ready, security, worker.stop)
+        raise typer.Exit(code)
     finally:
         worker.close()
         console.close()

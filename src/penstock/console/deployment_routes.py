@@ -43,6 +43,11 @@ async def logs(request: Request, space: Workspace) -> Response:
     return StreamingResponse(space.until_closed(lines()), media_type="application/x-ndjson")
 
 
+async def preview(request: Request, space: Workspace) -> Response:
+    node = (await Body.read(request)).text("node")
+    return JSONResponse(await space.previews.rows(request.path_params["name"], node))
+
+
 async def change(request: Request, space: Workspace) -> Response:
     body = await Body.read(request)
     name, action = request.path_params["name"], body.text("action")
@@ -73,6 +78,7 @@ READS: Final[Mapping[str, Handler]] = {
 }
 POSTS: Final[Mapping[str, Handler]] = {
     "/api/read/logs/{name}": logs,
+    "/api/read/preview/{name}": preview,
     "/api/change/deployment/{name}": change,
     "/api/change/delete-deployment/{name}": delete,
 }

@@ -50,6 +50,8 @@ _LOGS_READ: Final = 50_000
 _LOGS_S: Final = 15.0
 """How long a page waits for the last lines. Later ones follow as new ones."""
 _DAY_MS: Final = 86_400_000
+_WITH_ROWS: Final = frozenset({"RUNNING", "WAITING FOR ITS TIME", "STOPPING"})
+"""The states in which a driver may be there to read rows."""
 _STARTS: Final = frozenset({"started", "restarted"})
 _LINES_SHOWN: Final = 2_000
 _EVENTS_SHOWN: Final = 200
@@ -79,7 +81,7 @@ class Deployments:
         while True:
             rest_s = _REST_S
             try:
-                if self._exists(topic):
+                if self.exists(topic):
                     await self._follow(topic)
             except ClientError as error:
                 if is_denied(error):
@@ -88,7 +90,7 @@ class Deployments:
                 _log.debug("cannot read %s: %s; retrying", topic, error)
             await self._link.env.clock.sleep(rest_s)
 
-    def _exists(self, topic: str) -> bool:
+    def exists(self, topic: str) -> bool:
         return topic in self._watch.picture.by_name
 
     async def _follow(self, topic: str) -> None:
@@ -101,7 +103,7 @@ class Deployments:
                 begin = (await consumer.beginning_offsets([place]))[place]
                 consumer.seek(place, max(begin, end - _HISTORY_READ))
             self._records.forget(topic)
-            while self._exists(topic):
+            while self.exists(topic):
                 for record in await consumer.poll(timeout_ms=_POLL_MS):
                     self._apply(topic, record.key, record.value)
                 self._denied.discard(topic)
@@ -219,6 +221,14 @@ class Deployments:
             "hidden": self._hidden(),
         }
 
+    def graph(self, name: str) -> dict[str, Any]:
+        """Returns the graph of the last run, for previews of a pipeline that runs."""
+        self._deployment(name)
+        state, _ = self._records.state(name, self._link.env.clock.wall_ms())
+        if state not in _WITH_ROWS:
+            raise NotFound(f"{name} does not run ({state.lower()}): rows are shown while it runs")
+        return self._graph(self._records.view.statuses.get(name))
+
     def _graph(self, status: Status | None) -> dict[str, Any]:
         """Returns the graph of the last run, with the rates of the topics."""
         found = {"nodes": [], "edges": []} if status is None else graph_of(status)
@@ -250,7 +260,7 @@ class Deployments:
         """Yields the last lines that drivers of a pipeline have printed, then those that follow,
         until the caller stops."""
         self._deployment(name)
-        if not self._exists(topics.LOGS):
+        if not self.exists(topics.LOGS):
             raise NotFound("no worker has written any lines yet")
         place = TopicPartition(topics.LOGS, 0)
         async with self._link.consumer() as consumer:

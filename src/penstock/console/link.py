@@ -35,8 +35,14 @@ from penstock.security.acl_filters import AclFilter
 from penstock.security.acls import AclBinding, AclOperation, ResourcePattern
 from penstock.security.quotas import QuotaEntity
 from penstock.spark.deployments.catalog import Catalog
+from penstock.spark.deployments.topics import PREVIEWS
 from penstock.topic_partition import TopicPartition
-from penstock.wire.messages import ApiVersionsRequest, ApiVersionsResponse
+from penstock.wire.messages import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+)
 
 CLIENT_ID: Final = "penstock-console"
 _CONNECT_MS: Final = 2_000
@@ -206,8 +212,37 @@ class Link:
             socket_connection_setup_timeout_ms=_CONNECT_MS,
         )
 
+    async def readable(self, names: Iterable[str]) -> frozenset[str]:
+        """Returns those of the topics whose records the user may read, as the brokers say."""
+        request = MetadataRequest(
+            [MetadataRequest.Topic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        async with asyncio.timeout(_LOOK_MS / 1000):
+            cluster = await self._probing()
+            if not cluster.brokers:
+                await cluster.metadata([])
+            connection = await cluster.connection(min(cluster.brokers))
+            answer = await connection.call(request, MetadataResponse)
+        return frozenset(
+            topic.name
+            for topic in answer.topics
+            if topic.name
+            and not topic.error_code
+            and topic.topic_authorized_operations & (1 << AclOperation.READ)
+        )
+
+    async def ask_preview(self, key: bytes, value: bytes) -> None:
+        """Writes a request for rows of a table. It changes nothing, so a read-only console may."""
+        async with self._producer() as producer:
+            await (await producer.send(PREVIEWS, value, key=key, partition=0))
+
     def producer(self, what: str) -> Producer[bytes | None, bytes | None]:
         self.allow(what)
+        return self._producer()
+
+    def _producer(self) -> Producer[bytes | None, bytes | None]:
         return Producer(
             self.config.bootstrap,
             **self._security,

@@ -25,6 +25,7 @@ from penstock.console.link import Link
 from penstock.console.messages import Messages
 from penstock.console.picture import Picture
 from penstock.console.pipelines import Pipelines
+from penstock.console.previews import Previews
 from penstock.console.progress import Progress
 from penstock.console.queries import Queries
 from penstock.console.topics import Topics
@@ -56,6 +57,7 @@ class Workspace:
         # The files of pipelines belong to the person who runs the console, not to its users.
         self.pipelines = Pipelines(executor, queries, progress, env.clock, with_files=user is None)
         self.deployments = Deployments(link, watch, progress)
+        self.previews = Previews(link, self.deployments.graph, self.deployments.exists)
         watch.picture.pipeline_problems = self.deployments.problems
         self.figures = Figures(watch, env.clock, self.deployments.is_deployed)
         self.access = Access(link)

@@ -1,5 +1,6 @@
 // The graph of a pipeline: topics, flows, tables and sinks, with live figures. Nodes can be reached
 // with the Tab key. A topic is a link to its page; any other node shows its details below the graph.
+import { post } from "./api.js";
 import { count, fill, h, rate, size, table } from "./dom.js";
 import { layout } from "./layout.js";
 
@@ -35,7 +36,8 @@ function figures(node, flow) {
 export function graph(name) {
   const picture = h("div", { class: "graph scroll", id: "graph" });
   const details = h("div", { id: "node" });
-  const element = h("div", {}, picture, details);
+  const rows = h("div", { id: "rows" });
+  const element = h("div", {}, picture, details, rows);
   let drawn = "";
   let found = { nodes: [], edges: [] };
   let flows = new Map();
@@ -73,6 +75,8 @@ export function graph(name) {
 
   function choose(id) {
     chosen = chosen === id ? null : id;
+    const node = found.nodes.find((each) => each.id === chosen);
+    fill(rows, node && node.kind === "table" ? preview(node) : null);
     tell();
   }
 
@@ -93,6 +97,27 @@ export function graph(name) {
     fill(details, node ? described(node) : null);
   }
 
+  // Not part of the details, which are written again with every report.
+  function preview(node) {
+    const shown = h("div", { "aria-live": "polite" });
+    const button = h("button", { onclick: ask }, "Show rows");
+
+    async function ask() {
+      button.disabled = true;
+      fill(shown, h("p", { class: "soft" }, "asking the driver of the pipeline"));
+      try {
+        const answer = await post(`/api/read/preview/${encodeURIComponent(name)}`, { node: node.id });
+        const titles = answer.columns.map(([column, type]) => `${column} ${type}`);
+        fill(shown, h("div", { class: "scroll" }, table(titles, answer.rows.map((row) => row.map((cell) => (cell === null ? h("span", { class: "soft" }, "NULL") : cell))), "The table has no rows.")));
+      } catch (error) { fill(shown, h("p", { class: "error" }, error.message)); }
+      button.disabled = false;
+      button.textContent = "Show rows again";
+    }
+
+    return h("section", { class: "panel", "aria-label": `Rows of ${node.name}` }, h("div", { class: "bar" }, button,
+      h("span", { class: "soft" }, "at most 50 rows of its newest file")), shown);
+  }
+
   function described(node) {
     const flow = flows.get(node.flow);
     const named = (id) => {
@@ -107,7 +132,7 @@ export function graph(name) {
       flow && flow.error ? h("p", { class: "error" }, flow.error) : null,
       flow ? facts(flow) : null,
       table(["", "", "columns"], edges.map(([way, other, schema]) => [way, other, h("code", { class: "wrapped" }, schema || "–")]), "It is connected to nothing."),
-      node.kind === "topic" ? null : h("p", { class: "soft" }, "The rows of tables and views are in Spark's storage, which the console does not read. To look at them, query the table in Spark."));
+      node.kind === "view" ? h("p", { class: "soft" }, "A view has no rows of its own: look at the tables that are made from it.") : null);
   }
 
   return {

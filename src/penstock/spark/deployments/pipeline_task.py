@@ -23,11 +23,14 @@ from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.generations import rolled_back
+from penstock.spark.deployments.lineage.worker_lineage import Lineage
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
 from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.model import Event, Status
 from penstock.spark.deployments.pipeline_part import Part, Rounds
 from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
+from penstock.spark.deployments.preview_server import PreviewDesk
+from penstock.spark.deployments.previews import Preview, PreviewRequest, table_named
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor import Phase, Supervisor
 from penstock.spark.deployments.supervisor_events import (
@@ -82,6 +85,8 @@ class Surroundings:
     random: Random
     identity: Identity
     start_times: StartTimes
+    lineage: Lineage | None = None
+    """Where OpenLineage events go. None: nowhere."""
 
 
 class PipelineTask:
@@ -111,6 +116,8 @@ class PipelineTask:
         self._told_backfills: list[BackfillRequest] = []
         self.view = RunView(name)
         self.figures = PipelineFigures()
+        self._previews = PreviewDesk()
+        self._lineage = None if around.lineage is None else around.lineage.of(name)
         self._log = DriverLog(
             part.log_folder,
             around.executor,
@@ -382,6 +389,9 @@ class PipelineTask:
         else:
             error = self._error(code, ended)
         self._driver = None
+        if self._lineage is not None:
+            self._lineage.on_end(completed=ended.get("state") == "COMPLETED", error=error)
+        self._previews.close("its driver has ended: try again when it runs")
         self._dirty = True
         self.handle(DriverEnded(run, ended.get("state") == "COMPLETED", error))
 
@@ -425,9 +435,13 @@ class PipelineTask:
     def _on_event(self, run: int, event: Mapping[str, Any]) -> None:
         self.view.apply(event)
         self.figures.apply(event, self._around.clock.monotonic())
+        if self._lineage is not None:
+            self._lineage.on_event(event)
         self._dirty = True
         self._part.on_driver_event(event)
         match event.get("event"):
+            case "preview":
+                self._previews.answer(event)
             case "ready":
                 self.handle(DriverReady(run))
             case "waiting":
@@ -439,6 +453,19 @@ class PipelineTask:
                 self._on_position(event)
             case _:
                 pass
+
+    async def preview(self, request: PreviewRequest) -> Preview:
+        """Asks the driver for rows of a table."""
+        table = table_named(self.view.graph, request.node)
+        if self._driver is None:
+            found = Preview(error="the pipeline has no driver now: rows are shown while it runs")
+        elif not table:
+            found = Preview(error=f"{request.node} is not a table of this pipeline")
+        else:
+            found = await self._previews.ask(self._driver.send, request, table)
+        outcome = "error" if found.error else "rows"
+        self.figures.previews[outcome] = self.figures.previews.get(outcome, 0) + 1
+        return found
 
     def sample(self, memory_bytes: int | None) -> PipelineSample:
         """Returns what metrics say about it."""

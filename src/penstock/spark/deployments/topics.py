@@ -5,6 +5,7 @@
     __penstock_pipeline_status    the status of each deployment and worker; compacted
     __penstock_pipeline_history   events; kept for 90 days
     __penstock_pipeline_logs      lines that drivers print; kept for 7 days
+    __penstock_pipeline_previews  requests for rows of tables, and answers; kept for an hour
 
 Each has one partition, so that its records have one order. The rights are those of topics: who may
 write to `__penstock_pipelines` may deploy, start and stop; who may read all of them may look.
@@ -25,6 +26,8 @@ FILES: Final = "__penstock_pipeline_files"
 STATUS: Final = "__penstock_pipeline_status"
 HISTORY: Final = "__penstock_pipeline_history"
 LOGS: Final = "__penstock_pipeline_logs"
+PREVIEWS: Final = "__penstock_pipeline_previews"
+"""A worker creates it. Everything else works without it."""
 
 _DAY_MS: Final = 86_400_000
 SETTINGS: Final = {
@@ -35,6 +38,13 @@ SETTINGS: Final = {
     LOGS: {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)},
 }
 """The settings with which the topics are created."""
+PREVIEWS_SETTINGS: Final = {
+    "cleanup.policy": "delete",
+    "retention.ms": "3600000",
+    "segment.ms": "3600000",
+}
+PREVIEW_REQUEST: Final = b"request/"
+"""How the keys of requests begin."""
 
 WORKERS_GROUP: Final = "__penstock_pipeline_workers"
 """The group whose members are the workers. Its assignments say who owns which pipeline."""
@@ -59,6 +69,14 @@ def status_key(name: str) -> bytes:
 
 def worker_key(worker: str) -> bytes:
     return f"worker/{worker}".encode()
+
+
+def preview_request_key(name: str) -> bytes:
+    return PREVIEW_REQUEST + name.encode()
+
+
+def preview_answer_key(request_id: str) -> bytes:
+    return f"answer/{request_id}".encode()
 
 
 def change_id(name: str) -> str:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -24,6 +24,7 @@ from penstock.runtime import Threads
 from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.deployed_pipeline import DeployedPipeline
 from penstock.spark.deployments.eligibility import eligible
+from penstock.spark.deployments.lineage.worker_lineage import Lineage
 from penstock.spark.deployments.metrics.endpoint import (
     MetricsEnv,
     MetricsOptions,
@@ -36,6 +37,8 @@ from penstock.spark.deployments.model import WorkerStatus
 from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
 from penstock.spark.deployments.pipeline_task import Surroundings
 from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparation
+from penstock.spark.deployments.preview_server import PreviewServer
+from penstock.spark.deployments.previews import Preview, PreviewRequest
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor_events import Identity
 from penstock.spark.deployments.worker_folder import WorkerFolder
@@ -64,6 +67,8 @@ class WorkerOptions:
     ownership: OwnershipOptions | None = None
     metrics: MetricsOptions | None = None
     """Where metrics are served. None: nowhere."""
+    openlineage: str = ""
+    """Where OpenLineage events are sent: a URL, topic:NAME or a file. Empty: nowhere."""
 
 
 class Worker:
@@ -80,6 +85,7 @@ class Worker:
         host = socket.gethostname()
         self.id = f"{host}-{env.random.bytes(4).hex()}"
         storage_id = self._folder.prepare(env.random)
+        self._folder.claim_spares(self.id)
         self._identity = Identity(self.id, host, storage_id)
         preparation = Preparation(
             catalog,
@@ -89,12 +95,15 @@ class Worker:
             secrets=options.secrets,
         )
         start_times = StartTimes(env.clock)
+        self._lineage: Lineage | None = None
+        if options.openlineage:
+            self._lineage = Lineage(options.openlineage, options.bootstrap, env, self._threads)
         self._spares = Spares(
             preparation, self._folder, self._threads, env.clock, env.random, start_times
         )
         self._around = Surroundings(
             catalog, self._folder, preparation, self._spares, self._threads, env.clock, env.random,
-            self._identity, start_times,
+            self._identity, start_times, self._lineage,
         )  # fmt: skip
         self._memory: dict[int, int] = {}
         """The memory of sessions when it was last looked at, in bytes."""
@@ -118,11 +127,21 @@ class Worker:
 
     async def run(self) -> None:
         """Runs pipelines until `stop` is called. Then gives up all of them and leaves the group."""
+        sending = nullcontext() if self._lineage is None else self._lineage.running()
+        try:
+            async with sending:
+                await self._run()
+        finally:
+            self._threads.close()
+
+    async def _run(self) -> None:
         if self._stopping:
             return
         self._catalog.on_change(self._on_change)
         self._owning = asyncio.ensure_future(self.ownership.run())
         looking = asyncio.create_task(self._look(), name="looks after pipelines")
+        previews = PreviewServer(self._options.bootstrap, self._env, self._preview)
+        serving_previews = asyncio.create_task(previews.run(), name="serves previews")
         try:
             async with self._metrics() as url:
                 if url:
@@ -134,13 +153,14 @@ class Worker:
         finally:
             self._owning.cancel()
             looking.cancel()
-            await asyncio.gather(self._owning, looking, return_exceptions=True)
+            serving_previews.cancel()
+            await asyncio.gather(self._owning, looking, serving_previews, return_exceptions=True)
             for running in self._running.values():
                 running.cancel()
             await asyncio.gather(*self._running.values(), return_exceptions=True)
             await self._spares.close()
+            await self._threads.run(self._folder.release_spares)
             await self._forget()
-            self._threads.close()
 
     async def _forget(self) -> None:
         try:
@@ -274,6 +294,12 @@ class Worker:
         taken.append(name)
         return sum(deployments[each].memory_mb for each in taken) <= self._options.memory_mb
 
+    def _preview(self, request: PreviewRequest) -> Awaitable[Preview] | None:
+        pipeline = self.pipelines.get(request.name)
+        if pipeline is None or not pipeline.machine.owned:
+            return None
+        return pipeline.preview(request)
+
     # -- metrics --------------------------------------------------------------------------------
 
     def _metrics(self) -> AbstractAsyncContextManager[str]:
@@ -301,6 +327,7 @@ class Worker:
             self._options.memory_mb << 20,
             self._around.start_times.histogram,
             self.ownership.lease_age_s,
+            self._lineage_events(),
             len(catalog.live_workers()),
             sum(
                 catalog.state(name) == "WAITING FOR A WORKER"
@@ -308,6 +335,12 @@ class Worker:
                 if each.wanted == "RUNNING"
             ),
         )
+
+    def _lineage_events(self) -> dict[str, int]:
+        if self._lineage is None:
+            return {}
+        emitter = self._lineage.emitter
+        return {"sent": emitter.sent, "dropped": emitter.dropped}
 
     def _wants_spare(self) -> bool:
         deployments = self._catalog.deployments.values()

@@ -6,20 +6,25 @@ environments/HASH       virtual environments
 storage/NAME            tables, checkpoints and metastore of a pipeline without shared storage;
                         _generations/N in it: those of a recompute, see `generations`
 logs/NAME               the log of its drivers
-spares/ID               working folders of drivers that were started in advance
+spares/WORKER/ID        working folders of drivers that were started in advance
+spares/WORKER.lock      locked while the worker runs: others remove the folder of one that has ended
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from penstock.ports import Random
 from penstock.spark.deployments.checkpoint_folders import local_folder
 from penstock.spark.deployments.generations import generation_storage
 from penstock.spark.deployments.model import Deployment, Version
+
+_LOCK: Final = ".lock"
 
 
 class WorkerFolder:
@@ -27,6 +32,8 @@ class WorkerFolder:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path).resolve()
+        self._spares = self.path / "spares"
+        self._lock: int | None = None
 
     def prepare(self, random: Random) -> str:
         """Makes the folder if it is missing, and returns its storage id."""
@@ -40,6 +47,29 @@ class WorkerFolder:
                 os.link(partial, file)
             partial.unlink()
         return file.read_text("utf-8").strip()
+
+    def claim_spares(self, worker: str) -> None:
+        """Begins to use the folder for spares of this worker, and removes those of workers that
+        have ended, as after a crash."""
+        spares = self.path / "spares"
+        self._lock = _locked(spares / f"{worker}{_LOCK}")
+        self._spares = spares / worker
+        self._spares.mkdir(exist_ok=True)
+        for entry in list(spares.iterdir()):
+            name = entry.name.removesuffix(_LOCK)
+            if name == worker:
+                continue
+            lock = _locked(spares / f"{name}{_LOCK}")
+            if lock is not None:
+                shutil.rmtree(spares / name, ignore_errors=True)
+                _unlock(spares / f"{name}{_LOCK}", lock)
+
+    def release_spares(self) -> None:
+        """Removes the spares of this worker. None of its drivers may run any more."""
+        if self._lock is not None:
+            shutil.rmtree(self._spares, ignore_errors=True)
+            _unlock(self._spares.with_name(f"{self._spares.name}{_LOCK}"), self._lock)
+            self._lock = None
 
     def files(self, version: Version) -> Path:
         return self.path / "files" / version.name / f"{version.number}-{version.archive[:12]}"
@@ -78,4 +108,20 @@ class WorkerFolder:
         return self.path / "environments"
 
     def spare(self, number: str) -> Path:
-        return self.path / "spares" / number
+        return self._spares / number
+
+
+def _locked(path: Path) -> int | None:
+    """Locks a file, and returns its descriptor; None if another process has locked it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _unlock(path: Path, descriptor: int) -> None:
+    path.unlink(missing_ok=True)
+    os.close(descriptor)

@@ -26,6 +26,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from penstock.spark.pipelines.driver import Events, Pipeline, Spark, explained
 from penstock.spark.pipelines.driver_control import Assignment, Control, Watchdog
 from penstock.spark.pipelines.graph import QueryGraphReport
 from penstock.spark.pipelines.live_flows import LiveFlows
+from penstock.spark.pipelines.preview import Previews, quoted
 from penstock.spark.pipelines.project import BOOTSTRAP_SETTING, read_spec
 from penstock.spark.pipelines.query_watch import Watch
 from penstock.spark.pipelines.recompute_scope import RecomputeRefused
@@ -63,6 +65,11 @@ class Job:
         self._project: Pipeline | None = None
         self._live: LiveFlows | None = None
         self._watch: Watch | None = None
+        self._database = "default"
+
+    @cached_property
+    def previews(self) -> Previews:
+        return Previews(self._spark.classic, self._database, self._events.write)
 
     def prepare(self) -> None:
         """Applies the settings of the pipeline."""
@@ -80,6 +87,9 @@ class Job:
             settings = {**content.get("configuration", {}), **settings}
             spec = unpack_pipeline_spec(
                 {**content, "configuration": settings, "storage": assigned.storage}
+            )
+            self._database = f"{quoted(spec.catalog or 'spark_catalog')}." + quoted(
+                spec.database or "default"
             )
             self._spark.connect()
             self._project = Pipeline(spec_path, spec, self._spark, self._events)
@@ -214,6 +224,7 @@ def serve(given: argparse.Namespace, events: Events, control: Control) -> str:
         job = Job(spark, assigned, events, control)
         job.prepare()
         control.on_stop = job.stop_queries
+        control.on_preview = job.previews.ask
         events.tell("ready")
         while control.command() == "round" and not control.stopping.is_set():
             job.run_round()

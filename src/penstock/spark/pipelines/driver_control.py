@@ -5,6 +5,7 @@ One JSON object per line:
     {"assign": {...}}          the pipeline that this driver runs from now on, see `Assignment`
     {"lease": 1234.5}          the boot time at which the driver must have ended
     {"round": true}            begin a round
+    {"preview": {...}}         read a few rows of a table, see `preview`
     {"stop": "soon"}           end after the current round
     {"stop": "now"}            end at once
     {"backfills": [...]}       all backfills that are wanted, see `BackfillRequest`
@@ -110,6 +111,8 @@ class Control:
         """Called when the driver is to end soon, from the thread that reads."""
         self._on_backfills = on_backfills
         """Called with the backfills that are wanted, from the thread that reads."""
+        self.on_preview: Callable[[dict[str, Any]], None] = lambda _: None
+        """Called with a request for rows, from the thread that reads. Must not block."""
         self._lines = lines
         self._watchdog = watchdog
         self._kill = kill
@@ -138,6 +141,8 @@ class Control:
             self._on_backfills([builder(BackfillRequest)(each) for each in command["backfills"]])
         if "assign" in command:
             self._assigned.put(builder(Assignment)(command["assign"]))
+        if "preview" in command:
+            self.on_preview(command["preview"])
         if "round" in command:
             self._commands.put("round")
         match command.get("stop"):

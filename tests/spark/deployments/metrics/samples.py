@@ -66,6 +66,7 @@ def worker(*pipelines: PipelineSample, **more: Any) -> WorkerSample:
         "memory_limit_bytes": 4_000,
         "starts": starts,
         "lease_age_s": 0.5,
+        "lineage": {"sent": 9, "dropped": 1},
         "workers": 2,
         "unowned": 1,
     }

@@ -56,6 +56,8 @@ def _worker(worker: WorkerSample) -> Iterator[Metric]:
     yield _single("penstock_worker_memory_limit_bytes", worker.memory_limit_bytes)
     yield histogram(BY_NAME["penstock_worker_spark_start_seconds"], [((), worker.starts)])
     yield _single("penstock_worker_lease_age_seconds", worker.lease_age_s)
+    lineage = [((outcome,), count) for outcome, count in worker.lineage.items()]
+    yield family(BY_NAME["penstock_worker_lineage_events_total"], lineage)
     yield _single("penstock_workers", worker.workers)
     yield _single("penstock_unowned_pipelines", worker.unowned)
 
@@ -78,6 +80,12 @@ def _pipelines(pipelines: Iterable[PipelineSample]) -> Iterator[Metric]:
     yield of("penstock_pipeline_driver_memory_limit_bytes", lambda each: each.memory_limit_bytes)
     yield of("penstock_pipeline_flows", lambda each: len(each.flows))
     yield of("penstock_pipeline_dead_letters_total", lambda each: each.figures.dead_letters)
+    previews: list[Sample] = [
+        ((each.name, outcome), count)
+        for each in pipelines
+        for outcome, count in each.figures.previews.items()
+    ]
+    yield family(BY_NAME["penstock_pipeline_previews_total"], previews)
 
 
 def _flows(worker: WorkerSample) -> Iterator[Metric]:

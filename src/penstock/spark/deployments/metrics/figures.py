@@ -38,6 +38,8 @@ class PipelineFigures:
         self.starts = 0
         self.failures = 0
         self.dead_letters = 0
+        self.previews: dict[str, int] = {"rows": 0, "error": 0}
+        """Requests for rows of tables, by outcome."""
         self.rounds = Histogram(ROUND_BOUNDS_S)
         self.flows: dict[str, FlowFigures] = {}
         self._round_began: float | None = None
@@ -115,6 +117,8 @@ class WorkerSample:
     memory_limit_bytes: int
     starts: Histogram
     lease_age_s: float | None
+    lineage: Mapping[str, int]
+    """OpenLineage events by outcome; empty if they are off."""
     workers: int
     unowned: int
 

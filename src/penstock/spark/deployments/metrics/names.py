@@ -49,6 +49,11 @@ METRICS: Final = (
         "Since the lease of this worker was last renewed. Pipelines are killed when it has ended. "
         "Not reported before the worker has joined its group.",
     ),
+    _counter(
+        "penstock_worker_lineage_events_total",
+        "OpenLineage events, by outcome: sent or dropped. Not reported without --openlineage.",
+        "outcome",
+    ),
     _gauge("penstock_workers", "Workers that have reported recently, as this worker sees it."),
     _gauge(
         "penstock_unowned_pipelines",
@@ -137,6 +142,12 @@ METRICS: Final = (
         "penstock_pipeline_dead_letters_total",
         "Records added to the dead-letter topics of its flows while they ran.",
         "pipeline",
+    ),
+    _counter(
+        "penstock_pipeline_previews_total",
+        "Requests for rows of its tables that were answered, by outcome.",
+        "pipeline",
+        "outcome",
     ),
 )
 

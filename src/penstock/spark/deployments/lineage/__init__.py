@@ -1,0 +1,1 @@
+"""OpenLineage events of deployed pipelines."""

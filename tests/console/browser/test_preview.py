@@ -1,0 +1,82 @@
+"""Tests the rows of tables on the page of a deployed pipeline, in a browser, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from console.browser.conftest import Send
+from console.fake_worker import FakeWorker, create_topics
+from console.preview_worker import previews
+from console.running import eventually
+from penstock import Admin
+from penstock.client.errors import BrokerError
+from penstock.spark.deployments import topics
+from penstock.spark.deployments.previews import Preview, PreviewRequest
+
+ROWS = Preview([["user", "string"], ["seconds", "int"]], [["<b>ann</b>", "7"], ["bob", None]])
+
+
+@pytest.fixture
+def worker(admin: Admin, send: Send) -> Iterator[FakeWorker]:
+    create_topics(admin)
+    for name in ("page-views", "long-views"):
+        try:
+            admin.create_topic(name, partitions=1)
+        except BrokerError:
+            assert name in [topic.name for topic in admin.list_topics()]
+    made = FakeWorker(send, "previewed", "worker-of-previewed")
+    yield made
+    send(topics.DEFINITIONS, None, key=topics.deployment_key(made.name))
+    send(topics.STATUS, None, key=topics.status_key(made.name))
+    send(topics.STATUS, None, key=topics.worker_key(made.worker))
+
+
+def test_rows_of_a_table_are_shown(
+    page: Any, url: str, worker: FakeWorker, bootstrap: str, admin: Admin
+) -> None:
+    """With columns, types and NULL. Text stays text. An error is shown in place of the rows, and
+    other nodes offer none."""
+    asked: list[str] = []
+
+    def answer(request: PreviewRequest) -> Preview:
+        asked.append(request.node)
+        return ROWS if request.node == "table:page_views" else Preview(error="it is locked")
+
+    worker.deploy()
+    worker.report()
+    with previews(bootstrap, answer):
+        eventually(
+            lambda: topics.PREVIEWS in [each.name for each in admin.list_topics(internal=True)], 60
+        )
+        page.goto(f"{url}#/pipelines/{worker.name}")
+        tables = page.locator("#graph .node.table")
+        tables.first.click()
+        rows = page.locator("#rows")
+        button = rows.get_by_role("button")
+        # The worker may not read the topic yet, and the console not know it.
+        for _ in range(10):
+            button.click()
+            rows.locator("td, .error").first.wait_for()
+            if rows.locator("td").count():
+                break
+        assert rows.locator("th").all_inner_texts() == ["user string", "seconds int"]
+        assert rows.locator("td").all_inner_texts() == ["<b>ann</b>", "7", "bob", "NULL"]
+        assert button.inner_text() == "Show rows again"
+        tables.nth(1).click()
+        button.click()
+        rows.get_by_text("it is locked").wait_for()
+        page.locator("#graph .node.flow").first.click()
+        rows.get_by_role("button").wait_for(state="detached")
+    assert set(asked) == {"table:page_views", "table:page_counts"}
+
+
+def test_a_pipeline_that_does_not_run_has_no_rows(page: Any, url: str, worker: FakeWorker) -> None:
+    worker.deploy()
+    worker.report("BACKING OFF")
+    page.goto(f"{url}#/pipelines/{worker.name}")
+    page.locator("#graph .node.table").first.click()
+    page.locator("#rows").get_by_role("button").click()
+    page.locator("#rows").get_by_text("does not run (backing off)").wait_for()
