@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from penstock.groups.config import GroupConfig
+from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
+from penstock.groups.consumer.assignors import ASSIGNORS
 from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.consumer_group_configs import CONSUMER
 from penstock.txns.config import TransactionConfig
 
 
@@ -20,6 +22,26 @@ def group_config(configs: BrokerConfigs) -> GroupConfig:
             "offsets.retention.check.interval.ms"
         ),
     )
+
+
+def consumer_group_config(configs: BrokerConfigs) -> ConsumerGroupConfig:
+    assignors = configs.value("group.consumer.assignors")
+    return ConsumerGroupConfig(
+        settings=ConsumerGroupSettings(
+            configs.int_value("group.consumer.session.timeout.ms"),
+            configs.int_value("group.consumer.heartbeat.interval.ms"),
+            configs.int_value("group.consumer.assignment.interval.ms"),
+        ),
+        group_size_max=configs.int_value("group.consumer.max.size"),
+        assignors=assignors if isinstance(assignors, tuple) and assignors else tuple(ASSIGNORS),
+        regex_refresh_interval_ms=configs.int_value("group.consumer.regex.refresh.interval.ms"),
+    )
+
+
+def serves_consumer_groups(configs: BrokerConfigs) -> bool:
+    """Returns whether this broker serves the new protocol of consumer groups."""
+    protocols = configs.value("group.coordinator.rebalance.protocols")
+    return isinstance(protocols, tuple) and CONSUMER in protocols
 
 
 def transaction_config(configs: BrokerConfigs) -> TransactionConfig:

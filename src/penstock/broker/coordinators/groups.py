@@ -28,7 +28,7 @@ from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.own_txn_appends import append_in_transaction, append_marker
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.coordination.effects import Append, Now, Token
-from penstock.groups.config import GroupConfig
+from penstock.groups.config import ConsumerGroupConfig, GroupConfig
 from penstock.groups.consumer.regexes import resolve
 from penstock.groups.effects import Effect, ResolveRegexes, TimerKey
 from penstock.groups.formats import offset_record
@@ -170,13 +170,13 @@ class GroupCoordinator(LedShards[GroupShell]):
         cluster: ClusterView,
         config: GroupConfig,
         spawn: Callable[..., None],
-        consumers: ConsumerContext | None = None,
+        consumer_config: ConsumerGroupConfig | None = None,
     ) -> None:
         super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
         self._rebalances_before = 0
         """Rebalances that were counted by shards of ended leaderships."""
         self._config = config
-        self._consumers = consumers or ConsumerContext(topics=ClusterTopics(cluster))
+        self._consumers = ConsumerContext(consumer_config, ClusterTopics(cluster))
         self._gone: set[str] = set()
         """Deleted topics whose offsets are about to be removed."""
 
