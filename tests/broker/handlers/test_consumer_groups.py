@@ -6,6 +6,7 @@ import asyncio
 
 from broker.access.clients import AUTHORIZER, Client, create, entry
 from broker.harness import BrokerHarness, with_harness, with_harness_of
+from penstock.metadata.config_changes import ResourceType as ResourceKind
 from penstock.security.acls import AclOperation, ResourceType
 from penstock.wire.api import ApiKey
 from penstock.wire.errors import ErrorCode
@@ -22,6 +23,10 @@ from penstock.wire.messages import (
     DescribeGroupsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
     ListGroupsRequest,
     ListGroupsResponse,
     OffsetCommitRequest,
@@ -158,6 +163,24 @@ async def test_topics_that_are_created_later_are_assigned(harness: BrokerHarness
 
     while await assigned() != {orders: [0], payments: [0, 1]}:  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0.002)
+
+
+@consumer_groups
+async def test_a_group_may_have_settings_of_its_own(harness: BrokerHarness) -> None:
+    await harness.create("orders", 1)
+    await ask(harness, joining())
+    change = IncrementalAlterConfigsRequest.Config("consumer.heartbeat.interval.ms", 0, "900")
+    request = IncrementalAlterConfigsRequest(
+        [IncrementalAlterConfigsRequest.Resource(ResourceKind.GROUP, "g", [change])]
+    )
+    altered = await harness.ask(request, 1, IncrementalAlterConfigsResponse)
+    assert altered.responses[0].error_code == 0, altered.responses[0].error_message
+    beat = await ask(harness, ConsumerGroupHeartbeatRequest("g", "a", 1))
+    assert beat.heartbeat_interval_ms == 900
+    resources = await harness.ask(
+        ListConfigResourcesRequest([ResourceKind.GROUP]), 1, ListConfigResourcesResponse
+    )
+    assert [each.resource_name for each in resources.config_resources] == ["g"]
 
 
 @consumer_groups

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
 from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
 from penstock.groups.consumer.assignors import ASSIGNORS
 from penstock.metadata.configs import BrokerConfigs
 from penstock.metadata.consumer_group_configs import CONSUMER
+from penstock.metadata.group_configs import (
+    ASSIGNMENT_INTERVAL,
+    GROUP_CONFIGS,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+)
 from penstock.txns.config import TransactionConfig
+
+_GROUP_FIELDS: Final = {
+    SESSION_TIMEOUT: "session_timeout_ms",
+    HEARTBEAT_INTERVAL: "heartbeat_interval_ms",
+    ASSIGNMENT_INTERVAL: "assignment_interval_ms",
+}
 
 
 def group_config(configs: BrokerConfigs) -> GroupConfig:
@@ -36,6 +52,18 @@ def consumer_group_config(configs: BrokerConfigs) -> ConsumerGroupConfig:
         assignors=assignors if isinstance(assignors, tuple) and assignors else tuple(ASSIGNORS),
         regex_refresh_interval_ms=configs.int_value("group.consumer.regex.refresh.interval.ms"),
     )
+
+
+def group_settings(
+    config: ConsumerGroupConfig, overrides: Mapping[str, str]
+) -> ConsumerGroupSettings:
+    """Returns the settings of a consumer group with these overrides."""
+    settings = config.settings
+    for name, field in _GROUP_FIELDS.items():
+        value = None if name not in overrides else GROUP_CONFIGS[name].parse(overrides[name])
+        if isinstance(value, int):
+            settings = replace(settings, **{field: value})
+    return settings
 
 
 def serves_consumer_groups(configs: BrokerConfigs) -> bool:
