@@ -12,6 +12,7 @@ from penstock.metadata.config_changes import (
     incremental_alter_configs,
 )
 from penstock.metadata.configs import BrokerConfigs, ConfigSource
+from penstock.metadata.group_configs import group_values
 from penstock.metadata.keys import broker_config_key
 from penstock.wire.errors import ErrorCode, KafkaError
 
@@ -162,14 +163,55 @@ def test_a_broker_config_that_a_newer_version_stored_is_ignored() -> None:
         BrokerConfigs(static={"from.the.future": "1"})
 
 
-def test_groups_and_client_metrics_have_no_configs(cluster: Cluster) -> None:
-    for kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
-        edit = ConfigEdit("interval.ms", DELETE, None)
-        assert incremental_alter_configs(cluster.image, kind, "g", [edit]).changes == ()
-        with pytest.raises(KafkaError) as caught:
-            edit = ConfigEdit("interval.ms", SET, "1000")
-            incremental_alter_configs(cluster.image, kind, "g", [edit])
-        assert caught.value.code is ErrorCode.INVALID_CONFIG
+def test_client_metrics_have_no_configs(cluster: Cluster) -> None:
+    kind = ResourceType.CLIENT_METRICS
+    edit = ConfigEdit("interval.ms", DELETE, None)
+    assert incremental_alter_configs(cluster.image, kind, "g", [edit]).changes == ()
+    with pytest.raises(KafkaError) as caught:
+        edit = ConfigEdit("interval.ms", SET, "1000")
+        incremental_alter_configs(cluster.image, kind, "g", [edit])
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+def test_groups_have_configs_of_their_own(cluster: Cluster) -> None:
+    """Any group id can have them, also before the group exists."""
+    kind, name, group_id = ResourceType.GROUP, "consumer.session.timeout.ms", "a/group %2F"
+    edit = ConfigEdit(name, SET, " 50000 ")
+    cluster.commit(incremental_alter_configs(cluster.image, kind, group_id, [edit]))
+    assert cluster.image.group_configs == {group_id: {name: "50000"}}
+    assert incremental_alter_configs(cluster.image, kind, group_id, [edit]).changes == ()
+    values = group_values(BrokerConfigs(), cluster.image.group_configs[group_id])
+    assert (values[name].value, values[name].source) == (50_000, ConfigSource.DYNAMIC_GROUP_CONFIG)
+    assert values["consumer.heartbeat.interval.ms"].value == 5_000
+    static = BrokerConfigs({"group.consumer.heartbeat.interval.ms": "700"})
+    assert group_values(static, {})["consumer.heartbeat.interval.ms"].value == 700
+    gone = ConfigEdit(name, DELETE, None)
+    cluster.commit(incremental_alter_configs(cluster.image, kind, group_id, [gone]))
+    assert cluster.image.group_configs == {}
+
+
+@pytest.mark.parametrize(
+    ("group_id", "edit", "code"),
+    [
+        ("g", ConfigEdit("retention.ms", SET, "1"), ErrorCode.INVALID_CONFIG),
+        ("g", ConfigEdit("consumer.session.timeout.ms", SET, "0"), ErrorCode.INVALID_CONFIG),
+        ("g", ConfigEdit("consumer.session.timeout.ms", SET, "x"), ErrorCode.INVALID_CONFIG),
+        ("g", ConfigEdit("consumer.session.timeout.ms", SET, None), ErrorCode.INVALID_REQUEST),
+        ("g", ConfigEdit("consumer.session.timeout.ms", 2, "1"), ErrorCode.INVALID_CONFIG),
+        ("", ConfigEdit("consumer.session.timeout.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (
+            "g" * 1001,
+            ConfigEdit("consumer.session.timeout.ms", SET, "1"),
+            ErrorCode.INVALID_REQUEST,
+        ),
+    ],
+)
+def test_impossible_configs_of_groups_are_refused(
+    cluster: Cluster, group_id: str, edit: ConfigEdit, code: ErrorCode
+) -> None:
+    with pytest.raises(KafkaError) as caught:
+        incremental_alter_configs(cluster.image, ResourceType.GROUP, group_id, [edit])
+    assert caught.value.code is code
 
 
 def test_edits_that_change_nothing_commit_nothing(cluster: Cluster) -> None:

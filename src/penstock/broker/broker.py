@@ -34,14 +34,14 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.control.commits import Commits
 from penstock.broker.control.controller import ControllerRuntime
 from penstock.broker.control.membership import Endpoint, Membership
-from penstock.broker.coordinators.coordinator_settings import group_config, transaction_config
+from penstock.broker.coordinators import coordinator_settings
 from penstock.broker.coordinators.groups import GroupCoordinator
 from penstock.broker.coordinators.markers import MarkerSender, MarkerWriter
 from penstock.broker.coordinators.producer_ids import ProducerIds
 from penstock.broker.coordinators.transactions import TransactionCoordinator
 from penstock.broker.coordinators.verification import TransactionVerification
 from penstock.broker.counters import BrokerCounters
-from penstock.broker.dispatch import HANDLED, BrokerSession, Dispatcher
+from penstock.broker.dispatch import BrokerSession, Dispatcher
 from penstock.broker.error_codes import EXPECTED
 from penstock.broker.identity import ANONYMOUS, Identity
 from penstock.broker.listeners.listener_set import ListenerSet, stored_endpoints
@@ -132,7 +132,7 @@ class Broker:
         parts = self.cluster, self._directory, self.configs
         self.replicas = Replicas(env, broker_id, *parts, config.flush_threads, self.counters)
         self._offset_keeper = OffsetCheckpoints(env, self._directory, self.replicas, self.configs)
-        self._dispatcher = Dispatcher()
+        self._dispatcher = Dispatcher(coordinator_settings.serves_consumer_groups(settings))
         self.server = Server(env.network, env.clock, self._server_config(), self._session_of)
         self.credentials = UserCredentials(self.cluster, self.tokens)
         sessions = self.credentials, self._dispatcher, self._session_of, self._spawn
@@ -312,14 +312,16 @@ class Broker:
 
     def _wire(self) -> Services:
         env, broker_id, spawn = self._env, self._config.broker_id, self._spawn
-        groups = GroupCoordinator(env, broker_id, self.cluster, group_config(self.configs()), spawn)
+        config = coordinator_settings.group_config(self.configs())
+        consumers = coordinator_settings.consumer_group_config(self.configs())
+        groups = GroupCoordinator(env, broker_id, self.cluster, config, spawn, consumers)
         producer_ids = ProducerIds(self.controller, env.random)
         writer = MarkerWriter(env, self.replicas, groups)
         transactions = TransactionCoordinator(
             env,
             broker_id,
             self.cluster,
-            transaction_config(self.configs()),
+            coordinator_settings.transaction_config(self.configs()),
             producer_ids,
             MarkerSender(env, broker_id, self.cluster, writer, spawn, self._connector),
             spawn,
@@ -362,7 +364,7 @@ class Broker:
             connector=self._connector,
             configs=self.configs,
             spawn=self._spawn,
-            apis=frozenset(HANDLED),
+            apis=self._dispatcher.apis,
             creating=set(),
             response_room=lambda: self.server.responses.room,
         )

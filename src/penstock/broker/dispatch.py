@@ -130,7 +130,13 @@ HANDLED: Final[dict[ApiKey, str]] = {
     ApiKey.ALTER_ROLES: "penstock.broker.handlers.alter_roles",
     ApiKey.CHECK_ACCESS: "penstock.broker.handlers.check_access",
 }
-"""The APIs that this broker serves, with the module that handles each."""
+"""The APIs that every broker serves, with the module that handles each."""
+
+CONSUMER_GROUP_APIS: Final[dict[ApiKey, str]] = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "penstock.broker.handlers.consumer_group_heartbeat",
+    ApiKey.CONSUMER_GROUP_DESCRIBE: "penstock.broker.handlers.consumer_group_describe",
+}
+"""Clients use these whenever they are advertised, so a setting must turn them on."""
 
 
 def load_handlers() -> None:
@@ -145,10 +151,11 @@ def load_handlers() -> None:
 class Dispatcher:
     """Finds the handler of an API. Handlers are loaded on first use, to keep startup fast."""
 
-    def __init__(self) -> None:
+    def __init__(self, consumer_groups: bool = False) -> None:
         self._modules: dict[int, ModuleType] = {}
         self._handlers: dict[int, Handler] = {}
-        self.served = served(HANDLED)
+        self.apis = frozenset({*HANDLED, *CONSUMER_GROUP_APIS} if consumer_groups else HANDLED)
+        self.served = served(self.apis)
 
     def handler(self, api_key: int) -> Handler:
         handler = self._handlers.get(api_key)
@@ -177,7 +184,8 @@ class Dispatcher:
     def _module(self, api_key: int) -> ModuleType:
         module = self._modules.get(api_key)
         if module is None:
-            module = self._modules[api_key] = import_module(HANDLED[ApiKey(api_key)])
+            name = (HANDLED | CONSUMER_GROUP_APIS)[ApiKey(api_key)]
+            module = self._modules[api_key] = import_module(name)
         return module
 
 

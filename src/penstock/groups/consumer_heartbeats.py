@@ -144,6 +144,19 @@ def _owned(request: ConsumerGroupHeartbeatRequest) -> Owned:
     )
 
 
+def _require_usable(group: ConsumerGroup, regex: str | None) -> None:
+    """Raises if the topics that match the expression cannot be found."""
+    if regex is None:
+        return
+    if regex in group.unusable_regexes:
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION,
+            "The regular expression takes too long to match: use a simpler one.",
+        )
+    if regex not in group.regex_users:
+        require_valid(regex)
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     """One heartbeat that waits for its turn."""
@@ -238,7 +251,9 @@ class _Call:
         shard, group = self.shard, turn.group
         before = group.members.get(replaced or member_id)
         metadata = self._updated(before)
-        self._require_usable(group, member_id, metadata)
+        if metadata != before:
+            self._require_storable(group, member_id, metadata)
+        _require_usable(group, metadata.regex)
         owned = _owned(self.request)
         if group.current(member_id).state is MemberState.UNKNOWN and (owned is None or owned):
             raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH)
@@ -296,22 +311,12 @@ class _Call:
             metadata = replace(metadata, assignor=request.server_assignor)
         return metadata
 
-    def _require_usable(
+    def _require_storable(
         self, group: ConsumerGroup, member_id: str, metadata: MemberMetadata
     ) -> None:
-        """Raises if the member's subscription cannot be stored or resolved."""
         record = record_of(MemberEntry(group.group_id, member_id, metadata))
         if 2 * record_bytes(record) > self.shard.batch_bytes_max():
             raise _invalid("The subscription is too large: subscribe to fewer topics.")
-        if metadata.regex is None:
-            return
-        if metadata.regex in group.unusable_regexes:
-            raise KafkaError(
-                ErrorCode.INVALID_REGULAR_EXPRESSION,
-                "The regular expression takes too long to match: use a simpler one.",
-            )
-        if metadata.regex not in group.used_regexes():
-            require_valid(metadata.regex)
 
     def _replace(self, turn: Turn, replaced: str, member_id: str, metadata: MemberMetadata) -> None:
         """Gives what a static member owned, and should own, to the member that returns for it."""

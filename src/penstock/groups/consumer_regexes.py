@@ -21,8 +21,10 @@ from penstock.groups.shard_state import ShardState
 def resolve_if_due(
     shard: ShardState, group: ConsumerGroup, may_describe: Callable[[str], bool], now: Now
 ) -> None:
-    regexes = sorted(group.used_regexes() - group.unusable_regexes)
-    if not regexes or group.is_resolving:
+    if not group.regex_users or group.is_resolving:
+        return
+    regexes = sorted(group.regex_users.keys() - group.unusable_regexes)
+    if not regexes:
         return
     config, since_ms = shard.consumers.config, None
     if group.resolved_ms is not None:
@@ -48,9 +50,8 @@ def on_resolved(
     group.is_resolving = False
 
     def decide(turn: Turn) -> None:
-        used = turn.group.used_regexes()
         is_changed = False
-        for regex in sorted(found.keys() & used):
+        for regex in sorted(found.keys() & turn.group.regex_users.keys()):
             topics = found[regex]
             if topics is None:
                 turn.group.unusable_regexes.add(regex)

@@ -99,7 +99,6 @@ def erase_member(shard: ShardState, turn: Turn, member_id: str) -> None:
 def forget_unused_regexes(turn: Turn) -> None:
     """Removes expressions that no member subscribes with any more."""
     group = turn.group
-    used = group.used_regexes()
-    group.unusable_regexes &= used
-    for regex in sorted(group.stored.regexes.keys() - used):
+    group.unusable_regexes &= group.regex_users.keys()
+    for regex in sorted(group.stored.regexes.keys() - group.regex_users.keys()):
         turn.write(RegexEntry(group.group_id, regex, None))

@@ -29,6 +29,7 @@ from penstock.metadata.config_types import (
     at_least,
 )
 from penstock.metadata.connection_configs import CONNECTION_CONFIGS
+from penstock.metadata.consumer_group_configs import CONSUMER_GROUP_CONFIGS
 from penstock.metadata.kafka_only_configs import kafka_only_config
 from penstock.metadata.topic_configs import TOPIC_CONFIGS
 
@@ -394,7 +395,13 @@ _NO_EFFECT: Final = {
 
 _ROWS = _IDENTITY + _REPLICATION + _THROTTLES + _CORDON + _TOPICS + _COORDINATORS + _ENCRYPTION
 
-_ELSEWHERE: Final = (*ACCESS_CONFIGS, *AUDIT_CONFIGS, *CONNECTION_CONFIGS, *TOKEN_CONFIGS)
+_ELSEWHERE: Final = (
+    *ACCESS_CONFIGS,
+    *AUDIT_CONFIGS,
+    *CONNECTION_CONFIGS,
+    *CONSUMER_GROUP_CONFIGS,
+    *TOKEN_CONFIGS,
+)
 
 
 def _defined(row: _Row) -> Definition:

@@ -27,6 +27,7 @@ from penstock.metadata.configs import (
     validate_topic_configs,
 )
 from penstock.metadata.decisions import Change, Decision
+from penstock.metadata.group_configs import GROUP_CONFIGS, alter_group, group_values
 from penstock.metadata.image import ClusterImage
 from penstock.metadata.keys import BROKER_ID_MAX, broker_config_key
 from penstock.metadata.topic_keys import alteration
@@ -46,7 +47,6 @@ class ResourceType(IntEnum):
 NO_CONFIGS: Final[Mapping[ResourceType, str]] = MappingProxyType(
     {
         ResourceType.CLIENT_METRICS: "Penstock collects no client metrics",
-        ResourceType.GROUP: "Penstock has no configs for single groups",
     }
 )
 """Resources that tools may ask about but that have no configs here, and why."""
@@ -84,6 +84,8 @@ def alter_configs(
     kind = _resource(resource_type, [name for name, _ in configs])
     if kind is ResourceType.TOPIC:
         return _write_topic(image, resource_name, configs)
+    if kind is ResourceType.GROUP:
+        return alter_group(image, resource_name, configs)
     if kind in NO_CONFIGS:
         return Decision((), _NONE)
     return _write_broker(image, resource_name, configs)
@@ -110,6 +112,11 @@ def incremental_alter_configs(
         overrides = dict(image.require_topic(resource_name).configs)
         inherited = BrokerConfigs(static, image.default_broker_configs).topic(_NONE).get
         table, find = TOPIC_CONFIGS, TOPIC_CONFIGS.get
+    elif kind is ResourceType.GROUP:
+        overrides = dict(image.group_configs.get(resource_name, _NONE))
+        broker = BrokerConfigs(static, image.default_broker_configs)
+        inherited = group_values(broker, _NONE).get
+        table, find = GROUP_CONFIGS, GROUP_CONFIGS.get
     else:
         broker_id = _broker_id(resource_name)
         overrides = dict(_broker_overrides(image, broker_id))

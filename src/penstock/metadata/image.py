@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from urllib.parse import unquote
 
 from penstock.metadata import keys
 from penstock.metadata.acl_values import AclSeen, StoredAcls, decode_acl_seen, read_acls
@@ -129,6 +130,7 @@ class ClusterImage:
         count yet."""
         self._names_by_metric: dict[str, dict[str, None]] = {}
         self._broker_configs: dict[int, Mapping[str, str]] = {}
+        self._group_configs: dict[str, Mapping[str, str]] = {}
         self._key_revisions: dict[str, int] = {}
         self.users = UserTable()
         self.quotas = QuotaTable()
@@ -142,6 +144,8 @@ class ClusterImage:
         """The revision at which the default of `log.durability` last changed; 0 if it never did."""
         self.brokers: Mapping[int, BrokerInfo] = MappingProxyType(self._brokers)
         self.topics: Mapping[str, Topic] = MappingProxyType(self._topics)
+        self.group_configs: Mapping[str, Mapping[str, str]] = MappingProxyType(self._group_configs)
+        """The overrides of single groups, by group id."""
         self.broker_configs: Mapping[int, Mapping[str, str]] = MappingProxyType(
             self._broker_configs
         )
@@ -254,6 +258,13 @@ class ClusterImage:
             return self._set_stopping(key, value)
         if key.startswith(keys.BROKER_CONFIGS_PREFIX):
             return self._set_broker_configs(key, value, revision)
+        if key.startswith(keys.GROUP_CONFIGS_PREFIX):
+            group_id = unquote(key.removeprefix(keys.GROUP_CONFIGS_PREFIX))
+            if value is None:
+                self._group_configs.pop(group_id, None)
+            else:
+                self._group_configs[group_id] = decode_configs(key, value)[0]
+            return _CONFIGS
         if key.startswith(keys.USERS_PREFIX):
             self.users.set_credential(key, value)
             return _USERS

@@ -58,23 +58,16 @@ delete.records.purgatory.purge.interval.requests  int
 early.start.listeners  list
 fetch.purgatory.purge.interval.requests  int
 follower.fetch.last.tiered.offset.enable  boolean  dynamic
-group.consumer.assignment.interval.ms  int  dynamic
-group.consumer.assignors  list
-group.consumer.heartbeat.interval.ms  int
 group.consumer.max.assignment.interval.ms  int
 group.consumer.max.heartbeat.interval.ms  int
 group.consumer.max.session.timeout.ms  int
-group.consumer.max.size  int
 group.consumer.migration.policy  string
 group.consumer.min.assignment.interval.ms  int
 group.consumer.min.heartbeat.interval.ms  int
 group.consumer.min.session.timeout.ms  int
-group.consumer.regex.refresh.interval.ms  int
-group.consumer.session.timeout.ms  int
 group.coordinator.append.linger.ms  int
 group.coordinator.background.threads  int
 group.coordinator.cached.buffer.max.bytes  int  dynamic
-group.coordinator.rebalance.protocols  list
 group.coordinator.threads  int
 group.share.assignment.interval.ms  int  dynamic
 group.share.assignors  list

@@ -44,6 +44,7 @@ STOPPING_PREFIX: Final = "/penstock/stopping/"
 USERS_PREFIX: Final = "/penstock/users/"
 DECOY_SECRET_KEY: Final = "/penstock/decoy-secret"  # noqa: S105 - the name of a key
 BROKER_CONFIGS_PREFIX: Final = "/penstock/configs/brokers/"
+GROUP_CONFIGS_PREFIX: Final = "/penstock/configs/groups/"
 TOKENS_PREFIX: Final = "/penstock/tokens/"
 TOKEN_SECRET_KEY: Final = "/penstock/token-secret"  # noqa: S105 - the name of a key
 ACLS_PREFIX: Final = "/penstock/acls/"

@@ -169,6 +169,8 @@ SUPPORTED: Final[dict[ApiKey, VersionRange]] = {
     ApiKey.UNREGISTER_BROKER: _range(0, 0),
     ApiKey.DESCRIBE_TRANSACTIONS: _range(0, 0),
     ApiKey.LIST_TRANSACTIONS: _range(0, 2),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _range(0, 1),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _range(0, 1),
     ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: _range(0, 0),
     ApiKey.PUSH_TELEMETRY: _range(0, 0),
     ApiKey.LIST_CONFIG_RESOURCES: _range(0, 1),

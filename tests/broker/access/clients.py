@@ -18,6 +18,7 @@ from penstock.security.acls import (
     PermissionType,
     ResourceType,
 )
+from penstock.wire.api import ApiKey
 from penstock.wire.codec import decode_response, encode_request
 from penstock.wire.messages import (
     CreateAclsRequest,
@@ -56,7 +57,8 @@ class Client:
         services = harness.brokers[broker].services
         assert services is not None
         identity = Identity(principal, HOST, by_token=by_token)
-        self._session = BrokerSession(services, Dispatcher(), HarnessPeer(), identity)
+        dispatcher = Dispatcher(ApiKey.CONSUMER_GROUP_HEARTBEAT in services.apis)
+        self._session = BrokerSession(services, dispatcher, HarnessPeer(), identity)
         self._client_id = client_id
         self._correlation_ids = count(1)
 

@@ -431,7 +431,21 @@ async def test_a_cluster_wide_min_insync_replicas_is_shown_for_topics(
 
 
 @with_harness
-async def test_groups_and_client_metrics_have_no_configs(harness: BrokerHarness) -> None:
-    for kind in (GROUP, CLIENT_METRICS):
-        answer = await describe(harness, kind, "mine")
-        assert (answer.error_code, answer.configs) == (0, [])
+async def test_client_metrics_have_no_configs(harness: BrokerHarness) -> None:
+    answer = await describe(harness, CLIENT_METRICS, "mine")
+    assert (answer.error_code, answer.configs) == (0, [])
+
+
+@with_harness
+async def test_groups_have_configs_of_their_own(harness: BrokerHarness) -> None:
+    name = "consumer.session.timeout.ms"
+    answer = await describe(harness, GROUP, "mine")
+    assert [each.name for each in answer.configs] == [
+        "consumer.assignment.interval.ms",
+        "consumer.heartbeat.interval.ms",
+        name,
+    ]
+    assert await value_of(harness, GROUP, "mine", name) == ("45000", 5)
+    await edit(harness, (GROUP, "mine", [(name, SET, "50000")]))
+    assert await value_of(harness, GROUP, "mine", name) == ("50000", 8)
+    assert await value_of(harness, GROUP, "other", name) == ("45000", 5)

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from penstock.groups.config import GroupConfig
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
+from penstock.groups.consumer.assignors import ASSIGNORS
 from penstock.metadata.configs import BrokerConfigs
+from penstock.metadata.consumer_group_configs import CONSUMER
+from penstock.metadata.group_configs import (
+    ASSIGNMENT_INTERVAL,
+    GROUP_CONFIGS,
+    HEARTBEAT_INTERVAL,
+    SESSION_TIMEOUT,
+)
 from penstock.txns.config import TransactionConfig
+
+_GROUP_FIELDS: Final = {
+    SESSION_TIMEOUT: "session_timeout_ms",
+    HEARTBEAT_INTERVAL: "heartbeat_interval_ms",
+    ASSIGNMENT_INTERVAL: "assignment_interval_ms",
+}
 
 
 def group_config(configs: BrokerConfigs) -> GroupConfig:
@@ -20,6 +38,38 @@ def group_config(configs: BrokerConfigs) -> GroupConfig:
             "offsets.retention.check.interval.ms"
         ),
     )
+
+
+def consumer_group_config(configs: BrokerConfigs) -> ConsumerGroupConfig:
+    assignors = configs.value("group.consumer.assignors")
+    return ConsumerGroupConfig(
+        settings=ConsumerGroupSettings(
+            configs.int_value("group.consumer.session.timeout.ms"),
+            configs.int_value("group.consumer.heartbeat.interval.ms"),
+            configs.int_value("group.consumer.assignment.interval.ms"),
+        ),
+        group_size_max=configs.int_value("group.consumer.max.size"),
+        assignors=assignors if isinstance(assignors, tuple) and assignors else tuple(ASSIGNORS),
+        regex_refresh_interval_ms=configs.int_value("group.consumer.regex.refresh.interval.ms"),
+    )
+
+
+def group_settings(
+    config: ConsumerGroupConfig, overrides: Mapping[str, str]
+) -> ConsumerGroupSettings:
+    """Returns the settings of a consumer group with these overrides."""
+    settings = config.settings
+    for name, field in _GROUP_FIELDS.items():
+        value = None if name not in overrides else GROUP_CONFIGS[name].parse(overrides[name])
+        if isinstance(value, int):
+            settings = replace(settings, **{field: value})
+    return settings
+
+
+def serves_consumer_groups(configs: BrokerConfigs) -> bool:
+    """Returns whether this broker serves the new protocol of consumer groups."""
+    protocols = configs.value("group.coordinator.rebalance.protocols")
+    return isinstance(protocols, tuple) and CONSUMER in protocols
 
 
 def transaction_config(configs: BrokerConfigs) -> TransactionConfig:

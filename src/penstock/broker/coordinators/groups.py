@@ -23,12 +23,13 @@ from penstock.broker.control.cluster_view import ClusterView
 from penstock.broker.cooperative_yield import Steps, in_slices, slices_of
 from penstock.broker.coordinators.batches import bounded_batch_of
 from penstock.broker.coordinators.cluster_topics import ClusterTopics
+from penstock.broker.coordinators.coordinator_settings import group_settings
 from penstock.broker.coordinators.led_shards import LedShards
 from penstock.broker.coordinators.shard_shell import ShardShell
 from penstock.broker.partitions.own_txn_appends import append_in_transaction, append_marker
 from penstock.broker.partitions.partition import HostedPartition, Written
 from penstock.coordination.effects import Append, Now, Token
-from penstock.groups.config import GroupConfig
+from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
 from penstock.groups.consumer.regexes import resolve
 from penstock.groups.effects import Effect, ResolveRegexes, TimerKey
 from penstock.groups.formats import offset_record
@@ -170,15 +171,24 @@ class GroupCoordinator(LedShards[GroupShell]):
         cluster: ClusterView,
         config: GroupConfig,
         spawn: Callable[..., None],
-        consumers: ConsumerContext | None = None,
+        consumer_config: ConsumerGroupConfig | None = None,
     ) -> None:
         super().__init__(env, OFFSETS_TOPIC, broker_id, cluster, spawn)
         self._rebalances_before = 0
         """Rebalances that were counted by shards of ended leaderships."""
         self._config = config
-        self._consumers = consumers or ConsumerContext(topics=ClusterTopics(cluster))
+        self._consumer_config = consumer_config or ConsumerGroupConfig()
+        self._consumers = ConsumerContext(
+            self._consumer_config, ClusterTopics(cluster), self._settings_of
+        )
         self._gone: set[str] = set()
         """Deleted topics whose offsets are about to be removed."""
+
+    def _settings_of(self, group_id: str) -> ConsumerGroupSettings:
+        overrides = self._cluster.image.group_configs.get(group_id)
+        if overrides is None:
+            return self._consumer_config.settings
+        return group_settings(self._consumer_config, overrides)
 
     def make(self, hosted: HostedPartition) -> GroupShell:
         return GroupShell(self._env, hosted, self._config, self._consumers, self._spawn)

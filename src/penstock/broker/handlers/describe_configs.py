@@ -28,6 +28,7 @@ from penstock.broker.handlers.fresh_topics import with_fresh_topics
 from penstock.broker.handlers.large_requests import answered
 from penstock.metadata.config_changes import NO_CONFIGS, ResourceType
 from penstock.metadata.configs import BrokerConfigs, ConfigSource, ConfigType, ConfigValue
+from penstock.metadata.group_configs import group_values
 from penstock.metadata.topics import validate_topic_name
 from penstock.security.acls import AclOperation
 from penstock.wire.errors import ErrorCode, KafkaError
@@ -118,6 +119,10 @@ def _values(
             return _defaults_set(services.image.default_broker_configs)
         require_this_broker(services, name)
         return services.configs().broker()
+    if resource.resource_type == ResourceType.GROUP:
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource has no name: give one.")
+        return group_values(services.configs(), services.image.group_configs.get(name, {}))
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
         f"Resource type {resource.resource_type} has no configs in Penstock: use 2 for topics, 4 "

@@ -2,7 +2,8 @@
 
 Version 0, once named ListClientMetricsResources, lists client metrics only, and there are none. In
 version 1 the client names the types of resources, or none for all (KIP-1142): topics, brokers and
-their loggers. A type that Kafka does not list is UNSUPPORTED_VERSION.
+their loggers, groups with configs of their own. A type that Kafka does not list is
+UNSUPPORTED_VERSION.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ def handle(
 def _names(kind: ResourceType, image: ClusterImage) -> Iterable[str]:
     if kind is ResourceType.TOPIC:
         return image.topics
+    if kind is ResourceType.GROUP:
+        return image.group_configs
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return map(str, image.brokers)
     return ()

@@ -101,6 +101,8 @@ class ConsumerGroup:
         """The member that owns each partition, or still has to give it up."""
         self.static_members: dict[str, str] = {}
         """Instance id to member id."""
+        self.regex_users: Counter[str] = Counter()
+        """How many members subscribe with each regular expression."""
         self.sessions: dict[str, Session] = {}
         self.revocations: dict[str, Revocation] = {}
         self.queue: deque[Asked] = deque()
@@ -144,6 +146,12 @@ class ConsumerGroup:
         before = self.stored.members.get(member_id)
         if before is not None and before.instance_id is not None:
             self.static_members.pop(before.instance_id, None)
+        if before is not None and before.regex is not None:
+            self.regex_users[before.regex] -= 1
+            if not self.regex_users[before.regex]:
+                del self.regex_users[before.regex]
+        if metadata is not None and metadata.regex is not None:
+            self.regex_users[metadata.regex] += 1
         if metadata is not None and metadata.instance_id is not None:
             self.static_members[metadata.instance_id] = member_id
 
@@ -166,6 +174,9 @@ class ConsumerGroup:
             for member_id, metadata in stored.members.items()
             if metadata.instance_id is not None
         }
+        self.regex_users = Counter(
+            metadata.regex for metadata in stored.members.values() if metadata.regex is not None
+        )
         self.owners = {
             partition: member_id
             for member_id, current in stored.currents.items()
@@ -229,9 +240,6 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribed_topics
 
-    def used_regexes(self) -> set[str]:
-        return {one.regex for one in self.members.values() if one.regex is not None}
-
     def preferred_assignor(self, offered: Iterable[str]) -> str:
         """Returns the assignor that most members name; the first one offered if none does."""
         votes = Counter(one.assignor for one in self.members.values())
@@ -260,6 +268,8 @@ class ConsumerGroup:
             "the target is not ahead of the group": self.target_epoch <= self.epoch,
             "assignments are of members": self.stored.currents.keys() <= self.members.keys(),
             "targets are of members": self.stored.targets.keys() <= self.members.keys(),
+            "expressions are those of members": self.regex_users
+            == Counter(one.regex for one in self.members.values() if one.regex is not None),
             "static members are members": all(
                 member_id in self.members and self.members[member_id].instance_id == instance_id
                 for instance_id, member_id in self.static_members.items()
