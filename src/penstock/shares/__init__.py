@@ -4,5 +4,5 @@
 records (`acquisition`), checks `acknowledgements`, makes `decisions`, and tells its shell what to
 store. `image` is what is stored, `formats` are the records of the state log, and `state_writer`
 appends them for all groups of a partition. `sessions` are what a broker remembers of each member.
-docs/QUEUES.md has the design.
+`assignor` divides partitions among members. docs/QUEUES.md has the design.
 """
