@@ -124,6 +124,12 @@ class SharePartition:
         """The spans of the window. They change with the next event."""
         return tuple(self._table.spans)
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is acquired or under way. Then the image has all that matters."""
+        moving = (RecordState.ACQUIRED, RecordState.ARCHIVING)
+        return not self._writes and all(span.state not in moving for span in self._table.spans)
+
     def next_fetch_offset(self, now: Now) -> int | None:
         """Returns where something may be acquired; None if there is nothing, and no room."""
         for span in self._table.spans:
