@@ -338,4 +338,4 @@ def test_memory_does_not_grow_with_records() -> None:
     for first in range(5000, 10_000, 10):
         driver.ack(first, first + 9)
         assert len(driver.machine.spans) <= 3
-    assert len(driver.machine.snapshot().spans) == 1
+    assert len(driver.replayed().spans) == 1

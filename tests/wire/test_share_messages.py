@@ -19,7 +19,7 @@ TOPIC_ID = bytes(range(16))
 def test_share_groups_are_not_advertised_yet() -> None:
     """Clients decide by the advertised keys alone, so all of it must work first."""
     assert not [key for key in SUPPORTED if "SHARE" in key.name]
-    assert ApiKey.SHARE_FETCH == 78
+    assert int(ApiKey.SHARE_FETCH) == 78
 
 
 def fetch_request(version: int) -> ShareFetchRequest:

@@ -2,7 +2,9 @@
 
     handle(event, now)          returns effects; `events` has both
     next_fetch_offset(now)      where the shell reads the log for the next `Acquire`
-    snapshot()                  everything that a later leader must know
+
+What is durable is not kept here: `state_writer` has it as an image, and this machine is built from
+that image.
 
 Facts of the log take effect at once: the log proves them, and a later leader finds them again.
 They are stored with the next write. Decisions of members and of clocks take effect when they are
@@ -81,10 +83,10 @@ class SharePartition:
         "_effects",
         "_end_leader_epoch",
         "_facts",
-        "_image",
         "_letters_written",
         "_next_write_id",
         "_settings",
+        "_state_epoch",
         "_table",
         "_timer_ms",
         "_writes",
@@ -92,9 +94,9 @@ class SharePartition:
     )
 
     def __init__(self, settings: ShareSettings, image: ShareImage, now: Now) -> None:
-        """`image` is what the state log has; the partition owns it from now on."""
+        """`image` is what the state log has. It is only read."""
         self._settings = settings
-        self._image = image
+        self._state_epoch = image.state_epoch
         self._end_leader_epoch = image.end_leader_epoch
         self._table = SpanTable(image.start_offset)
         self._facts: list[tuple[int, int]] = []
@@ -105,7 +107,7 @@ class SharePartition:
         self._effects: list[Effect] = []
         self.redelivered = 0
         """Deliveries that were not the first of their record."""
-        self._load(now)
+        self._load(image, now)
 
     # What others read
 
@@ -121,6 +123,12 @@ class SharePartition:
     def spans(self) -> tuple[Span, ...]:
         """The spans of the window. They change with the next event."""
         return tuple(self._table.spans)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing is acquired or under way. Then the image has all that matters."""
+        moving = (RecordState.ACQUIRED, RecordState.ARCHIVING)
+        return not self._writes and all(span.state not in moving for span in self._table.spans)
 
     def next_fetch_offset(self, now: Now) -> int | None:
         """Returns where something may be acquired; None if there is nothing, and no room."""
@@ -139,17 +147,6 @@ class SharePartition:
             counts[RecordState.ARCHIVING],
             counts[RecordState.ACKNOWLEDGED] + counts[RecordState.ARCHIVED],
         )
-
-    def snapshot(self) -> ShareImage:
-        """Returns everything that is durable, and the facts. Call it while no write is under way.
-
-        A snapshot replaces the deltas before it, so it must not miss one that may be committed.
-        """
-        if self._writes:
-            raise InvariantViolated("a snapshot was taken while a write was under way")
-        image = self._image.copy()
-        image.apply(self._delta(_stored_facts(self._facts)))
-        return image
 
     def verify(self) -> None:
         """Raises `InvariantViolated` if the state contradicts itself."""
@@ -356,7 +353,7 @@ class SharePartition:
 
     def _delta(self, spans: Iterable[StoredSpan]) -> Delta:
         return Delta(
-            self._image.state_epoch,
+            self._state_epoch,
             self._table.start,
             self._table.end,
             self._end_leader_epoch,
@@ -365,7 +362,6 @@ class SharePartition:
 
     def _on_committed(self, event: WriteCommitted, now: Now) -> None:
         write = self._take(event.write_id)
-        self._image.apply(write.delta)
         is_available = False
         changed = self._changed(write, event.write_id)
         for span, change in changed:
@@ -412,8 +408,8 @@ class SharePartition:
 
     # Small steps
 
-    def _load(self, now: Now) -> None:
-        table, image = self._table, self._image
+    def _load(self, image: ShareImage, now: Now) -> None:
+        table = self._table
         longest_ms = max(self._settings.backoff_ms, self._settings.backoff_max_ms)
         for stored in image.spans:
             if stored.first > table.end:
