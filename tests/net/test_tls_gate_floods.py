@@ -13,8 +13,8 @@ from typing import TypeVar
 import pytest
 
 from penstock.net.tls import CONTEXT_USES_MAX, peer_certificate
-from penstock.net.tls_gate import GRACE_MIN_S, HandshakeLimits, TlsGate
-from penstock.ports import Executor
+from penstock.net.tls_gate import GRACE_MIN_S, TURNS, HandshakeLimits, TlsGate
+from penstock.ports import Executor, Listener
 from penstock.runtime import SystemClock
 
 from .test_tls import ALICE, NOW_MS, HasTls, Pki, shake_hands
@@ -120,6 +120,7 @@ class HeldThreads:
 
     def __init__(self, threads: Executor) -> None:
         self.steps = 0
+        self.open = self.open_max = 0
         self.go_on = threading.Event()
         self._threads = threads
 
@@ -129,7 +130,39 @@ class HeldThreads:
             return work()
 
         self.steps += 1
-        return await self._threads.run(wait_and_work)
+        self.open += 1
+        self.open_max = max(self.open, self.open_max)
+        try:
+            return await self._threads.run(wait_and_work)
+        finally:
+            self.open -= 1
+
+
+def _connecting(
+    live: Live, listener: Listener
+) -> asyncio.Task[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    return asyncio.create_task(
+        asyncio.open_connection(
+            *listener.address(), ssl=live.pki.client(), server_hostname="localhost"
+        )
+    )
+
+
+@on_both_loops
+async def test_few_handshakes_of_a_burst_are_processed_at_a_time(live: Live) -> None:
+    await live.start()
+    threads = HeldThreads(live.threads)
+    gate = TlsGate(SystemClock(), live.contexts.server, live.contexts.client, threads)
+    listener = await gate.listen("127.0.0.1", 0, Quiet)
+    count = 4 * TURNS
+    connecting = [_connecting(live, listener) for _ in range(count)]
+    await until(lambda: threads.steps == TURNS and gate.counters.pending == count)
+    threads.go_on.set()
+    for each in connecting:
+        live.own((await each)[1])
+    await until(lambda: gate.counters.completed == count)
+    assert threads.open_max == TURNS
+    await listener.close()
 
 
 @on_both_loops
@@ -138,15 +171,8 @@ async def test_a_listener_closes_while_a_thread_computes_a_handshake(live: Live)
     threads = HeldThreads(live.threads)
     gate = TlsGate(SystemClock(), live.contexts.server, live.contexts.client, threads)
     listener = await gate.listen("127.0.0.1", 0, Quiet)
-    connecting = [
-        asyncio.create_task(
-            asyncio.open_connection(
-                *listener.address(), ssl=live.pki.client(), server_hostname="localhost"
-            )
-        )
-        for _ in range(3)
-    ]
-    await until(lambda: threads.steps == 3)
+    connecting = [_connecting(live, listener) for _ in range(TURNS + 1)]
+    await until(lambda: threads.steps == TURNS and gate.counters.pending == TURNS + 1)
     closing = asyncio.create_task(listener.close())
     await asyncio.sleep(0)
     threads.go_on.set()

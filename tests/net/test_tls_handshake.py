@@ -8,7 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -36,6 +36,16 @@ class CountedSteps:
         return work()
 
 
+class CountedTurns(asyncio.Semaphore):
+    """Turns that count how often one was asked for."""
+
+    asked = 0
+
+    async def acquire(self) -> Literal[True]:
+        self.asked += 1
+        return await super().acquire()
+
+
 class Peers:
     """The side of the server on one end of a socket, and a client in memory on the other."""
 
@@ -58,9 +68,9 @@ class Peers:
         """Sets how the client connects."""
         self.client = self._client(**more)
 
-    def begin(self) -> asyncio.Task[Secured]:
+    def begin(self, turns: asyncio.Semaphore | None = None) -> asyncio.Task[Secured]:
         handshake = TlsHandshake(self.sock, self.contexts.server)
-        self._task = asyncio.create_task(handshake.run(self.executor))
+        self._task = asyncio.create_task(handshake.run(self.executor, turns))
         return self._task
 
     def flight(self) -> bytes:
@@ -253,3 +263,58 @@ async def test_a_handshake_keeps_the_certificate_with_which_it_began(peers: Peer
     secured = await begun
     assert secured.context is not peers.contexts.server()
     assert secured.tls.getpeercert(binary_form=True)
+
+
+@with_peers()
+async def test_a_handshake_has_a_turn_only_while_it_is_processed(peers: Peers) -> None:
+    turns = asyncio.Semaphore(1)
+    peers.executor.gate.clear()
+    begun = peers.begin(turns)
+    hello = peers.flight()
+    await peers.send(hello[:7], 1)
+    assert not turns.locked(), "the message is not complete"
+    await peers.send(hello[7:])
+    await until(turns.locked)
+    assert peers.executor.steps == 1
+    peers.executor.gate.set()
+    await peers.receive()
+    await until(lambda: not turns.locked())  # it waits for the client
+    await peers.send(peers.flight())
+    await begun
+    assert not turns.locked()
+
+
+@with_peers()
+async def test_a_handshake_waits_for_its_turn(peers: Peers) -> None:
+    turns = CountedTurns(1)
+    await turns.acquire()
+    begun = peers.begin(turns)
+    await peers.send(peers.flight())
+    await until(lambda: turns.asked == 2)
+    assert peers.executor.steps == 0
+    turns.release()
+    await peers.receive()
+    await peers.send(peers.flight())
+    assert (await begun).early == b""
+
+
+@with_peers()
+async def test_a_handshake_that_ends_gives_its_turn_back(peers: Peers) -> None:
+    turns = asyncio.Semaphore(1)
+    peers.executor.gate.clear()
+    begun = peers.begin(turns)
+    await peers.send(peers.flight())
+    await until(turns.locked)
+    begun.cancel()
+    await asyncio.wait([begun])
+    assert not turns.locked()
+
+
+@with_peers()
+async def test_a_refused_handshake_gives_its_turn_back(peers: Peers) -> None:
+    turns = asyncio.Semaphore(1)
+    begun = peers.begin(turns)
+    await peers.send(ALERT)
+    with pytest.raises(OSError):
+        await begun
+    assert not turns.locked()

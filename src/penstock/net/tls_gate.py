@@ -10,8 +10,10 @@ do, the first connection of an address waits for about 3 s if 800 other addresse
 if 2000 do. If more than `waiting` wait, connections are closed, perhaps also those of honest
 clients.
 
-The event loop receives and sends, and an executor computes (see `tls_handshake`). So a burst of
-connections does not delay the requests of clients that are connected.
+The event loop receives and sends, and an executor computes (see `tls_handshake`). Few handshakes
+are processed at a time, also if the messages of many arrive at once (`TURNS`): otherwise the event
+loop would receive for all of them in one turn. So a burst of connections delays the requests of
+clients that are connected as little as possible.
 """
 
 from __future__ import annotations
@@ -40,6 +42,9 @@ SWEEP_S: Final = 0.1
 """How often handshakes are checked while a connection waits."""
 GRACE_MIN_S: Final = 0.3
 """The grace is not shorter than this, so that clients far away can complete their handshakes."""
+TURNS: Final = 2
+"""How many handshakes of a listener are processed at a time: one is computed, and the next is ready
+for the thread. The others that have received something wait for their turn."""
 
 _log: Final = logging.getLogger(__name__)
 
@@ -184,6 +189,7 @@ class TlsListener:
         self._handshakes: dict[_Handshake, None] = {}
         self._by_address: dict[str, dict[_Handshake, None]] = {}
         self._waiting: dict[str, deque[_Handshake]] = {}
+        self._turns = asyncio.Semaphore(TURNS)
         self._closed = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._acceptor = Acceptor(
@@ -299,7 +305,7 @@ class TlsListener:
     async def _shake_hands(self, handshake: _Handshake) -> None:
         shaking = TlsHandshake(handshake.sock, self._gate.server_context)
         async with asyncio.timeout(self._limits.timeout_s):
-            secured = await shaking.run(self._gate.executor)
+            secured = await shaking.run(self._gate.executor, self._turns)
         layer = TlsLayer(secured, self._receiver(), partial(self._on_broken, handshake.address))
         handshake.taken = True
         await self._loop.connect_accepted_socket(
