@@ -102,6 +102,8 @@ class Supervisor:
         self._backoff = Backoff(self._limits, uniform)
         self._killed_for = ""
         """The error because of which the driver is killed; empty if it did not fail."""
+        self._interrupted = False
+        """Whether the last driver was killed because the lease ended."""
         self._held: tuple[int, State] | None = None
         """A revision that is not started again, and the state that says why."""
         self._good_version = 0
@@ -173,6 +175,7 @@ class Supervisor:
             if previous.state == "WAITING FOR ITS TIME" and previous.next_ms:
                 self._rounds.resume(deployment, previous.next_ms)
         if previous.worker and previous.worker != self._identity.worker:
+            self._interrupted = False
             self._record(now, "moved", f"taken over from {previous.worker} on {previous.host}")
 
     def _on_attempt(
@@ -262,10 +265,7 @@ class Supervisor:
     def _settle_idle(self, now: Now) -> None:
         if self._releasing:
             self._releasing = False
-            if self._is_wanted():
-                self._report(now, state="WAITING FOR A WORKER")
-            else:
-                self._report(now)
+            self._report(now, "WAITING FOR A WORKER" if self._is_wanted() else None)
             self.owned = False
             self._out.append(Released())
             return
@@ -282,6 +282,9 @@ class Supervisor:
         if self._rounds.due(deployment, now.wall_ms) > now.wall_ms or not self._has_lease(now):
             return
         assert self._version is not None
+        if self._interrupted:
+            self._interrupted = False
+            self._record(now, "interrupted", "the lease ended, so the driver was killed")
         self.run += 1
         self._started_with = recipe(deployment)
         self._enter(Phase.PREPARING, now)
@@ -307,6 +310,7 @@ class Supervisor:
 
     def _settle_driver(self, now: Now) -> None:
         if self.phase is not Phase.KILLING and not (self.owned and self._has_lease(now)):
+            self._interrupted = True
             self._stop(now, at_once=True)
             return
         lasted = now.boot - self._phase_since
