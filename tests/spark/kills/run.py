@@ -187,6 +187,7 @@ class Run:
             events = self._cluster.history(pipeline.name)
             out.history[pipeline.name] = dict(Counter(each["what"] for each in events))
             unexplained = not_explained(pipeline.name, killer.strikes, events)
+            unexplained += too_few(pipeline.name, out.drivers[pipeline.name], events)
             out.unexplained += len(unexplained)
             out.complaints += unexplained
         out.complaints += self._cluster.brokers.complaints()[:20]
@@ -272,6 +273,14 @@ def not_explained(
             for each in events
         )
     ]
+
+
+def too_few(name: str, drivers: int, events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each driver but the last has ended: the history must say why at least as often."""
+    told = sum(each["what"] in ("failed", "moved", "interrupted") for each in events)
+    if told >= drivers - 1:
+        return []
+    return [f"{name} had {drivers} drivers, and its history says {told} times why one ended"]
 
 
 def main() -> int:
