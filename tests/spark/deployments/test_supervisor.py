@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.spark.deployments.model import Schedule, Status
@@ -273,6 +275,23 @@ def test_a_pipeline_that_is_lost_is_killed_and_not_reported(pipeline: Supervised
     after = pipeline.on(DriverEnded(pipeline.machine.run))
     assert not [effect for effect in lost + after if isinstance(effect, Report)]
     assert kinds(pipeline.wait(100)) == []
+
+
+@pytest.mark.parametrize("taken_by_another", [False, True])
+def test_the_history_says_that_a_driver_was_killed_because_the_lease_ended(
+    pipeline: Supervised, taken_by_another: bool
+) -> None:
+    """It does so if the same worker goes on. Otherwise it says that the pipeline was moved."""
+    pipeline.running()
+    status = pipeline.status
+    assert status is not None
+    pipeline.wait(10, lease=False)
+    pipeline.on(Lost())
+    pipeline.on(DriverEnded(pipeline.machine.run))
+    again = pipeline.own(replace(status, worker="worker-2") if taken_by_another else status)
+    assert kinds(again) == ["Prepare"]
+    assert whats(again) == ["moved" if taken_by_another else "interrupted"]
+    assert whats(pipeline.ready()) == ["started"], "it is said once"
 
 
 def test_a_pipeline_that_is_lost_and_taken_again_waits_for_the_end_of_the_old_driver(

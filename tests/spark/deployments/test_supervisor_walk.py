@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.spark.deployments.model import Deployment, Schedule, Status, Version
-from penstock.spark.deployments.supervisor import Phase, Supervisor
+from penstock.spark.deployments.phase import Phase
+from penstock.spark.deployments.supervisor import Supervisor
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
     Defined,

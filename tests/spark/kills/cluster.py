@@ -55,6 +55,7 @@ class WorkerProcess:
                 stdout=out,
                 stderr=out,
                 env=environment(),
+                start_new_session=True,
             )
 
     def wait_ready(self) -> None:
@@ -157,6 +158,9 @@ class Cluster:
         self.deployments: Deployments | None = None
 
     def start(self) -> None:
+        # Linux shares processors between sessions. Like a service, each process has its own.
+        for node in self.brokers.nodes.values():
+            node.command_prefix = ("setsid",)
         bootstrap = self.brokers.start()
         with Admin(bootstrap) as admin:
             for topic in (EVENTS, COPIES, SCRIPTED):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from chaos.broker_processes import NotInTime, pause, wait_for
+from penstock.testing.slowness import patient
 
 from .cluster import Cluster
 from .load import Load
@@ -128,7 +129,7 @@ class Killer:
             _send([drivers[name]], signal.SIGKILL)
 
     def _executor(self, done: Strike, *, frozen: bool) -> None:
-        wait_for("an executor runs", lambda: bool(self._cluster.executors()), RECOVERY_S)
+        wait_for("an executor runs", lambda: bool(self._cluster.executors()), patient(RECOVERY_S))
         pid = self._random.choice(self._cluster.executors()).pid
         done.target = f"process {pid}"
         if frozen:
@@ -176,8 +177,8 @@ class Killer:
 
         try:
             for topic in (EVENTS, COPIES, SCRIPTED):
-                self._cluster.brokers.wait_in_sync(topic, RECOVERY_S)
-            wait_for("all pipelines work", has_recovered, RECOVERY_S, 0.5)
+                self._cluster.brokers.wait_in_sync(topic, patient(RECOVERY_S))
+            wait_for("all pipelines work", has_recovered, patient(RECOVERY_S), 0.5)
         except NotInTime as late:
             self.complaints.append(f"after {done.kind} {done.target}: {late}: {left}")
             self._say(self.complaints[-1])

@@ -29,6 +29,7 @@ from random import Random
 from typing import Any
 
 from chaos.broker_processes import NotInTime, wait_for
+from penstock.testing.slowness import patient
 
 from . import results
 from .cluster import Cluster
@@ -123,11 +124,13 @@ class Run:
         for pipeline in chosen:
             self._cluster.deploy(pipeline)
         watch.start()
-        wait_for("all pipelines have begun", lambda: watch.have_reached(1), FIRST_S)
+        wait_for("all pipelines have begun", lambda: watch.have_reached(1), patient(FIRST_S))
         deployments = self._cluster.deployments
         assert deployments is not None
         count = len(self._cluster.workers)
-        wait_for("all pipelines work", lambda: not deployments.not_working(count), FIRST_S, 0.5)
+        wait_for(
+            "all pipelines work", lambda: not deployments.not_working(count), patient(FIRST_S), 0.5
+        )
         self._tell(f"{len(chosen)} pipelines run on {count} workers")
         # What is measured begins here: the first starts are not restarts.
         for progress in watch.progress.values():
@@ -168,7 +171,9 @@ class Run:
 
     def _drain(self, watch: Watch, load: Load) -> None:
         count = _count(load)
-        wait_for("all pipelines have everything", lambda: watch.have_reached(count), DRAIN_S)
+        wait_for(
+            "all pipelines have everything", lambda: watch.have_reached(count), patient(DRAIN_S)
+        )
 
     # -- the checks -----------------------------------------------------------------------------
 
@@ -187,6 +192,7 @@ class Run:
             events = self._cluster.history(pipeline.name)
             out.history[pipeline.name] = dict(Counter(each["what"] for each in events))
             unexplained = not_explained(pipeline.name, killer.strikes, events)
+            unexplained += too_few(pipeline.name, out.drivers[pipeline.name], events)
             out.unexplained += len(unexplained)
             out.complaints += unexplained
         out.complaints += self._cluster.brokers.complaints()[:20]
@@ -272,6 +278,14 @@ def not_explained(
             for each in events
         )
     ]
+
+
+def too_few(name: str, drivers: int, events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each driver but the last has ended: the history must say why at least as often."""
+    told = sum(each["what"] in ("failed", "moved", "interrupted") for each in events)
+    if told >= drivers - 1:
+        return []
+    return [f"{name} had {drivers} drivers, and its history says {told} times why one ended"]
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ import pytest
 from .killer import Strike
 from .load import Row, decode, encode
 from .results import compare, expected_counts, expected_windows, table_rows
-from .run import not_explained
+from .run import not_explained, too_few
 from .watching import Owners, Progress, committed, marked_overlaps
 
 ROWS = [Row("k00", 0, 5_000), Row("k00", 1, 9_999), Row("k00", 2, 10_000), Row("k01", 0, 5_000)]
@@ -107,3 +107,9 @@ def test_a_history_must_name_the_reason_for_each_killed_driver() -> None:
     assert not_explained("other", [strike], []) == []
     for wrong in ({"at_ms": 900}, {"text": ""}, {"what": "started"}):
         assert len(not_explained("views", [strike], [{**failed, **wrong}])) == 1
+
+
+def test_a_history_must_say_why_each_driver_ended() -> None:
+    events = [{"what": "started"}, {"what": "interrupted"}, {"what": "moved"}]
+    assert too_few("views", 3, events) == []
+    assert len(too_few("views", 4, events)) == 1

@@ -29,10 +29,11 @@ from penstock.spark.deployments.generations import (
     swapped,
 )
 from penstock.spark.deployments.model import Deployment, Event, Status, Version
-from penstock.spark.deployments.pipeline_task import PipelineTask, Surroundings
+from penstock.spark.deployments.phase import Phase
+from penstock.spark.deployments.pipeline_task import PipelineTask
 from penstock.spark.deployments.recompute import QUIET, Recomputation, Seen, Stage, Step
-from penstock.spark.deployments.supervisor import Phase
 from penstock.spark.deployments.supervisor_events import Held, Now
+from penstock.spark.deployments.surroundings import Surroundings
 from penstock.spark.pipelines.driver_control import Assignment
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
@@ -131,6 +132,12 @@ class DeployedPipeline:
     @property
     def deployment(self) -> Deployment | None:
         return self.around.catalog.deployments.get(self.name)
+
+    def _runs_streams(self) -> bool:
+        """Whether the driver of the served tables also writes to them between its rounds."""
+        deployment, version = self.defined(self.deployment)
+        is_project = version is not None and version.kind == "project"
+        return is_project and deployment is not None and deployment.schedule.continuous
 
     @property
     def owned(self) -> bool:
@@ -266,7 +273,7 @@ class DeployedPipeline:
         if step.events:
             self.main.mark_dirty()
         if before.hold != step.hold:
-            self.main.handle(Held(step.hold))
+            self.main.handle(Held(step.hold, stops_streams=self._runs_streams()))
         if before.hold_recompute != step.hold_recompute:
             self.second.handle(Held(step.hold_recompute))
 

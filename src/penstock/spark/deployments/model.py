@@ -215,7 +215,7 @@ class Event:
     name: str
     at_ms: int
     what: str
-    """One word: deployed, started, stopped, failed, restarted, rolled-back, moved, ..."""
+    """One word: deployed, started, stopped, failed, rolled-back, moved, interrupted, ..."""
     text: str = ""
     """A sentence for people."""
     version: int = 0

@@ -11,28 +11,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from penstock.client.dataclass_json import plain
 from penstock.client.errors import ClientError
-from penstock.ports import Clock, Executor, Random
 from penstock.runtime import boot_time
 from penstock.spark.deployments.backfill_progress import BackfillProgress
-from penstock.spark.deployments.catalog import Catalog
 from penstock.spark.deployments.driver_log import DriverLog
 from penstock.spark.deployments.driver_process import DriverProcess
 from penstock.spark.deployments.generations import rolled_back
-from penstock.spark.deployments.lineage.worker_lineage import Lineage
 from penstock.spark.deployments.metrics.figures import PipelineFigures, PipelineSample
-from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.model import Event, Status
+from penstock.spark.deployments.phase import Phase
 from penstock.spark.deployments.pipeline_part import Part, Rounds
-from penstock.spark.deployments.preparation import NotPreparable, Preparation, PreparedVersion
+from penstock.spark.deployments.preparation import NotPreparable, PreparedVersion
 from penstock.spark.deployments.preview_server import PreviewDesk
 from penstock.spark.deployments.previews import Preview, PreviewRequest, table_named
-from penstock.spark.deployments.spares import Spares
-from penstock.spark.deployments.supervisor import Phase, Supervisor
+from penstock.spark.deployments.supervisor import Supervisor
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
     Defined,
@@ -41,7 +37,6 @@ from penstock.spark.deployments.supervisor_events import (
     Effect,
     GivenUp,
     Happening,
-    Identity,
     LeaseRenewed,
     Lost,
     NotPrepared,
@@ -58,7 +53,7 @@ from penstock.spark.deployments.supervisor_events import (
     Taken,
     Tick,
 )
-from penstock.spark.deployments.worker_folder import WorkerFolder
+from penstock.spark.deployments.surroundings import Surroundings
 from penstock.spark.pipelines.driver_control import Assignment
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.events import RunView
@@ -70,23 +65,6 @@ _TICK_MOST_S: Final = 5.0
 _RETRY_S: Final = 1.0
 _FLUSH_S: Final = 3.0
 """How long the last lines of a log may take to reach the cluster."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the pipelines of a worker share."""
-
-    catalog: Catalog
-    folder: WorkerFolder
-    preparation: Preparation
-    spares: Spares
-    executor: Executor
-    clock: Clock
-    random: Random
-    identity: Identity
-    start_times: StartTimes
-    lineage: Lineage | None = None
-    """Where OpenLineage events go. None: nowhere."""
 
 
 class PipelineTask:

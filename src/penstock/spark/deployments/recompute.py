@@ -17,7 +17,8 @@ round after the other. A round reads all that is in the topics when it begins.
                           deployment changed in one transaction <--------- SWAPPING
 
 - From DRAINING on, the driver of the served tables begins no round (it is *held*). A round that
-  runs is not interrupted, because a materialized view may be empty in the middle of it.
+  runs is not interrupted, because a materialized view may be empty in the middle of it. If its
+  streams run between rounds, it ends after the round.
 - LAST ROUND: a round of the recompute driver that begins while the other one rests reads at least
   what that one has read. So the new tables have no less than the old ones. The offsets in the
   checkpoints are compared as well, where they can be read.
@@ -43,7 +44,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.spark.deployments.model import Deployment, Recompute
-from penstock.spark.deployments.supervisor import Phase
+from penstock.spark.deployments.phase import Phase
 
 QUIET: Final = frozenset({Phase.IDLE, Phase.PREPARING, Phase.STARTING, Phase.READY})
 """The phases of a driver in which it writes nothing to tables and checkpoints."""

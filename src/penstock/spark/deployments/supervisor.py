@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Final
 
 from penstock.spark.deployments import schedule as times
 from penstock.spark.deployments.backoff import Backoff
 from penstock.spark.deployments.model import Deployment, Event, State, Status, Version
+from penstock.spark.deployments.phase import WITH_DRIVER, Phase
 from penstock.spark.deployments.round_times import RoundTimes
 from penstock.spark.deployments.supervisor_events import (
     BeginRound,
@@ -60,21 +60,6 @@ _MS: Final = 1_000
 _NO_LEASE: Final = float("-inf")
 
 
-class Phase(Enum):
-    IDLE = auto()
-    PREPARING = auto()
-    STARTING = auto()
-    READY = auto()
-    ROUND = auto()
-    STOPPING = auto()
-    KILLING = auto()
-
-
-_WITH_DRIVER: Final = frozenset(
-    {Phase.STARTING, Phase.READY, Phase.ROUND, Phase.STOPPING, Phase.KILLING}
-)
-
-
 class Supervisor:
     def __init__(
         self,
@@ -93,7 +78,7 @@ class Supervisor:
         self._limits = limits or Limits()
         self._deployment: Deployment | None = None
         self._version: Version | None = None
-        self._releasing = self._is_held = False
+        self._releasing = self._is_held = self._stops_streams = False
         self._lease_until = _NO_LEASE
         self._started_with: tuple[object, ...] = ()
         self._resets = 0
@@ -103,6 +88,8 @@ class Supervisor:
         self._backoff = Backoff(self._limits, uniform)
         self._killed_for = ""
         """The error because of which the driver is killed; empty if it did not fail."""
+        self._interrupted = False
+        """Whether the last driver was killed because the lease ended."""
         self._held: tuple[int, State] | None = None
         """A revision that is not started again, and the state that says why."""
         self._good_version = 0
@@ -128,8 +115,8 @@ class Supervisor:
                 self._lease_until = _NO_LEASE
             case LeaseRenewed(until):
                 self._lease_until = max(self._lease_until, until)
-            case Held(held):
-                self._is_held = held
+            case Held(held, stops_streams):
+                self._is_held, self._stops_streams = held, held and stops_streams
             case Tick():
                 pass
             case _ if happening.run == self.run:
@@ -178,6 +165,7 @@ class Supervisor:
             if previous.state == "WAITING FOR ITS TIME" and previous.next_ms:
                 self._rounds.resume(deployment, previous.next_ms)
         if previous.worker and previous.worker != self._identity.worker:
+            self._interrupted = False
             self._record(now, "moved", f"taken over from {previous.worker} on {previous.host}")
 
     def _on_attempt(
@@ -215,7 +203,7 @@ class Supervisor:
 
     def _on_ended(self, happening: DriverEnded, now: Now) -> None:
         phase, lasted = self.phase, now.boot - self._phase_since
-        if phase not in _WITH_DRIVER:
+        if phase not in WITH_DRIVER:
             return
         self._enter(Phase.IDLE, now)
         if phase in (Phase.STOPPING, Phase.KILLING):
@@ -256,7 +244,7 @@ class Supervisor:
 
     def _settle(self, now: Now) -> None:
         """Takes steps until nothing is left to be done now."""
-        if self.phase in _WITH_DRIVER:
+        if self.phase in WITH_DRIVER:
             self._settle_driver(now)
         elif self.phase is Phase.PREPARING and not self._goes_on():
             self.run += 1  # Its answer is ignored.
@@ -267,10 +255,7 @@ class Supervisor:
     def _settle_idle(self, now: Now) -> None:
         if self._releasing:
             self._releasing = False
-            if self._is_wanted():
-                self._report(now, state="WAITING FOR A WORKER")
-            else:
-                self._report(now)
+            self._report(now, "WAITING FOR A WORKER" if self._is_wanted() else None)
             self.owned = False
             self._out.append(Released())
             return
@@ -287,6 +272,9 @@ class Supervisor:
         if self._rounds.due(deployment, now.wall_ms) > now.wall_ms or not self._has_lease(now):
             return
         assert self._version is not None
+        if self._interrupted:
+            self._interrupted = False
+            self._record(now, "interrupted", "the lease ended, so the driver was killed")
         self.run += 1
         self._started_with = recipe(deployment)
         self._enter(Phase.PREPARING, now)
@@ -312,6 +300,7 @@ class Supervisor:
 
     def _settle_driver(self, now: Now) -> None:
         if self.phase is not Phase.KILLING and not (self.owned and self._has_lease(now)):
+            self._interrupted = True
             self._stop(now, at_once=True)
             return
         lasted = now.boot - self._phase_since
@@ -321,7 +310,7 @@ class Supervisor:
             case Phase.STARTING if lasted >= self._limits.start_s:
                 self._killed_for = f"Spark did not start within {self._limits.start_s:.0f} s"
                 self._stop(now, at_once=True)
-            case Phase.READY | Phase.ROUND if not self._goes_on():
+            case Phase.READY | Phase.ROUND if not self._goes_on() or self._stops_streams:
                 self._stop(now, at_once=False)
             case Phase.READY:
                 rest_s = self._until_due(now)
@@ -398,7 +387,7 @@ class Supervisor:
     def _next_wake(self, now: Now) -> float | None:
         limits = self._limits
         found: list[float] = []
-        if self.phase in _WITH_DRIVER and self.phase is not Phase.KILLING:
+        if self.phase in WITH_DRIVER and self.phase is not Phase.KILLING:
             found.append(self._lease_until)
         match self.phase:
             case Phase.STARTING:

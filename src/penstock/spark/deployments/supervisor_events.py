@@ -121,6 +121,8 @@ class Held:
     """No round is begun and no driver is started while this is so: see `recompute`."""
 
     held: bool
+    stops_streams: bool = False
+    """Whether the driver is ended, because its streams run between rounds, too."""
 
 
 @dataclass(frozen=True, slots=True)

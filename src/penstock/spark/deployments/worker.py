@@ -35,12 +35,12 @@ from penstock.spark.deployments.metrics.figures import WorkerSample
 from penstock.spark.deployments.metrics.start_times import StartTimes
 from penstock.spark.deployments.model import WorkerStatus
 from penstock.spark.deployments.ownership import Ownership, OwnershipOptions
-from penstock.spark.deployments.pipeline_task import Surroundings
 from penstock.spark.deployments.preparation import DEFAULT_MEMORY_MB, Preparation
 from penstock.spark.deployments.preview_server import PreviewServer
 from penstock.spark.deployments.previews import Preview, PreviewRequest
 from penstock.spark.deployments.spares import Spares
 from penstock.spark.deployments.supervisor_events import Identity
+from penstock.spark.deployments.surroundings import Surroundings
 from penstock.spark.deployments.worker_folder import WorkerFolder
 from penstock.spark.pipelines.process_session import memory_by_session
 
@@ -296,9 +296,9 @@ class Worker:
 
     def _preview(self, request: PreviewRequest) -> Awaitable[Preview] | None:
         pipeline = self.pipelines.get(request.name)
-        if pipeline is None or not pipeline.machine.owned:
+        if pipeline is None or not pipeline.owned:
             return None
-        return pipeline.preview(request)
+        return pipeline.main.preview(request)
 
     # -- metrics --------------------------------------------------------------------------------
 

@@ -78,7 +78,10 @@ class Previews:
             self._classic.sparkContext.cancelJobGroup(group)
 
     def _rows(self, table: str, limit: int) -> dict[str, Any]:
-        rows = self._classic._jsparkSession.table(f"{self._database}.{quoted(table)}")
+        name = f"{self._database}.{quoted(table)}"
+        # Spark remembers the files of a table that it has read, and a stream adds files.
+        self._classic._jsparkSession.catalog().refreshTable(name)
+        rows = self._classic._jsparkSession.table(name)
         fields = list(rows.schema().fields())[:_COLUMNS_MAX]
         columns = [(str(each.name()), str(each.dataType().simpleString())) for each in fields]
         found = self._newest(rows).limit(limit).selectExpr(self._cut([name for name, _ in columns]))
