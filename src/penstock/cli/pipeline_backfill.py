@@ -50,10 +50,10 @@ penstock pipeline status, and end it with --cancel.
 
 \b
 Examples:
-  penstock pipeline backfill views page_views --from 2026-01-01 --to 2026-02-01
-  penstock pipeline backfill views page_views --from 7d --again --max-bytes-per-trigger 16m --wait
+  penstock pipeline backfill views clicks --from 2026-01-01 --to 2026-02-01
+  penstock pipeline backfill views clicks --from 7d --again --wait
   penstock pipeline backfill views --list
-  penstock pipeline backfill views page_views --cancel
+  penstock pipeline backfill views clicks --cancel
 """
 _SIZE: Final = re.compile(r"(\d{1,12})\s*([kmg]?)i?b?", re.IGNORECASE)
 
