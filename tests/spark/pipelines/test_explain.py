@@ -70,3 +70,16 @@ def test_the_event_of_a_failed_flow_has_the_line() -> None:
     event = flow_event(message + WORKER.format(error="KeyError: 'a'"), ROOT)
     assert event is not None
     assert event["error"] == "transformations/views.py, line 12: KeyError: 'a'"
+
+
+def test_tables_that_another_process_uses_are_named() -> None:
+    text = (
+        "org.apache.hadoop.hive.ql.metadata.HiveException: java.lang.RuntimeException: Unable to "
+        "instantiate org.apache.hadoop.hive.ql.metadata.SessionHiveMetaStoreClient\n"
+        "Caused by: ERROR XSDB6: Another instance of Derby may have already booted the database "
+        "/data/views/metastore_db.\n\tat org.apache.derby.iapi.error.StandardException\n"
+    )
+    assert one_line(text) == (
+        "another process uses the tables of this pipeline (/data/views/metastore_db): end it, such "
+        "as a shell or another run, and try again"
+    )

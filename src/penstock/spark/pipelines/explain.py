@@ -12,6 +12,9 @@ import re
 from typing import Final
 
 _OURS: Final = re.compile(r"\bpenstock(?:\.\w+)+: (?P<text>[^\n]+)")
+_LOCKED: Final = re.compile(
+    r"Another instance of Derby may have already booted the database (?P<path>\S+?)\.?(?:\s|$)"
+)
 _SPARK_CODE: Final = re.compile(r"\[(?P<code>[A-Z][A-Z0-9_.]+)\] ?(?P<text>[^\n]*)")
 _WRAPPERS: Final = frozenset(
     {"STREAM_FAILED", "PYTHON_DATA_SOURCE_ERROR", "PYTHON_EXCEPTION", "JOB_ABORTED"}
@@ -45,6 +48,11 @@ def one_line(text: str, root: str = "") -> str:
 def _message(text: str, frame: re.Match[str] | None) -> str:
     if found := _OURS.search(text):
         return found["text"]
+    if found := _LOCKED.search(text):
+        return (
+            f"another process uses the tables of this pipeline ({found['path']}): end it, such as "
+            "a shell or another run, and try again"
+        )
     for match in _SPARK_CODE.finditer(text):
         if match["code"] not in _WRAPPERS and match["text"].strip():
             return f"{match['text']} [{match['code']}]"
