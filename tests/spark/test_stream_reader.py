@@ -316,6 +316,23 @@ def test_a_batch_of_a_topic_that_was_recreated_is_not_repeated_with_other_record
         stream.reader.partitions(start, end)
 
 
+def test_such_a_batch_reads_nothing_if_losses_are_accepted(
+    broker: Broker, topic: Topic, streams: Any, admin: Admin
+) -> None:
+    """The next batches read the new topic, from its beginning: every record once."""
+    topic.write(4)
+    stream = streams(topic.name, **LENIENT)
+    start, end = stream.plan()
+    admin.delete_topic(topic.name)
+    broker.new_topic(name=topic.name)
+    topic.write(9)
+    stream.restart()
+    assert rows_of(stream.reader, stream.reader.partitions(start, end)) == []
+    stream.position = end
+    offsets = [row["offset"] for batch in stream.until_idle() for row in batch.rows]
+    assert offsets == list(range(9))
+
+
 def test_a_checkpoint_of_an_older_version_gets_the_ids_of_its_topics(
     broker: Broker, topic: Topic, streams: Any, admin: Admin
 ) -> None:

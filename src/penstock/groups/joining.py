@@ -285,8 +285,8 @@ class ReplacementStored:
 
     def committed(self, shard: ShardState, now: Now) -> None:
         token, version = self.joiner.parked
-        group = shard.require_classic(self.group_id)
-        if self.member_id not in group.members:
+        group = shard.classic(self.group_id)
+        if group is None or self.member_id not in group.members:
             self._answer_gone(shard, group)
         elif version >= _SKIP_ASSIGNMENT_SINCE:
             leads = group.leader_id == self.member_id
@@ -297,9 +297,9 @@ class ReplacementStored:
 
     def failed(self, shard: ShardState, error: ErrorCode, now: Now) -> None:
         token, version = self.joiner.parked
-        group = shard.require_classic(self.group_id)
-        member = group.members.get(self.member_id)
-        if member is None:
+        group = shard.classic(self.group_id)
+        member = None if group is None else group.members.get(self.member_id)
+        if group is None or member is None:
             self._answer_gone(shard, group)
             return
         if group.generation == self.generation and self.member_id not in group.joining:
@@ -315,9 +315,10 @@ class ReplacementStored:
         token, version = self.joiner.parked
         shard.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))
 
-    def _answer_gone(self, shard: ShardState, group: Group) -> None:
-        """Answers a member that was removed or replaced while its record was being appended."""
+    def _answer_gone(self, shard: ShardState, group: Group | None) -> None:
+        """Answers a member that was removed or replaced while its record was being appended. Once
+        it is empty, the group may have been deleted, or changed to the new protocol."""
         token, version = self.joiner.parked
-        replaced = self.joiner.instance_id in group.static_members
+        replaced = group is not None and self.joiner.instance_id in group.static_members
         code = ErrorCode.FENCED_INSTANCE_ID if replaced else ErrorCode.UNKNOWN_MEMBER_ID
         shard.effects.reply(token, join_error(code, UNKNOWN_MEMBER, version))

@@ -5,22 +5,20 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.metadata.config_types import INT_MAX, ConfigType, Definition, any_of, at_least
+from penstock.metadata.config_types import INT_MAX, ConfigType, Definition, at_least
 
-CLASSIC: Final = "classic"
-CONSUMER: Final = "consumer"
 _INT = ConfigType.INT
 _LIST = ConfigType.LIST
 
 CONSUMER_GROUP_CONFIGS: Final = (
+    # A name that Kafka does not have: a value that was copied from Kafka must not switch it on.
     Definition(
-        "group.coordinator.rebalance.protocols",
-        _LIST,
-        (CLASSIC,),
-        "The protocols that groups may use. With consumer, brokers also serve the new protocol "
-        "(KIP-848). It is not complete yet: a group cannot change its protocol while it has "
-        "members.",
-        any_of(CLASSIC, CONSUMER),
+        "group.consumer.preview.enable",
+        ConfigType.BOOLEAN,
+        False,
+        "Whether brokers also serve consumer groups of the new protocol (KIP-848). It is not "
+        "complete yet: a group cannot change its protocol while it has members. "
+        "group.coordinator.rebalance.protocols has no effect before it is complete.",
         dynamic=False,
     ),
     Definition(
@@ -43,9 +41,9 @@ CONSUMER_GROUP_CONFIGS: Final = (
         "group.consumer.assignment.interval.ms",
         _INT,
         1_000,
-        "At least this long passes between two assignments of a consumer group.",
+        "At least this long passes between two assignments of a consumer group. A change while "
+        "the broker runs is used after its next start.",
         at_least(0),
-        dynamic=False,
     ),
     Definition(
         "group.consumer.max.size",
@@ -59,9 +57,9 @@ CONSUMER_GROUP_CONFIGS: Final = (
         "group.consumer.assignors",
         _LIST,
         ("uniform", "range"),
-        "The assignors that members of consumer groups can choose. The first is the default. If "
-        "the list is empty, both are offered.",
-        any_of("uniform", "range"),
+        "The assignors that members of consumer groups can choose: uniform, range. The first is "
+        "the default. Others, such as classes of Java, are ignored; if none is left, both are "
+        "offered.",
         dynamic=False,
     ),
     Definition(

@@ -68,6 +68,7 @@ group.consumer.min.session.timeout.ms  int
 group.coordinator.append.linger.ms  int
 group.coordinator.background.threads  int
 group.coordinator.cached.buffer.max.bytes  int  dynamic
+group.coordinator.rebalance.protocols  list
 group.coordinator.threads  int
 group.share.assignment.interval.ms  int  dynamic
 group.share.assignors  list

@@ -46,7 +46,7 @@ class BackfillPlan:
     def begun(self, offsets: Offsets) -> Position:
         """Returns the position of a new stream. It has where the stream began, if records before
         that can be read by a backfill later."""
-        if not self._requests.is_used or self._view.earliest(offsets) == offsets:
+        if not self._requests.is_used or self._options.starting.kind == "earliest":
             return Position(offsets)
         return Position(offsets, began=offsets)
 

@@ -113,13 +113,15 @@ class LogView:
         topics = sorted({topic_partition.topic for topic_partition in topic_partitions})
         return {topic: self._ids[topic] for topic in topics if topic in self._ids}
 
-    def check_same(self) -> None:
-        """Reports topics that were deleted and created again since they were read."""
+    def check_same(self) -> frozenset[str]:
+        """Reports topics that were deleted and created again since they were read, and returns
+        them."""
         for topic in sorted(self._renewed):
             self.lose(
                 f"topic {topic} was deleted and created again, and a batch of the old one was not "
                 "completed"
             )
+        return frozenset(self._renewed)
 
     # -- which partitions -----------------------------------------------------------------------
 

@@ -261,8 +261,10 @@ class _Driver:
 
     def plan(self, start: Position, end: Position) -> list[Span]:
         self._view.recall(end.topics)
-        left = set(self._view.topic_partitions_left())
-        self._view.check_same()
+        there = self._view.topic_partitions_left()
+        # The offsets of the batch are those of other records now.
+        renewed = self._view.check_same()
+        left = {each for each in there if each.topic not in renewed}
         live = self._plan(live_start(start, end), self._view.check_still_there(end.live, left))
         return [*live, *self._backfill.spans(start, end, left)]
 

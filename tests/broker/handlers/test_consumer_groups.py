@@ -36,7 +36,7 @@ from penstock.wire.messages import (
 )
 
 ON = {
-    "group.coordinator.rebalance.protocols": "classic,consumer",
+    "group.consumer.preview.enable": "true",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.heartbeat.interval.ms": "700",
     "offsets.topic.num.partitions": "1",

@@ -171,7 +171,7 @@ def test_a_backfill_beside_a_live_stream_into_a_table(broker: Broker, tmp_path: 
         with writer:
             made = penstock(
                 *("backfill", "views", "copied", "--from", "1d", "--yes"),
-                *("--max-bytes-per-trigger", "8k"),
+                *("--max-bytes-per-trigger", "1k"),
             )
             assert (made["records"], made["repeated"]) == (OLD, 0)
             penstock.until(lambda each: 0 < each["done"] < OLD, "views")

@@ -174,6 +174,21 @@ def test_a_driver_ends_with_its_worker(folder: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_event_that_is_too_long_is_left_out(folder: Path) -> None:
+    """It must not end the driver: a preview may contain anything."""
+    code = DRIVER.replace('tell(event="warm"', 'tell(event="x" * (3 << 20))\ntell(event="warm"')
+    assert code != DRIVER
+    (folder / "fake_driver.py").write_text(code)
+
+    async def main() -> None:
+        running = Running(folder)
+        assert (await running.event("warm"))["child"]
+        running.driver.kill()
+        await running.ended()
+
+    asyncio.run(main())
+
+
 def test_secrets_are_hidden_in_logs_and_events(folder: Path) -> None:
     async def main() -> None:
         running = Running(folder, ("quite-secret",))

@@ -11,7 +11,7 @@ import pytest
 from penstock.spark.deployments import change_plan, generation_folders
 from penstock.spark.deployments.catalog_view import CatalogView
 from penstock.spark.deployments.change_plan import Change, NewVersion
-from penstock.spark.deployments.checkpoint_offsets import behind, read_offsets
+from penstock.spark.deployments.checkpoint_offsets import Read, behind, read_offsets
 from penstock.spark.deployments.generations import (
     RecomputeOrder,
     begun,
@@ -29,6 +29,8 @@ from penstock.spark.deployments.generations import (
 )
 from penstock.spark.deployments.model import Deployment, KeptGeneration, Status, decode, encode
 from penstock.spark.pipelines.errors import PipelineError
+from penstock.spark.stream_position import Position, position_to_spark
+from penstock.topic_partition import TopicPartition
 
 AT_MS = 1_794_976_340_000
 ORDER = RecomputeOrder(("copied",), "manual", 1000)
@@ -231,11 +233,26 @@ def test_offsets_are_those_of_the_last_batch_that_was_completed(tmp_path: Path) 
     checkpoint(tmp_path, 0, [{"views": {"0": 99}}], 1)
     checkpoint(tmp_path, 1, [first, {"views": {"0": 20, "1": 9}}], 1)
     flow = "spark_catalog/default/copied/copied"
-    assert read_offsets(tmp_path) == {flow: {("views", "0"): 10, ("views", "1"): 5}}
+    assert read_offsets(tmp_path) == {flow: {("views", "0"): Read(10), ("views", "1"): Read(5)}}
 
 
 def test_tables_that_have_read_less_are_found() -> None:
-    old = {"copied": {("views", "0"): 10, ("views", "1"): 5}, "gone": {("views", "0"): 9}}
-    new = {"copied": {("views", "0"): 7, ("views", "1"): 50, ("users", "0"): 0}}
+    old = {
+        "copied": {("views", "0"): Read(10), ("views", "1"): Read(5)},
+        "gone": {("views", "0"): Read(9)},
+    }
+    new = {"copied": {("views", "0"): Read(7), ("views", "1"): Read(50), ("users", "0"): Read(0)}}
     assert behind(old, new) == {"copied": 3}
     assert behind(old, {"copied": old["copied"]}) == {}
+
+
+def test_a_topic_that_was_created_again_is_not_compared(tmp_path: Path) -> None:
+    """The offsets of the old one say nothing about the new one."""
+    position = Position({TopicPartition("views", 0): 900}, topics={"views": "old"})
+    checkpoint(tmp_path, 0, [position_to_spark(position)], 1)
+    old = read_offsets(tmp_path)
+    (flow,) = old
+    assert old == {flow: {("views", "0"): Read(900, "old")}}
+    assert behind(old, {flow: {("views", "0"): Read(50, "new")}}) == {}
+    assert behind(old, {flow: {("views", "0"): Read(50, "old")}}) == {flow: 850}
+    assert behind(old, {flow: {("views", "0"): Read(50)}}) == {flow: 850}

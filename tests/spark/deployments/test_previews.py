@@ -157,10 +157,9 @@ def test_further_requests_are_refused_while_some_are_answered(broker: Broker) ->
     asked = 0
 
     def ask(request: PreviewRequest) -> Awaitable[Preview] | None:
-        nonlocal asked
-        asked += 1
-
         async def never() -> Preview:
+            nonlocal asked
+            asked += 1
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -169,5 +168,31 @@ def test_further_requests_are_refused_while_some_are_answered(broker: Broker) ->
     async def main() -> None:
         assert (await client.answers(1))[0].error == BUSY
         assert asked <= AT_A_TIME_MAX
+
+    asyncio.run(client.serve(ask, main))
+
+
+def test_a_busy_worker_does_not_answer_for_others(broker: Broker) -> None:
+    """The console takes the first answer, which must be that of the worker with the pipeline."""
+    client = Client(broker)
+    others: list[str] = []
+    asked = 0
+
+    def ask(request: PreviewRequest) -> Awaitable[Preview] | None:
+        if asked >= AT_A_TIME_MAX and len(others) < 2:
+            others.append(request.id)
+            return None
+
+        async def never() -> Preview:
+            nonlocal asked
+            asked += 1
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        return never()
+
+    async def main() -> None:
+        (answer,) = await client.answers(1)
+        assert answer.error == BUSY and len(others) == 2
 
     asyncio.run(client.serve(ask, main))

@@ -14,6 +14,7 @@ from penstock.spark.deployments.supervisor_events import (
     DriverReady,
     GivenUp,
     Held,
+    Limits,
     Lost,
     NotPrepared,
     Prepare,
@@ -466,3 +467,12 @@ def test_no_driver_is_started_while_it_is_held() -> None:
     world.on(Held(True))
     assert kinds(world.on(Prepared(world.machine.run))) == []
     assert kinds(world.on(Held(False))) == ["Prepare"]
+
+
+def test_a_driver_that_stops_for_a_swap_may_end_its_round(pipeline: Supervised) -> None:
+    """A materialized view may be empty in the middle of a round. If the swap is put off, the limit
+    of other stops counts."""
+    pipeline.running()
+    assert kinds(pipeline.on(Held(True, stops_streams=True))) == ["StopDriver"]
+    assert kinds(pipeline.wait(10 * Limits().stop_s)) == []
+    assert kinds(pipeline.on(Held(False))) == ["StopDriver"]

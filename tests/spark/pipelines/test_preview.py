@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,14 @@ def test_identifiers_are_quoted() -> None:
 
 
 def test_an_answer_is_bounded() -> None:
-    rows = bounded([["x" * 150_000, None], ["y" * 60_000, 1], ["z", 2]])
-    assert [len(row[0] or "") for row in rows] == [150_000]
+    rows = bounded([["x" * 350_000, None], ["y" * 60_000, 1], ["z", 2]])
+    assert [len(row[0] or "") for row in rows] == [350_000]
+
+
+def test_an_answer_is_bounded_by_its_bytes() -> None:
+    """A character that is not ASCII takes several bytes in an event."""
+    rows = bounded([["ж" * 500] * 8 for _ in range(50)])
+    assert 0 < len(json.dumps(rows)) < 500_000
 
 
 def test_rows_of_a_table_are_read(spark: SparkSession) -> None:

@@ -9,7 +9,6 @@ from typing import Final
 from penstock.groups.config import ConsumerGroupConfig, ConsumerGroupSettings, GroupConfig
 from penstock.groups.consumer.assignors import ASSIGNORS
 from penstock.metadata.configs import BrokerConfigs
-from penstock.metadata.consumer_group_configs import CONSUMER
 from penstock.metadata.group_configs import (
     ASSIGNMENT_INTERVAL,
     GROUP_CONFIGS,
@@ -41,7 +40,8 @@ def group_config(configs: BrokerConfigs) -> GroupConfig:
 
 
 def consumer_group_config(configs: BrokerConfigs) -> ConsumerGroupConfig:
-    assignors = configs.value("group.consumer.assignors")
+    named = configs.value("group.consumer.assignors")
+    assignors = [name for name in named if name in ASSIGNORS] if isinstance(named, tuple) else []
     return ConsumerGroupConfig(
         settings=ConsumerGroupSettings(
             configs.int_value("group.consumer.session.timeout.ms"),
@@ -49,7 +49,7 @@ def consumer_group_config(configs: BrokerConfigs) -> ConsumerGroupConfig:
             configs.int_value("group.consumer.assignment.interval.ms"),
         ),
         group_size_max=configs.int_value("group.consumer.max.size"),
-        assignors=assignors if isinstance(assignors, tuple) and assignors else tuple(ASSIGNORS),
+        assignors=tuple(assignors or ASSIGNORS),
         regex_refresh_interval_ms=configs.int_value("group.consumer.regex.refresh.interval.ms"),
     )
 
@@ -68,8 +68,7 @@ def group_settings(
 
 def serves_consumer_groups(configs: BrokerConfigs) -> bool:
     """Returns whether this broker serves the new protocol of consumer groups."""
-    protocols = configs.value("group.coordinator.rebalance.protocols")
-    return isinstance(protocols, tuple) and CONSUMER in protocols
+    return configs.value("group.consumer.preview.enable") is True
 
 
 def transaction_config(configs: BrokerConfigs) -> TransactionConfig:

@@ -3,7 +3,7 @@
 The client needs DESCRIBE on the group and on every topic that members are assigned: otherwise the
 group has TOPIC_AUTHORIZATION_FAILED and no members. A classic group is GROUP_ID_NOT_FOUND: clients
 then ask with DescribeGroups. Version 1 added the protocol of each member. The API is served only if
-`group.coordinator.rebalance.protocols` contains `consumer`.
+`group.consumer.preview.enable` is true.
 """
 
 from __future__ import annotations

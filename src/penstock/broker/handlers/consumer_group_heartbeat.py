@@ -5,7 +5,7 @@ shard. The client needs READ on the group and DESCRIBE on every topic that it na
 only match its regular expression, and that it may not describe, are left out.
 
 Version 1 added regular expressions, and clients choose their member ids. The API is served only if
-`group.coordinator.rebalance.protocols` contains `consumer`.
+`group.consumer.preview.enable` is true.
 """
 
 from __future__ import annotations

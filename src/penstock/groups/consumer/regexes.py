@@ -15,7 +15,7 @@ from typing import Final
 from penstock.security.linear_matcher import Matcher, PatternRefused, TooMuchWork, Work
 from penstock.wire.errors import ErrorCode, KafkaError
 
-_STEPS_MIN: Final = 2_000_000
+_STEPS_MIN: Final = 200_000
 _STEPS_PER_TOPIC: Final = 500
 """How much work one expression may be, for each topic of the cluster: `orders-.*` is about 50."""
 

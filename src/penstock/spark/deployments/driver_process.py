@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from penstock.ports import Clock, Executor
 from penstock.spark.pipelines.process_session import kill_session
 
 MODULE: Final = "penstock.spark.pipelines.controlled_driver"
+_log = logging.getLogger(__name__)
 _EVENT_BYTES_MAX: Final = 1 << 20
 _LINE_CHARACTERS_MAX: Final = 8 << 10
 _READ_BYTES: Final = 64 << 10
@@ -159,7 +161,7 @@ class DriverProcess:
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
         try:
-            while line := await reader.readline():
+            while line := await _line(reader):
                 with suppress(ValueError, KeyError):  # Half a line, from a driver that was killed.
                     event = json.loads(self._hide(line.decode(errors="replace")))
                     self.on_event(event)
@@ -189,3 +191,13 @@ class DriverProcess:
             if escaped != value:
                 text = text.replace(escaped, _HIDDEN)
         return text
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """Returns the next line; empty at the end. A line that is too long is left out: no event of a
+    driver may end its pipeline."""
+    while True:
+        try:
+            return await reader.readline()
+        except ValueError:
+            _log.warning("a driver has written an event of more than %d bytes", _EVENT_BYTES_MAX)

@@ -128,6 +128,12 @@ def check_no_recompute(deployment: Deployment) -> None:
 def begun(old: Deployment, version: int, order: RecomputeOrder, now_ms: int) -> Deployment:
     """Begins a recompute, in a new generation."""
     check_no_recompute(old)
+    if any(not each.cancelled for each in old.backfills):
+        raise PipelineError(
+            f"{old.name} has read older records by a backfill, and new tables would not have them: "
+            f"let its flows begin again instead, from the beginning (startingOffsets=earliest), "
+            "with penstock pipeline deploy --reset FLOW"
+        )
     # After a deletion the last number may be unknown: so it is made from the time.
     number = max(
         old.generations + 1, int(f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%d%H%M%S}")

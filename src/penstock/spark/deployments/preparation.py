@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -76,6 +77,8 @@ class Preparation:
         self._bootstrap = bootstrap
         self._secrets = secrets
         self._environments = Environments(str(folder.environments()))
+        self._locks: dict[str, asyncio.Lock] = {}
+        """Of each pipeline: it may have two drivers, which share the folder of its files."""
 
     async def prepare(
         self, deployment: Deployment, version: Version, tell: Callable[[str], None]
@@ -83,13 +86,14 @@ class Preparation:
         """Raises `NotPreparable`. `tell` is called from a thread, with what is being done."""
         root = self._folder.files(version)
         try:
-            if not root.exists():
-                tell("fetching its files")
-                archive = await self._catalog.archive(version)
-                await self._executor.run(lambda: unpack(archive, root))
-            known = [version, *self._catalog.versions_of(version.name)]
-            kept = {self._folder.files(each).name for each in known}
-            await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
+            async with self._locks.setdefault(version.name, asyncio.Lock()):
+                if not root.exists():
+                    tell("fetching its files")
+                    archive = await self._catalog.archive(version)
+                    await self._executor.run(lambda: unpack(archive, root))
+                known = [version, *self._catalog.versions_of(version.name)]
+                kept = {self._folder.files(each).name for each in known}
+                await self._executor.run(lambda: self._folder.drop_files(version.name, kept))
             return await self._executor.run(lambda: self._on_thread(deployment, version, tell))
         except ClientError as error:
             raise NotPreparable(str(error), lasting=False) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from penstock.client.admin.admin import Admin
@@ -30,6 +30,8 @@ from penstock.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 AT_A_TIME_MAX: Final = 4
+_ANSWERS_MAX: Final = 16
+"""With more open answers, refusals included, requests are left out."""
 _POLL_MS: Final = 1_000
 _REST_S: Final = 10.0
 _REPLICAS: Final = 3
@@ -55,6 +57,8 @@ class PreviewServer:
                     await self._follow()
                 except ClientError as error:
                     _log.debug("cannot serve previews: %s; trying again", error)
+                except Exception:  # noqa: BLE001 (previews go on after any error)
+                    _log.exception("previews failed; trying again")
                 await self._env.clock.sleep(_REST_S)
         finally:
             for task in self._answers:
@@ -94,10 +98,15 @@ class PreviewServer:
         now_ms = self._env.clock.wall_ms()
         if request is None or abs(now_ms - request.at_ms) > REQUEST_S * 1000:
             return
-        is_busy = len(self._answers) >= AT_A_TIME_MAX
-        asked = _refused() if is_busy else self._ask(request)
+        if len(self._answers) >= _ANSWERS_MAX:
+            return  # Too many to say even that.
+        asked = self._ask(request)
         if asked is None:
             return
+        if len(self._answers) >= AT_A_TIME_MAX:
+            if isinstance(asked, Coroutine):
+                asked.close()
+            asked = _refused()
         task = asyncio.create_task(self._answer(request, asked, producer), name="preview")
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)

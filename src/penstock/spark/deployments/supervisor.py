@@ -323,7 +323,7 @@ class Supervisor:
             case Phase.ROUND if lasted >= self._limits.steady_s and self._is_script():
                 if self._backoff.failures or self._good_version != self._started_version():
                     self._worked(now)
-            case Phase.STOPPING if lasted >= self._limits.stop_s:
+            case Phase.STOPPING if lasted >= self._limits.stop_s and not self._is_only_held():
                 self._stop(now, at_once=True)
 
     def _start(self, now: Now) -> None:
@@ -366,6 +366,10 @@ class Supervisor:
             and deployment is not None
             and self._started_with == recipe(deployment)
         )
+
+    def _is_only_held(self) -> bool:
+        """Whether a driver stops only for a swap: then its round has the time that it needs."""
+        return self._stops_streams and self._goes_on()
 
     def _has_lease(self, now: Now) -> bool:
         return now.boot < self._lease_until

@@ -107,6 +107,8 @@ class Worker:
         )  # fmt: skip
         self._memory: dict[int, int] = {}
         """The memory of sessions when it was last looked at, in bytes."""
+        self._too_large: set[int] = set()
+        """Sessions that had too much memory at the last look."""
         self.pipelines: dict[str, DeployedPipeline] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self.ownership = Ownership(
@@ -273,11 +275,17 @@ class Worker:
             self._memory = {}
             return
         used = await self._threads.run(memory_by_session)
+        # A process that Java starts has the size of Java for a moment: so two looks count.
+        before, self._too_large = self._too_large, set()
         self._memory = {pid: used[pid] for pid in pids if pid is not None and pid in used}
         for task in tasks:
             pid, limit = task.pid, task.memory_max
-            if pid is not None and used.get(pid, 0) > limit:
+            if pid is None or used.get(pid, 0) <= limit:
+                continue
+            if pid in before:
                 task.kill_for_memory(used[pid], limit)
+            else:
+                self._too_large.add(pid)
 
     def _has_room(self, name: str) -> bool:
         """Whether there is memory for a second driver of a pipeline, for a recompute."""

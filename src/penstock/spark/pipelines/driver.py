@@ -55,6 +55,8 @@ _DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
+    # How long a query may take to stop. Without a limit, one that hangs would never end.
+    "spark.sql.streaming.stopTimeout": "20s",
     # With a metastore the next run finds the tables again.
     "spark.sql.catalogImplementation": "hive",
 }

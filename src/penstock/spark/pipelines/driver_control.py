@@ -108,7 +108,7 @@ class Control:
         self.stopping = threading.Event()
         """Set when the driver is to end after its round."""
         self.on_stop: Callable[[], None] = lambda: None
-        """Called when the driver is to end soon, from the thread that reads."""
+        """Called when the driver is to end soon, from a thread of its own."""
         self._on_backfills = on_backfills
         """Called with the backfills that are wanted, from the thread that reads."""
         self.on_preview: Callable[[dict[str, Any]], None] = lambda _: None
@@ -150,7 +150,8 @@ class Control:
                 self.stopping.set()
                 self._assigned.put(None)
                 self._commands.put("stop")
-                self.on_stop()
+                # It may take longer than the lease, which this thread renews.
+                threading.Thread(target=self.on_stop, name="penstock stop", daemon=True).start()
             case "now":
                 self._kill()
             case _:

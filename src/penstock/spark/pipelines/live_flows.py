@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from penstock.ports import Clock
@@ -148,7 +149,8 @@ class LiveFlows:
                     if self._clock.monotonic() >= until:
                         break
                     threading.Event().wait(_LOOK_EVERY_S)
-                query.stop()
+                with suppress(Exception):  # It takes too long, or the JVM ends: so does the driver.
+                    query.stop()
 
     def _error(self, name: str, query: Any) -> str:
         failed = query.exception()

@@ -7,6 +7,7 @@ Rows are taken from the newest files of the table, if Spark says which files it 
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -18,8 +19,9 @@ from penstock.spark.pipelines.explain import one_line
 _CELL_CHARACTERS: Final = 500
 _COLUMNS_MAX: Final = 100
 _ROWS_MAX: Final = 50
-_CHARACTERS_MAX: Final = 200_000
-"""Of all values together: an event of a driver must stay small."""
+_BYTES_MAX: Final = 400_000
+"""Of all values together, as JSON: an event of a driver must stay small, and so must a record."""
+_NAME_CHARACTERS: Final = 200
 _FILES_MAX: Final = 500
 """With more files, it takes too long to find the newest."""
 _WAITING_MAX: Final = 8
@@ -36,6 +38,7 @@ class Previews:
         self._database = database
         self._write = write
         self._asked: queue.Queue[Mapping[str, Any]] = queue.Queue(_WAITING_MAX)
+        self._is_late = False
         threading.Thread(target=self._run, name="penstock previews", daemon=True).start()
 
     def ask(self, asked: Mapping[str, Any]) -> None:
@@ -65,6 +68,7 @@ class Previews:
         context = self._classic.sparkContext
         group = f"penstock-preview-{asked['id']}"
         context.setJobGroup(group, f"preview of {asked['table']}", interruptOnCancel=False)
+        self._is_late = False
         timer = threading.Timer(float(asked["within_s"]), self._cancel, (group,))
         timer.daemon = True
         timer.start()
@@ -74,6 +78,7 @@ class Previews:
             timer.cancel()
 
     def _cancel(self, group: str) -> None:
+        self._is_late = True
         with suppress(Exception):  # The JVM may be shutting down.
             self._classic.sparkContext.cancelJobGroup(group)
 
@@ -84,11 +89,15 @@ class Previews:
         rows = self._classic._jsparkSession.table(name)
         fields = list(rows.schema().fields())[:_COLUMNS_MAX]
         columns = [(str(each.name()), str(each.dataType().simpleString())) for each in fields]
-        found = self._newest(rows).limit(limit).selectExpr(self._cut([name for name, _ in columns]))
+        chosen = self._newest(rows)
+        if self._is_late:
+            raise TimeoutError("Spark takes too long to find the newest rows: try again later")
+        found = chosen.limit(limit).selectExpr(self._cut([name for name, _ in columns]))
         cells = [
             [row.get(number) for number in range(len(columns))] for row in found.collectAsList()
         ]
-        return {"columns": [[name, kind[:200]] for name, kind in columns], "rows": bounded(cells)}
+        shown = [[name[:_NAME_CHARACTERS], kind[:_NAME_CHARACTERS]] for name, kind in columns]
+        return {"columns": shown, "rows": bounded(cells)}
 
     def _cut(self, names: list[str]) -> Any:
         gateway = self._classic.sparkContext._gateway
@@ -109,13 +118,15 @@ class Previews:
             settings = self._classic._jsparkSession.sessionState().newHadoopConf()
             times = []
             for each in files:
+                if self._is_late:
+                    return rows
                 path = jvm.org.apache.hadoop.fs.Path(each)
                 status = path.getFileSystem(settings).getFileStatus(path)
                 times.append((int(status.getModificationTime()), str(path.getName())))
             names = [name for _, name in sorted(times, reverse=True)][:_ROWS_MAX]
             for name in names:
                 newest = rows.where(f"_metadata.file_name = '{name}'")
-                if not newest.isEmpty():
+                if self._is_late or not newest.isEmpty():
                     return newest
         except Exception:  # noqa: BLE001 (other formats have no such files: any rows will do)
             return rows
@@ -129,11 +140,12 @@ def quoted(name: str) -> str:
 
 def bounded(rows: list[list[Any]]) -> list[list[str | None]]:
     """Returns as many of the rows as an event can hold, as text."""
-    left = _CHARACTERS_MAX
+    left = _BYTES_MAX
     kept: list[list[str | None]] = []
     for row in rows:
         cells = [None if cell is None else str(cell) for cell in row]
-        left -= sum(len(cell or "") for cell in cells)
+        # Characters that are not ASCII take up to twelve bytes.
+        left -= len(json.dumps(cells))
         if left < 0:
             break
         kept.append(cells)

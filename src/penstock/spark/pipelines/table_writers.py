@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
 
 from penstock.spark.pipelines.errors import PipelineError
 from penstock.spark.pipelines.explain import short_name
@@ -125,7 +126,7 @@ class Definitions:
         the running pipeline, too."""
         for name in self.formats:
             location = self._location(name)
-            if location is not None and not _plain_url(location).startswith(_plain_url(storage)):
+            if location is not None and not _is_inside(location, storage):
                 raise RecomputeRefused(
                     f"the table {short_name(name)} is in {location}: a recompute needs a catalog "
                     "of its own, and this one is shared with other pipelines"
@@ -192,6 +193,11 @@ class Definitions:
         return [str(each.getPath().getName()) for each in files.listStatus(path)]
 
 
+def _is_inside(location: str, storage: str) -> bool:
+    return _plain_url(location).startswith(_plain_url(storage).rstrip("/") + "/")
+
+
 def _plain_url(url: str) -> str:
-    """Returns a URL in one form: Java writes file:/folder, others file:///folder."""
-    return f"file:/{url[8:]}" if url.startswith("file:///") else url
+    """Returns a URL in one form: Java writes file:/folder and escapes, others file:///folder."""
+    plain = unquote(url)
+    return f"file:/{plain[8:]}" if plain.startswith("file:///") else plain

@@ -17,7 +17,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock.client.environment import ClientEnv
-from penstock.client.errors import ClientError
 from penstock.client.producing.producer import Producer
 from penstock.ports import Clock, Executor
 from penstock.spark.deployments.lineage.run_events import LineageEvent
@@ -82,7 +81,7 @@ class Emitter:
         for attempt in range(_ATTEMPTS):
             try:
                 await self._send(data)
-            except (NotSent, OSError, ClientError, http.client.HTTPException) as error:
+            except Exception as error:  # noqa: BLE001 (lineage must go on after any of them)
                 if attempt + 1 < _ATTEMPTS:
                     await self._clock.sleep(_PAUSE_S)
                     continue
@@ -104,6 +103,10 @@ def checked(target: str) -> str:
         return target
     at = urlsplit(target)
     if at.scheme in ("http", "https"):
+        try:
+            _ = at.port
+        except ValueError:
+            raise PipelineError(f"--openlineage: {at.netloc} has no valid port") from None
         if not at.hostname or at.username or at.password:
             raise PipelineError(
                 "--openlineage needs a URL with a host and without a password: set "
@@ -129,7 +132,7 @@ def sender(
         to_topic = _TopicSender(target.removeprefix(_TOPIC), bootstrap, env)
         return to_topic.send, to_topic.close
     if target.startswith(("http://", "https://")):
-        key = os.environ.get(API_KEY_VARIABLE, "")
+        key = os.environ.get(API_KEY_VARIABLE, "").strip()
         return lambda data: executor.run(lambda: _post(target, key, data)), _nothing
     path = urlsplit(target).path if target.startswith("file:") else target
     return lambda data: executor.run(lambda: _append(path, data)), _nothing
