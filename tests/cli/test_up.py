@@ -43,7 +43,7 @@ class FakeRun:
         self.error: Exception | None = None
         self.code = 0
 
-    def __call__(self, config: BrokerConfig, on_ready: OnReady) -> int:
+    def __call__(self, config: BrokerConfig, on_ready: OnReady, before_stop: object = None) -> int:
         self.configs.append(config)
         if self.error is not None:
             raise self.error

@@ -44,6 +44,10 @@ GARBAGE = "garbage"
 Step = str | ErrorCode | Response | Callable[[Any], Response]
 
 
+_PREVIEW = (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE)
+"""Brokers serve them only if they are switched on."""
+
+
 class FakeBroker:
     """A context manager; `address` is where it listens."""
 
@@ -58,7 +62,7 @@ class FakeBroker:
         self.versions = {
             key: Versions(known.serve_min, known.max_version)
             for key, known in SUPPORTED.items()
-            if key not in SASL_VERSIONS
+            if key not in _PREVIEW and key not in SASL_VERSIONS
         }
         self.sasl = sasl
         self._tls = tls
