@@ -69,14 +69,14 @@ def backfill(
     since: Annotated[str | None, typer.Option("--from", metavar="TIME", help=TIME_FORMS)] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="Default: now.")] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Also records that the flow has read before.")
+        bool, typer.Option("--again", help="Include records it has already read.")
     ] = False,
     bytes_max: Annotated[
         str,
         typer.Option("--max-bytes-per-trigger", metavar="SIZE", help="Read in each micro-batch."),
     ] = "64m",
     show: Annotated[bool, typer.Option("--list", help="Show the last backfills.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="End it where it is.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Stop it; what it read stays.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it has ended.")] = False,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1, metavar="S", help="Of --wait, in seconds.")

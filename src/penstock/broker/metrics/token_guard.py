@@ -50,7 +50,7 @@ class TokenGuard:
 
 
 class Exposed(Protocol):
-    """The settings of a metrics endpoint. A broker has them, and a worker of pipelines."""
+    """The settings of a metrics endpoint, of a broker or of a pipeline worker."""
 
     @property
     def metrics(self) -> str: ...
